@@ -1,0 +1,213 @@
+//! The flags that the stages share, and the checks that need more than one of them.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use candle_core::DType;
+use clap::{Args, ValueEnum};
+
+use super::UsageError;
+use crate::data::fashion_mnist;
+use crate::data::source::{DataSource, LoadedData};
+use crate::device::{DeviceKind, DevicePlan, MAX_DEVICES};
+use crate::report::{metrics::Metrics, thousands};
+use crate::train::TrainOptions;
+
+/// The most images that can be asked for: the limit of the file format's reader.
+const MAX_IMAGES: u64 = crate::data::idx::MAX_COUNT as u64;
+
+/// Flags that choose devices.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct DeviceArguments {
+    /// What to run on
+    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+
+    /// CPU cores of each device, when devices are slices of the CPU [default: the cores, shared evenly]
+    #[arg(long, value_name = "T")]
+    pub threads_per_device: Option<NonZeroUsize>,
+}
+
+impl DeviceArguments {
+    /// The plan for `devices` devices.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] when this machine cannot have them.
+    pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
+        DevicePlan::new(self.device, devices, self.threads_per_device).map_err(UsageError::new)
+    }
+
+    /// Parses a number of devices.
+    ///
+    /// # Errors
+    ///
+    /// When it is not a whole number from 1 to [`MAX_DEVICES`].
+    pub fn parse_devices(argument: &str) -> Result<usize, String> {
+        match argument.parse() {
+            Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
+            _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
+        }
+    }
+}
+
+/// The element type of weights and activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// Single precision: seven digits.
+    F32,
+    /// Double precision: sixteen digits, to see that differences are rounding and nothing else.
+    F64,
+}
+
+impl From<Precision> for DType {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::F64 => Self::F64,
+        }
+    }
+}
+
+/// Flags that say what is trained, and how.
+#[derive(Args, Clone, Debug)]
+pub struct TrainArguments {
+    /// auto, synthetic, or a folder with Fashion-MNIST's four files
+    #[arg(long, default_value = "auto", value_name = "SOURCE")]
+    pub data: String,
+
+    /// Use only the first N training images
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
+    pub train_size: Option<u64>,
+
+    /// Use only the first N test images
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
+    pub test_size: Option<u64>,
+
+    /// Passes over the training images
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub epochs: u32,
+
+    /// Samples in a batch, over all devices
+    #[arg(long, default_value_t = 256, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
+    pub batch_size: u64,
+
+    /// Learning rate
+    #[arg(long, default_value_t = 0.2, value_name = "RATE", value_parser = parse_learning_rate,
+          allow_negative_numbers = true)]
+    pub lr: f64,
+
+    /// Decides initial weights and shuffles
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Element type of weights and activations
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    pub dtype: Precision,
+
+    /// Write one JSON object per epoch, and a summary per run, to this file
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+}
+
+/// Everything a training run needs, loaded and checked.
+#[derive(Debug)]
+pub struct TrainSetup {
+    /// Images and labels.
+    pub data: LoadedData,
+    /// How to train.
+    pub options: TrainOptions,
+    /// The element type of weights and activations.
+    pub dtype: DType,
+    /// Where metrics go.
+    pub metrics: Option<Metrics>,
+}
+
+impl TrainSetup {
+    /// One line that says what is about to be trained.
+    pub fn headline(&self) -> String {
+        let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
+        format!(
+            "LeNet on {}: {} training and {} test images, batch {batch_size}, lr {learning_rate}, \
+             {epochs} {}, seed {seed}",
+            self.data.name,
+            thousands(self.data.train.len()),
+            thousands(self.data.test.len()),
+            if epochs == 1 { "epoch" } else { "epochs" },
+        )
+    }
+}
+
+impl TrainArguments {
+    /// Checks the flags against each other and against the machine, then loads the data.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] for flags that make no sense; another error for a malformed data file.
+    pub fn prepare(&self, devices: usize) -> anyhow::Result<TrainSetup> {
+        if self.batch_size < devices as u64 {
+            return Err(UsageError::new(format_args!(
+                "batch size {} cannot be cut into {devices} shards: give every device at least one \
+                 sample",
+                self.batch_size
+            ))
+            .into());
+        }
+        if let Some(path) = &self.metrics {
+            Metrics::check(path).map_err(|error| {
+                UsageError::new(format_args!("--metrics {}: {error}", path.display()))
+            })?;
+        }
+        let data = self.load(devices)?;
+        let metrics = self.metrics.as_deref().map(Metrics::create).transpose()?;
+        Ok(TrainSetup {
+            data,
+            options: TrainOptions {
+                epochs: self.epochs as usize,
+                batch_size: usize::try_from(self.batch_size)?,
+                learning_rate: self.lr,
+                seed: self.seed,
+            },
+            dtype: self.dtype.into(),
+            metrics,
+        })
+    }
+
+    fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {
+        let source = DataSource::parse(&self.data);
+        if let DataSource::Folder(folder) = &source
+            && !folder.is_dir()
+        {
+            return Err(UsageError::new(format_args!(
+                "--data {}: there is no such folder; use auto, synthetic, or a folder with \
+                 Fashion-MNIST's four files",
+                folder.display()
+            ))
+            .into());
+        }
+        let limit = |size: Option<u64>| size.map(usize::try_from).transpose();
+        let data = match source.load((limit(self.train_size)?, limit(self.test_size)?)) {
+            Ok(data) => data,
+            Err(missing @ fashion_mnist::Error::Missing { .. }) => {
+                return Err(UsageError::new(format_args!("--data {missing}")).into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if data.train.len() < devices {
+            return Err(UsageError::new(format_args!(
+                "{} training images for {devices} devices: each needs at least one",
+                data.train.len()
+            ))
+            .into());
+        }
+        Ok(data)
+    }
+}
+
+fn parse_learning_rate(argument: &str) -> Result<f64, String> {
+    match argument.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("a learning rate is a positive number such as 0.2".to_owned()),
+    }
+}

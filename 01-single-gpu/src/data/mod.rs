@@ -1,0 +1,153 @@
+//! Images and labels: from a folder, or drawn.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`idx`] | reads the file format of MNIST and its successors, and trusts none of it |
+//! | [`fashion_mnist`] | the four files of a folder as two data sets |
+//! | [`synthetic`] | draws garments, for machines without the real images |
+//! | [`source`] | which of these `--data` means |
+//! | [`loader`] | shuffles an epoch and cuts it into batches |
+//! | [`contact_sheet`] | writes images to a PNG, to be looked at |
+
+pub mod contact_sheet;
+pub mod fashion_mnist;
+pub mod idx;
+pub mod loader;
+pub mod source;
+pub mod synthetic;
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+/// Height and width of an image in pixels.
+pub const SIDE: usize = 28;
+
+/// Pixels of an image.
+pub const PIXELS: usize = SIDE * SIDE;
+
+/// Number of classes.
+pub const CLASSES: usize = 10;
+
+/// What the labels 0 to 9 mean.
+pub const CLASS_NAMES: [&str; CLASSES] = [
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+];
+
+/// The two parts of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// The images that are trained on.
+    Train,
+    /// The images that accuracy is measured on, and nothing else.
+    Test,
+}
+
+/// Images and their labels, in CPU memory, one byte a pixel.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    images: Vec<[u8; PIXELS]>,
+    labels: Vec<u8>,
+}
+
+impl Dataset {
+    /// Joins images and labels.
+    ///
+    /// # Errors
+    ///
+    /// When their numbers differ, when there are none, or when a label is not below [`CLASSES`].
+    pub fn new(images: Vec<[u8; PIXELS]>, labels: Vec<u8>) -> Result<Self> {
+        if images.len() != labels.len() {
+            bail!("{} images, but {} labels", images.len(), labels.len());
+        }
+        if images.is_empty() {
+            bail!("a data set needs at least one image");
+        }
+        if let Some(position) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
+            bail!("label {position} is {}, not one of 0 to {}", labels[position], CLASSES - 1);
+        }
+        Ok(Self { images, labels })
+    }
+
+    /// How many images there are.
+    #[expect(clippy::len_without_is_empty, reason = "a data set has at least one image")]
+    pub fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    /// The images, one byte a pixel, row by row.
+    pub fn images(&self) -> &[[u8; PIXELS]] {
+        &self.images
+    }
+
+    /// The labels.
+    pub fn labels(&self) -> &[u8] {
+        &self.labels
+    }
+
+    /// Keeps the first `count` images, or all if there are fewer.
+    pub fn truncate(&mut self, count: usize) {
+        self.images.truncate(count.max(1));
+        self.labels.truncate(count.max(1));
+    }
+
+    /// The batch of the samples with these indices, in CPU memory, pixels scaled to 0..=1.
+    ///
+    /// # Errors
+    ///
+    /// When an index is out of range or `dtype` is not a floating-point type.
+    pub fn batch(&self, indices: &[u32], dtype: DType) -> Result<Batch> {
+        let mut pixels = Vec::with_capacity(indices.len() * PIXELS);
+        let mut labels = Vec::with_capacity(indices.len());
+        for &index in indices {
+            let index = index as usize;
+            let Some(image) = self.images.get(index) else {
+                bail!("sample {index} of a data set of {}", self.len());
+            };
+            pixels.extend(image.iter().map(|&pixel| f32::from(pixel) / 255.0));
+            labels.push(u32::from(self.labels[index]));
+        }
+        let shape = (indices.len(), 1, SIDE, SIDE);
+        Ok(Batch {
+            images: Tensor::from_vec(pixels, shape, &Device::Cpu)?.to_dtype(dtype)?,
+            labels: Tensor::from_vec(labels, indices.len(), &Device::Cpu)?,
+        })
+    }
+}
+
+/// Some images and their labels, as a model takes them.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// `[B, 1, 28, 28]`, 0 (black) to 1 (white).
+    pub images: Tensor,
+    /// `[B]`, u32.
+    pub labels: Tensor,
+}
+
+impl Batch {
+    /// The number of samples, B.
+    pub fn len(&self) -> usize {
+        self.labels.elem_count()
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same batch on another device.
+    ///
+    /// # Errors
+    ///
+    /// When the copy fails.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        Ok(Self { images: self.images.to_device(device)?, labels: self.labels.to_device(device)? })
+    }
+}

@@ -1,0 +1,131 @@
+//! Synthetic garments: drawn stand-ins for photographs of clothes, for when the real ones are not
+//! on the machine.
+//!
+//! There are ten classes of 28 by 28 grey images: bright on black, upright or with the toe to the
+//! left, with some classes hard to tell apart, like the data set they stand in for. What a
+//! classifier scores on them says nothing about photographs.
+//!
+//! An image depends on its seed, split and index alone, and is drawn with operations that IEEE 754
+//! defines to the last bit (+, -, ×, ÷, √, comparisons, rounding), so it is the same on every
+//! machine and every number of threads.
+
+mod bags;
+mod camera;
+mod canvas;
+mod cut;
+mod draws;
+mod dresses;
+mod fabric;
+mod garment;
+mod outline;
+mod pose;
+mod sandals;
+mod sewing;
+mod shoes;
+mod tops;
+mod trimmings;
+mod trousers;
+
+use self::canvas::Canvas;
+use self::draws::Draws;
+use self::garment::Garment;
+use self::pose::Pose;
+use super::{CLASSES, PIXELS, Split};
+
+/// The class of an image, from 0 to 9: the classes take turns.
+pub fn label(index: u64) -> u8 {
+    (index % CLASSES as u64) as u8
+}
+
+/// Draws one image, row by row from the top, 0 for black to 255 for white. Its class is
+/// [`label`]`(index)`.
+pub fn draw(seed: u64, split: Split, index: u64) -> [u8; PIXELS] {
+    let mut draws = Draws::new(seed, split, index);
+    let garment = garment_of(label(index), &mut draws);
+    let pose = Pose::draw(&mut draws);
+    let mut canvas = Canvas::black();
+    garment.paint(&pose, &mut canvas);
+    camera::occlude(&mut canvas, &mut draws);
+    camera::develop(&canvas, &mut draws)
+}
+
+/// A random garment of a class.
+fn garment_of(label: u8, draws: &mut Draws) -> Garment {
+    match label {
+        0 => tops::t_shirt(draws),
+        1 => trousers::trouser(draws),
+        2 => tops::pullover(draws),
+        3 => dresses::dress(draws),
+        4 => tops::coat(draws),
+        5 => sandals::sandal(draws),
+        6 => tops::shirt(draws),
+        7 => shoes::sneaker(draws),
+        8 => bags::bag(draws),
+        _ => shoes::ankle_boot(draws),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some images of every class, from both splits.
+    fn sample() -> Vec<[u8; PIXELS]> {
+        let of = |split| (0..100).map(move |index| draw(7, split, index));
+        of(Split::Train).chain(of(Split::Test)).collect()
+    }
+
+    #[test]
+    fn an_image_depends_on_its_address_alone() {
+        let forwards: Vec<_> = (0..30).map(|index| draw(7, Split::Train, index)).collect();
+        for index in (0..30).rev() {
+            let drawn_elsewhere = std::thread::spawn(move || draw(7, Split::Train, index)).join();
+            assert!(drawn_elsewhere.is_ok_and(|image| image == forwards[index as usize]));
+        }
+    }
+
+    #[test]
+    fn another_address_is_another_image() {
+        let image = draw(7, Split::Train, 20);
+        assert_ne!(image, draw(8, Split::Train, 20));
+        assert_ne!(image, draw(7, Split::Test, 20));
+        assert_ne!(image, draw(7, Split::Train, 30));
+    }
+
+    #[test]
+    fn the_bits_are_the_pinned_ones() {
+        // FNV-1a of the bytes. A new value means a new data set: no score on the one before it
+        // compares with a score on this one.
+        let digest =
+            sample().as_flattened().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            });
+        assert_eq!(digest, 0x049e_c461_9a6d_519e);
+    }
+
+    #[test]
+    fn every_class_is_there_and_neither_dark_nor_bright() {
+        let images = sample();
+        for class in 0..CLASSES {
+            let sums: Vec<u32> = images[class..]
+                .iter()
+                .step_by(CLASSES)
+                .map(|image| image.iter().copied().map(u32::from).sum())
+                .collect();
+            assert!(sums.iter().all(|&sum| sum > 0), "class {class} has an empty image");
+            let mean = sums.iter().sum::<u32>() as f32 / (255 * PIXELS * sums.len()) as f32;
+            assert!((0.05..0.55).contains(&mean), "class {class} has mean {mean}");
+        }
+    }
+
+    #[test]
+    fn the_background_is_black_and_the_whole_as_bright_as_photographs_of_clothes() {
+        let images = sample();
+        let pixels = images.as_flattened();
+        let mean =
+            pixels.iter().map(|&pixel| f32::from(pixel)).sum::<f32>() / (255 * pixels.len()) as f32;
+        assert!((0.2..0.32).contains(&mean), "the mean is {mean}");
+        let black = pixels.iter().filter(|&&pixel| pixel == 0).count();
+        assert!(black > pixels.len() / 3, "only {black} black pixels");
+    }
+}

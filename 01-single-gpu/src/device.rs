@@ -1,0 +1,291 @@
+//! Devices: what a model is trained on, and the promise that one device's work stays on it.
+//!
+//! The course runs on what the reader has. With GPUs, a device is a GPU. Without, a device is a *slice
+//! of the CPU*: a thread pool of its own, as many threads as the slice has cores, and no more. A slice is
+//! small but real: two slices of a two-core machine do work side by side, and what they exchange costs
+//! time.
+//!
+//! A [`DevicePlan`] says which devices a run will have, before any of them exists. It is cheap, can be
+//! printed, and can be sent to any thread. A [`ComputeDevice`] is made from a slot of the plan *inside
+//! the thread that drives it*: on CUDA a tensor made in one thread and used in another is not ordered,
+//! because each thread has a stream of its own.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+
+use candle_core::{Device, Result, bail};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// The most devices one run may have.
+pub const MAX_DEVICES: usize = 1024;
+
+/// The most CPU threads one run may start, over all its devices.
+pub const MAX_THREADS: usize = 4096;
+
+/// The kind of device a run asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DeviceKind {
+    /// GPUs where there are any, else slices of the CPU.
+    Auto,
+    /// Slices of the CPU.
+    Cpu,
+    /// NVIDIA GPUs; an error where there are none.
+    Cuda,
+}
+
+/// Where one device of a plan lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    CpuSlice { threads: NonZeroUsize },
+    Gpu { ordinal: usize, shared: bool },
+}
+
+/// One device of a plan: everything needed to open it, and nothing opened yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSlot {
+    index: usize,
+    placement: Placement,
+}
+
+impl DeviceSlot {
+    /// Opens the device. Call this in the thread that will drive it.
+    ///
+    /// # Errors
+    ///
+    /// When the GPU cannot be opened or the slice's threads cannot be started.
+    pub fn open(&self) -> Result<ComputeDevice> {
+        let (device, pool) = match self.placement {
+            Placement::CpuSlice { threads } => {
+                (Device::Cpu, Some(self.start_threads(threads.get())?))
+            }
+            // A stream of its own per replica, so that replicas on one GPU do not wait for each other.
+            Placement::Gpu { ordinal, .. } => (Device::new_cuda_with_stream(ordinal)?, None),
+        };
+        Ok(ComputeDevice { slot: *self, device, pool })
+    }
+
+    fn start_threads(&self, threads: usize) -> Result<ThreadPool> {
+        let index = self.index;
+        ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(move |thread| format!("cpu:{index}/{thread}"))
+            .build()
+            .map_err(candle_core::Error::wrap)
+    }
+}
+
+impl fmt::Display for DeviceSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.placement {
+            Placement::CpuSlice { threads } => {
+                let cores = if threads == NonZeroUsize::MIN { "core" } else { "cores" };
+                write!(f, "cpu:{} ({threads} {cores})", self.index)
+            }
+            Placement::Gpu { ordinal, shared: false } => write!(f, "cuda:{ordinal}"),
+            Placement::Gpu { ordinal, shared: true } => write!(f, "cuda:{ordinal} (shared)"),
+        }
+    }
+}
+
+/// The devices of a run, in rank order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePlan {
+    slots: Vec<DeviceSlot>,
+    note: Option<String>,
+}
+
+impl DevicePlan {
+    /// Plans `devices` devices of a kind on this machine.
+    ///
+    /// `threads_per_device` is the number of cores of a CPU slice; when it is `None` the machine's cores
+    /// are shared out evenly, at least one each. GPUs ignore it. More devices than GPUs, or more threads
+    /// than cores, is allowed and noted: see [`DevicePlan::note`].
+    ///
+    /// # Errors
+    ///
+    /// When `devices` is not in `1..=`[`MAX_DEVICES`], when the threads would exceed [`MAX_THREADS`], or
+    /// when CUDA is asked for and there is none.
+    pub fn new(
+        kind: DeviceKind,
+        devices: usize,
+        threads_per_device: Option<NonZeroUsize>,
+    ) -> Result<Self> {
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            bail!("{devices} devices: a run has 1 to {MAX_DEVICES}");
+        }
+        let gpus = if kind == DeviceKind::Cpu { 0 } else { gpu_count() };
+        match (kind, gpus) {
+            (DeviceKind::Cuda, 0) => bail!("{}", why_no_gpu()),
+            (_, 0) => Self::cpu_slices(devices, threads_per_device),
+            (_, gpus) => Ok(Self::gpus(devices, gpus)),
+        }
+    }
+
+    fn cpu_slices(devices: usize, threads_per_device: Option<NonZeroUsize>) -> Result<Self> {
+        let cores = available_cores();
+        let share = NonZeroUsize::new(cores / devices).unwrap_or(NonZeroUsize::MIN);
+        let threads = threads_per_device.unwrap_or(share);
+        let all = threads.get().saturating_mul(devices);
+        if all > MAX_THREADS {
+            bail!(
+                "{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads"
+            );
+        }
+        let slots = (0..devices)
+            .map(|index| DeviceSlot { index, placement: Placement::CpuSlice { threads } })
+            .collect();
+        let note = (all > cores).then(|| {
+            format!(
+                "{all} threads share {cores} {}: times show overhead, not speed-up",
+                if cores == 1 { "core" } else { "cores" }
+            )
+        });
+        Ok(Self { slots, note })
+    }
+
+    fn gpus(devices: usize, gpus: usize) -> Self {
+        let slots = (0..devices)
+            .map(|index| DeviceSlot {
+                index,
+                placement: Placement::Gpu { ordinal: index % gpus, shared: devices > gpus },
+            })
+            .collect();
+        let note = (devices > gpus).then(|| {
+            format!("{devices} replicas share {gpus} GPU(s): times show overhead, not speed-up")
+        });
+        Self { slots, note }
+    }
+
+    /// The devices, in rank order.
+    pub fn slots(&self) -> &[DeviceSlot] {
+        &self.slots
+    }
+
+    /// How many devices there are.
+    #[expect(clippy::len_without_is_empty, reason = "a plan has at least one device")]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What the reader should know before believing a time measured on these devices.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// The threads of each CPU slice; `None` on GPUs.
+    pub fn threads_per_device(&self) -> Option<NonZeroUsize> {
+        match self.slots[0].placement {
+            Placement::CpuSlice { threads } => Some(threads),
+            Placement::Gpu { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for DevicePlan {
+    /// `[cpu:0 (1 core), cpu:1 (1 core)]`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.slots.iter().map(DeviceSlot::to_string).collect();
+        write!(f, "[{}]", names.join(", "))
+    }
+}
+
+/// An open device: where tensors live, and the threads that work on them.
+#[derive(Debug)]
+pub struct ComputeDevice {
+    slot: DeviceSlot,
+    device: Device,
+    pool: Option<ThreadPool>,
+}
+
+impl ComputeDevice {
+    /// The candle device on which this device's tensors are made.
+    pub fn tensors(&self) -> &Device {
+        &self.device
+    }
+
+    /// Runs `work` on this device's own threads and waits for it.
+    ///
+    /// On a CPU slice everything parallel inside (our operations, `gemm`, rayon iterators) uses the
+    /// slice's threads only. On a GPU `work` runs in the calling thread, which feeds the stream.
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
+        }
+    }
+}
+
+impl fmt::Display for ComputeDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.slot.fmt(f)
+    }
+}
+
+/// The cores this process may use.
+pub fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+#[cfg(feature = "cuda")]
+fn gpu_count() -> usize {
+    use candle_core::cuda_backend::cudarc::driver::CudaContext;
+    // No driver, or no GPU, is an answer here, not a failure.
+    CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu_count() -> usize {
+    0
+}
+
+fn why_no_gpu() -> &'static str {
+    if cfg!(feature = "cuda") {
+        "no CUDA GPU was found: check the driver with nvidia-smi, or use --device cpu"
+    } else {
+        "this binary was built without CUDA: build it with --features cuda, or use --device cpu"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slices(devices: usize, threads: usize) -> DevicePlan {
+        DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(threads)).unwrap()
+    }
+
+    #[test]
+    fn a_plan_tells_which_devices_it_has() {
+        assert_eq!(slices(2, 1).to_string(), "[cpu:0 (1 core), cpu:1 (1 core)]");
+        assert_eq!(slices(1, 3).to_string(), "[cpu:0 (3 cores)]");
+        assert_eq!(DevicePlan::gpus(2, 2).to_string(), "[cuda:0, cuda:1]");
+        assert_eq!(DevicePlan::gpus(2, 1).to_string(), "[cuda:0 (shared), cuda:0 (shared)]");
+    }
+
+    #[test]
+    fn sharing_is_noted() {
+        assert!(DevicePlan::gpus(3, 2).note().is_some());
+        assert!(DevicePlan::gpus(2, 2).note().is_none());
+        assert!(slices(2 * available_cores(), 1).note().is_some());
+        assert!(slices(1, 1).note().is_none());
+    }
+
+    #[test]
+    fn counts_out_of_range_are_refused() {
+        for devices in [0, MAX_DEVICES + 1, usize::MAX] {
+            assert!(DevicePlan::new(DeviceKind::Cpu, devices, None).is_err());
+        }
+        assert!(DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(usize::MAX)).is_err());
+    }
+
+    #[test]
+    fn a_slice_runs_on_threads_of_its_own_and_no_more() {
+        let device = slices(2, 3).slots()[1].open().unwrap();
+        let (threads, name) = device.run(|| {
+            let name = std::thread::current().name().map(str::to_owned);
+            (rayon::current_num_threads(), name.unwrap_or_default())
+        });
+        assert_eq!(threads, 3);
+        assert!(name.starts_with("cpu:1/"), "ran on {name}");
+    }
+}

@@ -1,0 +1,79 @@
+//! How far two tensors, or two sets of weights, are apart.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+/// max |a − b| / max |b| of the tensor in which it is largest.
+///
+/// Per tensor and by the largest entry: small entries of a tensor carry rounding errors of the large
+/// ones, so entry by entry even equal computations look far apart. Where `b` is all zeros the difference
+/// counts as it is.
+///
+/// # Errors
+///
+/// When the two do not hold tensors of the same names and shapes, in the same order.
+pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<f64> {
+    if a.len() != b.len() {
+        bail!("{} tensors cannot be compared with {}", a.len(), b.len());
+    }
+    let mut largest: f64 = 0.0;
+    for ((name, a), (other, b)) in a.iter().zip(b) {
+        if name != other {
+            bail!("{name} cannot be compared with {other}");
+        }
+        let difference = relative_difference(a, b)?;
+        // A NaN must not be lost in a maximum.
+        if difference.is_nan() {
+            return Ok(difference);
+        }
+        largest = largest.max(difference);
+    }
+    Ok(largest)
+}
+
+/// max |a − b| / max |b| of two tensors; max |a − b| where `b` is all zeros.
+///
+/// # Errors
+///
+/// When their shapes differ.
+pub fn relative_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
+    let values = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+    if a.shape() != b.shape() {
+        bail!("{:?} cannot be compared with {:?}", a.dims(), b.dims());
+    }
+    let (mut apart, mut size) = (0.0, 0.0);
+    for (a, b) in values(a)?.into_iter().zip(values(b)?) {
+        let difference = (a - b).abs();
+        if difference.is_nan() {
+            return Ok(difference);
+        }
+        apart = f64::max(apart, difference);
+        size = f64::max(size, b.abs());
+    }
+    Ok(if size == 0.0 { apart } else { apart / size })
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    fn weights(values: &[f64]) -> Vec<(String, Tensor)> {
+        vec![("w".to_owned(), Tensor::new(values, &Device::Cpu).unwrap())]
+    }
+
+    #[test]
+    fn differences_are_relative_to_the_largest_entry() {
+        let d = |a: &[f64], b: &[f64]| largest_difference(&weights(a), &weights(b)).unwrap();
+        assert_eq!(d(&[1.0, 4.0], &[1.0, 4.0]), 0.0);
+        assert_eq!(d(&[1.0, 4.0], &[2.0, 4.0]), 0.25);
+        assert_eq!(d(&[0.5], &[0.0]), 0.5);
+        assert!(d(&[f64::NAN], &[0.0]).is_nan());
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused() {
+        assert!(largest_difference(&weights(&[1.0]), &weights(&[1.0, 2.0])).is_err());
+        assert!(largest_difference(&weights(&[1.0]), &[]).is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! Accuracy on images that were not trained on.
+
+use candle_core::{DType, Result};
+
+use crate::data::Dataset;
+use crate::device::ComputeDevice;
+use crate::lenet::Lenet;
+use crate::ops::cross_entropy;
+use crate::train::{BatchSums, sums};
+
+/// Images per forward pass: enough to keep a device busy, few enough to fit anywhere.
+const BATCH: usize = 256;
+
+/// Sums of loss and correct answers over a whole data set, on the model's device.
+///
+/// # Errors
+///
+/// When the images do not fit the model.
+pub fn evaluate(
+    model: &Lenet,
+    dataset: &Dataset,
+    dtype: DType,
+    device: &ComputeDevice,
+) -> Result<BatchSums> {
+    let indices: Vec<u32> = (0..).take(dataset.len()).collect();
+    let mut total = BatchSums::default();
+    for chunk in indices.chunks(BATCH) {
+        let batch = dataset.batch(chunk, dtype)?.to_device(device.tensors())?;
+        let logits = model.forward(&batch.images)?;
+        let loss = cross_entropy(&logits, &batch.labels)?;
+        total += sums(&loss, &logits, &batch)?;
+    }
+    Ok(total)
+}

@@ -1,0 +1,71 @@
+//! Trains LeNet on one device.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use single_gpu::cli::{self, DeviceArguments, TrainArguments, UsageError};
+use single_gpu::data::{CLASS_NAMES, CLASSES, contact_sheet};
+use single_gpu::report::metrics::Summary;
+use single_gpu::report::{Report, line};
+use single_gpu::train::train;
+use single_gpu::weights_hash::WeightsHash;
+
+/// Images of each class on a contact sheet.
+const SHEET_COLUMNS: usize = 20;
+
+/// Train LeNet on one device: a GPU, or a slice of the CPU.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    device: DeviceArguments,
+
+    #[command(flatten)]
+    train: TrainArguments,
+
+    /// Write the first training images of each class to this PNG file, and stop
+    #[arg(long, value_name = "FILE")]
+    contact_sheet: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    cli::main(run)
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let plan = arguments.device.plan(1)?;
+    let mut setup = arguments.train.prepare(plan.len())?;
+    if let Some(path) = &arguments.contact_sheet {
+        let train = &setup.data.train;
+        let labelled = train.images().iter().zip(train.labels().iter().copied());
+        let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
+        let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
+        contact_sheet::write_png(path, width, height, &pixels).map_err(|error| {
+            UsageError::new(format_args!("--contact-sheet {}: {error}", path.display()))
+        })?;
+        line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
+        for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {
+            line(format_args!("  row {}: {name}", label + 1))?;
+        }
+        return Ok(());
+    }
+
+    line(setup.headline())?;
+    let device = plan.slots()[0].open()?;
+    let mut metrics = setup.metrics.take();
+    let trained = train(
+        &setup.data,
+        &setup.options,
+        setup.dtype,
+        &device,
+        &mut Report::new("one device", metrics.as_mut()),
+    )?;
+    let hash = WeightsHash::new(&trained.weights)?;
+    let summary = Summary::new("one device", &setup, &plan, &trained.records, hash);
+    line(&summary)?;
+    if let Some(metrics) = &mut metrics {
+        metrics.summary(&summary)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Average pooling.
+//!
+//! Windows start every `stride` rows and columns, and only whole windows count: a 9×9 image pooled 2×2
+//! gives 4×4, and its last row and column are in no window. They have no influence on the output, so
+//! their gradient is exactly zero. (The stock backward spreads gradient over them: it enlarges the
+//! output's gradient to the whole input.)
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};
+use rayon::prelude::*;
+
+use super::element::{Element, cpu_elements, elements, for_dtype};
+
+/// The mean over `kernel`×`kernel` windows every `stride` rows and columns.
+///
+/// `[B, C, H, W]` → `[B, C, H', W']` with `H' = (H − kernel) / stride + 1`, rounded down.
+///
+/// # Errors
+///
+/// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than f32
+/// and f64.
+pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
+    let (_, _, height, width) = x.dims4()?;
+    let windows = Windows::new(height, width, kernel, stride)?;
+    if x.device().is_cpu() {
+        x.contiguous()?.apply_op1(AvgPool2d(windows))
+    } else {
+        windows.composed(x)
+    }
+}
+
+/// The windows of one image plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Windows {
+    height: usize,
+    width: usize,
+    kernel: usize,
+    stride: usize,
+    out_height: usize,
+    out_width: usize,
+}
+
+impl Windows {
+    fn new(height: usize, width: usize, kernel: usize, stride: usize) -> Result<Self> {
+        if kernel == 0 || stride == 0 {
+            bail!("avg_pool2d: kernel {kernel} and stride {stride} must be at least 1");
+        }
+        if kernel > height || kernel > width {
+            bail!("avg_pool2d: a {kernel}×{kernel} window does not fit a {height}×{width} image");
+        }
+        Ok(Self {
+            height,
+            width,
+            kernel,
+            stride,
+            out_height: (height - kernel) / stride + 1,
+            out_width: (width - kernel) / stride + 1,
+        })
+    }
+
+    fn in_plane(&self) -> usize {
+        self.height * self.width
+    }
+
+    fn out_plane(&self) -> usize {
+        self.out_height * self.out_width
+    }
+
+    /// 1 / window area: each element of a window has this share of its mean.
+    fn share<T: Element>(&self) -> T {
+        <T as WithDType>::from_f64(1.0 / (self.kernel * self.kernel) as f64)
+    }
+
+    /// Calls `visit(output index, first input index of the window)` for every window, row by row.
+    fn for_each(&self, mut visit: impl FnMut(usize, usize)) {
+        for row in 0..self.out_height {
+            for col in 0..self.out_width {
+                let first = row * self.stride * self.width + col * self.stride;
+                visit(row * self.out_width + col, first);
+            }
+        }
+    }
+
+    fn forward<T: Element>(&self, x: &[T]) -> Vec<T> {
+        let share = self.share::<T>();
+        let planes = x.len() / self.in_plane();
+        let mut y = vec![T::zero(); planes * self.out_plane()];
+        y.par_chunks_mut(self.out_plane()).zip(x.par_chunks(self.in_plane())).for_each(|(y, x)| {
+            self.for_each(|out, first| {
+                let mut sum = T::zero();
+                for row in x[first..].chunks(self.width).take(self.kernel) {
+                    for &value in &row[..self.kernel] {
+                        sum += value;
+                    }
+                }
+                y[out] = sum * share;
+            });
+        });
+        y
+    }
+
+    fn backward<T: Element>(&self, grad: &[T]) -> Vec<T> {
+        let share = self.share::<T>();
+        let planes = grad.len() / self.out_plane();
+        let mut dx = vec![T::zero(); planes * self.in_plane()];
+        let chunks = dx.par_chunks_mut(self.in_plane()).zip(grad.par_chunks(self.out_plane()));
+        chunks.for_each(|(dx, grad)| {
+            self.for_each(|out, first| {
+                // Added, not stored: with stride < kernel an element lies in several windows.
+                let grad = grad[out] * share;
+                for row in dx[first..].chunks_mut(self.width).take(self.kernel) {
+                    for value in &mut row[..self.kernel] {
+                        *value += grad;
+                    }
+                }
+            });
+        });
+        dx
+    }
+
+    /// Cutting off what no window covers, first, makes candle's own backward right for windows that do
+    /// not overlap: cutting has a gradient of its own, zero where it cut.
+    #[expect(clippy::disallowed_methods, reason = "called on a multiple of the kernel only")]
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        if self.stride != self.kernel {
+            bail!("avg_pool2d: on this device the stride must equal the kernel ({})", self.kernel);
+        }
+        let covered = x.narrow(2, 0, self.out_height * self.kernel)?.narrow(
+            3,
+            0,
+            self.out_width * self.kernel,
+        )?;
+        covered.contiguous()?.avg_pool2d(self.kernel)
+    }
+}
+
+struct AvgPool2d(Windows);
+
+impl CustomOp1 for AvgPool2d {
+    fn name(&self) -> &'static str {
+        "avg_pool2d"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (batch, channels, _, _) = layout.shape().dims4()?;
+        let shape = (batch, channels, self.0.out_height, self.0.out_width);
+        for_dtype!(storage.dtype(), self.name(), T => {
+            let y = self.0.forward::<T>(cpu_elements(storage, layout)?);
+            Ok((T::to_cpu_storage_owned(y), shape.into()))
+        })
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let grad = grad.contiguous()?;
+        let (storage, layout) = grad.storage_and_layout();
+        for_dtype!(x.dtype(), self.name(), T => {
+            let dx = self.0.backward::<T>(elements(&storage, layout)?);
+            Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn what_no_window_covers_gets_exactly_no_gradient() {
+        // LeNet's second pool: 9×9 → 4×4, the last row and column dropped.
+        let x = Var::from_tensor(
+            &Tensor::ones((1, 1, 9, 9), candle_core::DType::F64, &Device::Cpu).unwrap(),
+        )
+        .unwrap();
+        let y = avg_pool2d(&x, 2, 2).unwrap();
+        assert_eq!(y.dims(), [1, 1, 4, 4]);
+        let grads = y.sum_all().unwrap().backward().unwrap();
+        let dx = grads.get(&x).unwrap().reshape((9, 9)).unwrap().to_vec2::<f64>().unwrap();
+        for (row, values) in dx.iter().enumerate() {
+            for (col, &value) in values.iter().enumerate() {
+                let expected = if row == 8 || col == 8 { 0.0 } else { 0.25 };
+                assert_eq!(value, expected, "gradient at row {row}, column {col}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_that_do_not_fit_are_refused() {
+        let x = Tensor::ones((1, 1, 3, 5), candle_core::DType::F32, &Device::Cpu).unwrap();
+        assert!(avg_pool2d(&x, 4, 1).is_err());
+        assert!(avg_pool2d(&x, 0, 1).is_err());
+        assert!(avg_pool2d(&x, 2, 0).is_err());
+    }
+}

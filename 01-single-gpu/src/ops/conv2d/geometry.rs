@@ -1,0 +1,83 @@
+//! The sizes of one convolution, checked once.
+
+use candle_core::{Result, Tensor, bail};
+
+/// The sizes of a convolution: the one legend its files share.
+///
+/// The names follow the mathematics: an input of `in_channels` planes, `height` × `width`; a kernel that
+/// looks at `kernel_h` × `kernel_w` of them; an output of `out_channels` planes, `out_h` × `out_w`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    pub(super) batch: usize,
+    pub(super) in_channels: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
+    pub(super) out_channels: usize,
+    pub(super) kernel_h: usize,
+    pub(super) kernel_w: usize,
+    pub(super) stride: usize,
+    pub(super) padding: usize,
+    pub(super) out_h: usize,
+    pub(super) out_w: usize,
+}
+
+impl Geometry {
+    /// Reads the sizes off the tensors and checks that they fit each other.
+    pub(super) fn new(
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        stride: usize,
+        padding: usize,
+    ) -> Result<Self> {
+        let (batch, in_channels, height, width) = x.dims4()?;
+        let (out_channels, weight_channels, kernel_h, kernel_w) = weight.dims4()?;
+        if weight_channels != in_channels {
+            bail!("conv2d: {in_channels} input channels, but a kernel for {weight_channels}");
+        }
+        if bias.dims() != [out_channels] {
+            bail!("conv2d: a bias of {:?} for {out_channels} output channels", bias.dims());
+        }
+        let (padded_h, padded_w) = (height + 2 * padding, width + 2 * padding);
+        let empty = in_channels * kernel_h * kernel_w * out_channels * stride == 0;
+        if empty || kernel_h > padded_h || kernel_w > padded_w {
+            bail!(
+                "conv2d: a {kernel_h}×{kernel_w} kernel, stride {stride}, does not fit \
+                 a {height}×{width} input with padding {padding}"
+            );
+        }
+        Ok(Self {
+            batch,
+            in_channels,
+            height,
+            width,
+            out_channels,
+            kernel_h,
+            kernel_w,
+            stride,
+            padding,
+            out_h: (padded_h - kernel_h) / stride + 1,
+            out_w: (padded_w - kernel_w) / stride + 1,
+        })
+    }
+
+    /// Elements of one input image.
+    pub(super) fn image(&self) -> usize {
+        self.in_channels * self.height * self.width
+    }
+
+    /// Input elements that one output pixel looks at: the rows of the unfolded image.
+    pub(super) fn patch(&self) -> usize {
+        self.in_channels * self.kernel_h * self.kernel_w
+    }
+
+    /// Pixels of one output plane: the columns of the unfolded image.
+    pub(super) fn pixels(&self) -> usize {
+        self.out_h * self.out_w
+    }
+
+    /// Elements of one output image.
+    pub(super) fn out_image(&self) -> usize {
+        self.out_channels * self.pixels()
+    }
+}

@@ -1,0 +1,113 @@
+//! Cross-entropy, summed over the batch.
+//!
+//! The *sum*, not the mean: the sum over a batch is the sum of its shards' sums, however unequal the
+//! shards are. The one division, by the size of the whole batch, happens in the update
+//! ([`sgd`](crate::sgd)). A mean per shard, averaged, is right only when all shards are equal.
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, WithDType, bail};
+
+use super::element::{Element, cpu_elements, elements, for_dtype};
+
+/// Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
+///
+/// The largest logit of a row is subtracted before exponentials are taken, so that large logits do not
+/// overflow. The gradient of a row is softmax(logits) − one-hot(label).
+///
+/// # Errors
+///
+/// When the shapes do not fit, the labels are not u32, or a label is not below the number of classes.
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (batch, _) = logits.dims2()?;
+    if labels.dims() != [batch] || labels.dtype() != DType::U32 {
+        bail!(
+            "cross_entropy: {batch} rows of logits need u32 labels [{batch}], got {:?} {:?}",
+            labels.dtype(),
+            labels.dims()
+        );
+    }
+    if logits.device().is_cpu() {
+        logits.contiguous()?.apply_op2(&labels.contiguous()?, CrossEntropy)
+    } else {
+        composed(logits, labels)
+    }
+}
+
+fn composed(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(1)?)?;
+    let log_sum = shifted.exp()?.sum_keepdim(1)?.log()?;
+    let at_label = shifted.gather(&labels.unsqueeze(1)?, 1)?;
+    (log_sum - at_label)?.sum_all()
+}
+
+struct CrossEntropy;
+
+impl CustomOp2 for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        logits_layout: &Layout,
+        labels: &CpuStorage,
+        labels_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (_, classes) = logits_layout.shape().dims2()?;
+        let labels = cpu_elements::<u32>(labels, labels_layout)?;
+        if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
+            bail!("cross_entropy: label {label} among {classes} classes");
+        }
+        for_dtype!(logits.dtype(), self.name(), T => {
+            let loss = forward::<T>(cpu_elements(logits, logits_layout)?, labels, classes);
+            Ok((T::to_cpu_storage_owned(vec![loss]), Shape::from(())))
+        })
+    }
+
+    fn bwd(
+        &self,
+        logits: &Tensor,
+        labels: &Tensor,
+        _loss: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (_, classes) = logits.dims2()?;
+        let (logits_storage, logits_layout) = logits.storage_and_layout();
+        let labels = labels.to_vec1::<u32>()?;
+        for_dtype!(logits.dtype(), self.name(), T => {
+            let upstream = grad.to_scalar::<T>()?;
+            let dlogits =
+                backward(elements(&logits_storage, logits_layout)?, &labels, classes, upstream);
+            Ok((Some(Tensor::from_vec(dlogits, logits.shape(), logits.device())?), None))
+        })
+    }
+}
+
+/// A row's largest logit, and the sum of exp(logit − largest).
+fn normaliser<T: Element>(row: &[T]) -> (T, T) {
+    let largest = row.iter().copied().fold(T::neg_infinity(), num_traits::Float::max);
+    (largest, row.iter().map(|&logit| (logit - largest).exp()).sum())
+}
+
+fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
+    let rows = logits.chunks_exact(classes).zip(labels);
+    rows.map(|(row, &label)| {
+        let (largest, sum) = normaliser(row);
+        sum.ln() - (row[label as usize] - largest)
+    })
+    .sum()
+}
+
+fn backward<T: Element>(logits: &[T], labels: &[u32], classes: usize, upstream: T) -> Vec<T> {
+    let mut dlogits = Vec::with_capacity(logits.len());
+    for (row, &label) in logits.chunks_exact(classes).zip(labels) {
+        let (largest, sum) = normaliser(row);
+        for (class, &logit) in row.iter().enumerate() {
+            let softmax = (logit - largest).exp() / sum;
+            let target = if class == label as usize { T::one() } else { T::zero() };
+            dlogits.push(upstream * (softmax - target));
+        }
+    }
+    dlogits
+}

@@ -1,0 +1,115 @@
+//! One safe door to the `gemm` crate: the product of two matrices that lie in slices.
+//!
+//! This is the only `unsafe` of the operations. Everything that could make the call unsound (a slice too
+//! short for the shape it is said to have) is checked before it.
+
+use super::Element;
+
+/// A matrix in a slice: `rows` × `cols` elements, row by row, or column by column if `transposed`.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// `rows` × `cols` elements stored row by row.
+    pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
+        assert_eq!(data.len(), rows * cols, "a {rows}×{cols} matrix needs its elements");
+        Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// The same elements read as the transposed matrix.
+    pub(crate) fn transposed(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+}
+
+/// Whether a product replaces what the destination held or is added to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Into {
+    /// `out = a · b`
+    Replace,
+    /// `out += a · b`
+    Accumulate,
+}
+
+/// Multiplies `a` (m × k) by `b` (k × n) into `out` (m × n, row by row), in the calling thread.
+///
+/// The order of the additions depends on the shapes only, so the result has the same bits wherever it
+/// runs on one machine.
+#[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
+pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], into: Into) {
+    assert_eq!(a.cols, b.rows, "inner dimensions of a product must agree");
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    assert_eq!(out.len(), m * n, "a {m}×{n} product needs its room");
+    // `gemm` strides are signed; slices never exceed isize::MAX bytes, so these cannot wrap.
+    let signed = |stride: usize| stride as isize;
+    let keep = into == Into::Accumulate;
+    // SAFETY: `Matrix` is only made with exactly rows·cols elements, in row or column order, so every
+    // element the kernel reads lies in `a.data` or `b.data`; `out` has exactly m·n elements and, being
+    // a unique borrow, overlaps neither. `Element` is implemented for f32 and f64 only, which `gemm`
+    // takes.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            signed(n),
+            keep,
+            a.data.as_ptr(),
+            signed(a.col_stride),
+            signed(a.row_stride),
+            b.data.as_ptr(),
+            signed(b.col_stride),
+            signed(b.row_stride),
+            T::one(),
+            T::one(),
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_all_orientations() {
+        let a = [1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let b = [1.0f64, 0.0, -1.0, 2.0, 1.0, 1.0];
+        let mut out = [0.0; 4];
+        gemm(Matrix::new(&a, 2, 3), Matrix::new(&b, 3, 2), &mut out, Into::Replace);
+        assert_eq!(out, [2.0, 7.0, 5.0, 16.0]);
+        gemm(
+            Matrix::new(&a, 3, 2).transposed(),
+            Matrix::new(&b, 2, 3).transposed(),
+            &mut out,
+            Into::Accumulate,
+        );
+        assert_eq!(
+            out,
+            [2.0 + 1.0 - 5.0, 7.0 + 2.0 + 3.0 + 5.0, 5.0 + 2.0 - 6.0, 16.0 + 4.0 + 4.0 + 6.0]
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "needs its elements")]
+    fn a_slice_too_short_is_caught() {
+        Matrix::new(&[1.0f32; 5], 2, 3);
+    }
+}

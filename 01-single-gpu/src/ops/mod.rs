@@ -1,0 +1,34 @@
+//! The operations of the course's networks, each with an explicit backward.
+//!
+//! | module | operation |
+//! | --- | --- |
+//! | [`conv2d`](mod@conv2d) | convolution, by unfolding images into a matrix (im2col) and one product |
+//! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; rows and columns that no window covers get no gradient |
+//! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
+//! | [`linear`](mod@linear) | x · w + b |
+//! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
+//!
+//! They are our own because the stock ones are wrong or slow where this course needs them: a pooling
+//! gradient that is wrong when the input is not a multiple of the kernel, a relu whose derivative at 0
+//! is 1, a convolution backward far below what the processor can do. Every gradient is checked against
+//! finite differences and against PyTorch before anything is parallel.
+//!
+//! On the CPU each operation runs on the threads of the device that calls it. Its bits depend on shapes
+//! and values only, never on how many threads there are. On CUDA the operations are composed of candle's
+//! own, arranged so that the gradients come out right.
+
+mod element;
+mod gemm;
+
+pub mod avg_pool2d;
+pub mod conv2d;
+pub mod cross_entropy;
+pub mod linear;
+pub mod relu;
+
+pub use avg_pool2d::avg_pool2d;
+pub use conv2d::conv2d;
+pub use cross_entropy::cross_entropy;
+pub use element::Element;
+pub use linear::linear;
+pub use relu::relu;

@@ -1,0 +1,79 @@
+//! The rectifier, max(x, 0).
+//!
+//! Its derivative at exactly 0 is a choice. Ours is 0, as in PyTorch. It matters: the black border of an
+//! image and a bias that starts at zero put many activations at exactly 0.
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use rayon::prelude::*;
+
+use super::element::{Element, cpu_elements, elements, for_dtype};
+
+/// Elements per parallel task: enough work to be worth handing to another thread.
+const BLOCK: usize = 16 * 1024;
+
+/// max(x, 0) by element; any shape.
+///
+/// # Errors
+///
+/// When `x` is neither f32 nor f64.
+pub fn relu(x: &Tensor) -> Result<Tensor> {
+    if x.device().is_cpu() {
+        x.contiguous()?.apply_op1(Relu)
+    } else {
+        // Selecting gives derivative 0 at 0, where candle's own relu has 1.
+        x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
+    }
+}
+
+struct Relu;
+
+impl CustomOp1 for Relu {
+    fn name(&self) -> &'static str {
+        "relu"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        for_dtype!(storage.dtype(), self.name(), T => {
+            let output = forward::<T>(cpu_elements(storage, layout)?);
+            Ok((T::to_cpu_storage_owned(output), layout.shape().clone()))
+        })
+    }
+
+    fn bwd(&self, _x: &Tensor, y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let grad = grad.contiguous()?;
+        let (y_storage, y_layout) = y.storage_and_layout();
+        let (grad_storage, grad_layout) = grad.storage_and_layout();
+        for_dtype!(y.dtype(), self.name(), T => {
+            let dx = backward::<T>(
+                elements(&y_storage, y_layout)?,
+                elements(&grad_storage, grad_layout)?,
+            );
+            Ok(Some(Tensor::from_vec(dx, y.shape(), y.device())?))
+        })
+    }
+}
+
+// Written as "not above zero" turned round, so that a NaN stays one and is found where it arises.
+fn forward<T: Element>(x: &[T]) -> Vec<T> {
+    let zero = T::zero();
+    let mut y = vec![zero; x.len()];
+    y.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(y, x)| {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = if x <= zero { zero } else { x };
+        }
+    });
+    y
+}
+
+fn backward<T: Element>(y: &[T], grad: &[T]) -> Vec<T> {
+    let zero = T::zero();
+    let mut dx = vec![zero; y.len()];
+    let blocks = y.par_chunks(BLOCK).zip(grad.par_chunks(BLOCK));
+    dx.par_chunks_mut(BLOCK).zip(blocks).for_each(|(dx, (y, grad))| {
+        for ((dx, &y), &grad) in dx.iter_mut().zip(y).zip(grad) {
+            *dx = if y <= zero { zero } else { grad };
+        }
+    });
+    dx
+}

@@ -1,0 +1,94 @@
+//! Named parameters of one replica of a model.
+
+use candle_core::backprop::GradStore;
+use candle_core::{Result, Tensor, Var, bail};
+
+/// One trainable tensor and its name.
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    /// Unique within its model. The initial value depends on it ([`init`](crate::init)).
+    pub name: String,
+    /// The value. Cloning a `Var` shares it; a replica needs a copy.
+    pub value: Var,
+}
+
+/// The parameters of one replica, in the order in which the model uses them.
+///
+/// Every list of gradients in the course is in this order.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters(Vec<Parameter>);
+
+impl Parameters {
+    /// Collects parameters.
+    ///
+    /// # Errors
+    ///
+    /// When two have the same name.
+    pub fn new(parameters: Vec<Parameter>) -> Result<Self> {
+        for (position, parameter) in parameters.iter().enumerate() {
+            if parameters[..position].iter().any(|earlier| earlier.name == parameter.name) {
+                bail!("two parameters are named {}", parameter.name);
+            }
+        }
+        Ok(Self(parameters))
+    }
+
+    /// The parameters, first layer first.
+    pub fn iter(&self) -> std::slice::Iter<'_, Parameter> {
+        self.0.iter()
+    }
+
+    /// How many tensors there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of the parameter with this name.
+    pub fn get(&self, name: &str) -> Option<&Var> {
+        self.0.iter().find(|parameter| parameter.name == name).map(|parameter| &parameter.value)
+    }
+
+    /// The gradient of every parameter, in order, out of what `backward` returned.
+    ///
+    /// # Errors
+    ///
+    /// When a parameter has none, because the loss does not depend on it: an all-reduce that waits for
+    /// the missing tensor would hang every other device.
+    pub fn gradients(&self, store: &GradStore) -> Result<Vec<Tensor>> {
+        self.iter()
+            .map(|Parameter { name, value }| match store.get(value) {
+                Some(gradient) => Ok(gradient.clone()),
+                None => bail!("parameter {name} has no gradient: the loss does not depend on it"),
+            })
+            .collect()
+    }
+
+    /// Copies of all values in CPU memory, with their names: a snapshot that training does not change.
+    ///
+    /// # Errors
+    ///
+    /// When a copy from the device fails.
+    pub fn snapshot(&self) -> Result<Vec<(String, Tensor)>> {
+        self.iter()
+            .map(|Parameter { name, value }| {
+                // `to_device` from the CPU to the CPU shares memory; `copy` does not.
+                let value = value.as_detached_tensor().copy()?;
+                Ok((name.clone(), value.to_device(&candle_core::Device::Cpu)?))
+            })
+            .collect()
+    }
+}
+
+impl<'a> IntoIterator for &'a Parameters {
+    type Item = &'a Parameter;
+    type IntoIter = std::slice::Iter<'a, Parameter>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

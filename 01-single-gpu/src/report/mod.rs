@@ -1,0 +1,107 @@
+//! What a run tells: progress while it goes, a line per epoch, and metrics in a file.
+
+pub mod metrics;
+mod progress;
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use metrics::Metrics;
+use progress::Progress;
+
+use crate::train::{BatchSums, EpochRecord};
+
+/// The reporter of one run. Of several devices, one reports; the others are [silent](Report::silent).
+#[derive(Debug)]
+pub struct Report<'a> {
+    run: String,
+    progress: Option<Progress>,
+    metrics: Option<&'a mut Metrics>,
+}
+
+impl<'a> Report<'a> {
+    /// Reports to the terminal and, if there are `metrics`, to their file, under the run's name.
+    pub fn new(run: &str, metrics: Option<&'a mut Metrics>) -> Self {
+        Self { run: run.to_owned(), progress: Some(Progress::new()), metrics }
+    }
+
+    /// Says nothing.
+    pub fn silent() -> Self {
+        Self { run: String::new(), progress: None, metrics: None }
+    }
+
+    /// An epoch of `batches` steps begins.
+    pub(crate) fn epoch_begins(&mut self, epoch: usize, epochs: usize, batches: usize) {
+        if let Some(progress) = &mut self.progress {
+            progress.epoch_begins(epoch, epochs, batches);
+        }
+    }
+
+    /// A step is done; `sums` and `elapsed` count from the beginning of the epoch.
+    pub(crate) fn batch_done(&mut self, sums: &BatchSums, elapsed: Duration) {
+        if let Some(progress) = &self.progress {
+            progress.batch_done(sums, elapsed);
+        }
+    }
+
+    /// An epoch has ended.
+    pub(crate) fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {
+        if let Some(progress) = &mut self.progress {
+            progress.epoch_ends(record)?;
+        }
+        if let Some(metrics) = &mut self.metrics {
+            metrics.epoch(&self.run, record)?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints a line on standard output.
+///
+/// # Errors
+///
+/// When nobody reads it any more, for example because `| head` has seen enough. (`println!` panics.)
+pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+/// A number with its thousands set apart: `60,000`.
+pub fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut spaced = String::with_capacity(digits.len() + digits.len() / 3);
+    for (position, digit) in digits.char_indices() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            spaced.push(',');
+        }
+        spaced.push(digit);
+    }
+    spaced
+}
+
+/// Seconds with as many digits as tell something: `12.3`, `0.17`, `0.0042`.
+pub fn seconds(seconds: f64) -> String {
+    let decimals = match seconds {
+        s if s >= 1.0 => 1,
+        s if s >= 0.1 => 2,
+        s if s >= 0.01 => 3,
+        _ => 4,
+    };
+    format!("{seconds:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{seconds, thousands};
+
+    #[test]
+    fn seconds_keep_two_digits() {
+        let told = [12.34, 0.166, 0.0123, 0.00421].map(seconds);
+        assert_eq!(told, ["12.3", "0.17", "0.012", "0.0042"]);
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let spaced = [0, 7, 999, 1_000, 60_000, 1_234_567].map(thousands);
+        assert_eq!(spaced, ["0", "7", "999", "1,000", "60,000", "1,234,567"]);
+    }
+}

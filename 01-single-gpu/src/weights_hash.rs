@@ -1,0 +1,93 @@
+//! A fingerprint of a model's weights: two replicas are equal if their hashes are.
+
+use std::fmt;
+
+use candle_core::{DType, Result, Tensor};
+use sha2::{Digest, Sha256};
+
+/// SHA-256 over name, element type, shape and bytes of every tensor, in order of their names.
+///
+/// Printed as its first eight hexadecimal digits. Equal hashes mean equal *bits*: weights that differ in
+/// the last place of one number have different hashes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WeightsHash([u8; 32]);
+
+impl WeightsHash {
+    /// Hashes named tensors.
+    ///
+    /// # Errors
+    ///
+    /// When a tensor cannot be read, or has an element type other than f32 and f64.
+    pub fn new(weights: &[(String, Tensor)]) -> Result<Self> {
+        let mut sorted: Vec<_> = weights.iter().collect();
+        sorted.sort_by_key(|(name, _)| name);
+        let mut hash = Sha256::new();
+        for (name, value) in sorted {
+            // Lengths go in before what they measure, so that no two models spell the same bytes.
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name.as_bytes());
+            hash.update(value.dtype().as_str().as_bytes());
+            hash.update((value.rank() as u64).to_le_bytes());
+            for &size in value.dims() {
+                hash.update((size as u64).to_le_bytes());
+            }
+            let flat = value.flatten_all()?;
+            if value.dtype() == DType::F32 {
+                flat.to_vec1::<f32>()?.iter().for_each(|v| hash.update(v.to_le_bytes()));
+            } else {
+                flat.to_vec1::<f64>()?.iter().for_each(|v| hash.update(v.to_le_bytes()));
+            }
+        }
+        Ok(Self(hash.finalize().into()))
+    }
+
+    /// All 32 bytes.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl From<[u8; 32]> for WeightsHash {
+    fn from(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for WeightsHash {
+    /// `3f9c0a12`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for WeightsHash {
+    /// All 64 digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    fn named(name: &str, values: &[f32]) -> (String, Tensor) {
+        (name.to_owned(), Tensor::new(values, &Device::Cpu).unwrap())
+    }
+
+    #[test]
+    fn order_does_not_matter_and_everything_else_does() {
+        let hash = |weights: &[(String, Tensor)]| WeightsHash::new(weights).unwrap();
+        let (a, b) = (named("a", &[1.0, 2.0]), named("b", &[3.0]));
+        let both = hash(&[a.clone(), b.clone()]);
+        assert_eq!(both, hash(&[b.clone(), a.clone()]));
+        assert_ne!(both, hash(std::slice::from_ref(&a)));
+        assert_ne!(both, hash(&[named("c", &[1.0, 2.0]), b.clone()]));
+        let next = f32::from_bits(3.0f32.to_bits() + 1);
+        assert_ne!(both, hash(&[a.clone(), named("b", &[next])]), "one bit of one weight");
+        let column = ("a".to_owned(), a.1.reshape((2, 1)).unwrap());
+        assert_ne!(both, hash(&[column, b]), "the same bytes in another shape");
+    }
+}

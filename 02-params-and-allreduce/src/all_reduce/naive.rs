@@ -1,0 +1,40 @@
+//! Gather to the first rank, add, broadcast back.
+//!
+//! Three ranks, one number each:
+//!
+//! ```text
+//!            rank 0      rank 1   rank 2
+//! before     1           2        4
+//! gather     1 ← 2       ·        ·
+//!            3 ← 4       ·        ·
+//! broadcast  7 →         7        7
+//! ```
+//!
+//! Simple, and every byte passes through rank 0: it receives and sends n − 1 tensors while the others
+//! handle one each, so its link is the bottleneck, and the time grows with the number of ranks.
+
+use candle_core::Tensor;
+
+use crate::communicator::{Communicator, Error};
+
+/// The sum of all ranks' tensors, added in rank order on rank 0.
+///
+/// # Errors
+///
+/// As [`allreduce`](super::allreduce).
+pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
+    let world_size = communicator.world_size();
+    if communicator.rank() == 0 {
+        let mut sum = tensor.copy()?;
+        for rank in 1..world_size {
+            sum = (sum + communicator.recv(rank, tensor.shape(), tensor.dtype())?)?;
+        }
+        for rank in 1..world_size {
+            communicator.send(rank, &sum)?;
+        }
+        Ok(sum)
+    } else {
+        communicator.send(0, tensor)?;
+        communicator.recv(0, tensor.shape(), tensor.dtype())
+    }
+}

@@ -1,0 +1,23 @@
+//! Stage 2: what several devices need beyond one.
+//!
+//! Two things, and everything in data parallelism is built on them: every device gets its own copy of
+//! the parameters, and the devices add their gradients up so that all hold the same sum.
+//!
+//! | module | what it teaches |
+//! | --- | --- |
+//! | [`params`] | a replica is a *copy*: `get_params` |
+//! | [`communicator`] | rank, world size, send, receive, and how a failure is told |
+//! | [`all_reduce`] | everyone contributes a tensor, everyone gets the sum |
+//! | [`thread`] | devices as threads of one process: one thread drives one device |
+//!
+//! Collectives are written once, over point-to-point messages, and run wherever those do.
+//!
+//! Left out here: which numbers are added up, and when. That is stage 4.
+
+pub mod all_reduce;
+pub mod communicator;
+pub mod params;
+pub mod thread;
+
+pub use all_reduce::allreduce;
+pub use params::get_params;

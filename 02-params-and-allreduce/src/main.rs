@@ -1,0 +1,112 @@
+//! Shows parameters on a device, and tensors before and after an all-reduce.
+
+use std::process::ExitCode;
+
+use candle_core::{DType, Device, Tensor};
+use clap::Parser;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use params_and_allreduce::{allreduce, get_params};
+use single_gpu::cli::{self, DeviceArguments};
+use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
+use single_gpu::device::DevicePlan;
+use single_gpu::lenet::Lenet;
+use single_gpu::report::line;
+use single_gpu::train::local_gradients;
+
+/// Copy LeNet's parameters to a device, and add tensors up across devices.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    device: DeviceArguments,
+
+    /// Number of devices
+    #[arg(long, default_value_t = 2, value_name = "K",
+          value_parser = DeviceArguments::parse_devices)]
+    devices: usize,
+
+    /// Decides the initial weights
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    cli::main(run)
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let plan = arguments.device.plan(arguments.devices)?;
+    line(format_args!("devices {plan}"))?;
+    if let Some(note) = plan.note() {
+        line(format_args!("note: {note}"))?;
+    }
+    show_parameters(&plan, arguments.seed)?;
+    show_allreduce(&plan)
+}
+
+/// A copy of LeNet's parameters on the last device: what it holds, and when there is a gradient.
+fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
+    let lenet = Lenet::new(seed, DType::F32, &Device::Cpu)?;
+    let last = plan.len() - 1;
+    let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        if rank.rank() != last {
+            return Ok(vec![]);
+        }
+        let copy = Lenet::with_parameters(get_params(lenet.parameters(), rank.device())?)?;
+        let batch = ankle_boot()?.to_device(rank.device())?;
+        let gradients = local_gradients(&copy, &batch)?.gradients;
+        let b1 = copy.parameters().iter().position(|parameter| parameter.name == "b1");
+        let gradient = b1.map(|b1| numbers(&gradients[b1])).transpose()?;
+        let Some(value) = copy.parameters().get("b1") else {
+            return Ok(vec![]);
+        };
+        Ok::<_, Error>(vec![
+            format!("b1 weight:   {}", numbers(value)?),
+            "b1 gradient: none before a backward pass".to_owned(),
+            format!("b1 gradient: {} after one", gradient.unwrap_or_default()),
+        ])
+    })?;
+    line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
+    shown[last].iter().try_for_each(|text| line(format_args!("  {text}")))?;
+    Ok(())
+}
+
+/// A batch of one image, so that there is something to have a gradient of.
+fn ankle_boot() -> candle_core::Result<Batch> {
+    let label = CLASSES as u8 - 1;
+    let image = synthetic::draw(0, Split::Train, label.into());
+    Dataset::new(vec![image], vec![label])?.batch(&[0], DType::F32)
+}
+
+/// ones(1×2)·(i+1) on device i, before and after.
+fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
+    let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        let ones = Tensor::ones((1, 2), DType::F32, rank.device())?;
+        let before = (ones * (rank.rank() + 1) as f64)?;
+        let after = allreduce(rank, &before)?;
+        Ok::<_, Error>((numbers(&before)?, numbers(&after)?))
+    })?;
+    for (title, pick) in [("before", 0), ("after", 1)] {
+        line(format_args!("\n{title} all-reduce"))?;
+        for (slot, (before, after)) in plan.slots().iter().zip(&shown) {
+            line(format_args!("  {slot}: {}", if pick == 0 { before } else { after }))?;
+        }
+    }
+    Ok(())
+}
+
+/// The first few numbers of a tensor.
+fn numbers(tensor: &Tensor) -> candle_core::Result<String> {
+    const SHOWN: usize = 5;
+    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+    let digits = |value: &f32| match value.fract() {
+        0.0 => format!("{value}"),
+        _ => format!("{value:.1e}"),
+    };
+    let mut text: Vec<String> = values.iter().take(SHOWN).map(digits).collect();
+    if values.len() > SHOWN {
+        text.push(format!("… ({} numbers)", values.len()));
+    }
+    Ok(text.join(" "))
+}

@@ -1,0 +1,48 @@
+//! Parameters on another device.
+
+use candle_core::{Device, Result, Var};
+use single_gpu::parameters::{Parameter, Parameters};
+
+/// Copies parameters to a device: new variables with the same names and values.
+///
+/// The copies are real. Moving a tensor "to" the device it is already on hands back the same memory, and
+/// replicas made that way are one model: an update of one is an update of all, every comparison between
+/// them succeeds, and nothing was tested. Here an update of the copy leaves the original alone.
+///
+/// # Errors
+///
+/// When a copy fails.
+pub fn get_params(parameters: &Parameters, device: &Device) -> Result<Parameters> {
+    let copies = parameters.iter().map(|Parameter { name, value }| {
+        let value = value.as_detached_tensor().to_device(device)?;
+        // A variable made from a plain tensor takes a copy. Made from another variable it would *be*
+        // that variable, hence the detached tensor above.
+        Ok(Parameter { name: name.clone(), value: Var::from_tensor(&value)? })
+    });
+    Parameters::new(copies.collect::<Result<_>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Tensor};
+    use single_gpu::lenet::Lenet;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_same_values_and_its_own_memory() {
+        let original = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
+        let original = original.parameters();
+        let copy = get_params(original, &Device::Cpu).unwrap();
+        assert_eq!(copy.len(), original.len());
+        for (ours, theirs) in copy.iter().zip(original) {
+            assert_eq!(ours.name, theirs.name);
+            let values = |p: &Parameter| p.value.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let before = values(theirs);
+            assert_eq!(values(ours), before);
+            let ones = Tensor::ones(ours.value.shape(), DType::F32, &Device::Cpu).unwrap();
+            ours.value.set(&ones).unwrap();
+            assert_eq!(values(theirs), before, "{}: the original changed with its copy", ours.name);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Messages between threads: a channel for every ordered pair of ranks.
+//!
+//! A message is a tensor in CPU memory that nobody else holds. Between CPU slices that is one copy, made
+//! by the sender. Between GPUs it passes through the host: slower than a direct copy, and right
+//! everywhere.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use candle_core::{DType, Device, Shape, Tensor};
+
+use super::roster::Roster;
+use crate::communicator::Error;
+
+/// One rank's ends of the channels to and from all others.
+#[derive(Debug)]
+pub(super) struct Link<'a> {
+    rank: usize,
+    roster: &'a Roster,
+    timeout: Duration,
+    /// To each rank; `None` to itself.
+    to: Vec<Option<Sender<Tensor>>>,
+    /// From each rank; `None` from itself. The lock is never contended: it lets the rank's own worker
+    /// threads share the link.
+    from: Vec<Option<Mutex<Receiver<Tensor>>>>,
+}
+
+impl<'a> Link<'a> {
+    /// Connects every rank with every other; the links come in rank order.
+    pub(super) fn connect(
+        world_size: usize,
+        roster: &'a Roster,
+        timeout: Duration,
+    ) -> Vec<Link<'a>> {
+        let mut links: Vec<Self> = (0..world_size)
+            .map(|rank| Self { rank, roster, timeout, to: Vec::new(), from: Vec::new() })
+            .collect();
+        for sender in 0..world_size {
+            for receiver in 0..world_size {
+                let (to, from) = if sender == receiver {
+                    (None, None)
+                } else {
+                    let (to, from) = channel();
+                    (Some(to), Some(Mutex::new(from)))
+                };
+                links[sender].to.push(to);
+                links[receiver].from.push(from);
+            }
+        }
+        links
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.to.len()
+    }
+
+    /// Queues a copy of the tensor and returns at once.
+    pub(super) fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        let channel = self.to.get(to).and_then(Option::as_ref);
+        let channel = channel.ok_or_else(|| self.no_such_rank(to))?;
+        // A copy of exactly what the tensor shows, even if it is a view of something larger. From a GPU,
+        // the copy to the host is one.
+        let tensor = tensor.detach();
+        let message = if tensor.device().is_cpu() {
+            tensor.force_contiguous()?
+        } else {
+            tensor.contiguous()?.to_device(&Device::Cpu)?
+        };
+        channel.send(message).map_err(|_| self.stopped(to))
+    }
+
+    /// Waits for the next message from a rank; it arrives in CPU memory.
+    pub(super) fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+        let channel = self.from.get(from).and_then(Option::as_ref);
+        let channel = channel.ok_or_else(|| self.no_such_rank(from))?;
+        // A rank that panicked while it held the lock is gone, and so is its link: nothing to protect.
+        let channel = channel.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let waiting = || match channel.recv_timeout(self.timeout) {
+            // Asked while this rank still counts as waiting, so that nobody blames it meanwhile.
+            Err(RecvTimeoutError::Timeout) => Err(self.timed_out(from)),
+            Err(RecvTimeoutError::Disconnected) => Err(self.stopped(from)),
+            Ok(message) => Ok(message),
+        };
+        let message = self.roster.while_waiting(self.rank, from, waiting)?;
+        if message.shape() != shape || message.dtype() != dtype {
+            return Err(Error::Mismatch {
+                rank: from,
+                found: format!("{:?} {:?}", message.dtype(), message.dims()),
+                expected: format!("{dtype:?} {:?}", shape.dims()),
+                waiting: self.rank,
+            });
+        }
+        Ok(message)
+    }
+
+    fn no_such_rank(&self, other: usize) -> Error {
+        Error::NoSuchRank { rank: self.rank, other, world_size: self.world_size() }
+    }
+
+    /// The other end is closed. Whoever failed first is the cause; if nobody failed, the other rank has
+    /// simply returned too early.
+    fn stopped(&self, other: usize) -> Error {
+        let cause = self.roster.accuse(other, "returned early");
+        Error::RankStopped { rank: cause.rank, why: cause.why, waiting: self.rank }
+    }
+
+    fn timed_out(&self, other: usize) -> Error {
+        let seconds = self.timeout.as_secs_f64();
+        let last = self.roster.end_of_chain(other);
+        let cause = self.roster.accuse(last, format!("sent nothing for {seconds:.1} s"));
+        Error::TimedOut { rank: cause.rank, seconds, waiting: self.rank }
+    }
+}

@@ -1,0 +1,297 @@
+//! Devices as threads of one process: one thread drives one device.
+
+mod link;
+mod roster;
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot};
+
+use crate::communicator::{Communicator, Error};
+use link::Link;
+use roster::Roster;
+
+/// How long a rank waits for another before it gives up, where the caller has no better idea.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// One rank inside its own thread: its device, and its links to the others.
+#[derive(Debug)]
+pub struct Rank<'a> {
+    device: ComputeDevice,
+    link: &'a Link<'a>,
+}
+
+impl Rank<'_> {
+    /// The device that this rank drives.
+    pub fn compute_device(&self) -> &ComputeDevice {
+        &self.device
+    }
+}
+
+impl Communicator for Rank<'_> {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.link.world_size()
+    }
+
+    fn device(&self) -> &Device {
+        self.device.tensors()
+    }
+
+    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.link.send(to, tensor)
+    }
+
+    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+        let tensor = self.link.recv(from, shape, dtype)?;
+        Ok(tensor.to_device(self.device())?)
+    }
+}
+
+/// The failure of a run: the rank that failed first, and why.
+#[derive(Debug)]
+pub struct RankFailure<E> {
+    /// The first rank that failed. The others failed because of it.
+    pub rank: usize,
+    /// What happened to it.
+    pub cause: Cause<E>,
+}
+
+/// How a rank failed.
+#[derive(Debug)]
+pub enum Cause<E> {
+    /// It returned an error.
+    Error(E),
+    /// It panicked, with this message.
+    Panic(String),
+}
+
+impl<E> RankFailure<E> {
+    /// A rank that returned an error.
+    pub fn new(rank: usize, error: E) -> Self {
+        Self { rank, cause: Cause::Error(error) }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for RankFailure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} {}", self.rank, self.cause)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Cause<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => write!(f, "failed: {error}"),
+            Self::Panic(message) => write!(f, "panicked: {message}"),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for RankFailure<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            // Its own message is already part of ours.
+            Cause::Error(error) => error.source(),
+            Cause::Panic(_) => None,
+        }
+    }
+}
+
+/// Runs `work` once for every device of a plan, each in a thread of its own, and waits for all.
+///
+/// Inside, everything parallel stays on the rank's own device. The results come in rank order.
+///
+/// A rank waits for a message at most `timeout`. When a rank fails, every other rank's pending call
+/// returns an error that names it, so nobody waits for a rank that is gone.
+///
+/// # Errors
+///
+/// The failure of the rank that failed *first*.
+pub fn run_ranks<R, E>(
+    plan: &DevicePlan,
+    timeout: Duration,
+    work: impl Fn(&Rank<'_>) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, RankFailure<E>>
+where
+    R: Send,
+    E: From<Error> + fmt::Display + Send,
+{
+    let roster = Roster::new(plan.len());
+    let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
+        let threads: Vec<_> = plan
+            .slots()
+            .iter()
+            .zip(Link::connect(plan.len(), &roster, timeout))
+            .map(|(slot, link)| {
+                let (roster, work) = (&roster, &work);
+                // The link is let go at the end of the thread, after a failure has been written down:
+                // whoever wakes because of that looks there for the cause.
+                scope.spawn(move || run_rank(slot, &link, roster, work))
+            })
+            .collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|payload| Err(Cause::Panic(message(&*payload))))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut results = Vec::with_capacity(outcomes.len());
+    let mut failures = Vec::new();
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Ok(result) => results.push(result),
+            Err(cause) => failures.push(RankFailure { rank, cause }),
+        }
+    }
+    let first = roster.first_failure();
+    failures.sort_by_key(|failure| Some(failure.rank) != first);
+    match failures.into_iter().next() {
+        Some(failure) => Err(failure),
+        None => Ok(results),
+    }
+}
+
+/// One rank's thread.
+fn run_rank<R: Send, E: From<Error> + fmt::Display + Send>(
+    slot: &DeviceSlot,
+    link: &Link<'_>,
+    roster: &Roster,
+    work: &(impl Fn(&Rank<'_>) -> Result<R, E> + Sync),
+) -> Result<R, Cause<E>> {
+    // Opened here, in the thread that drives it.
+    let opened = slot.open().map_err(|error| Cause::Error(E::from(error.into())));
+    let outcome = opened.and_then(|device| {
+        let rank = Rank { device, link };
+        match catch_unwind(AssertUnwindSafe(|| rank.device.run(|| work(&rank)))) {
+            Ok(outcome) => outcome.map_err(Cause::Error),
+            Err(payload) => Err(Cause::Panic(message(&*payload))),
+        }
+    });
+    if let Err(cause) = &outcome {
+        roster.failed(link.rank(), cause.to_string());
+    }
+    outcome
+}
+
+/// What a panic said.
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use single_gpu::device::DeviceKind;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(300);
+
+    fn plan(ranks: usize) -> DevicePlan {
+        DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap()
+    }
+
+    fn number(value: f32) -> Tensor {
+        Tensor::new(value, &Device::Cpu).unwrap()
+    }
+
+    fn recv_number(rank: &Rank<'_>, from: usize) -> Result<f32, Error> {
+        Ok(rank.recv(from, &Shape::from(()), DType::F32)?.to_scalar()?)
+    }
+
+    /// Rank 0 waits for 1, 1 for 2, …; the last rank misbehaves. Returns each rank's complaint.
+    fn chain(misbehave: impl Fn() -> Result<(), Error> + Sync) -> Vec<String> {
+        let complaints = std::sync::Mutex::new(vec![String::new(); 4]);
+        let outcome = run_ranks(&plan(4), SHORT, |rank| {
+            let next = rank.rank() + 1;
+            if next == rank.world_size() {
+                return misbehave();
+            }
+            let outcome = recv_number(rank, next);
+            if let Err(error) = &outcome {
+                complaints.lock().unwrap()[rank.rank()] = error.to_string();
+            }
+            outcome.map(|_| ())
+        });
+        assert!(outcome.is_err());
+        let mut complaints = complaints.into_inner().unwrap();
+        complaints.pop();
+        complaints
+    }
+
+    #[test]
+    fn results_come_in_rank_order() {
+        let squares = run_ranks(&plan(5), SHORT, |rank| Ok::<_, Error>(rank.rank() * rank.rank()));
+        assert_eq!(squares.unwrap(), [0, 1, 4, 9, 16]);
+    }
+
+    #[test]
+    fn a_message_is_the_value_at_the_time_it_was_sent() {
+        let received = run_ranks(&plan(2), SHORT, |rank| {
+            if rank.rank() == 0 {
+                let value = candle_core::Var::from_tensor(&number(1.0))?;
+                rank.send(1, &value)?;
+                value.set(&number(2.0))?;
+                rank.send(1, &value)?;
+                return Ok(vec![]);
+            }
+            Ok::<_, Error>(vec![recv_number(rank, 0)?, recv_number(rank, 0)?])
+        });
+        assert_eq!(received.unwrap()[1], [1.0, 2.0]);
+    }
+
+    #[test]
+    fn everyone_names_the_rank_that_panicked() {
+        for complaint in chain(|| panic!("on purpose")) {
+            assert!(complaint.contains("rank 3 panicked: on purpose"), "{complaint}");
+        }
+    }
+
+    #[test]
+    fn everyone_names_the_rank_that_failed() {
+        for complaint in chain(|| Err(candle_core::Error::Msg("disk full".into()).into())) {
+            assert!(complaint.contains("rank 3 failed: disk full"), "{complaint}");
+        }
+    }
+
+    #[test]
+    fn everyone_names_the_rank_that_returned_early() {
+        for complaint in chain(|| Ok(())) {
+            assert!(complaint.contains("rank 3 returned early"), "{complaint}");
+        }
+    }
+
+    #[test]
+    fn everyone_names_the_rank_that_stalled() {
+        let stall = || {
+            std::thread::sleep(5 * SHORT);
+            Ok(())
+        };
+        for complaint in chain(stall) {
+            assert!(complaint.contains("rank 3"), "{complaint}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_does_not_exist_is_refused() {
+        for other in [0, 2, usize::MAX] {
+            let failure = run_ranks(&plan(2), SHORT, |rank| match rank.rank() {
+                0 => rank.send(other, &number(1.0)),
+                _ => Ok(()),
+            });
+            let failure = failure.unwrap_err();
+            assert!(matches!(failure.cause, Cause::Error(Error::NoSuchRank { .. })), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Shows a batch shared out over devices, and put together again.
+
+use std::process::ExitCode;
+
+use candle_core::{Device, Tensor};
+use clap::Parser;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use single_gpu::cli::{self, DeviceArguments, UsageError};
+use single_gpu::report::line;
+use split_batch::{gather, split_batch};
+
+/// Values of one sample in the example.
+const COLUMNS: usize = 5;
+
+/// Split a small batch over devices, and gather it again.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    device: DeviceArguments,
+
+    /// Number of devices
+    #[arg(long, default_value_t = 2, value_name = "K",
+          value_parser = DeviceArguments::parse_devices)]
+    devices: usize,
+
+    /// Samples in the batch
+    #[arg(long, default_value_t = 4, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    batch_size: u32,
+}
+
+fn main() -> ExitCode {
+    cli::main(run)
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let (samples, devices) = (arguments.batch_size as usize, arguments.devices);
+    if samples < devices {
+        return Err(UsageError::new(format_args!(
+            "a batch of {samples} cannot give each of {devices} devices a sample"
+        ))
+        .into());
+    }
+    let plan = arguments.device.plan(devices)?;
+    let values: Vec<f32> = (0u16..).take(samples * COLUMNS).map(f32::from).collect();
+    let batch = Tensor::from_vec(values, (samples, COLUMNS), &Device::Cpu)?;
+    let labels = Tensor::from_vec((0..arguments.batch_size).collect(), samples, &Device::Cpu)?;
+
+    line(format_args!("input, {samples} samples of {COLUMNS} values"))?;
+    show(&batch)?;
+    let shards = split_batch(&batch, &labels, devices)?;
+    let parts = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+        let (shard, _) = &shards[rank.rank()];
+        let on_device = shard.to_device(rank.device())?;
+        Ok::<_, Error>(on_device.to_device(&Device::Cpu)?)
+    })?;
+    for (slot, part) in plan.slots().iter().zip(&parts) {
+        line(format_args!("\non {slot}"))?;
+        show(part)?;
+    }
+    line("\ngathered again")?;
+    show(&gather(&parts, &Device::Cpu)?)
+}
+
+fn show(samples: &Tensor) -> anyhow::Result<()> {
+    for sample in samples.to_vec2::<f32>()? {
+        let values: Vec<String> = sample.iter().map(|value| format!("{value:4}")).collect();
+        line(format_args!(" {}", values.concat()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! A batch cut into shards.
+
+use std::ops::Range;
+
+use candle_core::{Result, Tensor, bail};
+
+/// The samples of one shard.
+///
+/// Shards are runs of samples in order. Their sizes differ by at most one: with `samples` = 10 and
+/// `shards` = 4 they are 0..3, 3..6, 6..8 and 8..10. With fewer samples than shards the last are empty.
+///
+/// # Panics
+///
+/// When `shard` is not below `shards`.
+pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> {
+    assert!(shard < shards, "shard {shard} of {shards}");
+    let (size, larger) = (samples / shards, samples % shards);
+    // The first `larger` shards have one sample more.
+    let start = shard * size + shard.min(larger);
+    start..start + size + usize::from(shard < larger)
+}
+
+/// Cuts images and labels into the same shards: `[B, …]` and `[B]` → a pair of each for every shard.
+///
+/// The shards are views of the batch: nothing is copied until one is moved to a device.
+///
+/// # Errors
+///
+/// When there are no shards, or images and labels are not of the same number.
+pub fn split_batch(
+    images: &Tensor,
+    labels: &Tensor,
+    shards: usize,
+) -> Result<Vec<(Tensor, Tensor)>> {
+    let samples = images.dim(0)?;
+    if labels.dim(0)? != samples {
+        bail!("{samples} images, but {} labels", labels.dim(0)?);
+    }
+    if shards == 0 {
+        bail!("a batch of {samples} cannot be cut into 0 shards");
+    }
+    (0..shards)
+        .map(|shard| {
+            let Range { start, end } = shard_range(samples, shards, shard);
+            let cut = |tensor: &Tensor| tensor.narrow(0, start, end - start);
+            Ok((cut(images)?, cut(labels)?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::gather;
+
+    #[test]
+    fn shards_hold_every_sample_once_and_differ_by_at_most_one() {
+        for samples in 0..40 {
+            for shards in 1..9 {
+                let ranges: Vec<_> = (0..shards).map(|s| shard_range(samples, shards, s)).collect();
+                let joined: Vec<usize> = ranges.iter().cloned().flatten().collect();
+                assert_eq!(joined, (0..samples).collect::<Vec<_>>(), "{samples} in {shards}");
+                let sizes = || ranges.iter().map(ExactSizeIterator::len);
+                assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn images_stay_with_their_labels_and_come_back_in_order() {
+        let images = Tensor::arange(0f32, 50.0, &Device::Cpu).unwrap().reshape((10, 5)).unwrap();
+        let labels = Tensor::arange(0u32, 10, &Device::Cpu).unwrap();
+        for shards in [1, 2, 3, 4, 7, 10, 12] {
+            let parts = split_batch(&images, &labels, shards).unwrap();
+            assert_eq!(parts.len(), shards);
+            for (images, labels) in &parts {
+                let first_pixels = images.narrow(1, 0, 1).unwrap().flatten_all().unwrap();
+                let expected = (labels.to_dtype(DType::F32).unwrap() * 5.0).unwrap();
+                assert_eq!(
+                    first_pixels.to_vec1::<f32>().unwrap(),
+                    expected.to_vec1::<f32>().unwrap()
+                );
+            }
+            let (parts, _): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+            let joined = gather(&parts, &Device::Cpu).unwrap();
+            assert_eq!(joined.to_vec2::<f32>().unwrap(), images.to_vec2::<f32>().unwrap());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_split_is_refused() {
+        let images = Tensor::zeros((4, 1), DType::F32, &Device::Cpu).unwrap();
+        let labels = Tensor::zeros(3, DType::U32, &Device::Cpu).unwrap();
+        assert!(split_batch(&images, &labels, 2).is_err());
+        let labels = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
+        let error = split_batch(&images, &labels, 0).unwrap_err();
+        assert!(error.to_string().contains("cannot be cut into 0 shards"));
+    }
+}

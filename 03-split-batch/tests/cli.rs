@@ -1,0 +1,39 @@
+//! The binary as a newcomer meets it.
+
+use assert_cmd::Command;
+use predicates::str::contains;
+
+fn split_batch(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_split-batch"));
+    command.args(["--device=cpu", "--threads-per-device=1"]).args(arguments);
+    command
+}
+
+#[test]
+fn it_shows_the_example() {
+    split_batch(&[])
+        .assert()
+        .success()
+        .stdout(contains("on cpu:0 (1 core)\n    0   1   2   3   4\n    5   6   7   8   9\n"))
+        .stdout(contains("on cpu:1 (1 core)\n   10  11  12  13  14\n   15  16  17  18  19\n"));
+}
+
+#[test]
+fn uneven_shards_lose_nothing() {
+    split_batch(&["--devices=3", "--batch-size=5"])
+        .assert()
+        .success()
+        .stdout(contains("on cpu:2 (1 core)\n   20  21  22  23  24\n\ngathered again\n    0   1"));
+}
+
+#[test]
+fn help_and_refusals() {
+    split_batch(&["--help"]).assert().success().stdout(contains("--batch-size <N>"));
+    for (arguments, complaint) in [
+        (["--devices", "0"], "a run has 1 to 1024 devices"),
+        (["--devices", "5"], "a batch of 4 cannot give each of 5 devices a sample"),
+        (["--batch-size", "0"], "0 is not in 1..=1000"),
+    ] {
+        split_batch(&arguments).assert().code(2).stdout("").stderr(contains(complaint));
+    }
+}

@@ -1,0 +1,92 @@
+//! What several runs from the same weights, with the same batches, say together.
+
+use std::fmt;
+
+use scratch_data_parallel::train::Outcome;
+use serde::Serialize;
+use single_gpu::difference::largest_difference;
+use single_gpu::report::metrics::Summary;
+
+/// A finished run.
+pub(crate) struct Run {
+    pub(crate) summary: Summary,
+    pub(crate) outcome: Outcome,
+}
+
+/// Several devices beside one.
+#[derive(Debug, Serialize)]
+pub(crate) struct Comparison {
+    /// One entry for each run on one device.
+    speed_ups: Vec<SpeedUp>,
+    /// Between several devices and one; `None` when there was only one run.
+    weight_difference: Option<WeightDifference>,
+    /// Whether all replicas of the run on several devices ended with the same weights hash.
+    replicas_agree: bool,
+    /// How many replicas there were.
+    replicas: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct SpeedUp {
+    over: String,
+    ratio: f64,
+}
+
+/// The largest relative difference of a tensor: max |a − b| / max |b|.
+#[derive(Debug, Serialize)]
+struct WeightDifference {
+    after_first_step: f64,
+    at_the_end: f64,
+}
+
+impl Comparison {
+    /// Compares the run with the most devices with the others.
+    pub(crate) fn new(runs: &[Run]) -> candle_core::Result<Self> {
+        let Some(several) = runs.iter().max_by_key(|run| run.summary.devices.len()) else {
+            candle_core::bail!("nothing to compare: there were no runs");
+        };
+        let others = || runs.iter().filter(|run| run.summary.devices.len() == 1);
+        let speed_ups = others().map(|one| SpeedUp {
+            over: one.summary.devices.join(", "),
+            ratio: one.summary.seconds_per_epoch / several.summary.seconds_per_epoch,
+        });
+        let weight_difference = match others().next() {
+            Some(one) if runs.len() > 1 => Some(WeightDifference {
+                after_first_step: largest_difference(
+                    &several.outcome.after_first_step,
+                    &one.outcome.after_first_step,
+                )?,
+                at_the_end: largest_difference(&several.outcome.weights, &one.outcome.weights)?,
+            }),
+            _ => None,
+        };
+        let hashes = &several.outcome.hashes;
+        Ok(Self {
+            speed_ups: if runs.len() > 1 { speed_ups.collect() } else { Vec::new() },
+            weight_difference,
+            replicas_agree: hashes.iter().all(|hash| *hash == hashes[0]),
+            replicas: hashes.len(),
+        })
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(difference) = &self.weight_difference else {
+            return Ok(());
+        };
+        let ratios: Vec<String> = self
+            .speed_ups
+            .iter()
+            .map(|speed_up| format!("{:.2}× over [{}]", speed_up.ratio, speed_up.over))
+            .collect();
+        writeln!(f, "speed-up: {}", ratios.join(", "))?;
+        writeln!(
+            f,
+            "largest weight difference from one device: {:.1e} after step 1, {:.1e} at the end",
+            difference.after_first_step, difference.at_the_end
+        )?;
+        let agree = if self.replicas_agree { "the same" } else { "DIFFERENT" };
+        write!(f, "{} replicas ended with {agree} weights", self.replicas)
+    }
+}

@@ -1,0 +1,30 @@
+//! What can go wrong in data-parallel training.
+
+use params_and_allreduce::communicator;
+use single_gpu::train;
+
+/// Why a rank stopped training.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// Another rank stopped, stalled, or does something else.
+    #[error(transparent)]
+    Communication(#[from] communicator::Error),
+    /// The training loop stopped.
+    #[error(transparent)]
+    Train(#[from] train::Error),
+    /// Replicas that should be equal are not.
+    #[error("after epoch {epoch} rank {rank} holds weights {found}, rank 0 holds {expected}")]
+    ReplicasDiffer {
+        /// Counted from 1.
+        epoch: usize,
+        /// The first rank that differs from rank 0.
+        rank: usize,
+        /// Its weights hash.
+        found: String,
+        /// Rank 0's weights hash.
+        expected: String,
+    },
+}

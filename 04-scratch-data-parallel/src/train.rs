@@ -1,0 +1,151 @@
+//! A whole run on k devices.
+
+use std::sync::Mutex;
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::get_params;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
+use single_gpu::data::Batch;
+use single_gpu::data::loader::Loader;
+use single_gpu::data::source::LoadedData;
+use single_gpu::device::DevicePlan;
+use single_gpu::evaluate::evaluate;
+use single_gpu::lenet::Lenet;
+use single_gpu::report::Report;
+use single_gpu::train::{EpochRecord, Step, TrainOptions, run_epochs};
+use single_gpu::weights_hash::WeightsHash;
+
+use crate::breakage::{Breakage, train_batch_broken};
+use crate::{Error, train_batch};
+
+/// What came out of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What each epoch measured.
+    pub records: Vec<EpochRecord>,
+    /// Rank 0's weights after the very first step, by name, in CPU memory.
+    pub after_first_step: Vec<(String, Tensor)>,
+    /// Rank 0's final weights.
+    pub weights: Vec<(String, Tensor)>,
+    /// Every rank's hash of its final weights, in rank order. All equal, unless something is broken.
+    pub hashes: Vec<WeightsHash>,
+}
+
+/// What one rank brings home.
+struct RankOutcome {
+    records: Vec<EpochRecord>,
+    after_first_step: Vec<(String, Tensor)>,
+    weights: Vec<(String, Tensor)>,
+}
+
+/// Trains a fresh LeNet on all devices of a plan.
+///
+/// Every rank starts from a copy of the same parameters, sees the same batches, and works on its own
+/// shard of each. Rank 0 measures accuracy and reports. After each epoch all replicas must have the same
+/// weights hash, unless a `breakage` was asked for.
+///
+/// # Errors
+///
+/// The failure of the rank that failed first.
+pub fn train(
+    data: &LoadedData,
+    options: &TrainOptions,
+    dtype: DType,
+    plan: &DevicePlan,
+    breakage: Option<Breakage>,
+    report: &mut Report<'_>,
+) -> Result<Outcome, RankFailure<Error>> {
+    let in_rank_0 = |error: candle_core::Error| RankFailure::new(0, error.into());
+    let initial = Lenet::new(options.seed, dtype, &Device::Cpu).map_err(in_rank_0)?;
+    // Only rank 0 takes it, once.
+    let report = Mutex::new(Some(report));
+    let mut outcomes = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        let mut silent = Report::silent();
+        let taken = match rank.rank() {
+            0 => report.lock().ok().and_then(|mut report| report.take()),
+            _ => None,
+        };
+        let report = taken.unwrap_or(&mut silent);
+        let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
+        let replica = Replica { rank, model, options, dtype, breakage };
+        replica.train(data, report)
+    })?;
+    let hash = |outcome: &RankOutcome| WeightsHash::new(&outcome.weights);
+    let hashes = outcomes.iter().map(hash).collect::<Result<_, _>>().map_err(in_rank_0)?;
+    let RankOutcome { records, after_first_step, weights } = outcomes.swap_remove(0);
+    Ok(Outcome { records, after_first_step, weights, hashes })
+}
+
+/// One rank's copy of the model, and how it is trained.
+struct Replica<'a> {
+    rank: &'a Rank<'a>,
+    model: Lenet,
+    options: &'a TrainOptions,
+    dtype: DType,
+    breakage: Option<Breakage>,
+}
+
+impl Replica<'_> {
+    fn train(&self, data: &LoadedData, report: &mut Report<'_>) -> Result<RankOutcome, Error> {
+        let options = self.options;
+        let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
+        let mut after_first_step = Vec::new();
+        let mut epoch = 0;
+        let records = run_epochs::<Error>(
+            options,
+            &loader,
+            report,
+            |batch| {
+                let step = self.step(batch)?;
+                if after_first_step.is_empty() {
+                    after_first_step = self.model.parameters().snapshot()?;
+                }
+                Ok(step.sums)
+            },
+            || {
+                epoch += 1;
+                if self.breakage.is_none() {
+                    self.check_replicas(epoch)?;
+                }
+                if self.rank.rank() > 0 {
+                    return Ok(None);
+                }
+                let device = self.rank.compute_device();
+                Ok(Some(evaluate(&self.model, &data.test, self.dtype, device)?))
+            },
+        )?;
+        let weights = self.model.parameters().snapshot()?;
+        Ok(RankOutcome { records, after_first_step, weights })
+    }
+
+    fn step(&self, batch: &Batch) -> Result<Step, Error> {
+        let rate = self.options.learning_rate;
+        match self.breakage {
+            None => train_batch(self.rank, &self.model, batch, rate),
+            Some(breakage) => train_batch_broken(self.rank, &self.model, batch, rate, breakage),
+        }
+    }
+
+    /// Makes sure that all replicas still hold the same bits: every rank sends its hash to rank 0.
+    fn check_replicas(&self, epoch: usize) -> Result<(), Error> {
+        let rank = self.rank;
+        let mine = WeightsHash::new(&self.model.parameters().snapshot()?)?;
+        let message = Tensor::new(&mine.bytes(), rank.device())?;
+        if rank.rank() > 0 {
+            return Ok(rank.send(0, &message)?);
+        }
+        for other in 1..rank.world_size() {
+            let theirs = rank.recv(other, message.shape(), message.dtype())?.to_vec1::<u8>()?;
+            if theirs != mine.bytes() {
+                return Err(Error::ReplicasDiffer {
+                    epoch,
+                    rank: other,
+                    found: theirs[..4].iter().map(|byte| format!("{byte:02x}")).collect(),
+                    expected: mine.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! One step of data-parallel training.
+
+use candle_core::{Device, Tensor};
+use params_and_allreduce::allreduce;
+use params_and_allreduce::communicator::Communicator;
+use single_gpu::data::Batch;
+use single_gpu::lenet::Lenet;
+use single_gpu::sgd::sgd;
+use single_gpu::train::{BatchSums, Step, local_gradients};
+use split_batch::split_batch;
+
+use crate::Error;
+
+/// One step on this rank's device; all ranks call it together, with the same batch.
+///
+/// `batch` is the whole batch, in CPU memory. What comes back is about the whole batch too, and is the
+/// same on every rank: the sums of loss and correct answers, and the gradients that the update used.
+///
+/// # Errors
+///
+/// When the batch does not fit the model, or another rank stops or stalls.
+pub fn train_batch(
+    rank: &impl Communicator,
+    model: &Lenet,
+    batch: &Batch,
+    learning_rate: f64,
+) -> Result<Step, Error> {
+    let shard = shard(batch, rank.world_size(), rank.rank(), rank.device())?;
+    let local = shard_gradients(model, &shard)?;
+    // The line that makes it data-parallel: sums over the shard become sums over the batch.
+    let gradients = allreduce_all(rank, &local.gradients)?;
+    // Divided once, by the size of the whole batch. Every rank makes the same update.
+    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    Ok(Step { sums: allreduce_sums(rank, local.sums)?, gradients })
+}
+
+/// A shard of the batch, on the device that works on it.
+pub(crate) fn shard(
+    batch: &Batch,
+    shards: usize,
+    index: usize,
+    device: &Device,
+) -> Result<Batch, Error> {
+    let (images, labels) = split_batch(&batch.images, &batch.labels, shards)?.swap_remove(index);
+    Ok(Batch { images: images.to_device(device)?, labels: labels.to_device(device)? })
+}
+
+/// Loss and gradients of a shard, which may be empty: then all are zero, and the rank still takes part.
+pub(crate) fn shard_gradients(model: &Lenet, shard: &Batch) -> Result<Step, Error> {
+    if !shard.is_empty() {
+        return Ok(local_gradients(model, shard)?);
+    }
+    let zeros = model.parameters().iter().map(|parameter| parameter.value.zeros_like());
+    Ok(Step { sums: BatchSums::default(), gradients: zeros.collect::<Result<_, _>>()? })
+}
+
+/// The sum over all ranks of each tensor of a list, one after the other.
+pub(crate) fn allreduce_all(
+    rank: &impl Communicator,
+    tensors: &[Tensor],
+) -> Result<Vec<Tensor>, Error> {
+    tensors.iter().map(|tensor| Ok(allreduce(rank, tensor)?)).collect()
+}
+
+/// Loss, correct answers and samples of all shards together.
+pub(crate) fn allreduce_sums(
+    rank: &impl Communicator,
+    sums: BatchSums,
+) -> Result<BatchSums, Error> {
+    // Counts are exact in f64 up to 2⁵³.
+    let local = [sums.loss, sums.correct as f64, sums.samples as f64];
+    let total = allreduce(rank, &Tensor::new(&local, rank.device())?)?.to_vec1::<f64>()?;
+    Ok(BatchSums { loss: total[0], correct: total[1] as u64, samples: total[2] as u64 })
+}

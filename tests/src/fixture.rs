@@ -1,0 +1,57 @@
+//! The committed PyTorch results: `fixtures/pytorch.safetensors`, made by `fixtures/make_fixtures.py`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use candle_core::{Device, Result, Tensor, bail};
+
+const BYTES: &[u8] = include_bytes!("../fixtures/pytorch.safetensors");
+
+/// All tensors of the fixture, by name.
+#[derive(Debug)]
+pub struct Fixture {
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Fixture {
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// When it is malformed.
+    pub fn load() -> Result<Self> {
+        let tensors = candle_core::safetensors::load_buffer(BYTES, &Device::Cpu)?;
+        Ok(Self { tensors: tensors.into_iter().collect() })
+    }
+
+    /// The cases of an operation: the middle part of the names `operation/case/tensor`.
+    pub fn cases(&self, operation: &str) -> BTreeSet<&str> {
+        let prefix = |name: &'_ str| name.split('/').next() == Some(operation);
+        self.tensors
+            .keys()
+            .filter(|name| prefix(name))
+            .filter_map(|n| n.split('/').nth(1))
+            .collect()
+    }
+
+    /// A tensor by its full name.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        match self.tensors.get(name) {
+            Some(tensor) => Ok(tensor),
+            None => bail!("the fixture has no tensor {name}"),
+        }
+    }
+
+    /// The whole numbers that say what a case is.
+    ///
+    /// # Errors
+    ///
+    /// When there are none.
+    pub fn geometry(&self, case: &str) -> Result<Vec<usize>> {
+        let numbers = self.get(&format!("{case}/geometry"))?.to_vec1::<i64>()?;
+        Ok(numbers.into_iter().map(|number| number as usize).collect())
+    }
+}

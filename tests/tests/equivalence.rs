@@ -1,0 +1,206 @@
+//! k devices equal one, after every step: the loss, every gradient, every parameter.
+//!
+//! In f64 only the order of additions differs between one device and k, so a relative difference of
+//! 1e-10 of a tensor's largest entry is far above rounding (about 1e-15 a step) and far below what any
+//! real mistake does. The batch of 50 is cut into unequal shards by 3, 4 and 7.
+//!
+//! A test like this is worth only what it catches: each known way to get data parallelism wrong is run
+//! through the same comparison, and must be found.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::get_params;
+use params_and_allreduce::thread::run_ranks;
+use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
+use scratch_data_parallel::{Error, train_batch};
+use single_gpu::data::loader::Loader;
+use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::difference::relative_difference;
+use single_gpu::lenet::Lenet;
+use single_gpu::train::{self, Step};
+use single_gpu::weights_hash::WeightsHash;
+
+const STEPS: usize = 5;
+const BATCH: usize = 50;
+const RATE: f64 = 0.2;
+const WAIT: Duration = Duration::from_secs(60);
+
+/// What one step left behind.
+struct Trace {
+    step: Step,
+    weights: Vec<(String, Tensor)>,
+}
+
+/// The batches of all steps: garments, 50 each, shuffled. (With equally many of each class the gradient
+/// of the last bias nearly cancels at the start, and f32 would compare rounding with rounding.)
+fn batches(dtype: DType) -> Vec<Batch> {
+    let count = (STEPS * BATCH) as u64;
+    let images = (0..count).map(|index| synthetic::draw(1, Split::Train, index)).collect();
+    let labels = (0..count).map(synthetic::label).collect();
+    let data = Dataset::new(images, labels).unwrap();
+    Loader::new(&data, BATCH, 1, dtype).epoch(1).collect::<Result<_, _>>().unwrap()
+}
+
+fn initial(dtype: DType) -> Lenet {
+    Lenet::new(1, dtype, &Device::Cpu).unwrap()
+}
+
+/// Stage 1's own step: it knows nothing of other devices.
+fn on_one_device(dtype: DType) -> Vec<Trace> {
+    let model = initial(dtype);
+    let step = |batch: &Batch| {
+        let step = train::train_batch(&model, batch, RATE).unwrap();
+        Trace { step, weights: model.parameters().snapshot().unwrap() }
+    };
+    batches(dtype).iter().map(step).collect()
+}
+
+/// Every rank's trace.
+fn on_devices(devices: usize, dtype: DType, breakage: Option<Breakage>) -> Vec<Vec<Trace>> {
+    let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap();
+    let (batches, initial) = (batches(dtype), initial(dtype));
+    let run = run_ranks(&plan, WAIT, |rank| {
+        let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
+        let step = |batch: &Batch| {
+            let step = match breakage {
+                None => train_batch(rank, &model, batch, RATE)?,
+                Some(breakage) => train_batch_broken(rank, &model, batch, RATE, breakage)?,
+            };
+            Ok::<_, Error>(Trace { step, weights: model.parameters().snapshot()? })
+        };
+        batches.iter().map(step).collect::<Result<Vec<_>, _>>()
+    });
+    run.unwrap()
+}
+
+/// The first thing in which two traces differ by more than the tolerance, and by how much.
+fn first_difference(found: &[Trace], expected: &[Trace], tolerance: f64) -> Option<String> {
+    // Written so that NaN counts as a difference.
+    let apart = |what: String, error: f64| {
+        let within = error <= tolerance;
+        (!within).then(|| format!("{what} differs by {error:.1e}"))
+    };
+    for (number, (found, expected)) in (1..).zip(found.iter().zip(expected)) {
+        let (ours, theirs) = (found.step.sums, expected.step.sums);
+        let loss = (ours.loss - theirs.loss).abs() / theirs.loss.abs();
+        if let Some(what) = apart(format!("step {number}: the loss"), loss) {
+            return Some(what);
+        }
+        if ours.samples != theirs.samples || ours.correct != theirs.correct {
+            return Some(format!("step {number}: {ours:?} is not {theirs:?}"));
+        }
+        for (kind, ours, theirs) in [
+            ("gradient", &found.step.gradients, &expected.step.gradients),
+            ("parameter", &values(found), &values(expected)),
+        ] {
+            assert_eq!(ours.len(), theirs.len());
+            for (((name, _), ours), theirs) in expected.weights.iter().zip(ours).zip(theirs) {
+                let error = relative_difference(ours, theirs).unwrap();
+                if let Some(what) = apart(format!("step {number}: {kind} {name}"), error) {
+                    return Some(what);
+                }
+            }
+        }
+    }
+    assert_eq!(found.len(), expected.len());
+    None
+}
+
+fn values(trace: &Trace) -> Vec<Tensor> {
+    trace.weights.iter().map(|(_, value)| value.clone()).collect()
+}
+
+#[test]
+fn k_devices_equal_one_in_f64() {
+    let expected = on_one_device(DType::F64);
+    assert_eq!(expected.len(), STEPS);
+    for devices in [1, 2, 3, 4, 7] {
+        for (rank, trace) in on_devices(devices, DType::F64, None).iter().enumerate() {
+            let difference = first_difference(trace, &expected, 1e-10);
+            assert_eq!(difference, None, "rank {rank} of {devices}");
+        }
+    }
+}
+
+#[test]
+fn one_step_in_f32_stays_within_its_rounding() {
+    // One step only: f32 trajectories part, and longer comparisons prove nothing.
+    let expected = on_one_device(DType::F32);
+    for devices in [1, 2, 3, 4, 7] {
+        for trace in on_devices(devices, DType::F32, None) {
+            assert_eq!(
+                first_difference(&trace[..1], &expected[..1], 1e-5),
+                None,
+                "{devices} devices"
+            );
+        }
+    }
+}
+
+#[test]
+fn replicas_agree_bitwise() {
+    for devices in [2, 3, 7] {
+        let traces = on_devices(devices, DType::F32, None);
+        for step in 0..STEPS {
+            let hash = |trace: &Vec<Trace>| WeightsHash::new(&trace[step].weights).unwrap();
+            let hashes: Vec<_> = traces.iter().map(hash).collect();
+            assert!(hashes.iter().all(|hash| *hash == hashes[0]), "step {step}: {hashes:?}");
+        }
+    }
+}
+
+#[test]
+fn more_devices_than_samples_is_still_exact() {
+    // A last batch of three on seven devices: four of them have nothing to do but take part.
+    let few = batches(DType::F64)[0].clone();
+    let few = Batch {
+        images: few.images.narrow(0, 0, 3).unwrap(),
+        labels: few.labels.narrow(0, 0, 3).unwrap(),
+    };
+    let one = initial(DType::F64);
+    train::train_batch(&one, &few, RATE).unwrap();
+    let expected = one.parameters().snapshot().unwrap();
+    let plan = DevicePlan::new(DeviceKind::Cpu, 7, NonZeroUsize::new(1)).unwrap();
+    let start = initial(DType::F64);
+    let found = run_ranks(&plan, WAIT, |rank| {
+        let model = Lenet::with_parameters(get_params(start.parameters(), rank.device())?)?;
+        train_batch(rank, &model, &few, RATE)?;
+        Ok::<_, Error>(model.parameters().snapshot()?)
+    });
+    for weights in found.unwrap() {
+        for ((name, found), (_, expected)) in weights.iter().zip(&expected) {
+            let error = relative_difference(found, expected).unwrap();
+            assert!(error <= 1e-10, "{name}: {error:.1e}");
+        }
+    }
+}
+
+#[test]
+fn every_known_mistake_is_found() {
+    let expected = on_one_device(DType::F64);
+    for breakage in Breakage::ALL {
+        for devices in [2, 3, 4, 7] {
+            for (rank, trace) in on_devices(devices, DType::F64, Some(breakage)).iter().enumerate()
+            {
+                let difference = first_difference(trace, &expected, 1e-10);
+                assert!(difference.is_some(), "{breakage:?} on rank {rank} of {devices} unnoticed");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_known_mistake_is_found_in_f32_within_one_step() {
+    let expected = on_one_device(DType::F32);
+    for breakage in Breakage::ALL {
+        let trace = &on_devices(2, DType::F32, Some(breakage))[0];
+        let difference = first_difference(&trace[..1], &expected[..1], 1e-5);
+        assert!(difference.is_some(), "{breakage:?} unnoticed");
+    }
+}

@@ -1,0 +1,158 @@
+//! Every gradient against central differences, in f64.
+//!
+//! For a function f and a step h, (f(x + h) − f(x − h)) / 2h differs from f′(x) by about h² from the
+//! curvature and ε·|f| / h from rounding; with h = 1e-5 both are near 1e-10 here, so 1e-7 of the largest
+//! entry is a bound with room. It holds only where f is smooth: the inputs are dense noise, biases are
+//! not zero, and no value that a relu sees lies within 100 steps of its kink.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use course_tests::noise;
+use single_gpu::data::Batch;
+use single_gpu::difference::relative_difference;
+use single_gpu::lenet::Lenet;
+use single_gpu::ops::{avg_pool2d, conv2d, cross_entropy, linear, relu};
+use single_gpu::parameters::{Parameter, Parameters};
+use single_gpu::train::local_gradients;
+
+const STEP: f64 = 1e-5;
+const TOLERANCE: f64 = 1e-7;
+
+fn variable(shape: &[usize], salt: u64) -> Var {
+    Var::from_tensor(&noise(shape, salt).unwrap()).unwrap()
+}
+
+/// The derivative of `f` by each element in `elements` of `x`, by central differences.
+fn differences(x: &Var, elements: &[usize], f: &dyn Fn() -> Result<f64>) -> Result<Vec<f64>> {
+    let original = x.flatten_all()?.to_vec1::<f64>()?;
+    let at = |element: usize, offset: f64| {
+        let mut values = original.clone();
+        values[element] += offset;
+        x.set(&Tensor::from_vec(values, x.shape(), &Device::Cpu)?)?;
+        f()
+    };
+    let slopes = elements
+        .iter()
+        .map(|&element| Ok((at(element, STEP)? - at(element, -STEP)?) / (2.0 * STEP)))
+        .collect();
+    x.set(&Tensor::from_vec(original.clone(), x.shape(), &Device::Cpu)?)?;
+    slopes
+}
+
+/// Compares an operation's backward with differences of Σ output · noise, for every input element.
+fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
+    let scalar = || {
+        let output = op()?;
+        let weights = noise(output.shape(), 9)?;
+        (output * weights)?.sum_all()
+    };
+    let gradients = scalar().unwrap().backward().unwrap();
+    for (position, input) in inputs.iter().enumerate() {
+        let elements: Vec<usize> = (0..input.elem_count()).collect();
+        let slopes = differences(input, &elements, &|| scalar()?.to_scalar::<f64>()).unwrap();
+        let slopes = Tensor::from_vec(slopes, input.shape(), &Device::Cpu).unwrap();
+        let gradient = gradients.get(input).expect("a gradient");
+        let error = relative_difference(gradient, &slopes).unwrap();
+        assert!(error <= TOLERANCE, "{name}, input {position}: {error:.1e}");
+    }
+}
+
+#[test]
+fn conv2d_at_sizes_that_do_not_divide() {
+    // batch, in, height, width, out, kernel height, kernel width, stride, padding
+    for [b, c, h, w, o, kh, kw, stride, padding] in [
+        [1, 1, 5, 5, 2, 3, 3, 1, 0],
+        [3, 2, 6, 5, 3, 3, 3, 1, 1],
+        [2, 3, 7, 6, 2, 2, 3, 2, 1],
+        [1, 2, 8, 5, 2, 5, 5, 3, 2],
+        [9, 1, 4, 4, 1, 1, 1, 1, 0],
+    ] {
+        let x = variable(&[b, c, h, w], 1);
+        let weight = variable(&[o, c, kh, kw], 2);
+        let bias = variable(&[o], 3);
+        let name = format!("conv2d {:?} ∗ {:?}, {stride}, {padding}", x.dims(), weight.dims());
+        check(&name, &[&x, &weight, &bias], &|| conv2d(&x, &weight, &bias, stride, padding));
+    }
+}
+
+#[test]
+fn conv2d_of_views() {
+    // A transposed input and an upstream gradient that is not contiguous either.
+    let x = variable(&[2, 5, 6, 3], 1);
+    let (weight, bias) = (variable(&[2, 3, 3, 3], 2), variable(&[2], 3));
+    check("conv2d of a view", &[&x, &weight, &bias], &|| {
+        conv2d(&x.permute((0, 3, 1, 2))?, &weight, &bias, 1, 0)?.permute((0, 2, 3, 1))
+    });
+}
+
+#[test]
+fn avg_pool2d_at_sizes_that_do_not_divide() {
+    for [h, w, kernel, stride] in
+        [[9, 9, 2, 2], [7, 5, 2, 2], [7, 8, 3, 2], [8, 7, 3, 3], [5, 6, 2, 1], [8, 9, 2, 3]]
+    {
+        let x = variable(&[2, 3, h, w], 1);
+        check(&format!("avg_pool2d {h}×{w}, {kernel}, {stride}"), &[&x], &|| {
+            avg_pool2d(&x, kernel, stride)
+        });
+    }
+}
+
+#[test]
+fn relu_away_from_its_kink() {
+    let x = variable(&[5, 7], 1);
+    let nearest = x.abs().unwrap().flatten_all().unwrap().min(0).unwrap();
+    assert!(nearest.to_scalar::<f64>().unwrap() > 100.0 * STEP);
+    check("relu", &[&x], &|| relu(&x));
+}
+
+#[test]
+fn linear_layers() {
+    let (x, weight, bias) = (variable(&[3, 5], 1), variable(&[5, 4], 2), variable(&[4], 3));
+    check("linear", &[&x, &weight, &bias], &|| linear(&x, &weight, &bias));
+}
+
+#[test]
+fn cross_entropy_summed() {
+    let labels = Tensor::new(&[2u32, 0, 3, 3, 1], &Device::Cpu).unwrap();
+    let logits = variable(&[5, 4], 1);
+    check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
+}
+
+/// LeNet with dense noise for weights *and* biases, large enough for every layer to matter.
+fn lively_lenet() -> Lenet {
+    let shapes = Lenet::new(1, DType::F64, &Device::Cpu).unwrap();
+    let parameters = (20..).zip(shapes.parameters()).map(|(salt, shape)| {
+        let scale = match shape.value.rank() {
+            1 => 0.1,
+            2 => 1.5 / (shape.value.dims()[0] as f64).sqrt(),
+            _ => 1.5 / (shape.value.dims()[1..].iter().product::<usize>() as f64).sqrt(),
+        };
+        let value = (noise(shape.value.shape(), salt).unwrap() * scale).unwrap();
+        Parameter { name: shape.name.clone(), value: Var::from_tensor(&value).unwrap() }
+    });
+    Lenet::with_parameters(Parameters::new(parameters.collect()).unwrap()).unwrap()
+}
+
+#[test]
+fn lenet_as_a_whole() {
+    let model = lively_lenet();
+    let images = noise((2, 1, 28, 28), 1).unwrap();
+    let labels = Tensor::new(&[3u32, 7], &Device::Cpu).unwrap();
+    let batch = Batch { images, labels };
+    let gradients = local_gradients(&model, &batch).unwrap().gradients;
+    let loss = || cross_entropy(&model.forward(&batch.images)?, &batch.labels)?.to_scalar::<f64>();
+    for (parameter, gradient) in model.parameters().iter().zip(&gradients) {
+        // Sixteen elements of each tensor; the operations above are checked at every element.
+        let count = parameter.value.elem_count();
+        let elements: Vec<usize> = (0..16).map(|i| (i * 7919 + 5) % count).collect();
+        let slopes = differences(&parameter.value, &elements, &loss).unwrap();
+        let exact = gradient.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        let largest = exact.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+        assert!(largest > 1e-3, "{}: the gradient should be lively", parameter.name);
+        for (&element, slope) in elements.iter().zip(slopes) {
+            let error = (slope - exact[element]).abs() / largest;
+            assert!(error <= TOLERANCE, "{}[{element}]: {error:.1e}", parameter.name);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Every operation and the whole of LeNet against PyTorch.
+//!
+//! The fixture holds what PyTorch computed in f64. An error is max|a − b| / max|b| of a tensor: at most
+//! 1e-12 in f64, where only the order of additions differs, and at most 1e-5 in f32, whose own rounding
+//! takes LeNet's gradients up to 2e-6 from the f64 ones (in PyTorch too).
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use course_tests::{Fixture, noise};
+use single_gpu::data::Batch;
+use single_gpu::difference::relative_difference;
+use single_gpu::lenet::Lenet;
+use single_gpu::ops::{avg_pool2d, conv2d, cross_entropy, linear, relu};
+use single_gpu::parameters::{Parameter, Parameters};
+use single_gpu::train::local_gradients;
+
+const INPUT: u64 = 1;
+const WEIGHT: u64 = 2;
+const BIAS: u64 = 3;
+const UPSTREAM: u64 = 9;
+
+const PRECISIONS: [(DType, f64); 2] = [(DType::F64, 1e-12), (DType::F32, 1e-5)];
+
+/// A variable of noise.
+fn variable(shape: &[usize], salt: u64, dtype: DType) -> Result<Var> {
+    Var::from_tensor(&noise(shape, salt)?.to_dtype(dtype)?)
+}
+
+/// Runs an operation on variables, differentiates Σ output · noise, and compares with a case.
+fn check_case(
+    fixture: &Fixture,
+    case: &str,
+    (dtype, tolerance): (DType, f64),
+    inputs: &[(&str, &Var)],
+    output: Tensor,
+) -> Result<()> {
+    let upstream = noise(output.shape(), UPSTREAM)?.to_dtype(dtype)?;
+    let gradients = (&output * upstream)?.sum_all()?.backward()?;
+    let mut found = vec![("output", output)];
+    for (name, input) in inputs {
+        found.push((name, gradients.get(input).expect("a gradient").clone()));
+    }
+    for (name, value) in found {
+        let expected = fixture.get(&format!("{case}/{name}"))?;
+        let error = relative_difference(&value, expected)?;
+        assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
+    }
+    Ok(())
+}
+
+/// Calls `check` for every case of an operation, in both precisions. There must be some.
+fn for_each_case(
+    operation: &str,
+    at_least: usize,
+    check: impl Fn(&Fixture, &str, &[usize], (DType, f64)) -> Result<()>,
+) {
+    let fixture = Fixture::load().unwrap();
+    let cases = fixture.cases(operation);
+    assert!(cases.len() >= at_least, "{} cases of {operation}", cases.len());
+    for case in cases {
+        let case = format!("{operation}/{case}");
+        let geometry = fixture.geometry(&case).unwrap();
+        for precision in PRECISIONS {
+            check(&fixture, &case, &geometry, precision)
+                .unwrap_or_else(|error| panic!("{case}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn the_noise_is_the_same_in_both_languages() {
+    let fixture = Fixture::load().unwrap();
+    let cases = fixture.cases("noise");
+    assert!(cases.len() >= 3);
+    for case in cases {
+        let geometry = fixture.geometry(&format!("noise/{case}")).unwrap();
+        let ours = noise(geometry[0], geometry[1] as u64).unwrap().to_vec1::<f64>().unwrap();
+        let theirs = fixture.get(&format!("noise/{case}/values")).unwrap();
+        assert_eq!(ours, theirs.to_vec1::<f64>().unwrap());
+    }
+}
+
+#[test]
+fn conv2d_agrees() {
+    for_each_case("conv2d", 16, |fixture, case, geometry, precision| {
+        let &[batch, inputs, height, width, outputs, kernel_h, kernel_w, stride, padding] =
+            geometry
+        else {
+            panic!("{case}: geometry {geometry:?}")
+        };
+        let x = variable(&[batch, inputs, height, width], INPUT, precision.0)?;
+        let w = variable(&[outputs, inputs, kernel_h, kernel_w], WEIGHT, precision.0)?;
+        let b = variable(&[outputs], BIAS, precision.0)?;
+        let y = conv2d(&x, &w, &b, stride, padding)?;
+        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
+        check_case(fixture, case, precision, &inputs, y)
+    });
+}
+
+#[test]
+fn avg_pool2d_agrees() {
+    for_each_case("avg_pool2d", 8, |fixture, case, geometry, precision| {
+        let &[batch, channels, height, width, kernel, stride] = geometry else {
+            panic!("{case}: geometry {geometry:?}")
+        };
+        let x = variable(&[batch, channels, height, width], INPUT, precision.0)?;
+        let y = avg_pool2d(&x, kernel, stride)?;
+        check_case(fixture, case, precision, &[("grad_input", &x)], y)
+    });
+}
+
+#[test]
+fn relu_agrees_and_has_no_slope_at_zero() {
+    for_each_case("relu", 1, |fixture, case, geometry, precision| {
+        let mut values = noise(geometry[0], INPUT)?.to_vec1::<f64>()?;
+        values.iter_mut().step_by(5).for_each(|value| *value = 0.0);
+        let x = Tensor::new(values, &Device::Cpu)?.to_dtype(precision.0)?;
+        let x = Var::from_tensor(&x)?;
+        let y = relu(&x)?;
+        let slopes = y.sum_all()?.backward()?;
+        let slopes = slopes.get(&x).expect("a gradient").to_dtype(DType::F64)?.to_vec1::<f64>()?;
+        assert!(slopes.iter().step_by(5).all(|&slope| slope == 0.0), "relu'(0) must be 0");
+        check_case(fixture, case, precision, &[("grad_input", &x)], y)
+    });
+}
+
+#[test]
+fn linear_agrees() {
+    for_each_case("linear", 4, |fixture, case, geometry, precision| {
+        let &[batch, inputs, outputs] = geometry else { panic!("{case}: geometry {geometry:?}") };
+        let x = variable(&[batch, inputs], INPUT, precision.0)?;
+        let w = variable(&[inputs, outputs], WEIGHT, precision.0)?;
+        let b = variable(&[outputs], BIAS, precision.0)?;
+        let y = linear(&x, &w, &b)?;
+        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
+        check_case(fixture, case, precision, &inputs, y)
+    });
+}
+
+/// The labels of the fixture's classification cases.
+fn labels(batch: usize, classes: usize) -> Result<Tensor> {
+    let labels: Vec<u32> = (0..batch).map(|i| ((i * 7 + 3) % classes) as u32).collect();
+    Tensor::new(labels, &Device::Cpu)
+}
+
+#[test]
+fn cross_entropy_agrees() {
+    for_each_case("cross_entropy", 4, |fixture, case, geometry, (dtype, tolerance)| {
+        let &[batch, classes, scale] = geometry else { panic!("{case}: geometry {geometry:?}") };
+        let logits = (noise((batch, classes), INPUT)? * scale as f64)?.to_dtype(dtype)?;
+        let logits = Var::from_tensor(&logits)?;
+        let loss = cross_entropy(&logits, &labels(batch, classes)?)?;
+        let gradients = loss.backward()?;
+        let gradient = gradients.get(&logits).expect("a gradient");
+        for (name, value) in [("loss", &loss.reshape(1)?), ("grad_input", gradient)] {
+            let expected = fixture.get(&format!("{case}/{name}"))?;
+            let error = relative_difference(value, expected)?;
+            assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
+        }
+        Ok(())
+    });
+}
+
+/// LeNet with the fixture's weights.
+fn lenet(fixture: &Fixture, dtype: DType) -> Result<Lenet> {
+    let scales = fixture.get("lenet/scales")?.to_vec1::<f64>()?;
+    let shapes = Lenet::new(1, dtype, &Device::Cpu)?;
+    let parameters = (100..).zip(shapes.parameters()).zip(scales).map(|((salt, shape), scale)| {
+        let value = (noise(shape.value.shape(), salt)? * scale)?.to_dtype(dtype)?;
+        Ok(Parameter { name: shape.name.clone(), value: Var::from_tensor(&value)? })
+    });
+    Lenet::with_parameters(Parameters::new(parameters.collect::<Result<_>>()?)?)
+}
+
+/// What the fixture holds of a gradient: all of it, or for the largest one a part and its sums.
+fn views(name: &str, gradient: &Tensor) -> Result<Vec<(String, Tensor)>> {
+    if name != "W3" {
+        return Ok(vec![(format!("grad_{name}"), gradient.clone())]);
+    }
+    let rows: Vec<u32> = (0..gradient.dim(0)? as u32).step_by(4).collect();
+    let max_abs = gradient.abs()?.flatten_all()?.max(0)?.reshape(1)?;
+    Ok(vec![
+        ("grad_W3_rows".into(), gradient.index_select(&Tensor::new(rows, &Device::Cpu)?, 0)?),
+        ("grad_W3_column_sums".into(), gradient.sum(0)?),
+        ("grad_W3_row_sums".into(), gradient.sum(1)?),
+        ("grad_W3_max_abs".into(), max_abs),
+    ])
+}
+
+#[test]
+fn lenet_agrees_in_logits_loss_and_all_eight_gradients() {
+    let fixture = Fixture::load().unwrap();
+    let geometry = fixture.get("lenet/geometry").unwrap().to_vec1::<i64>().unwrap();
+    let images: Vec<usize> = geometry[..4].iter().map(|&size| size as usize).collect();
+    for (dtype, tolerance) in PRECISIONS {
+        let model = lenet(&fixture, dtype).unwrap();
+        let images = noise(images.as_slice(), INPUT).unwrap().to_dtype(dtype).unwrap();
+        let labels = labels(images.dim(0).unwrap(), 10).unwrap();
+        let logits = model.forward(&images).unwrap();
+        let loss = cross_entropy(&logits, &labels).unwrap().reshape(1).unwrap();
+        let gradients = local_gradients(&model, &Batch { images, labels }).unwrap().gradients;
+
+        let mut found = vec![("logits".to_owned(), logits), ("loss".to_owned(), loss)];
+        for (parameter, gradient) in model.parameters().iter().zip(&gradients) {
+            found.extend(views(&parameter.name, gradient).unwrap());
+        }
+        assert_eq!(found.len(), 2 + 7 + 4);
+        for (name, value) in found {
+            let expected = fixture.get(&format!("lenet/{name}")).unwrap();
+            let error = relative_difference(&value, expected).unwrap();
+            assert!(error <= tolerance, "lenet/{name} in {dtype:?}: {error:.1e}");
+        }
+    }
+}
