@@ -17,11 +17,11 @@ const SMALL: [&str; 5] =
 
 /// Runs with `--metrics` and returns its lines.
 fn metrics(arguments: &[&str]) -> Vec<Value> {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("metrics.jsonl");
     scratch(&SMALL).args(arguments).arg("--metrics").arg(&file).assert().success();
-    let text = std::fs::read_to_string(&file).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let text = std::fs::read_to_string(&file).expect("a metrics file");
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
 }
 
 fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
