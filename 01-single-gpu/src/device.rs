@@ -13,7 +13,7 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use candle_core::{Device, Result, bail};
+use candle_core::{Device, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// The most devices one run may have.
@@ -87,6 +87,25 @@ impl fmt::Display for DeviceSlot {
     }
 }
 
+/// Devices that this machine cannot give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// No devices, or more than [`MAX_DEVICES`].
+    #[error("{0} devices: a run has 1 to {MAX_DEVICES}")]
+    Devices(usize),
+    /// More threads than [`MAX_THREADS`].
+    #[error("{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads")]
+    Threads {
+        /// The number of devices.
+        devices: usize,
+        /// The threads of each.
+        threads: usize,
+    },
+    /// CUDA was asked for; the text says why there is none.
+    #[error("{0}")]
+    NoGpu(&'static str),
+}
+
 /// The devices of a run, in rank order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
@@ -109,27 +128,28 @@ impl DevicePlan {
         kind: DeviceKind,
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> Result<Self> {
+    ) -> std::result::Result<Self, PlanError> {
         if !(1..=MAX_DEVICES).contains(&devices) {
-            bail!("{devices} devices: a run has 1 to {MAX_DEVICES}");
+            return Err(PlanError::Devices(devices));
         }
         let gpus = if kind == DeviceKind::Cpu { 0 } else { gpu_count() };
         match (kind, gpus) {
-            (DeviceKind::Cuda, 0) => bail!("{}", why_no_gpu()),
+            (DeviceKind::Cuda, 0) => Err(PlanError::NoGpu(why_no_gpu())),
             (_, 0) => Self::cpu_slices(devices, threads_per_device),
             (_, gpus) => Ok(Self::gpus(devices, gpus)),
         }
     }
 
-    fn cpu_slices(devices: usize, threads_per_device: Option<NonZeroUsize>) -> Result<Self> {
+    fn cpu_slices(
+        devices: usize,
+        threads_per_device: Option<NonZeroUsize>,
+    ) -> std::result::Result<Self, PlanError> {
         let cores = available_cores();
         let share = NonZeroUsize::new(cores / devices).unwrap_or(NonZeroUsize::MIN);
         let threads = threads_per_device.unwrap_or(share);
         let all = threads.get().saturating_mul(devices);
         if all > MAX_THREADS {
-            bail!(
-                "{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads"
-            );
+            return Err(PlanError::Threads { devices, threads: threads.get() });
         }
         let slots = (0..devices)
             .map(|index| DeviceSlot { index, placement: Placement::CpuSlice { threads } })

@@ -76,7 +76,8 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
 fn ankle_boot() -> candle_core::Result<Batch> {
     let label = CLASSES as u8 - 1;
     let image = synthetic::draw(0, Split::Train, label.into());
-    Dataset::new(vec![image], vec![label])?.batch(&[0], DType::F32)
+    let data = Dataset::new(vec![image], vec![label]).map_err(candle_core::Error::wrap)?;
+    data.batch(&[0], DType::F32)
 }
 
 /// ones(1×2)·(i+1) on device i, before and after.

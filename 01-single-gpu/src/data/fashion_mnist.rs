@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Dataset, Split, idx};
+use super::{Dataset, DatasetError, Split, idx};
 
 /// Why a folder could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +41,14 @@ pub enum Error {
         source: idx::Error,
     },
     /// Images and labels do not fit together.
-    #[error("{} and {}: {reason}", images.display(), labels.display())]
+    #[error("{} and {}: {source}", images.display(), labels.display())]
     Mismatch {
         /// The file of images.
         images: PathBuf,
         /// The file of labels.
         labels: PathBuf,
         /// What does not fit.
-        reason: String,
+        source: DatasetError,
     },
 }
 
@@ -68,10 +68,10 @@ pub fn read(folder: &Path, split: Split) -> Result<Dataset, Error> {
     let (images_file, labels_file) = file_names(split);
     let (images_path, images) = read_file(folder, images_file, idx::read_images)?;
     let (labels_path, labels) = read_file(folder, labels_file, idx::read_labels)?;
-    Dataset::new(images, labels).map_err(|error| Error::Mismatch {
+    Dataset::new(images, labels).map_err(|source| Error::Mismatch {
         images: images_path,
         labels: labels_path,
-        reason: error.to_string(),
+        source,
     })
 }
 

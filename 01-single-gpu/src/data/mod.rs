@@ -50,6 +50,30 @@ pub enum Split {
     Test,
 }
 
+/// Images and labels that are no data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DatasetError {
+    /// Not one label for each image.
+    #[error("{images} images, but {labels} labels")]
+    Counts {
+        /// The number of images.
+        images: usize,
+        /// The number of labels.
+        labels: usize,
+    },
+    /// Nothing in it.
+    #[error("a data set needs at least one image")]
+    Empty,
+    /// A label that is not a class.
+    #[error("label {position} is {label}, not one of 0 to {}", CLASSES - 1)]
+    Label {
+        /// Its position, from 0.
+        position: usize,
+        /// Its value.
+        label: u8,
+    },
+}
+
 /// Images and their labels, in CPU memory, one byte a pixel.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -63,15 +87,19 @@ impl Dataset {
     /// # Errors
     ///
     /// When their numbers differ, when there are none, or when a label is not below [`CLASSES`].
-    pub fn new(images: Vec<[u8; PIXELS]>, labels: Vec<u8>) -> Result<Self> {
+    pub fn new(
+        images: Vec<[u8; PIXELS]>,
+        labels: Vec<u8>,
+    ) -> std::result::Result<Self, DatasetError> {
         if images.len() != labels.len() {
-            bail!("{} images, but {} labels", images.len(), labels.len());
+            let (images, labels) = (images.len(), labels.len());
+            return Err(DatasetError::Counts { images, labels });
         }
         if images.is_empty() {
-            bail!("a data set needs at least one image");
+            return Err(DatasetError::Empty);
         }
         if let Some(position) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
-            bail!("label {position} is {}, not one of 0 to {}", labels[position], CLASSES - 1);
+            return Err(DatasetError::Label { position, label: labels[position] });
         }
         Ok(Self { images, labels })
     }
