@@ -7,10 +7,13 @@
 //! | module | what it teaches |
 //! | --- | --- |
 //! | [`split`] | which samples are whose, and a batch cut accordingly: `split_batch` |
+//! | [`sampler`] | a whole epoch shared out: each rank's samples, step by step |
 //! | [`mod@gather`] | the parts put together again, in order |
 
 pub mod gather;
+pub mod sampler;
 pub mod split;
 
 pub use gather::gather;
+pub use sampler::Sampler;
 pub use split::{shard_range, split_batch};

@@ -1,4 +1,4 @@
-//! Shows a batch shared out over devices, and put together again.
+//! Shows a batch shared out over devices and put together again, and who gets which samples of an epoch.
 
 use std::process::ExitCode;
 
@@ -8,12 +8,15 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::cli::{self, DeviceArguments, UsageError};
 use single_gpu::report::line;
-use split_batch::{gather, split_batch};
+use split_batch::{Sampler, gather, split_batch};
 
 /// Values of one sample in the example.
 const COLUMNS: usize = 5;
 
-/// Split a small batch over devices, and gather it again.
+/// Decides the shuffles of the example.
+const SEED: u64 = 1;
+
+/// Split a small batch over devices, gather it again, and share out two epochs.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -29,6 +32,11 @@ struct Arguments {
     #[arg(long, default_value_t = 4, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     batch_size: u32,
+
+    /// Samples in the epochs that are shared out
+    #[arg(long, default_value_t = 10, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    epoch_samples: u32,
 }
 
 fn main() -> ExitCode {
@@ -61,7 +69,25 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         show(part)?;
     }
     line("\ngathered again")?;
-    show(&gather(&parts, &Device::Cpu)?)
+    show(&gather(&parts, &Device::Cpu)?)?;
+    show_epochs(arguments.epoch_samples as usize, samples, devices)
+}
+
+/// Who gets which samples in two epochs: steps side by side, ranks below each other.
+fn show_epochs(samples: usize, global_batch: usize, ranks: usize) -> anyhow::Result<()> {
+    line(format_args!("\nan epoch of {samples} samples in global batches of {global_batch}"))?;
+    for epoch in [0, 1] {
+        line(format_args!("  epoch {epoch}"))?;
+        for rank in 0..ranks {
+            let sampler = Sampler::new(samples, global_batch, ranks, rank, SEED);
+            let steps: Vec<String> = sampler
+                .epoch(epoch)
+                .map(|step| step.iter().map(|sample| format!("{sample:3}")).collect())
+                .collect();
+            line(format_args!("    rank {rank}: {}", steps.join(" |")))?;
+        }
+    }
+    Ok(())
 }
 
 fn show(samples: &Tensor) -> anyhow::Result<()> {

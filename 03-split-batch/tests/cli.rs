@@ -27,12 +27,29 @@ fn uneven_shards_lose_nothing() {
 }
 
 #[test]
+fn two_epochs_are_shared_out() {
+    let output = split_batch(&["--devices=3", "--epoch-samples=7"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let epochs: Vec<&str> = text.split("  epoch ").skip(1).collect();
+    assert_eq!(epochs.len(), 2);
+    assert_ne!(epochs[0][1..], epochs[1][1..], "a new shuffle each epoch");
+    for epoch in epochs {
+        let ranks = epoch.lines().skip(1).take(3).filter_map(|line| line.split_once(": "));
+        let mut samples: Vec<u32> =
+            ranks.flat_map(|(_, s)| s.split([' ', '|']).filter_map(|s| s.parse().ok())).collect();
+        samples.sort_unstable();
+        assert_eq!(samples, (0..7).collect::<Vec<u32>>());
+    }
+}
+
+#[test]
 fn help_and_refusals() {
     split_batch(&["--help"]).assert().success().stdout(contains("--batch-size <N>"));
     for (arguments, complaint) in [
         (["--devices", "0"], "a run has 1 to 1024 devices"),
         (["--devices", "5"], "a batch of 4 cannot give each of 5 devices a sample"),
         (["--batch-size", "0"], "0 is not in 1..=1000"),
+        (["--epoch-samples", "0"], "0 is not in 1..=1000"),
     ] {
         split_batch(&arguments).assert().code(2).stdout("").stderr(contains(complaint));
     }

@@ -34,11 +34,9 @@ impl<'a> Loader<'a> {
         self.dataset.len().div_ceil(self.batch_size)
     }
 
-    /// The order of the samples in an epoch: a permutation of all indices.
+    /// The order of the samples in an epoch.
     pub fn order(&self, epoch: usize) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..).take(self.dataset.len()).collect();
-        order.shuffle(&mut random::generator(self.seed, &format!("shuffle/{epoch}")));
-        order
+        epoch_order(self.dataset.len(), self.seed, epoch)
     }
 
     /// The batches of an epoch, in CPU memory.
@@ -50,6 +48,13 @@ impl<'a> Loader<'a> {
             dataset.batch(&order[batch * batch_size..end], dtype)
         })
     }
+}
+
+/// A permutation of `0..samples` that depends on the seed and the epoch alone.
+pub fn epoch_order(samples: usize, seed: u64, epoch: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..).take(samples).collect();
+    order.shuffle(&mut random::generator(seed, &format!("shuffle/{epoch}")));
+    order
 }
 
 #[cfg(test)]

@@ -1,0 +1,120 @@
+//! Each rank's share of an epoch.
+//!
+//! All ranks shuffle the *same* way, cut the epoch into the same global batches, and take their own shard
+//! of each. Nothing is exchanged: the shuffle depends on seed and epoch alone. Ten samples, global batches
+//! of four, two ranks, in some order:
+//!
+//! ```text
+//! the epoch   7 2 9 4 | 0 5 1 8 | 3 6
+//! rank 0      7 2     | 0 5     | 3
+//! rank 1          9 4 |     1 8 |   6
+//! ```
+//!
+//! Every sample is in exactly one place, in every epoch. All ranks make the same number of steps, so none
+//! waits at an all-reduce for a rank that has finished, and a short last batch is shared out like any
+//! other: nothing is dropped, nothing is repeated to fill it up. And because the global batches are those
+//! of one device, so are the numbers.
+
+use single_gpu::data::loader::epoch_order;
+
+use crate::split::shard_range;
+
+/// One rank's share of every epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampler {
+    samples: usize,
+    global_batch: usize,
+    world_size: usize,
+    rank: usize,
+    seed: u64,
+}
+
+impl Sampler {
+    /// The share of `rank` among `world_size` ranks, of epochs over `samples` samples in batches of
+    /// `global_batch` over all ranks.
+    ///
+    /// All ranks must agree on everything but `rank`.
+    ///
+    /// # Panics
+    ///
+    /// When `rank` is not below `world_size`, or `global_batch` is 0.
+    pub fn new(
+        samples: usize,
+        global_batch: usize,
+        world_size: usize,
+        rank: usize,
+        seed: u64,
+    ) -> Self {
+        assert!(rank < world_size, "rank {rank} of {world_size}");
+        assert!(global_batch > 0, "a batch has at least one sample");
+        Self { samples, global_batch, world_size, rank, seed }
+    }
+
+    /// Steps in an epoch, the same on every rank.
+    pub fn steps(&self) -> usize {
+        self.samples.div_ceil(self.global_batch)
+    }
+
+    /// The samples of this rank in an epoch, step by step. A step may be empty on some ranks when the
+    /// last batch has fewer samples than there are ranks; they must take part all the same.
+    pub fn epoch(&self, epoch: usize) -> impl Iterator<Item = Vec<u32>> + use<> {
+        let order = epoch_order(self.samples, self.seed, epoch);
+        let Self { global_batch, world_size, rank, .. } = *self;
+        (0..self.steps()).map(move |step| {
+            let end = order.len().min((step + 1) * global_batch);
+            let batch = &order[step * global_batch..end];
+            batch[shard_range(batch.len(), world_size, rank)].to_vec()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every rank's samples of an epoch, step by step.
+    fn shares(samples: usize, batch: usize, ranks: usize, epoch: usize) -> Vec<Vec<Vec<u32>>> {
+        let share = |rank| Sampler::new(samples, batch, ranks, rank, 5).epoch(epoch).collect();
+        (0..ranks).map(share).collect()
+    }
+
+    #[test]
+    fn every_sample_exactly_once_an_epoch_over_all_ranks() {
+        for (samples, batch) in [(10, 4), (1, 1), (100, 7), (64, 16), (5, 8), (33, 32)] {
+            for ranks in [1, 2, 3, 4, 7] {
+                for epoch in [0, 1] {
+                    let shares = shares(samples, batch, ranks, epoch);
+                    let mut seen: Vec<u32> = shares.iter().flatten().flatten().copied().collect();
+                    seen.sort_unstable();
+                    let all: Vec<u32> = (0..samples as u32).collect();
+                    assert_eq!(seen, all, "{samples} in batches of {batch} on {ranks} ranks");
+                    assert!(shares.iter().all(|share| share.len() == samples.div_ceil(batch)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_ranks_together_see_the_batches_of_one() {
+        let alone = shares(50, 8, 1, 3).remove(0);
+        let together = shares(50, 8, 3, 3);
+        for (step, batch) in alone.iter().enumerate() {
+            let joined: Vec<u32> =
+                together.iter().flat_map(|share| share[step].iter().copied()).collect();
+            assert_eq!(&joined, batch, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_new_shuffle_each_epoch() {
+        assert_ne!(shares(50, 8, 2, 0), shares(50, 8, 2, 1));
+        assert_eq!(shares(50, 8, 2, 1), shares(50, 8, 2, 1));
+    }
+
+    #[test]
+    fn shards_of_a_step_differ_by_at_most_one_sample() {
+        for share in shares(50, 8, 3, 0).iter().flatten() {
+            assert!((2..=3).contains(&share.len()) || share.len() <= 1, "{share:?}");
+        }
+    }
+}
