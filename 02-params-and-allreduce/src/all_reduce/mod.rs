@@ -1,9 +1,11 @@
 //! All-reduce: every rank contributes a tensor, every rank gets the sum.
 
+mod fixed_tree;
 mod naive;
 
 use candle_core::Tensor;
 
+pub use fixed_tree::FixedTree;
 pub use naive::naive;
 
 use crate::communicator::{Communicator, Error};

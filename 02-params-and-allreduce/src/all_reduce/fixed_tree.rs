@@ -1,0 +1,185 @@
+//! A sum whose bits do not depend on how many ranks there are.
+//!
+//! Adding floating-point numbers in another order gives other bits, and every algorithm that adds up one
+//! contribution *per rank* has an order that depends on their number. Here the contributions are *leaves*
+//! whose number stays fixed while ranks come and go: each rank holds a run of them. They are the leaves of
+//! one binary tree, which halves the run of leaves again and again, and sums are made along the tree,
+//! wherever its nodes happen to lie. Eight leaves on three ranks:
+//!
+//! ```text
+//!                   0..8                  rank 0
+//!            ┌───────┴───────┐
+//!          0..4             4..8          rank 0, rank 1
+//!        ┌──┴──┐          ┌──┴──┐
+//!      0..2   2..4      4..6   6..8       rank 0, rank 1, rank 1, rank 2
+//!      ┌┴┐    ┌┴┐       ┌┴┐    ┌┴┐
+//!      0 1    2 3       4 5    6 7
+//!     rank 0  └─ rank 1 ─┘└─ rank 2 ─┘
+//! ```
+//!
+//! A node lies where its first leaf lies. If its other half lies elsewhere, that partial sum is sent to
+//! it: leaf 5 and 6..8 go from rank 2 to rank 1, 2..4 and 4..8 from rank 1 to rank 0. The same additions,
+//! with the same operands, happen whatever the number of ranks is, so the bits are the same. On one rank
+//! nothing is sent, and the tree is the same tree.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+
+use crate::communicator::{Communicator, Error};
+
+/// The leaves of a fixed tree, and who holds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedTree {
+    leaves: usize,
+    world_size: usize,
+}
+
+impl FixedTree {
+    /// A tree of `leaves` leaves, held by `world_size` ranks in runs that differ by at most one.
+    ///
+    /// # Errors
+    ///
+    /// When a rank would hold none: then it could not be said what it adds.
+    pub fn new(leaves: usize, world_size: usize) -> Result<Self, Error> {
+        if leaves < world_size || world_size == 0 {
+            let text = format!("{leaves} leaves cannot be shared out over {world_size} ranks");
+            return Err(candle_core::Error::Msg(text).into());
+        }
+        Ok(Self { leaves, world_size })
+    }
+
+    /// The leaves that a rank holds.
+    pub fn held_by(&self, rank: usize) -> Range<usize> {
+        rank * self.leaves / self.world_size..(rank + 1) * self.leaves / self.world_size
+    }
+
+    /// The rank that holds a leaf.
+    fn holder(&self, leaf: usize) -> usize {
+        // The last rank whose run begins at the leaf or before it.
+        ((leaf + 1) * self.world_size - 1) / self.leaves
+    }
+
+    /// The sum of all leaves, on every rank; `mine` are this rank's, in order.
+    ///
+    /// # Errors
+    ///
+    /// When `mine` are not as many as this rank holds, when tensors differ in shape or type, or when
+    /// another rank stops or stalls.
+    pub fn sum(&self, rank: &impl Communicator, mine: &[Tensor]) -> Result<Tensor, Error> {
+        let held = self.held_by(rank.rank());
+        let Some(first) = mine.first().filter(|_| mine.len() == held.len()) else {
+            let text = format!("{} leaves on a rank that holds {held:?}", mine.len());
+            return Err(candle_core::Error::Msg(text).into());
+        };
+        match self.node(rank, &held, mine, 0..self.leaves)? {
+            Some(sum) => {
+                for other in 1..self.world_size {
+                    rank.send(other, &sum)?;
+                }
+                Ok(sum)
+            }
+            None => rank.recv(0, first.shape(), first.dtype()),
+        }
+    }
+
+    /// The sum of a run of leaves, on the rank that holds the first of them; `None` elsewhere.
+    fn node(
+        &self,
+        rank: &impl Communicator,
+        held: &Range<usize>,
+        mine: &[Tensor],
+        run: Range<usize>,
+    ) -> Result<Option<Tensor>, Error> {
+        // Nothing of this subtree passes through this rank.
+        if run.end <= held.start || held.end <= run.start {
+            return Ok(None);
+        }
+        if run.len() == 1 {
+            return Ok(Some(mine[run.start - held.start].clone()));
+        }
+        let middle = run.start + run.len().div_ceil(2);
+        let (here, there) = (self.holder(run.start), self.holder(middle));
+        let left = self.node(rank, held, mine, run.start..middle)?;
+        let right = self.node(rank, held, mine, middle..run.end)?;
+        match (left, right) {
+            (Some(left), Some(right)) => Ok(Some((left + right)?)),
+            (Some(left), None) => {
+                let right = rank.recv(there, left.shape(), left.dtype())?;
+                Ok(Some((left + right)?))
+            }
+            (None, Some(right)) => {
+                rank.send(here, &right)?;
+                Ok(None)
+            }
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use candle_core::Device;
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
+    use super::*;
+    use crate::thread::run_ranks;
+
+    /// Values of very different sizes, so that another order of adding gives other bits.
+    fn leaf(index: usize) -> Vec<f32> {
+        (0..13)
+            .map(|i| ((index * 37 + i * 11) % 101) as f32 * 10f32.powi(index as i32 % 7 - 3))
+            .collect()
+    }
+
+    fn bits(leaves: usize, ranks: usize) -> Vec<u32> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+        let tree = FixedTree::new(leaves, ranks).unwrap();
+        let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
+            let mine = tree.held_by(rank.rank()).map(|i| Tensor::new(leaf(i), &Device::Cpu));
+            let sum = tree.sum(rank, &mine.collect::<Result<Vec<_>, _>>()?)?;
+            Ok::<_, Error>(sum.to_vec1::<f32>()?)
+        });
+        let sums = sums.unwrap();
+        assert!(sums.iter().all(|sum| *sum == sums[0]), "every rank has the same sum");
+        sums[0].iter().map(|value| value.to_bits()).collect()
+    }
+
+    #[test]
+    fn the_bits_do_not_depend_on_the_number_of_ranks() {
+        for leaves in [1, 2, 3, 7, 8, 12] {
+            let alone = bits(leaves, 1);
+            for ranks in 2..=leaves {
+                assert_eq!(bits(leaves, ranks), alone, "{leaves} leaves on {ranks} ranks");
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_adding_matters_for_these_values() {
+        // Otherwise the test above would prove nothing.
+        let mut in_a_row = leaf(0);
+        for index in 1..8 {
+            in_a_row.iter_mut().zip(leaf(index)).for_each(|(sum, value)| *sum += value);
+        }
+        let in_a_row: Vec<u32> = in_a_row.iter().map(|value| value.to_bits()).collect();
+        assert_ne!(bits(8, 1), in_a_row);
+    }
+
+    #[test]
+    fn every_leaf_has_one_holder() {
+        for leaves in 1..40 {
+            for ranks in 1..=leaves {
+                let tree = FixedTree::new(leaves, ranks).unwrap();
+                for rank in 0..ranks {
+                    assert!(!tree.held_by(rank).is_empty());
+                    assert!(tree.held_by(rank).all(|leaf| tree.holder(leaf) == rank));
+                }
+            }
+        }
+        assert!(FixedTree::new(3, 4).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! Asking other programs, and looking for files, without believing or waiting for anything.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program that has not answered by then is taken not to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a program prints on standard output, if it can be started and succeeds in time.
+pub(super) fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<String, String> {
+    let name = program.as_ref().display().to_string();
+    let mut child = Command::new(program.as_ref())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => format!("not found ({name} is not on the PATH)"),
+            _ => format!("{name} cannot be started: {error}"),
+        })?;
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if started.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            _ => {
+                // It may have ended by itself meanwhile; either way it is gone after this.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("{name} did not answer within {} s", PATIENCE.as_secs()));
+            }
+        }
+    };
+    let mut answer = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        // What these programs print fits a pipe many times over.
+        stdout.read_to_end(&mut answer).map_err(|error| format!("{name}: {error}"))?;
+    }
+    let answer = String::from_utf8_lossy(&answer).trim().to_owned();
+    match (status.success(), answer.is_empty()) {
+        (true, false) => Ok(answer),
+        (true, true) => Err(format!("{name} answered nothing")),
+        (false, _) => Err(format!("{name} failed ({status})")),
+    }
+}
+
+/// The first line of a text.
+pub(super) fn first_line(text: String) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Where libraries are looked for: where the loader is told to look, the CUDA folders, and the usual ones.
+fn library_folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for variable in ["LD_LIBRARY_PATH", "LIBRARY_PATH"] {
+        if let Some(paths) = std::env::var_os(variable) {
+            folders.extend(std::env::split_paths(&paths).filter(|p| !p.as_os_str().is_empty()));
+        }
+    }
+    for variable in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"] {
+        if let Some(root) = std::env::var_os(variable) {
+            folders.extend(["lib64", "lib"].map(|lib| Path::new(&root).join(lib)));
+        }
+    }
+    folders.extend(
+        [
+            "/usr/local/cuda/lib64",
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/usr/lib64",
+            "/usr/local/lib",
+        ]
+        .map(PathBuf::from),
+    );
+    folders
+}
+
+/// A file of a shared library, by the beginning of its name (`libnccl.so`).
+pub(super) fn library(name: &str) -> Result<String, String> {
+    for folder in library_folders() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name))
+            })
+            .collect();
+        // The longest name tells the version: libnccl.so, libnccl.so.2, libnccl.so.2.28.3.
+        files.sort_by_key(|path| path.as_os_str().len());
+        if let Some(file) = files.pop() {
+            return Ok(file.display().to_string());
+        }
+    }
+    Err(format!("not found (no {name} in LD_LIBRARY_PATH, CUDA_HOME or the usual folders)"))
+}

@@ -1,0 +1,76 @@
+//! `cargo course doctor` tells the truth: about a machine with nothing, and about one that has things.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use assert_cmd::Command;
+use predicates::prelude::PredicateBooleanExt as _;
+use predicates::str::contains;
+
+fn doctor() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command.arg("doctor");
+    for variable in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "LD_LIBRARY_PATH", "LIBRARY_PATH"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+#[test]
+fn a_bare_machine_runs_the_chapters_on_its_processor() {
+    doctor()
+        .env("PATH", "/nowhere")
+        .assert()
+        .success()
+        .stdout(contains("✓ processor"))
+        .stdout(contains("– NVIDIA GPUs    not found (nvidia-smi is not on the PATH)"))
+        .stdout(contains("– MPI            not found (mpirun is not on the PATH)"))
+        .stdout(contains("Chapters 1 to 4 run on this machine's CPU"))
+        .stdout(contains("--features").not().or(contains("compile here")));
+}
+
+#[cfg(unix)]
+mod with_programs {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn program(folder: &Path, name: &str, script: &str) {
+        let path = folder.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn what_answers_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "nvidia-smi", "echo 'Some GPU, 16 GiB, 999.1'; echo 'Another'");
+        program(folder.path(), "nvcc", "echo nvcc; echo 'Cuda release 13.0, V13.0.1'");
+        program(folder.path(), "mpirun", "echo 'mpirun (Some MPI) 4.1'; echo more");
+        program(folder.path(), "mdbook", "exit 3");
+        fs::write(folder.path().join("libnccl.so.2"), "").unwrap();
+        doctor()
+            .env("PATH", folder.path())
+            .env("LD_LIBRARY_PATH", folder.path())
+            .assert()
+            .success()
+            .stdout(contains("✓ NVIDIA GPUs    Some GPU, 16 GiB, 999.1; Another"))
+            .stdout(contains("✓ CUDA toolkit   Cuda release 13.0, V13.0.1"))
+            .stdout(contains("✓ MPI            mpirun (Some MPI) 4.1\n"))
+            .stdout(contains("– mdBook         mdbook failed"))
+            .stdout(contains("libnccl.so.2"))
+            .stdout(contains("--features cuda").and(contains(",nccl -- --device cuda")));
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "mpirun", "exec /bin/sleep 60");
+        let started = Instant::now();
+        let answer = doctor().env("PATH", folder.path()).assert().success();
+        answer.stdout(contains("mpirun did not answer within 5 s"));
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+}
