@@ -8,7 +8,7 @@
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
-use candle_core::{D, DType, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor};
 use serde::Serialize;
 
 use crate::data::Batch;
@@ -54,6 +54,30 @@ impl BatchSums {
     /// The share of samples that were classified correctly, 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.samples as f64
+    }
+}
+
+impl BatchSums {
+    /// The three sums as a tensor `[3]` (f64), to be added up across devices.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor cannot be made on `device`.
+    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
+        // Counts are exact in f64 up to 2⁵³.
+        Tensor::new(&[self.loss, self.correct as f64, self.samples as f64], device)
+    }
+
+    /// The sums that such a tensor holds.
+    ///
+    /// # Errors
+    ///
+    /// When it is not `[3]`, f64.
+    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
+        let [loss, correct, samples] = tensor.to_vec1::<f64>()?[..] else {
+            candle_core::bail!("three sums expected, got {:?}", tensor.dims())
+        };
+        Ok(Self { loss, correct: correct as u64, samples: samples as u64 })
     }
 }
 
@@ -254,8 +278,6 @@ pub fn seconds_per_epoch(records: &[EpochRecord]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
     use crate::data::{Dataset, PIXELS};
 

@@ -67,8 +67,6 @@ pub(crate) fn allreduce_sums(
     rank: &impl Communicator,
     sums: BatchSums,
 ) -> Result<BatchSums, Error> {
-    // Counts are exact in f64 up to 2⁵³.
-    let local = [sums.loss, sums.correct as f64, sums.samples as f64];
-    let total = allreduce(rank, &Tensor::new(&local, rank.device())?)?.to_vec1::<f64>()?;
-    Ok(BatchSums { loss: total[0], correct: total[1] as u64, samples: total[2] as u64 })
+    let total = allreduce(rank, &sums.to_tensor(rank.device())?)?;
+    Ok(BatchSums::from_tensor(&total)?)
 }

@@ -1,0 +1,60 @@
+//! One step whose bits do not depend on the number of devices.
+//!
+//! k devices give the numbers of one up to rounding, and training amplifies rounding: after ten epochs
+//! the last digit has become a different model. Here the batch is cut into S shards, and S stays the same
+//! whatever the number of devices. Each device works through the shards that it hosts, one at a time, and
+//! never joins two, so every operation sees the same numbers wherever it runs. The gradients of the
+//! shards are then added up along one fixed tree ([`FixedTree`]). The same operations on the same operands
+//! in the same order: the same bits, on one device or on eight.
+//!
+//! What it costs: smaller products (a device with four shards multiplies four times as often, with a
+//! quarter of the rows), and messages in an order that suits the tree instead of the machine.
+
+use candle_core::Tensor;
+use params_and_allreduce::all_reduce::FixedTree;
+use params_and_allreduce::communicator::Communicator;
+use single_gpu::data::Batch;
+use single_gpu::lenet::Lenet;
+use single_gpu::sgd::sgd;
+use single_gpu::train::{BatchSums, Step};
+
+use crate::Error;
+use crate::train_batch::{shard, shard_gradients};
+
+/// One step on this rank's device, over the shards that it hosts; all ranks call it together, with the
+/// same batch and the same number of shards, at least one for each rank.
+///
+/// What comes back is about the whole batch and the same on every rank, as with
+/// [`train_batch`](crate::train_batch()).
+///
+/// # Errors
+///
+/// When there are fewer shards than ranks, when the batch does not fit the model, or when another rank
+/// stops or stalls.
+pub fn train_batch_reproducible(
+    rank: &impl Communicator,
+    model: &Lenet,
+    batch: &Batch,
+    learning_rate: f64,
+    shards: usize,
+) -> Result<Step, Error> {
+    let tree = FixedTree::new(shards, rank.world_size())?;
+    let hosted = tree.held_by(rank.rank()).map(|index| {
+        let shard = shard(batch, shards, index, rank.device())?;
+        shard_gradients(model, &shard)
+    });
+    let hosted = hosted.collect::<Result<Vec<Step>, Error>>()?;
+
+    let gradients = (0..model.parameters().len())
+        .map(|parameter| {
+            let leaves: Vec<Tensor> =
+                hosted.iter().map(|step| step.gradients[parameter].clone()).collect();
+            Ok(tree.sum(rank, &leaves)?)
+        })
+        .collect::<Result<Vec<Tensor>, Error>>()?;
+    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+
+    let sums = hosted.iter().map(|step| step.sums.to_tensor(rank.device()));
+    let sums = tree.sum(rank, &sums.collect::<Result<Vec<_>, _>>()?)?;
+    Ok(Step { sums: BatchSums::from_tensor(&sums)?, gradients })
+}

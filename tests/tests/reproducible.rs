@@ -1,0 +1,139 @@
+//! The same bits on any number of devices, with any number of threads each.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use candle_core::{DType, Device};
+use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::get_params;
+use params_and_allreduce::thread::run_ranks;
+use scratch_data_parallel::{Error, train_batch_reproducible};
+use single_gpu::data::loader::Loader;
+use single_gpu::data::{Batch, Dataset, PIXELS, Split, synthetic};
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::lenet::Lenet;
+use single_gpu::train;
+use single_gpu::weights_hash::WeightsHash;
+
+const SHARDS: usize = 8;
+const STEPS: usize = 3;
+
+/// Garments, in order.
+fn garments(count: usize) -> (Vec<[u8; PIXELS]>, Vec<u8>) {
+    let indices = 0..count as u64;
+    let draw = |index| synthetic::draw(1, Split::Train, index);
+    (indices.clone().map(draw).collect(), indices.map(synthetic::label).collect())
+}
+
+/// Shuffled batches of this size.
+fn batches((images, labels): (Vec<[u8; PIXELS]>, Vec<u8>), size: usize) -> Vec<Batch> {
+    let data = Dataset::new(images, labels).unwrap();
+    Loader::new(&data, size, 1, DType::F32).epoch(1).collect::<Result<_, _>>().unwrap()
+}
+
+/// Weights ten times as large as usual: with those of a fresh LeNet, gradients are so small at first
+/// that most of their bits are lost in the update, and a difference could hide.
+fn initial() -> Lenet {
+    let lenet = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
+    for parameter in lenet.parameters() {
+        let value = parameter.value.as_detached_tensor();
+        parameter.value.set(&(value * 10.0).unwrap()).unwrap();
+    }
+    lenet
+}
+
+/// The weights hash after all steps; every rank's must be the same.
+fn hash(batches: &[Batch], devices: usize, threads: usize) -> WeightsHash {
+    let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(threads)).unwrap();
+    let initial = initial();
+    let hashes = run_ranks(&plan, Duration::from_secs(60), |rank| {
+        let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
+        for batch in batches {
+            train_batch_reproducible(rank, &model, batch, 0.05, SHARDS)?;
+        }
+        Ok::<_, Error>(WeightsHash::new(&model.parameters().snapshot()?)?)
+    });
+    let hashes = hashes.unwrap();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    hashes[0]
+}
+
+#[test]
+fn one_hash_for_any_number_of_devices_and_threads() {
+    // 64 gives shards of 8; 77 gives shards of 9 and 10; 11 gives shards of 1 and 2.
+    for size in [64, 77, 11] {
+        let batches = batches(garments(STEPS * size), size);
+        let expected = hash(&batches, 1, 1);
+        for devices in [1, 2, 3, 4, 5, 8] {
+            for threads in [1, 2, 4] {
+                let found = hash(&batches, devices, threads);
+                assert_eq!(found, expected, "batch {size}: {devices} devices, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_bit_of_one_input_changes_the_hash() {
+    let (mut images, labels) = garments(STEPS * 64);
+    let expected = hash(&batches((images.clone(), labels.clone()), 64), 2, 1);
+    // A pixel in the middle of a garment, and its lowest bit.
+    images[100][14 * 28 + 14] ^= 1;
+    assert_ne!(hash(&batches((images, labels), 64), 2, 1), expected);
+}
+
+#[test]
+fn without_it_the_bits_do_depend_on_the_number_of_devices() {
+    // Otherwise the first test would prove nothing.
+    let batches = batches(garments(STEPS * 64), 64);
+    let hash = |devices| {
+        let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap();
+        let initial = initial();
+        let hashes = run_ranks(&plan, Duration::from_secs(60), |rank| {
+            let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
+            for batch in &batches {
+                scratch_data_parallel::train_batch(rank, &model, batch, 0.05)?;
+            }
+            Ok::<_, Error>(WeightsHash::new(&model.parameters().snapshot()?)?)
+        });
+        hashes.unwrap()[0]
+    };
+    assert_ne!(hash(1), hash(2));
+}
+
+#[test]
+fn it_is_the_step_of_one_device_up_to_rounding() {
+    let batch = &batches(garments(64), 64)[0];
+    let one = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
+    let expected = train::train_batch(&one, batch, 0.5).unwrap();
+    let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+    let steps = run_ranks(&plan, Duration::from_secs(60), |rank| {
+        let model = Lenet::new(1, DType::F32, rank.device())?;
+        train_batch_reproducible(rank, &model, batch, 0.5, SHARDS)
+    });
+    for step in steps.unwrap() {
+        assert_eq!(step.sums.samples, 64);
+        approx(step.sums.loss, expected.sums.loss);
+        for (found, expected) in step.gradients.iter().zip(&expected.gradients) {
+            let error = single_gpu::difference::relative_difference(found, expected).unwrap();
+            assert!(error <= 1e-5, "{error:.1e}");
+        }
+    }
+}
+
+fn approx(found: f64, expected: f64) {
+    assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{found} is not {expected}");
+}
+
+#[test]
+fn fewer_shards_than_devices_are_refused() {
+    let batch = &batches(garments(64), 64)[0];
+    let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+    let outcome = run_ranks(&plan, Duration::from_secs(60), |rank| {
+        let model = Lenet::new(1, DType::F32, rank.device())?;
+        train_batch_reproducible(rank, &model, batch, 0.5, 2)
+    });
+    assert!(outcome.unwrap_err().to_string().contains("2 leaves"));
+}
