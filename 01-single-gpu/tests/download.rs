@@ -62,8 +62,8 @@ struct Server {
 impl Server {
     /// Answers requests for the labels as it should, and for the images in its `manner`; each after `delay`.
     fn start(manner: Manner, delay: Duration) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}/files", listener.local_addr().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = format!("http://{}/files", listener.local_addr().expect("an address"));
         let (sender, requests) = mpsc::channel();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -184,26 +184,32 @@ fn answer(mut stream: TcpStream, manner: &Manner, name: &str) -> std::io::Result
 
 fn mirrors(servers: &[&Server]) -> Mirrors {
     let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
-    addresses.join(" ").parse().unwrap()
+    addresses.join(" ").parse().expect("web addresses")
 }
 
 fn names_in(folder: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    let entries = fs::read_dir(folder).expect("a folder");
+    entries
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
+        .collect()
 }
 
 fn assert_whole(folder: &Path) {
     assert_eq!(names_in(folder), BTreeSet::from([IMAGES, LABELS].map(str::to_owned)));
     for name in [IMAGES, LABELS] {
-        assert!(fs::read(folder.join(name)).unwrap() == content(name), "{name} has other bytes");
+        assert!(
+            fs::read(folder.join(name)).expect("a file") == content(name),
+            "{name} has other bytes"
+        );
     }
 }
 
 /// Downloads the images from one server alone, and returns what is wrong with it.
 fn failure(manner: Manner) -> Failure {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let server = Server::prompt(manner);
-    let error = cache::obtain(folder.path(), &files(), &mirrors(&[&server]), LIMITS).unwrap_err();
+    let error = cache::obtain(folder.path(), &files(), &mirrors(&[&server]), LIMITS)
+        .expect_err("a bad server");
     // What was right stays; of what was not, nothing is left.
     assert_eq!(names_in(folder.path()), BTreeSet::from([LABELS.to_owned()]));
     match error {
