@@ -1,12 +1,13 @@
 //! Trains LeNet on one device.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use single_gpu::cli::{self, DeviceArguments, TrainArguments, UsageError};
 use single_gpu::data::{CLASS_NAMES, CLASSES, contact_sheet};
-use single_gpu::report::metrics::Summary;
+use single_gpu::report::metrics::{Metrics, Summary};
 use single_gpu::report::{Report, line};
 use single_gpu::train::train;
 use single_gpu::weights_hash::WeightsHash;
@@ -35,15 +36,21 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.device.plan(1)?;
+    let refused = |path: &Path, error: io::Error| {
+        UsageError::new(format_args!("--contact-sheet {}: {error}", path.display()))
+    };
+    if let Some(path) = &arguments.contact_sheet {
+        // Before images are loaded, which may mean a download.
+        Metrics::check(path).map_err(|error| refused(path, error))?;
+    }
     let mut setup = arguments.train.prepare(plan.len())?;
     if let Some(path) = &arguments.contact_sheet {
         let train = &setup.data.train;
         let labelled = train.images().iter().zip(train.labels().iter().copied());
         let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
         let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
-        contact_sheet::write_png(path, width, height, &pixels).map_err(|error| {
-            UsageError::new(format_args!("--contact-sheet {}: {error}", path.display()))
-        })?;
+        contact_sheet::write_png(path, width, height, &pixels)
+            .map_err(|error| refused(path, error))?;
         line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
         for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {
             line(format_args!("  row {}: {name}", label + 1))?;

@@ -188,7 +188,7 @@ pub enum Error {
 /// The first error of either, or [`Error::NotFinite`].
 pub fn run_epochs<E: From<Error>>(
     options: &TrainOptions,
-    loader: &Loader<'_>,
+    loader: &Loader,
     report: &mut Report<'_>,
     mut train_batch: impl FnMut(&Batch) -> std::result::Result<BatchSums, E>,
     mut evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,

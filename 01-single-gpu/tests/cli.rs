@@ -1,13 +1,21 @@
 //! The binary as a newcomer meets it: help, a small run, and everything it refuses.
 
 use std::fs;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 
+/// A mirror that nobody runs.
+const NOBODY: &str = "http://127.0.0.1:9";
+
 fn single_gpu(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_single-gpu"));
+    // No test depends on a network, or on what is in this user's cache.
+    command.env("COURSE_MIRRORS", NOBODY);
+    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
     command.args(arguments);
     command
 }
@@ -94,6 +102,11 @@ fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
         (&["--threads-per-device", "100000"], "at most 4096 threads"),
         (&["--device", "tpu"], "possible values: auto, cpu, cuda"),
         (&["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
+        (&["--data-mirrors", "ftp://a.example"], "\"ftp://a.example\" is no web address"),
+        (
+            &["--data-dir", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
+            "this is not a folder",
+        ),
         (&["--metrics", "/no/such/folder/m.jsonl"], "--metrics /no/such/folder/m.jsonl"),
         (&["--contact-sheet", "/no/such/folder/a.png"], "--contact-sheet /no/such/folder/a.png"),
         (&["--no-such-flag"], "unexpected argument '--no-such-flag'"),
@@ -105,6 +118,60 @@ fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
             }),
         ));
     }
+}
+
+/// A run of one step, on whatever data there is.
+const ONE_STEP: [&str; 5] =
+    ["--train-size=16", "--test-size=10", "--epochs=1", "--batch-size=16", "--device=cpu"];
+
+#[test]
+fn offline_a_default_run_loses_less_than_five_seconds_and_says_what_it_uses() {
+    // It takes connections and says nothing, like a network that swallows everything.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mirror = format!("http://{}", silent.local_addr().unwrap());
+    let time = |data: &str| {
+        let started = Instant::now();
+        let run = single_gpu(&ONE_STEP).args(["--data", data, "--data-mirrors", &mirror]).assert();
+        (run.success().stdout(contains("LeNet on synthetic garments")), started.elapsed())
+    };
+    let (run, with) = time("auto");
+    run.stderr(contains(
+        "note: Fashion-MNIST is not on this machine and cannot be had (cannot download \
+         t10k-labels-idx1-ubyte.gz; from http://127.0.0.1",
+    ));
+    let (run, without) = time("synthetic");
+    run.stderr("");
+    let lost = with.saturating_sub(without);
+    assert!(lost < Duration::from_secs(5), "{lost:?}");
+}
+
+#[test]
+fn who_insists_on_fashion_mnist_is_told_why_it_cannot_be_had() {
+    let run = single_gpu(&ONE_STEP).arg("--data=fashion-mnist").assert().code(1).stdout("");
+    run.stderr(
+        contains(
+            "error: Fashion-MNIST: cannot download t10k-labels-idx1-ubyte.gz; from http://127",
+        )
+        .and(predicate::function(|text: &str| text.lines().count() == 1)),
+    );
+}
+
+#[test]
+fn a_folder_may_be_called_like_a_keyword() {
+    let folder = data_folder();
+    let named = folder.path().join("fashion-mnist");
+    fs::create_dir(&named).unwrap();
+    for entry in fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+        if entry.path().is_file() {
+            fs::rename(entry.path(), named.join(entry.file_name())).unwrap();
+        }
+    }
+    let mut run = single_gpu(&["--device=cpu", "--epochs=1", "--data=./fashion-mnist"]);
+    let run = run.current_dir(folder.path()).assert().success();
+    run.stdout(contains("LeNet on fashion-mnist: 2 training"));
+    // What lies unpacked in the folder for downloads is used without a network.
+    let mut run = single_gpu(&["--device=cpu", "--epochs=1", "--data-dir"]);
+    run.arg(&named).assert().success().stdout(contains("LeNet on Fashion-MNIST: 2 training"));
 }
 
 #[test]

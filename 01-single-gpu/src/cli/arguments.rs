@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use candle_core::DType;
 use clap::{Args, ValueEnum};
 
-use super::UsageError;
-use crate::data::fashion_mnist;
-use crate::data::source::{DataSource, LoadedData};
+use super::{DataArguments, UsageError};
+use crate::data::source::LoadedData;
 use crate::device::{DeviceKind, DevicePlan, MAX_DEVICES};
 use crate::report::{metrics::Metrics, thousands};
 use crate::train::TrainOptions;
@@ -72,9 +71,8 @@ impl From<Precision> for DType {
 /// Flags that say what is trained, and how.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArguments {
-    /// auto, synthetic, or a folder with Fashion-MNIST's four files
-    #[arg(long, default_value = "auto", value_name = "SOURCE")]
-    pub data: String,
+    #[command(flatten)]
+    data: DataArguments,
 
     /// Use only the first N training images
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
@@ -175,31 +173,20 @@ impl TrainArguments {
     }
 
     fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {
-        let source = DataSource::parse(&self.data);
-        if let DataSource::Folder(folder) = &source
-            && !folder.is_dir()
-        {
-            return Err(UsageError::new(format_args!(
-                "--data {}: there is no such folder; use auto, synthetic, or a folder with \
-                 Fashion-MNIST's four files",
-                folder.display()
+        let too_few = |images: usize| {
+            UsageError::new(format_args!(
+                "{images} training images for {devices} devices: each needs at least one"
             ))
-            .into());
-        }
-        let limit = |size: Option<u64>| size.map(usize::try_from).transpose();
-        let data = match source.load((limit(self.train_size)?, limit(self.test_size)?)) {
-            Ok(data) => data,
-            Err(missing @ fashion_mnist::Error::Missing { .. }) => {
-                return Err(UsageError::new(format_args!("--data {missing}")).into());
-            }
-            Err(error) => return Err(error.into()),
         };
+        let limit = |size: Option<u64>| size.map(usize::try_from).transpose();
+        let (train_size, test_size) = (limit(self.train_size)?, limit(self.test_size)?);
+        // Refused before anything is downloaded, where that is possible.
+        if let Some(images) = train_size.filter(|&images| images < devices) {
+            return Err(too_few(images).into());
+        }
+        let data = self.data.load((train_size, test_size))?;
         if data.train.len() < devices {
-            return Err(UsageError::new(format_args!(
-                "{} training images for {devices} devices: each needs at least one",
-                data.train.len()
-            ))
-            .into());
+            return Err(too_few(data.train.len()).into());
         }
         Ok(data)
     }

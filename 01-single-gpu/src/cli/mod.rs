@@ -4,6 +4,7 @@
 //! is one line and exit code 1. Nothing is written before everything has been checked.
 
 mod arguments;
+mod data;
 mod process;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::io;
 use std::process::ExitCode;
 
 pub use arguments::{DeviceArguments, Precision, TrainArguments, TrainSetup};
+pub use data::DataArguments;
 
 /// A flag that makes no sense, alone or with the others.
 #[derive(Debug)]

@@ -9,6 +9,8 @@
 //!
 //! Each may be there plain, or compressed with `.gz` behind its name; a plain one is preferred.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use super::{Dataset, DatasetError, Split, idx};
@@ -78,16 +80,15 @@ pub fn read(folder: &Path, split: Split) -> Result<Dataset, Error> {
 fn read_file<R>(
     folder: &Path,
     file: &'static str,
-    parse: impl FnOnce(&[u8]) -> Result<R, idx::Error>,
+    parse: impl FnOnce(BufReader<File>) -> Result<R, idx::Error>,
 ) -> Result<(PathBuf, R), Error> {
     let plain = folder.join(file);
     let path = if plain.is_file() { plain } else { folder.join(format!("{file}.gz")) };
     if !path.is_file() {
         return Err(Error::Missing { folder: folder.to_owned(), file });
     }
-    let bytes =
-        std::fs::read(&path).map_err(|source| Error::Open { path: path.clone(), source })?;
-    match parse(&bytes) {
+    let opened = File::open(&path).map_err(|source| Error::Open { path: path.clone(), source })?;
+    match parse(BufReader::new(opened)) {
         Ok(parsed) => Ok((path, parsed)),
         Err(source) => Err(Error::Malformed { path, source }),
     }

@@ -5,9 +5,11 @@
 //! of labels, then one byte a label.
 //!
 //! A file is an outsider. Nothing it says is believed before it is checked, and memory is taken only for
-//! bytes that are really there: a header that promises four billion images costs nothing.
+//! bytes that are really there: a header that promises four billion images costs nothing. Nor does a file
+//! that goes on for ever, or a small one that unpacks to a huge one: one byte more than was announced is
+//! read, and no other.
 
-use std::io::Read;
+use std::io::{BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
@@ -58,6 +60,9 @@ pub enum Error {
     /// The file is longer than its header says.
     #[error("goes on after the {0} bytes that its header announces")]
     Trailing(usize),
+    /// Something follows the compressed data.
+    #[error("goes on after its compressed data")]
+    TrailingCompressed,
     /// A label is not one of the classes.
     #[error("label {position} is {label}; labels are 0 to {}", CLASSES - 1)]
     Label {
@@ -73,10 +78,10 @@ pub enum Error {
 /// # Errors
 ///
 /// Whatever is wrong with the file: see [`Error`].
-pub fn read_images(bytes: &[u8]) -> Result<Vec<[u8; PIXELS]>, Error> {
-    with_plain(bytes, |mut plain| {
-        let count = read_header(&mut plain, "images", IMAGES_MAGIC)?;
-        let (rows, cols) = (read_u32(&mut plain)?, read_u32(&mut plain)?);
+pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
+    with_plain(file, |plain| {
+        let count = read_header(plain, "images", IMAGES_MAGIC)?;
+        let (rows, cols) = (read_u32(plain)?, read_u32(plain)?);
         if (rows as usize, cols as usize) != (SIDE, SIDE) {
             return Err(Error::ImageSize { rows, cols });
         }
@@ -90,9 +95,9 @@ pub fn read_images(bytes: &[u8]) -> Result<Vec<[u8; PIXELS]>, Error> {
 /// # Errors
 ///
 /// Whatever is wrong with the file: see [`Error`].
-pub fn read_labels(bytes: &[u8]) -> Result<Vec<u8>, Error> {
-    with_plain(bytes, |mut plain| {
-        let count = read_header(&mut plain, "labels", LABELS_MAGIC)?;
+pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
+    with_plain(file, |plain| {
+        let count = read_header(plain, "labels", LABELS_MAGIC)?;
         let labels = read_body(plain, count as usize)?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             Some(position) => Err(Error::Label { position, label: labels[position] }),
@@ -103,13 +108,18 @@ pub fn read_labels(bytes: &[u8]) -> Result<Vec<u8>, Error> {
 
 /// Hands `parse` the uncompressed bytes, whichever way the file is stored.
 fn with_plain<R>(
-    bytes: &[u8],
+    mut file: impl BufRead,
     parse: impl FnOnce(&mut dyn Read) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    if bytes.starts_with(&GZIP_MAGIC) {
-        parse(&mut GzDecoder::new(bytes))
+    if !file.fill_buf()?.starts_with(&GZIP_MAGIC) {
+        return parse(&mut file);
+    }
+    let mut decoder = GzDecoder::new(file);
+    let parsed = parse(&mut decoder)?;
+    if decoder.into_inner().fill_buf()?.is_empty() {
+        Ok(parsed)
     } else {
-        parse(&mut &*bytes)
+        Err(Error::TrailingCompressed)
     }
 }
 

@@ -1,20 +1,28 @@
-//! Images and labels: from a folder, or drawn.
+//! Images and labels: downloaded, from a folder, or drawn.
 //!
 //! | module | what it does |
 //! | --- | --- |
 //! | [`idx`] | reads the file format of MNIST and its successors, and trusts none of it |
 //! | [`fashion_mnist`] | the four files of a folder as two data sets |
+//! | [`mirrors`] | what Fashion-MNIST's files are, and who has them |
+//! | [`download`] | one file from one mirror, verified |
+//! | [`cache`] | the folder that downloads are kept in |
 //! | [`synthetic`] | draws garments, for machines without the real images |
 //! | [`source`] | which of these `--data` means |
 //! | [`loader`] | shuffles an epoch and cuts it into batches |
 //! | [`contact_sheet`] | writes images to a PNG, to be looked at |
 
+pub mod cache;
 pub mod contact_sheet;
+pub mod download;
 pub mod fashion_mnist;
 pub mod idx;
 pub mod loader;
+pub mod mirrors;
 pub mod source;
 pub mod synthetic;
+
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -74,11 +82,11 @@ pub enum DatasetError {
     },
 }
 
-/// Images and their labels, in CPU memory, one byte a pixel.
+/// Images and their labels, in CPU memory, one byte a pixel. A clone shares them.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    images: Vec<[u8; PIXELS]>,
-    labels: Vec<u8>,
+    images: Arc<Vec<[u8; PIXELS]>>,
+    labels: Arc<Vec<u8>>,
 }
 
 impl Dataset {
@@ -101,7 +109,7 @@ impl Dataset {
         if let Some(position) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             return Err(DatasetError::Label { position, label: labels[position] });
         }
-        Ok(Self { images, labels })
+        Ok(Self { images: Arc::new(images), labels: Arc::new(labels) })
     }
 
     /// How many images there are.
@@ -122,8 +130,10 @@ impl Dataset {
 
     /// Keeps the first `count` images, or all if there are fewer.
     pub fn truncate(&mut self, count: usize) {
-        self.images.truncate(count.max(1));
-        self.labels.truncate(count.max(1));
+        if count < self.len() {
+            Arc::make_mut(&mut self.images).truncate(count.max(1));
+            Arc::make_mut(&mut self.labels).truncate(count.max(1));
+        }
     }
 
     /// The batch of the samples with these indices, in CPU memory, pixels scaled to 0..=1.

@@ -1,11 +1,12 @@
 //! Where the images come from: what `--data` means.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::{Dataset, Split, fashion_mnist, synthetic};
+use super::download::TimeLimits;
+use super::mirrors::{FASHION_MNIST, Mirrors};
+use super::{Dataset, Split, cache, fashion_mnist, synthetic};
 
 /// The seed of the synthetic garments. It is not the run's seed: like any data set, they stay the same
 /// whatever is trained on them.
@@ -14,20 +15,50 @@ const GARMENTS_SEED: u64 = 1;
 /// Images in each part of Fashion-MNIST, and so in the synthetic stand-in.
 const FULL_SIZE: (usize, usize) = (60_000, 10_000);
 
+/// What result lines call the real images, and the drawn ones.
+const NAMES: (&str, &str) = ("Fashion-MNIST", "synthetic garments");
+
 /// Which data set a run asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataSource {
+    /// Fashion-MNIST where it is on this machine or can be downloaded, else synthetic garments.
+    Auto,
+    /// Fashion-MNIST, and nothing else.
+    FashionMnist,
     /// Garments drawn by this program.
     Synthetic,
     /// A folder in Fashion-MNIST's format.
     Folder(PathBuf),
 }
 
+/// Where Fashion-MNIST is kept, and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Supply {
+    /// The folder it is kept in; `None` where the platform names none.
+    pub folder: Option<PathBuf>,
+    /// Who has it.
+    pub mirrors: Mirrors,
+}
+
+/// Why there is no data.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A folder's files are missing or malformed.
+    #[error(transparent)]
+    Files(#[from] fashion_mnist::Error),
+    /// Fashion-MNIST is neither here nor to be had.
+    #[error("Fashion-MNIST: {0}")]
+    Supply(#[from] cache::Error),
+}
+
 impl DataSource {
-    /// Reads a `--data` argument: `auto`, `synthetic`, or the name of a folder.
+    /// Reads a `--data` argument: `auto`, `fashion-mnist`, `synthetic`, or the name of a folder. A folder
+    /// that is called like one of these can be named `./synthetic`.
     pub fn parse(argument: &str) -> Self {
         match argument {
-            "auto" | "synthetic" => Self::Synthetic,
+            "auto" => Self::Auto,
+            "fashion-mnist" => Self::FashionMnist,
+            "synthetic" => Self::Synthetic,
             folder => Self::Folder(PathBuf::from(folder)),
         }
     }
@@ -36,34 +67,61 @@ impl DataSource {
     ///
     /// # Errors
     ///
-    /// When a folder's files are missing or malformed.
+    /// When files are missing or malformed, or Fashion-MNIST is insisted on and cannot be had.
     pub fn load(
         &self,
+        supply: &Supply,
         limits: (Option<usize>, Option<usize>),
-    ) -> Result<LoadedData, fashion_mnist::Error> {
-        let part = |split, limit: Option<usize>, full| match self {
-            Self::Synthetic => Ok(draw(split, limit.unwrap_or(full))),
-            Self::Folder(folder) => {
-                let mut dataset = fashion_mnist::read(folder, split)?;
-                dataset.truncate(limit.unwrap_or(usize::MAX));
-                Ok(dataset)
+    ) -> Result<LoadedData, Error> {
+        match self {
+            Self::Auto => match fetched(supply, TimeLimits::NICE_TO_HAVE) {
+                Ok(folder) => Ok(read(folder, NAMES.0.to_owned(), limits)?),
+                Err(error @ cache::Error::OtherFile { .. }) => Err(error.into()),
+                Err(error) => {
+                    let note = format!(
+                        "{} is not on this machine and cannot be had ({error}): using {}",
+                        NAMES.0, NAMES.1
+                    );
+                    Ok(LoadedData { note: Some(note), ..garments(limits) })
+                }
+            },
+            Self::FashionMnist => {
+                let folder = fetched(supply, TimeLimits::NEEDED)?;
+                Ok(read(folder, NAMES.0.to_owned(), limits)?)
             }
-        };
-        Ok(LoadedData {
-            name: self.to_string(),
-            train: part(Split::Train, limits.0, FULL_SIZE.0)?,
-            test: part(Split::Test, limits.1, FULL_SIZE.1)?,
-        })
+            Self::Synthetic => Ok(garments(limits)),
+            Self::Folder(folder) => Ok(read(folder, folder_name(folder), limits)?),
+        }
     }
 }
 
-impl fmt::Display for DataSource {
-    /// The name that result lines give the data: `synthetic garments`, or the folder's own name.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Synthetic => f.write_str("synthetic garments"),
-            Self::Folder(folder) => f.write_str(&folder_name(folder)),
-        }
+/// The folder with Fashion-MNIST in it.
+fn fetched(supply: &Supply, limits: TimeLimits) -> Result<&Path, cache::Error> {
+    let folder = supply.folder.as_deref().ok_or(cache::Error::NoFolder)?;
+    cache::obtain(folder, &FASHION_MNIST, &supply.mirrors, limits)?;
+    Ok(folder)
+}
+
+fn read(
+    folder: &Path,
+    name: String,
+    limits: (Option<usize>, Option<usize>),
+) -> Result<LoadedData, fashion_mnist::Error> {
+    let part = |split, limit: Option<usize>| {
+        let mut dataset = fashion_mnist::read(folder, split)?;
+        dataset.truncate(limit.unwrap_or(usize::MAX));
+        Ok(dataset)
+    };
+    let (train, test) = (part(Split::Train, limits.0)?, part(Split::Test, limits.1)?);
+    Ok(LoadedData { name, note: None, train, test })
+}
+
+fn garments(limits: (Option<usize>, Option<usize>)) -> LoadedData {
+    LoadedData {
+        name: NAMES.1.to_owned(),
+        note: None,
+        train: draw(Split::Train, limits.0.unwrap_or(FULL_SIZE.0)),
+        test: draw(Split::Test, limits.1.unwrap_or(FULL_SIZE.1)),
     }
 }
 
@@ -77,6 +135,8 @@ fn folder_name(folder: &Path) -> String {
 pub struct LoadedData {
     /// What result lines call it.
     pub name: String,
+    /// What the user should know about where it comes from.
+    pub note: Option<String>,
     /// What is trained on.
     pub train: Dataset,
     /// What accuracy is measured on.
