@@ -5,6 +5,7 @@ use std::fs;
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
+use single_gpu::device::{DeviceKind, DevicePlan};
 
 fn single_gpu(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_single-gpu"));
@@ -108,11 +109,13 @@ fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
 }
 
 #[test]
-fn cuda_is_refused_by_a_build_without_it() {
-    if !cfg!(feature = "cuda") {
-        let refusal = single_gpu(&["--device", "cuda"]).assert().code(2);
-        refusal.stderr(contains("build it with --features cuda, or use --device cpu"));
-    }
+fn cuda_is_refused_where_there_is_none() {
+    let complaint = match DevicePlan::new(DeviceKind::Cuda, 1, None) {
+        Ok(_) => return eprintln!("SKIPPED: there is a GPU here"),
+        Err(_) if cfg!(feature = "cuda") => "no CUDA GPU was found",
+        Err(_) => "build it with --features cuda, or use --device cpu",
+    };
+    single_gpu(&["--device", "cuda"]).assert().code(2).stderr(contains(complaint));
 }
 
 /// A folder with two training and two test images.
