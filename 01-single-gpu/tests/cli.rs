@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
+use single_gpu::device::{DeviceKind, DevicePlan};
 
 /// A mirror that nobody runs.
 const NOBODY: &str = "http://127.0.0.1:9";
@@ -175,11 +176,13 @@ fn a_folder_may_be_called_like_a_keyword() {
 }
 
 #[test]
-fn cuda_is_refused_by_a_build_without_it() {
-    if !cfg!(feature = "cuda") {
-        let refusal = single_gpu(&["--device", "cuda"]).assert().code(2);
-        refusal.stderr(contains("build it with --features cuda, or use --device cpu"));
-    }
+fn cuda_is_refused_where_there_is_none() {
+    let complaint = match DevicePlan::new(DeviceKind::Cuda, 1, None) {
+        Ok(_) => return eprintln!("SKIPPED: there is a GPU here"),
+        Err(_) if cfg!(feature = "cuda") => "no CUDA GPU was found",
+        Err(_) => "build it with --features cuda, or use --device cpu",
+    };
+    single_gpu(&["--device", "cuda"]).assert().code(2).stderr(contains(complaint));
 }
 
 /// A folder with two training and two test images.

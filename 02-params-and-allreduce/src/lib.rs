@@ -9,6 +9,7 @@
 //! | [`communicator`] | rank, world size, send, receive, and how a failure is told |
 //! | [`all_reduce`] | everyone contributes a tensor, everyone gets the sum |
 //! | [`thread`] | devices as threads of one process: one thread drives one device |
+//! | `nccl` (a feature) | NVIDIA's own all-reduce, between GPUs |
 //!
 //! Collectives are written once, over point-to-point messages, and run wherever those do.
 //!
@@ -16,6 +17,8 @@
 
 pub mod all_reduce;
 pub mod communicator;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 pub mod params;
 pub mod thread;
 

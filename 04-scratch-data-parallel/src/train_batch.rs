@@ -42,7 +42,7 @@ pub(crate) fn shard(
     device: &Device,
 ) -> Result<Batch, Error> {
     let (images, labels) = split_batch(&batch.images, &batch.labels, shards)?.swap_remove(index);
-    Ok(Batch { images: images.to_device(device)?, labels: labels.to_device(device)? })
+    Ok(Batch { images, labels }.to_device(device)?)
 }
 
 /// Loss and gradients of a shard, which may be empty: then all are zero, and the rank still takes part.

@@ -186,6 +186,15 @@ impl Batch {
     ///
     /// When the copy fails.
     pub fn to_device(&self, device: &Device) -> Result<Self> {
-        Ok(Self { images: self.images.to_device(device)?, labels: self.labels.to_device(device)? })
+        let moved = |tensor: &Tensor| {
+            // A shard is a view of its batch, and a view that moves takes the whole batch along. (An
+            // empty one may: GPUs have no memory of size 0 for a copy of it.)
+            if device.is_cpu() || tensor.elem_count() == 0 {
+                tensor.to_device(device)
+            } else {
+                tensor.force_contiguous()?.to_device(device)
+            }
+        };
+        Ok(Self { images: moved(&self.images)?, labels: moved(&self.labels)? })
     }
 }

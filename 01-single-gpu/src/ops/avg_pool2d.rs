@@ -165,6 +165,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
+    use crate::ops::agreement::{assert_agree, noise};
 
     #[test]
     fn what_no_window_covers_gets_exactly_no_gradient() {
@@ -182,6 +183,15 @@ mod tests {
                 let expected = if row == 8 || col == 8 { 0.0 } else { 0.25 };
                 assert_eq!(value, expected, "gradient at row {row}, column {col}");
             }
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_asked_for_the_same() {
+        for (height, width, kernel) in [(9, 9, 2), (7, 5, 3), (4, 6, 2)] {
+            let x = noise("x", &[2, 3, height, width]);
+            let windows = Windows::new(height, width, kernel, kernel).unwrap();
+            assert_agree(&[&x], || avg_pool2d(&x, kernel, kernel), || windows.composed(&x));
         }
     }
 

@@ -17,6 +17,8 @@ use super::element::{Element, cpu_elements, elements, for_dtype};
 /// # Errors
 ///
 /// When the shapes do not fit, the labels are not u32, or a label is not below the number of classes.
+/// (On a GPU labels are not looked at: whoever made them has checked them, as
+/// [`Dataset`](crate::data::Dataset) does.)
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (batch, _) = logits.dims2()?;
     if labels.dims() != [batch] || labels.dtype() != DType::U32 {
@@ -110,4 +112,20 @@ fn backward<T: Element>(logits: &[T], labels: &[u32], classes: usize, upstream: 
         }
     }
     dlogits
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::ops::agreement::{assert_agree, noise};
+
+    #[test]
+    fn a_gpu_is_asked_for_the_same() {
+        let logits = noise("logits", &[5, 7]);
+        let labels = Tensor::new(&[6u32, 0, 3, 3, 1], &Device::Cpu).unwrap();
+        let composed = || composed(&logits, &labels);
+        assert_agree(&[&logits], || cross_entropy(&logits, &labels), composed);
+    }
 }

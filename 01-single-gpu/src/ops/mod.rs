@@ -17,6 +17,8 @@
 //! and values only, never on how many threads there are. On CUDA the operations are composed of candle's
 //! own, arranged so that the gradients come out right.
 
+#[cfg(test)]
+mod agreement;
 mod element;
 mod gemm;
 

@@ -18,12 +18,12 @@ const BLOCK: usize = 16 * 1024;
 ///
 /// When `x` is neither f32 nor f64.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
-    if x.device().is_cpu() {
-        x.contiguous()?.apply_op1(Relu)
-    } else {
-        // Selecting gives derivative 0 at 0, where candle's own relu has 1.
-        x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
-    }
+    if x.device().is_cpu() { x.contiguous()?.apply_op1(Relu) } else { composed(x) }
+}
+
+/// Selecting gives derivative 0 at 0, where candle's own relu has 1.
+fn composed(x: &Tensor) -> Result<Tensor> {
+    x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
 }
 
 struct Relu;
@@ -76,4 +76,18 @@ fn backward<T: Element>(y: &[T], grad: &[T]) -> Vec<T> {
         }
     });
     dx
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::agreement::{assert_agree, noise};
+
+    #[test]
+    fn a_gpu_is_asked_for_the_same() {
+        let x = noise("x", &[3, 7]);
+        // Zeros among them, where the derivative is a choice.
+        x.set(&(x.as_detached_tensor() * 2.0).unwrap().round().unwrap()).unwrap();
+        assert_agree(&[&x], || relu(&x), || composed(&x));
+    }
 }

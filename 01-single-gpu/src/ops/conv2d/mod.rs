@@ -21,7 +21,7 @@ mod geometry;
 mod im2col;
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
 
 use super::element::{cpu_elements, elements, for_dtype};
 use geometry::Geometry;
@@ -34,7 +34,8 @@ use geometry::Geometry;
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, or on a dtype other than f32 and f64.
+/// When the shapes do not fit, or on a dtype other than f32 and f64; on a GPU also when the last patches
+/// leave a number of rows over that is not the number of columns.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -47,9 +48,26 @@ pub fn conv2d(
         let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
         x.apply_op3(&weight, &bias, Conv2d(geometry))
     } else {
-        let bias = bias.reshape((1, geometry.out_channels, 1, 1))?;
-        x.conv2d(weight, padding, stride, 1, 1)?.broadcast_add(&bias)
+        composed(x, weight, bias, stride, padding)
     }
+}
+
+fn composed(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    stride: usize,
+    padding: usize,
+) -> Result<Tensor> {
+    // candle's backward works out from the rows alone how much of the input no patch reached.
+    let beyond = |axis| Ok::<_, candle_core::Error>(x.dim(axis)? + 2 * padding - weight.dim(axis)?);
+    if beyond(2)? % stride != beyond(3)? % stride {
+        bail!(
+            "conv2d: on this device as many rows as columns must be left over at stride {stride}"
+        );
+    }
+    let bias = bias.reshape((1, bias.dim(0)?, 1, 1))?;
+    x.conv2d(weight, padding, stride, 1, 1)?.broadcast_add(&bias)
 }
 
 struct Conv2d(Geometry);
@@ -110,5 +128,32 @@ impl CustomOp3 for Conv2d {
             let dbias = Tensor::from_vec(gradients.bias, bias.shape(), device)?;
             Ok((dx, Some(dweight), Some(dbias)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::agreement::{assert_agree, noise};
+
+    #[test]
+    fn a_gpu_is_asked_for_the_same() {
+        for (stride, padding) in [(1, 0), (1, 1), (2, 1), (3, 0)] {
+            let (x, bias) = (noise("x", &[3, 2, 9, 9]), noise("bias", &[4]));
+            let weight = noise("weight", &[4, 2, 3, 3]);
+            assert_agree(
+                &[&x, &weight, &bias],
+                || conv2d(&x, &weight, &bias, stride, padding),
+                || composed(&x, &weight, &bias, stride, padding),
+            );
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
+        let (x, weight) = (noise("x", &[1, 1, 8, 9]), noise("weight", &[1, 1, 3, 3]));
+        let bias = noise("bias", &[1]);
+        assert!(composed(&x, &weight, &bias, 2, 1).is_err());
+        assert!(composed(&x, &weight, &bias, 1, 1).is_ok());
     }
 }

@@ -1,0 +1,33 @@
+//! For tests: an operation of ours and the same composed of candle's, which is what GPUs are given.
+//!
+//! Both run on the CPU here, so that what a GPU is asked to do is known to be right wherever the tests
+//! run; that the GPU does it right is left to a machine that has one.
+
+use approx::assert_abs_diff_eq;
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use crate::difference::relative_difference;
+use crate::init;
+
+/// A variable of noise in f64.
+pub(super) fn noise(name: &str, shape: &[usize]) -> Var {
+    init::normal(name, shape, 1.0, 7, DType::F64, &Device::Cpu).unwrap().value
+}
+
+/// Makes sure that two functions of the same variables have the same value and the same gradients.
+pub(super) fn assert_agree(
+    inputs: &[&Var],
+    ours: impl Fn() -> Result<Tensor>,
+    composed: impl Fn() -> Result<Tensor>,
+) {
+    let (ours, composed) = (ours().unwrap(), composed().unwrap());
+    assert_abs_diff_eq!(relative_difference(&composed, &ours).unwrap(), 0.0, epsilon = 1e-12);
+    let upstream = noise("upstream", ours.dims());
+    let gradients =
+        |output: &Tensor| (output * upstream.as_detached_tensor())?.sum_all()?.backward();
+    let (ours, composed) = (gradients(&ours).unwrap(), gradients(&composed).unwrap());
+    for input in inputs {
+        let (ours, composed) = (ours.get(input).unwrap(), composed.get(input).unwrap());
+        assert_abs_diff_eq!(relative_difference(composed, ours).unwrap(), 0.0, epsilon = 1e-12);
+    }
+}

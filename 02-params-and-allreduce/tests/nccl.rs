@@ -1,0 +1,105 @@
+//! NCCL against a plain sum. What there are too few GPUs for is skipped, and says so.
+
+#![cfg(feature = "nccl")]
+
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::nccl::with_nccl;
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A plan of GPUs, one for each rank; else why there is none.
+fn gpus(ranks: usize) -> Result<DevicePlan, String> {
+    let plan = DevicePlan::new(DeviceKind::Cuda, ranks, None).map_err(|error| error.to_string())?;
+    match plan.note() {
+        Some(_) => Err(format!("fewer than {ranks} GPUs")),
+        None => Ok(plan),
+    }
+}
+
+/// Whole numbers that bf16 holds exactly, so that every order of adding gives the same sum.
+fn contribution(rank: usize, len: usize) -> Vec<f64> {
+    (0..len).map(|i| ((rank + 1) * (i + 2) % 17) as f64).collect()
+}
+
+#[test]
+fn every_rank_gets_the_sum() {
+    for ranks in 2..=8 {
+        let plan = match gpus(ranks) {
+            Ok(plan) => plan,
+            Err(why) => {
+                eprintln!("SKIPPED: NCCL between {ranks} GPUs: {why}");
+                return;
+            }
+        };
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            for len in [0, 1, 5, 100_003] {
+                let sums = run_ranks(&plan, TIMEOUT, |rank| {
+                    with_nccl(rank, TIMEOUT, |nccl| {
+                        // A view of something larger: only what it shows may be added.
+                        let mine = [contribution(nccl.rank(), len), vec![99.0; 3]].concat();
+                        let mine = Tensor::new(mine.as_slice(), &Device::Cpu)?.to_dtype(dtype)?;
+                        let mine = mine.to_device(nccl.device())?.narrow(0, 0, len)?;
+                        let sum = nccl.all_reduce(&mine)?;
+                        assert_eq!(sum.dtype(), dtype);
+                        // And once more, on the result of the first.
+                        let twice = nccl.all_reduce(&sum)?;
+                        let numbers = |tensor: &Tensor| {
+                            tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.to_vec1::<f64>()
+                        };
+                        Ok::<_, Error>((numbers(&sum)?, numbers(&twice)?))
+                    })
+                })
+                .unwrap();
+                let expected: Vec<f64> = (0..len)
+                    .map(|i| (0..ranks).map(|rank| contribution(rank, len)[i]).sum())
+                    .collect();
+                for (rank, (sum, twice)) in sums.iter().enumerate() {
+                    assert_eq!(sum, &expected, "rank {rank} of {ranks}, {dtype:?}, {len} numbers");
+                    for (twice, sum) in twice.iter().zip(sum) {
+                        // Partial sums beyond 256 are rounded to eight bits in bf16, at every addition.
+                        assert!((twice - sum * ranks as f64).abs() <= twice / 64.0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn two_ranks_on_one_gpu_are_refused() {
+    let plan = match DevicePlan::new(DeviceKind::Cuda, 2, None) {
+        Ok(plan) if plan.note().is_some() => plan,
+        Ok(_) => return eprintln!("SKIPPED: two ranks on one GPU: every rank has its own here"),
+        Err(error) => return eprintln!("SKIPPED: two ranks on one GPU: {error}"),
+    };
+    let failure =
+        run_ranks(&plan, TIMEOUT, |rank| with_nccl(rank, TIMEOUT, |_| Ok::<_, Error>(())));
+    let message = failure.unwrap_err().to_string();
+    assert!(message.contains("ranks 0 and 1 share cuda:0"), "{message}");
+}
+
+#[test]
+fn a_rank_that_stalls_ends_the_wait_of_the_others() {
+    let plan = match gpus(2) {
+        Ok(plan) => plan,
+        Err(why) => return eprintln!("SKIPPED: a rank that stalls between 2 GPUs: {why}"),
+    };
+    let limit = Duration::from_secs(2);
+    let failure = run_ranks(&plan, TIMEOUT, |rank| {
+        with_nccl(rank, limit, |nccl| {
+            if nccl.rank() == 1 {
+                std::thread::sleep(2 * limit);
+                return Ok(());
+            }
+            let ones = Tensor::ones(4, DType::F32, nccl.device())?;
+            nccl.all_reduce(&ones).map(|_| ())
+        })
+    });
+    let message = failure.unwrap_err().to_string();
+    assert!(message.contains("rank 0 waited"), "{message}");
+}

@@ -1,0 +1,97 @@
+//! GPUs against the CPU. Without a GPU everything here is skipped, and says so.
+//!
+//! With fewer GPUs than ranks, ranks share one: then each has a stream of its own on it.
+
+#![cfg(feature = "cuda")]
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::time::Duration;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::get_params;
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::difference::largest_difference;
+use single_gpu::lenet::Lenet;
+use single_gpu::train::{BatchSums, train_batch};
+
+const STEPS: usize = 5;
+const SAMPLES: u64 = 37;
+const RATE: f64 = 0.2;
+const WAIT: Duration = Duration::from_secs(60);
+
+fn gpus(ranks: usize) -> Option<DevicePlan> {
+    match DevicePlan::new(DeviceKind::Cuda, ranks, None) {
+        Ok(plan) => Some(plan),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+fn garments(dtype: DType) -> Batch {
+    let images = (0..SAMPLES).map(|index| synthetic::draw(1, Split::Train, index)).collect();
+    let data = Dataset::new(images, (0..SAMPLES).map(synthetic::label).collect()).unwrap();
+    let indices: Vec<u32> = (0..).take(data.len()).collect();
+    data.batch(&indices, dtype).unwrap()
+}
+
+/// What some steps on a device leave behind, in CPU memory.
+fn train(
+    initial: &Lenet,
+    batch: &Batch,
+    device: &Device,
+) -> Result<(BatchSums, Vec<(String, Tensor)>), Error> {
+    let model = Lenet::with_parameters(get_params(initial.parameters(), device)?)?;
+    let batch = batch.to_device(device)?;
+    let mut sums = BatchSums::default();
+    for _ in 0..STEPS {
+        sums = train_batch(&model, &batch, RATE)?.sums;
+    }
+    Ok((sums, model.parameters().snapshot()?))
+}
+
+#[test]
+fn lenet_has_the_numbers_of_the_cpu() {
+    for ranks in 1..=3 {
+        let Some(plan) = gpus(ranks) else { return };
+        let batch = garments(DType::F64);
+        let initial = Lenet::new(1, DType::F64, &Device::Cpu).unwrap();
+        let (expected, weights) = train(&initial, &batch, &Device::Cpu).unwrap();
+        let found = run_ranks(&plan, WAIT, |rank| train(&initial, &batch, rank.device())).unwrap();
+        for (rank, (sums, ours)) in found.iter().enumerate() {
+            let loss = (sums.loss - expected.loss).abs() / expected.loss;
+            assert!(loss <= 1e-10, "rank {rank} of {ranks}: the loss differs by {loss:.1e}");
+            assert_eq!((sums.correct, sums.samples), (expected.correct, expected.samples));
+            let error = largest_difference(ours, &weights).unwrap();
+            assert!(error <= 1e-10, "rank {rank} of {ranks}: the weights differ by {error:.1e}");
+        }
+    }
+}
+
+#[test]
+fn a_message_is_the_value_at_the_time_it_was_sent() {
+    let Some(plan) = gpus(2) else { return };
+    let received = run_ranks(&plan, WAIT, |rank| {
+        let (shape, dtype) = (Shape::from((2, 2)), DType::F32);
+        if rank.rank() == 0 {
+            // Two columns of four: a message is what a view shows, and no more.
+            let wide = Tensor::arange(0f32, 8.0, rank.device())?.reshape((2, 4))?;
+            let value = candle_core::Var::from_tensor(&wide.narrow(1, 1, 2)?)?;
+            rank.send(1, &value)?;
+            value.set(&value.zeros_like()?)?;
+            rank.send(1, &wide.narrow(1, 2, 2)?)?;
+            return Ok(vec![]);
+        }
+        let first = rank.recv(0, &shape, dtype)?;
+        let second = rank.recv(0, &shape, dtype)?;
+        assert!(first.device().same_device(rank.device()));
+        let both = Tensor::cat(&[first, second], 0)?.to_device(&Device::Cpu)?;
+        Ok::<_, Error>(both.to_vec2::<f32>()?)
+    });
+    let expected = [[1.0, 2.0], [5.0, 6.0], [2.0, 3.0], [6.0, 7.0]];
+    assert_eq!(received.unwrap()[1], expected);
+}
