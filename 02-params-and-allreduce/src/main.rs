@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use params_and_allreduce::{allreduce, get_params};
+use params_and_allreduce::{Algorithm, allreduce, get_params};
 use single_gpu::cli::{self, DeviceArguments};
 use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
@@ -84,7 +84,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let ones = Tensor::ones((1, 2), DType::F32, rank.device())?;
         let before = (ones * (rank.rank() + 1) as f64)?;
-        let after = allreduce(rank, &before)?;
+        let after = allreduce(rank, &before, Algorithm::Naive)?;
         Ok::<_, Error>((numbers(&before)?, numbers(&after)?))
     })?;
     for (title, pick) in [("before", 0), ("after", 1)] {
