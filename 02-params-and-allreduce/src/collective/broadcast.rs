@@ -43,7 +43,7 @@ pub fn broadcast(
         if place % (2 * distance) == distance {
             let parent = number(place - distance);
             tensor = communicator.recv(parent, tensor.shape(), tensor.dtype())?;
-        } else if place % (2 * distance) == 0 && place + distance < world_size {
+        } else if place.is_multiple_of(2 * distance) && place + distance < world_size {
             communicator.send(number(place + distance), &tensor)?;
         }
     }
