@@ -55,6 +55,12 @@ pub enum Error {
         /// How many ranks there are.
         world_size: usize,
     },
+    /// A production engine's all-reduce was asked for where there is none.
+    #[error(
+        "there is no NCCL here: it needs a GPU of its own for every device and a program built with \
+         --features nccl; naive, tree and ring run everywhere"
+    )]
+    NoNativeAllReduce,
 }
 
 /// One rank's end of the connections to all other ranks.
@@ -78,13 +84,36 @@ pub trait Communicator {
     /// When `to` is no other rank of this world, or has stopped.
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error>;
 
-    /// Waits for the next tensor from another rank. It has memory of its own, on this rank's device.
+    /// [`send`](Self::send)s a tensor that nobody will write to any more.
     ///
-    /// The receiver says what it expects, as a transport between machines needs to know beforehand.
+    /// Within one process both ranks may then hold the same memory, and the copy is saved.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.send(to, tensor)
+    }
+
+    /// Waits for the next tensor from another rank; it arrives on this rank's device.
+    ///
+    /// The receiver says what it expects, as a transport between machines needs to know beforehand. What
+    /// was sent has memory of its own. What was [`share`](Self::share)d may not: copy it before writing.
     ///
     /// # Errors
     ///
     /// When `from` is no other rank of this world, when it or a rank that it waits for has stopped or
     /// stalls, or when something else arrives than was expected.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
+
+    /// The sum of all ranks' tensors, made by the engine below: NCCL where this communicator runs on it.
+    ///
+    /// It keeps what [`allreduce`](crate::allreduce) promises.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoNativeAllReduce`] where there is none, and those of [`allreduce`](crate::allreduce).
+    fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
+        Err(Error::NoNativeAllReduce)
+    }
 }

@@ -7,7 +7,8 @@
 //! | --- | --- |
 //! | [`params`] | a replica is a *copy*: `get_params` |
 //! | [`communicator`] | rank, world size, send, receive, and how a failure is told |
-//! | [`all_reduce`] | everyone contributes a tensor, everyone gets the sum |
+//! | [`all_reduce`] | everyone contributes a tensor, everyone gets the sum: naive, tree, ring |
+//! | [`collective`] | broadcast, reduce-scatter, all-gather, barrier |
 //! | [`thread`] | devices as threads of one process: one thread drives one device |
 //! | `nccl` (a feature) | NVIDIA's own all-reduce, between GPUs |
 //!
@@ -16,11 +17,12 @@
 //! Left out here: which numbers are added up, and when. That is stage 4.
 
 pub mod all_reduce;
+pub mod collective;
 pub mod communicator;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 pub mod params;
 pub mod thread;
 
-pub use all_reduce::allreduce;
+pub use all_reduce::{Algorithm, allreduce};
 pub use params::get_params;

@@ -1,12 +1,15 @@
-//! Shows parameters on a device, and tensors before and after an all-reduce.
+//! Shows parameters on a device, tensors before and after an all-reduce, and what an all-reduce costs.
+
+mod bandwidth;
 
 use std::process::ExitCode;
 
+use bandwidth::Table;
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use params_and_allreduce::{allreduce, get_params};
+use params_and_allreduce::{Algorithm, allreduce, get_params};
 use single_gpu::cli::{self, DeviceArguments};
 use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
@@ -14,7 +17,7 @@ use single_gpu::lenet::Lenet;
 use single_gpu::report::line;
 use single_gpu::train::local_gradients;
 
-/// Copy LeNet's parameters to a device, and add tensors up across devices.
+/// Copy LeNet's parameters to a device, add tensors up across devices, and measure what that costs.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -42,7 +45,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         line(format_args!("note: {note}"))?;
     }
     show_parameters(&plan, arguments.seed)?;
-    show_allreduce(&plan)
+    show_allreduce(&plan)?;
+    show_bandwidth(&arguments)
 }
 
 /// A copy of LeNet's parameters on the last device: what it holds, and when there is a gradient.
@@ -85,7 +89,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let ones = Tensor::ones((1, 2), DType::F32, rank.device())?;
         let before = (ones * (rank.rank() + 1) as f64)?;
-        let after = allreduce(rank, &before)?;
+        let after = allreduce(rank, &before, Algorithm::Naive)?;
         Ok::<_, Error>((numbers(&before)?, numbers(&after)?))
     })?;
     for (title, pick) in [("before", 0), ("after", 1)] {
@@ -93,6 +97,24 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
         for (slot, (before, after)) in plan.slots().iter().zip(&shown) {
             line(format_args!("  {slot}: {}", if pick == 0 { before } else { after }))?;
         }
+    }
+    Ok(())
+}
+
+/// GB/s of each algorithm on 2 and 4 devices, and on as many as were asked for.
+fn show_bandwidth(arguments: &Arguments) -> anyhow::Result<()> {
+    /// With more, one table would take minutes.
+    const MOST: usize = 16;
+    let mut counts = vec![2, 4, arguments.devices.clamp(2, MOST)];
+    counts.sort_unstable();
+    counts.dedup();
+    line(format_args!("\n{}", bandwidth::CAPTION))?;
+    if arguments.device.plan(2)?.threads_per_device().is_some() {
+        line("  the devices are slices of this CPU: these are not the times of GPUs")?;
+    }
+    for devices in counts {
+        let plan = arguments.device.plan(devices)?;
+        line(format_args!("\n{}", Table::measure(&plan)?))?;
     }
     Ok(())
 }

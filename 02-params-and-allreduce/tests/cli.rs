@@ -20,6 +20,23 @@ fn it_shows_parameters_and_an_all_reduce() {
 }
 
 #[test]
+fn it_ends_in_a_table_of_bandwidths() {
+    let output = params_and_allreduce(&["--devices=3"]).output().expect("a run");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let (_, tables) = text.split_once("all-reduce in GB/s").expect("a caption");
+    assert!(tables.contains("these are not the times of GPUs"), "{tables}");
+    for row in ["naive", "tree", "ring", "copy, one alone", "copy, all at once"] {
+        let rows: Vec<&str> = tables.lines().filter(|l| l.trim_start().starts_with(row)).collect();
+        assert_eq!(rows.len(), 3, "{row} on 2, 3 and 4 devices: {tables}");
+        for line in rows {
+            let numbers = line.trim_start().trim_start_matches(row).split_whitespace();
+            let numbers: Vec<f64> = numbers.map(|n| n.parse().expect("a number")).collect();
+            assert!(numbers.len() == 4 && numbers.iter().all(|&n| n > 0.0), "{line}");
+        }
+    }
+}
+
+#[test]
 fn help_and_refusals() {
     params_and_allreduce(&["--help"]).assert().success().stdout(contains("--devices <K>"));
     for devices in ["0", "100000000", "two"] {

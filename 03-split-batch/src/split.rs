@@ -3,21 +3,19 @@
 use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
+use params_and_allreduce::collective::chunk_range;
 
 /// The samples of one shard.
 ///
 /// Shards are runs of samples in order. Their sizes differ by at most one: with `samples` = 10 and
 /// `shards` = 4 they are 0..3, 3..6, 6..8 and 8..10. With fewer samples than shards the last are empty.
+/// It is the rule by which the ring cuts a tensor: [`chunk_range`].
 ///
 /// # Panics
 ///
 /// When `shard` is not below `shards`.
 pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> {
-    assert!(shard < shards, "shard {shard} of {shards}");
-    let (size, larger) = (samples / shards, samples % shards);
-    // The first `larger` shards have one sample more.
-    let start = shard * size + shard.min(larger);
-    start..start + size + usize::from(shard < larger)
+    chunk_range(samples, shards, shard)
 }
 
 /// Cuts images and labels into the same shards: `[B, …]` and `[B]` → a pair of each for every shard.
@@ -54,19 +52,6 @@ mod tests {
 
     use super::*;
     use crate::gather;
-
-    #[test]
-    fn shards_hold_every_sample_once_and_differ_by_at_most_one() {
-        for samples in 0..40 {
-            for shards in 1..9 {
-                let ranges: Vec<_> = (0..shards).map(|s| shard_range(samples, shards, s)).collect();
-                let joined: Vec<usize> = ranges.iter().cloned().flatten().collect();
-                assert_eq!(joined, (0..samples).collect::<Vec<_>>(), "{samples} in {shards}");
-                let sizes = || ranges.iter().map(ExactSizeIterator::len);
-                assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
-            }
-        }
-    }
 
     #[test]
     fn images_stay_with_their_labels_and_come_back_in_order() {

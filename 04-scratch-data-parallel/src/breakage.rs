@@ -3,6 +3,7 @@
 //! Each of these has been shipped in real training code. They train, more or less: that is what makes
 //! them hard to see, and why equality with one device is tested after every step.
 
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator;
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
@@ -41,6 +42,7 @@ pub fn train_batch_broken(
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,
+    algorithm: Algorithm,
     breakage: Breakage,
 ) -> Result<Step, Error> {
     let world_size = rank.world_size();
@@ -50,8 +52,8 @@ pub fn train_batch_broken(
 
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,
-        Breakage::SameShard => allreduce_all(rank, &local.gradients)?,
-        Breakage::MeanForSum => allreduce_all(rank, &local.gradients)?
+        Breakage::SameShard => allreduce_all(rank, &local.gradients, algorithm)?,
+        Breakage::MeanForSum => allreduce_all(rank, &local.gradients, algorithm)?
             .iter()
             .map(|sum| sum / world_size as f64)
             .collect::<Result<_, _>>()?,
@@ -61,9 +63,9 @@ pub fn train_batch_broken(
     if breakage == Breakage::ReduceParams {
         for parameter in model.parameters() {
             let local = [parameter.value.as_detached_tensor()];
-            let sum = allreduce_all(rank, &local)?.swap_remove(0);
+            let sum = allreduce_all(rank, &local, algorithm)?.swap_remove(0);
             parameter.value.set(&sum)?;
         }
     }
-    Ok(Step { sums: allreduce_sums(rank, local.sums)?, gradients })
+    Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
 }

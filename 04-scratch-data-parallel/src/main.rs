@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use comparison::{Comparison, Run};
+use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::train;
-use single_gpu::cli::{self, DeviceArguments, TrainArguments, TrainSetup};
+use single_gpu::cli::{self, DeviceArguments, TrainArguments, TrainSetup, UsageError};
 use single_gpu::device::DevicePlan;
 use single_gpu::report::metrics::{Metrics, Summary};
 use single_gpu::report::{Report, line};
@@ -28,6 +29,13 @@ struct Arguments {
           value_parser = DeviceArguments::parse_devices)]
     devices: usize,
 
+    /// How gradients are added up across devices
+    ///
+    /// LeNet's gradients are eight small tensors, the largest of 400 KiB: a ring takes them in more and
+    /// smaller messages, and is slower.
+    #[arg(long, value_enum, default_value_t = Algorithm::Tree)]
+    algorithm: Algorithm,
+
     #[command(flatten)]
     train: TrainArguments,
 
@@ -42,6 +50,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.device.plan(arguments.devices)?;
+    let algorithm = arguments.algorithm;
+    algorithm
+        .check(&plan)
+        .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
     let mut setup = arguments.train.prepare(plan.len())?;
     let mut metrics = setup.metrics.take();
     line(setup.headline())?;
@@ -52,10 +64,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for Planned { name, plan, breakage } in plans(&arguments, plan)? {
         line(format_args!("\n{name}"))?;
+        if plan.len() > 1 {
+            line(format_args!("  all-reduce: {algorithm}"))?;
+        }
         if let Some(bug) = breakage {
             line(format_args!("  broken on purpose: {bug:?}"))?;
         }
-        let run = train_and_tell(name, &plan, breakage, &setup, metrics.as_mut())?;
+        let run = train_and_tell(name, &plan, algorithm, breakage, &setup, metrics.as_mut())?;
         runs.push(run);
     }
     let comparison = Comparison::new(&runs)?;
@@ -100,12 +115,14 @@ fn plans(arguments: &Arguments, plan: DevicePlan) -> anyhow::Result<Vec<Planned>
 fn train_and_tell(
     name: &'static str,
     plan: &DevicePlan,
+    algorithm: Algorithm,
     breakage: Option<Breakage>,
     setup: &TrainSetup,
     mut metrics: Option<&mut Metrics>,
 ) -> anyhow::Result<Run> {
     let mut report = Report::new(name, metrics.as_deref_mut());
-    let outcome = train(&setup.data, &setup.options, setup.dtype, plan, breakage, &mut report)?;
+    let TrainSetup { data, options, dtype, .. } = setup;
+    let outcome = train(data, options, *dtype, plan, algorithm, breakage, &mut report)?;
     drop(report);
     let summary = Summary::new(name, setup, plan, &outcome.records, outcome.hashes[0]);
     if let Some(metrics) = metrics {

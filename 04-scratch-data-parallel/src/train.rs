@@ -4,8 +4,8 @@ use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor};
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::get_params;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
+use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::data::Batch;
 use single_gpu::data::loader::Loader;
 use single_gpu::data::source::LoadedData;
@@ -53,6 +53,7 @@ pub fn train(
     options: &TrainOptions,
     dtype: DType,
     plan: &DevicePlan,
+    algorithm: Algorithm,
     breakage: Option<Breakage>,
     report: &mut Report<'_>,
 ) -> Result<Outcome, RankFailure<Error>> {
@@ -68,7 +69,7 @@ pub fn train(
         };
         let report = taken.unwrap_or(&mut silent);
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let replica = Replica { rank, model, options, dtype, breakage };
+        let replica = Replica { rank, model, options, dtype, algorithm, breakage };
         replica.train(data, report)
     })?;
     let hash = |outcome: &RankOutcome| WeightsHash::new(&outcome.weights);
@@ -83,6 +84,7 @@ struct Replica<'a> {
     model: Lenet,
     options: &'a TrainOptions,
     dtype: DType,
+    algorithm: Algorithm,
     breakage: Option<Breakage>,
 }
 
@@ -120,10 +122,11 @@ impl Replica<'_> {
     }
 
     fn step(&self, batch: &Batch) -> Result<Step, Error> {
+        let Self { rank, model, algorithm, .. } = self;
         let rate = self.options.learning_rate;
         match self.breakage {
-            None => train_batch(self.rank, &self.model, batch, rate),
-            Some(breakage) => train_batch_broken(self.rank, &self.model, batch, rate, breakage),
+            None => train_batch(*rank, model, batch, rate, *algorithm),
+            Some(breakage) => train_batch_broken(*rank, model, batch, rate, *algorithm, breakage),
         }
     }
 

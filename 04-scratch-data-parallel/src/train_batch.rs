@@ -1,8 +1,8 @@
 //! One step of data-parallel training.
 
 use candle_core::{Device, Tensor};
-use params_and_allreduce::allreduce;
 use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
@@ -24,14 +24,15 @@ pub fn train_batch(
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,
+    algorithm: Algorithm,
 ) -> Result<Step, Error> {
     let shard = shard(batch, rank.world_size(), rank.rank(), rank.device())?;
     let local = shard_gradients(model, &shard)?;
     // The line that makes it data-parallel: sums over the shard become sums over the batch.
-    let gradients = allreduce_all(rank, &local.gradients)?;
+    let gradients = allreduce_all(rank, &local.gradients, algorithm)?;
     // Divided once, by the size of the whole batch. Every rank makes the same update.
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
-    Ok(Step { sums: allreduce_sums(rank, local.sums)?, gradients })
+    Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
 }
 
 /// A shard of the batch, on the device that works on it.
@@ -58,15 +59,17 @@ pub(crate) fn shard_gradients(model: &Lenet, shard: &Batch) -> Result<Step, Erro
 pub(crate) fn allreduce_all(
     rank: &impl Communicator,
     tensors: &[Tensor],
+    algorithm: Algorithm,
 ) -> Result<Vec<Tensor>, Error> {
-    tensors.iter().map(|tensor| Ok(allreduce(rank, tensor)?)).collect()
+    tensors.iter().map(|tensor| Ok(allreduce(rank, tensor, algorithm)?)).collect()
 }
 
 /// Loss, correct answers and samples of all shards together.
 pub(crate) fn allreduce_sums(
     rank: &impl Communicator,
     sums: BatchSums,
+    algorithm: Algorithm,
 ) -> Result<BatchSums, Error> {
-    let total = allreduce(rank, &sums.to_tensor(rank.device())?)?;
+    let total = allreduce(rank, &sums.to_tensor(rank.device())?, algorithm)?;
     Ok(BatchSums::from_tensor(&total)?)
 }

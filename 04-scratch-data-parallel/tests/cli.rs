@@ -74,6 +74,16 @@ fn one_and_several_devices_have_the_same_losses() {
 }
 
 #[test]
+fn every_algorithm_gives_the_losses_of_one_device() {
+    for algorithm in ["naive", "tree", "ring"] {
+        let lines = metrics(&["--devices=3", "--dtype=f64", "--algorithm", algorithm]);
+        let difference = &of_kind(&lines, "comparison")[0]["weight_difference"];
+        assert!(difference["at_the_end"].as_f64().unwrap() < 1e-10, "{algorithm}: {difference}");
+    }
+    scratch(&SMALL).args(["--algorithm=tree"]).assert().stdout(contains("all-reduce: tree"));
+}
+
+#[test]
 fn in_double_precision_the_end_is_the_same_too() {
     let lines = metrics(&["--dtype=f64"]);
     let difference = &of_kind(&lines, "comparison")[0]["weight_difference"];
@@ -121,6 +131,8 @@ fn what_makes_no_sense_is_refused() {
         (&["--epochs", "0"], "0 is not in"),
         (&["--data", "/no/such/folder"], "there is no such folder"),
         (&["--metrics", "/no/such/folder/m"], "--metrics /no/such/folder/m"),
+        (&["--algorithm", "nccl"], "--algorithm nccl: there is no NCCL here"),
+        (&["--algorithm", "star"], "possible values: naive, tree, ring, nccl"),
         (&["--break", "everything"], "possible values: skip-allreduce"),
     ] {
         let one_line = predicate::function(|text: &str| {

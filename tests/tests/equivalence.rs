@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
 use scratch_data_parallel::{Error, train_batch};
 use single_gpu::data::loader::Loader;
@@ -62,15 +62,22 @@ fn on_one_device(dtype: DType) -> Vec<Trace> {
 }
 
 /// Every rank's trace.
-fn on_devices(devices: usize, dtype: DType, breakage: Option<Breakage>) -> Vec<Vec<Trace>> {
+fn on_devices(
+    devices: usize,
+    dtype: DType,
+    algorithm: Algorithm,
+    breakage: Option<Breakage>,
+) -> Vec<Vec<Trace>> {
     let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap();
     let (batches, initial) = (batches(dtype), initial(dtype));
     let run = run_ranks(&plan, WAIT, |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         let step = |batch: &Batch| {
             let step = match breakage {
-                None => train_batch(rank, &model, batch, RATE)?,
-                Some(breakage) => train_batch_broken(rank, &model, batch, RATE, breakage)?,
+                None => train_batch(rank, &model, batch, RATE, algorithm)?,
+                Some(breakage) => {
+                    train_batch_broken(rank, &model, batch, RATE, algorithm, breakage)?
+                }
             };
             Ok::<_, Error>(Trace { step, weights: model.parameters().snapshot()? })
         };
@@ -120,10 +127,13 @@ fn values(trace: &Trace) -> Vec<Tensor> {
 fn k_devices_equal_one_in_f64() {
     let expected = on_one_device(DType::F64);
     assert_eq!(expected.len(), STEPS);
-    for devices in [1, 2, 3, 4, 7] {
-        for (rank, trace) in on_devices(devices, DType::F64, None).iter().enumerate() {
-            let difference = first_difference(trace, &expected, 1e-10);
-            assert_eq!(difference, None, "rank {rank} of {devices}");
+    for algorithm in Algorithm::OURS {
+        for devices in [1, 2, 3, 4, 7] {
+            let traces = on_devices(devices, DType::F64, algorithm, None);
+            for (rank, trace) in traces.iter().enumerate() {
+                let difference = first_difference(trace, &expected, 1e-10);
+                assert_eq!(difference, None, "{algorithm}, rank {rank} of {devices}");
+            }
         }
     }
 }
@@ -132,25 +142,27 @@ fn k_devices_equal_one_in_f64() {
 fn one_step_in_f32_stays_within_its_rounding() {
     // One step only: f32 trajectories part, and longer comparisons prove nothing.
     let expected = on_one_device(DType::F32);
-    for devices in [1, 2, 3, 4, 7] {
-        for trace in on_devices(devices, DType::F32, None) {
-            assert_eq!(
-                first_difference(&trace[..1], &expected[..1], 1e-5),
-                None,
-                "{devices} devices"
-            );
+    for algorithm in Algorithm::OURS {
+        for devices in [1, 2, 3, 4, 7] {
+            for trace in on_devices(devices, DType::F32, algorithm, None) {
+                let difference = first_difference(&trace[..1], &expected[..1], 1e-5);
+                assert_eq!(difference, None, "{algorithm}, {devices} devices");
+            }
         }
     }
 }
 
 #[test]
 fn replicas_agree_bitwise() {
-    for devices in [2, 3, 7] {
-        let traces = on_devices(devices, DType::F32, None);
-        for step in 0..STEPS {
-            let hash = |trace: &Vec<Trace>| WeightsHash::new(&trace[step].weights).unwrap();
-            let hashes: Vec<_> = traces.iter().map(hash).collect();
-            assert!(hashes.iter().all(|hash| *hash == hashes[0]), "step {step}: {hashes:?}");
+    for algorithm in Algorithm::OURS {
+        for devices in [2, 3, 7] {
+            let traces = on_devices(devices, DType::F32, algorithm, None);
+            for step in 0..STEPS {
+                let hash = |trace: &Vec<Trace>| WeightsHash::new(&trace[step].weights).unwrap();
+                let hashes: Vec<_> = traces.iter().map(hash).collect();
+                let agree = hashes.iter().all(|hash| *hash == hashes[0]);
+                assert!(agree, "{algorithm}, step {step}: {hashes:?}");
+            }
         }
     }
 }
@@ -168,15 +180,17 @@ fn more_devices_than_samples_is_still_exact() {
     let expected = one.parameters().snapshot().unwrap();
     let plan = DevicePlan::new(DeviceKind::Cpu, 7, NonZeroUsize::new(1)).unwrap();
     let start = initial(DType::F64);
-    let found = run_ranks(&plan, WAIT, |rank| {
-        let model = Lenet::with_parameters(get_params(start.parameters(), rank.device())?)?;
-        train_batch(rank, &model, &few, RATE)?;
-        Ok::<_, Error>(model.parameters().snapshot()?)
-    });
-    for weights in found.unwrap() {
-        for ((name, found), (_, expected)) in weights.iter().zip(&expected) {
-            let error = relative_difference(found, expected).unwrap();
-            assert!(error <= 1e-10, "{name}: {error:.1e}");
+    for algorithm in Algorithm::OURS {
+        let found = run_ranks(&plan, WAIT, |rank| {
+            let model = Lenet::with_parameters(get_params(start.parameters(), rank.device())?)?;
+            train_batch(rank, &model, &few, RATE, algorithm)?;
+            Ok::<_, Error>(model.parameters().snapshot()?)
+        });
+        for weights in found.unwrap() {
+            for ((name, found), (_, expected)) in weights.iter().zip(&expected) {
+                let error = relative_difference(found, expected).unwrap();
+                assert!(error <= 1e-10, "{algorithm}, {name}: {error:.1e}");
+            }
         }
     }
 }
@@ -185,9 +199,12 @@ fn more_devices_than_samples_is_still_exact() {
 fn every_known_mistake_is_found() {
     let expected = on_one_device(DType::F64);
     for breakage in Breakage::ALL {
-        for devices in [2, 3, 4, 7] {
-            for (rank, trace) in on_devices(devices, DType::F64, Some(breakage)).iter().enumerate()
-            {
+        // The mistakes lie outside the all-reduce; each algorithm meets each of them once.
+        for (devices, algorithm) in
+            [2, 3, 4, 7].into_iter().zip(Algorithm::OURS.into_iter().cycle())
+        {
+            let traces = on_devices(devices, DType::F64, algorithm, Some(breakage));
+            for (rank, trace) in traces.iter().enumerate() {
                 let difference = first_difference(trace, &expected, 1e-10);
                 assert!(difference.is_some(), "{breakage:?} on rank {rank} of {devices} unnoticed");
             }
@@ -199,7 +216,7 @@ fn every_known_mistake_is_found() {
 fn every_known_mistake_is_found_in_f32_within_one_step() {
     let expected = on_one_device(DType::F32);
     for breakage in Breakage::ALL {
-        let trace = &on_devices(2, DType::F32, Some(breakage))[0];
+        let trace = &on_devices(2, DType::F32, Algorithm::Ring, Some(breakage))[0];
         let difference = first_difference(&trace[..1], &expected[..1], 1e-5);
         assert!(difference.is_some(), "{breakage:?} unnoticed");
     }

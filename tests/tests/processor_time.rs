@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch};
 use single_gpu::data::{Dataset, PIXELS};
 use single_gpu::device::{DeviceKind, DevicePlan};
@@ -47,7 +47,7 @@ fn two_one_core_devices_use_two_threads_and_no_more() {
     let times = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         for _ in 0..40 {
-            train_batch(rank, &model, &batch, 0.01)?;
+            train_batch(rank, &model, &batch, 0.01, Algorithm::Ring)?;
         }
         Ok::<_, Error>(ticks())
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::get_params;
+use params_and_allreduce::{Algorithm, get_params};
 use params_and_allreduce::thread::run_ranks;
 use scratch_data_parallel::{Error, train_batch_reproducible};
 use single_gpu::data::loader::Loader;
@@ -94,7 +94,7 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
         let hashes = run_ranks(&plan, Duration::from_secs(60), |rank| {
             let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
             for batch in &batches {
-                scratch_data_parallel::train_batch(rank, &model, batch, 0.05)?;
+                scratch_data_parallel::train_batch(rank, &model, batch, 0.05, Algorithm::Ring)?;
             }
             Ok::<_, Error>(WeightsHash::new(&model.parameters().snapshot()?)?)
         });

@@ -1,89 +1,57 @@
 //! All-reduce: every rank contributes a tensor, every rank gets the sum.
+//!
+//! Three ways, and what a rank sends at most, in tensors, when there are n ranks:
+//!
+//! | algorithm | steps | the busiest rank sends | good for |
+//! | --- | --- | --- | --- |
+//! | [`mod@naive`] | 2(n − 1) on rank 0 | n − 1 | reading |
+//! | [`mod@tree`] | 2⌈log₂ n⌉ | ⌈log₂ n⌉ | small tensors on many ranks |
+//! | [`mod@ring`] | 2(n − 1) | 2(n − 1)/n | large tensors |
+//!
+//! Beside them stands a communicator's own all-reduce, where it has one: NCCL's. All of them add in an
+//! order that depends on the number of ranks; the sum of [`FixedTree`] does not.
 
+mod algorithm;
 mod fixed_tree;
-mod naive;
+pub mod naive;
+pub mod ring;
+pub mod tree;
 
 use candle_core::Tensor;
 
+pub use algorithm::Algorithm;
 pub use fixed_tree::FixedTree;
 pub use naive::naive;
+pub use ring::ring;
+pub use tree::tree;
 
 use crate::communicator::{Communicator, Error};
 
 /// The sum of all ranks' tensors, on every rank.
 ///
-/// All ranks call this together, with tensors of one shape and element type. The tensor that went in is
-/// left as it was. Every rank gets the same bits.
+/// All ranks call this together, with the same algorithm and with tensors of one shape and element type.
+/// The tensor that went in is left as it was, and the sum has memory of its own. Every rank gets the
+/// same bits; another algorithm or another number of ranks adds in another order and may round
+/// differently.
+///
+/// Numbers are added in their own element type, as NCCL does: in bf16 and f16 every partial sum is
+/// rounded to eight or eleven bits.
 ///
 /// # Errors
 ///
-/// When the tensors differ in shape or type, or another rank stops or stalls.
-pub fn allreduce(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
-    naive(communicator, tensor)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroUsize;
-    use std::time::Duration;
-
-    use candle_core::{DType, Device, Tensor};
-    use single_gpu::device::{DeviceKind, DevicePlan};
-
-    use super::*;
-    use crate::thread::run_ranks;
-
-    /// Values that are whole numbers, so that every order of adding gives the same sum.
-    fn contribution(rank: usize, len: usize) -> Vec<f64> {
-        (0..len).map(|i| ((rank + 1) * (i + 2) % 17) as f64).collect()
-    }
-
-    #[test]
-    fn every_rank_gets_the_sum() {
-        for ranks in [1, 2, 3, 4, 7] {
-            for shape in [vec![], vec![1], vec![0], vec![5], vec![2, 3, 4]] {
-                let len = shape.iter().product();
-                let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
-                let shape = &shape;
-                let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
-                    let mine = contribution(rank.rank(), len);
-                    let mine = Tensor::from_vec(mine, shape.as_slice(), &Device::Cpu)?;
-                    let sum = allreduce(rank, &mine)?;
-                    assert_eq!(sum.dims(), shape.as_slice());
-                    Ok::<_, Error>(sum.flatten_all()?.to_vec1::<f64>()?)
-                })
-                .unwrap();
-                let expected: Vec<f64> = (0..len)
-                    .map(|i| (0..ranks).map(|rank| contribution(rank, len)[i]).sum())
-                    .collect();
-                for (rank, sum) in sums.iter().enumerate() {
-                    assert_eq!(sum, &expected, "rank {rank} of {ranks}, shape {shape:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_goes_in_is_left_alone() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
-        run_ranks(&plan, Duration::from_secs(20), |rank| {
-            let mine = Tensor::full(rank.rank() as f32, 4, &Device::Cpu)?;
-            allreduce(rank, &mine)?;
-            assert_eq!(mine.to_vec1::<f32>()?, [rank.rank() as f32; 4]);
-            Ok::<_, Error>(())
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn tensors_that_differ_are_refused() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
-        let failure = run_ranks(&plan, Duration::from_secs(20), |rank| {
-            let mine = Tensor::zeros(4 + rank.rank(), DType::F32, &Device::Cpu)?;
-            allreduce(rank, &mine)
-        })
-        .unwrap_err();
-        let message = failure.to_string();
-        assert!(message.contains("rank 1 sent") && message.contains("[5]"), "{message}");
+/// When the tensors differ in shape or type, when another rank stops or stalls, or when the
+/// communicator has no such algorithm. (The ring and NCCL see numbers in a row: two shapes with equally
+/// many elements are one to them.)
+pub fn allreduce(
+    communicator: &impl Communicator,
+    tensor: &Tensor,
+    algorithm: Algorithm,
+) -> Result<Tensor, Error> {
+    let tensor = tensor.detach();
+    match algorithm {
+        Algorithm::Naive => naive(communicator, &tensor),
+        Algorithm::Tree => tree(communicator, &tensor),
+        Algorithm::Ring => ring(communicator, &tensor),
+        Algorithm::Nccl => communicator.native_all_reduce(&tensor),
     }
 }

@@ -24,8 +24,11 @@ use crate::communicator::{Communicator, Error};
 /// As [`allreduce`](super::allreduce).
 pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let world_size = communicator.world_size();
+    if world_size == 1 {
+        return Ok(tensor.force_contiguous()?);
+    }
     if communicator.rank() == 0 {
-        let mut sum = tensor.copy()?;
+        let mut sum = tensor.clone();
         for rank in 1..world_size {
             sum = (sum + communicator.recv(rank, tensor.shape(), tensor.dtype())?)?;
         }

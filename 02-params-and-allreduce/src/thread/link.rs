@@ -1,17 +1,30 @@
 //! Messages between threads: a channel for every ordered pair of ranks.
 //!
-//! A message is a tensor in CPU memory that nobody else holds. Between CPU slices that is one copy, made
-//! by the sender. Between GPUs it passes through the host: slower than a direct copy, and right
-//! everywhere.
+//! A message is a tensor in CPU memory that nobody writes to. Between CPU slices that is one copy, made
+//! by the sender, or none when the tensor is shared: the message is then a counted reference to it.
+//! Between GPUs it passes through the host: slower than a direct copy, and right everywhere.
+//!
+//! Every message is counted where it is sent, with its bytes: what an algorithm costs is a number here,
+//! not a claim.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use super::roster::Roster;
+use super::roster::{FirstCause, Roster};
 use crate::communicator::Error;
+
+/// What a rank has sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// How many messages.
+    pub messages: u64,
+    /// The bytes of their elements.
+    pub bytes: u64,
+}
 
 /// One rank's ends of the channels to and from all others.
 #[derive(Debug)]
@@ -24,6 +37,8 @@ pub(super) struct Link<'a> {
     /// From each rank; `None` from itself. The lock is never contended: it lets the rank's own worker
     /// threads share the link.
     from: Vec<Option<Mutex<Receiver<Tensor>>>>,
+    messages_sent: AtomicU64,
+    bytes_sent: AtomicU64,
 }
 
 impl<'a> Link<'a> {
@@ -34,7 +49,15 @@ impl<'a> Link<'a> {
         timeout: Duration,
     ) -> Vec<Link<'a>> {
         let mut links: Vec<Self> = (0..world_size)
-            .map(|rank| Self { rank, roster, timeout, to: Vec::new(), from: Vec::new() })
+            .map(|rank| Self {
+                rank,
+                roster,
+                timeout,
+                to: Vec::new(),
+                from: Vec::new(),
+                messages_sent: AtomicU64::new(0),
+                bytes_sent: AtomicU64::new(0),
+            })
             .collect();
         for sender in 0..world_size {
             for receiver in 0..world_size {
@@ -59,19 +82,33 @@ impl<'a> Link<'a> {
         self.to.len()
     }
 
+    /// What this rank has sent so far.
+    pub(super) fn traffic(&self) -> Traffic {
+        Traffic {
+            messages: self.messages_sent.load(Ordering::Relaxed),
+            bytes: self.bytes_sent.load(Ordering::Relaxed),
+        }
+    }
+
     /// Queues a copy of the tensor and returns at once.
     pub(super) fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        let channel = self.to.get(to).and_then(Option::as_ref);
-        let channel = channel.ok_or_else(|| self.no_such_rank(to))?;
         // A copy of exactly what the tensor shows, even if it is a view of something larger. From a GPU,
         // the copy to the host is one.
         let tensor = tensor.detach();
-        let message = if tensor.device().is_cpu() {
-            tensor.force_contiguous()?
-        } else {
-            tensor.contiguous()?.to_device(&Device::Cpu)?
-        };
-        channel.send(message).map_err(|_| self.stopped(to))
+        let copy = if tensor.device().is_cpu() { tensor.force_contiguous()? } else { tensor };
+        self.share(to, &copy)
+    }
+
+    /// Queues the tensor itself, where it is in CPU memory, and returns at once.
+    pub(super) fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        let channel = self.to.get(to).and_then(Option::as_ref);
+        let channel = channel.ok_or_else(|| self.no_such_rank(to))?;
+        let message = tensor.detach().contiguous()?.to_device(&Device::Cpu)?;
+        let bytes = message.elem_count() * message.dtype().size_in_bytes();
+        channel.send(message).map_err(|_| self.stopped(to))?;
+        self.messages_sent.fetch_add(1, Ordering::Relaxed);
+        self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Waits for the next message from a rank; it arrives in CPU memory.
@@ -109,10 +146,17 @@ impl<'a> Link<'a> {
         Error::RankStopped { rank: cause.rank, why: cause.why, waiting: self.rank }
     }
 
+    /// Nothing came in time. Another rank may have failed meanwhile in a way that never reached this
+    /// one: then that is the cause, and not the rank at the end of the chain.
     fn timed_out(&self, other: usize) -> Error {
         let seconds = self.timeout.as_secs_f64();
         let last = self.roster.end_of_chain(other);
-        let cause = self.roster.accuse(last, format!("sent nothing for {seconds:.1} s"));
-        Error::TimedOut { rank: cause.rank, seconds, waiting: self.rank }
+        let stalled = FirstCause { rank: last, why: format!("sent nothing for {seconds:.1} s") };
+        let cause = self.roster.accuse(stalled.rank, stalled.why.as_str());
+        if cause == stalled {
+            Error::TimedOut { rank: cause.rank, seconds, waiting: self.rank }
+        } else {
+            Error::RankStopped { rank: cause.rank, why: cause.why, waiting: self.rank }
+        }
     }
 }

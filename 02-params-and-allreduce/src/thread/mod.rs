@@ -14,6 +14,7 @@ use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot};
 
 use crate::communicator::{Communicator, Error};
 use link::Link;
+pub use link::Traffic;
 use roster::Roster;
 
 /// How long a rank waits for another before it gives up, where the caller has no better idea.
@@ -30,6 +31,11 @@ impl Rank<'_> {
     /// The device that this rank drives.
     pub fn compute_device(&self) -> &ComputeDevice {
         &self.device
+    }
+
+    /// What this rank has sent so far.
+    pub fn traffic(&self) -> Traffic {
+        self.link.traffic()
     }
 }
 
@@ -48,6 +54,10 @@ impl Communicator for Rank<'_> {
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.link.send(to, tensor)
+    }
+
+    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.link.share(to, tensor)
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {

@@ -1,0 +1,49 @@
+//! The ways to add up, by name.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use single_gpu::device::DevicePlan;
+
+use crate::communicator::Error;
+
+/// A way to make an all-reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Algorithm {
+    /// Gather to the first rank, add, broadcast back
+    Naive,
+    /// Add up along a binomial tree, broadcast down it
+    Tree,
+    /// Reduce-scatter, then all-gather, around a ring
+    Ring,
+    /// NVIDIA's library: one GPU for each rank
+    Nccl,
+}
+
+impl Algorithm {
+    /// Those that are written here, over `send` and `recv`: they run on every communicator.
+    pub const OURS: [Self; 3] = [Self::Naive, Self::Tree, Self::Ring];
+
+    /// Whether this program can run the algorithm on these devices, asked before any of them is opened.
+    ///
+    /// # Errors
+    ///
+    /// With what is missing.
+    pub fn check(self, _plan: &DevicePlan) -> Result<(), Error> {
+        match self {
+            Self::Naive | Self::Tree | Self::Ring => Ok(()),
+            Self::Nccl => Err(Error::NoNativeAllReduce),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Naive => "naive",
+            Self::Tree => "tree",
+            Self::Ring => "ring",
+            Self::Nccl => "nccl",
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! What an all-reduce costs here: algorithm × size × devices, beside what copying memory costs.
+
+use std::fmt;
+use std::time::Instant;
+
+use candle_core::{DType, Tensor};
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::device::DevicePlan;
+
+/// Bytes of the tensors, in f32.
+const SIZES: [(&str, usize); 4] =
+    [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("16 MiB", 16 << 20)];
+
+/// What a row measures.
+#[derive(Clone, Copy)]
+enum Work {
+    AllReduce(Algorithm),
+    /// Every device copies memory; nothing is exchanged.
+    Copy,
+    /// Only the first device copies memory.
+    CopyAlone,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AllReduce(algorithm) => algorithm.fmt(f),
+            Self::Copy => f.write_str("copy, all at once"),
+            Self::CopyAlone => f.write_str("copy, one alone"),
+        }
+    }
+}
+
+/// What one number of devices achieves.
+pub(crate) struct Table {
+    devices: String,
+    note: Option<String>,
+    /// GB/s for each size.
+    rows: Vec<(Work, [f64; SIZES.len()])>,
+}
+
+/// How the numbers are to be read.
+pub(crate) const CAPTION: &str = "\
+all-reduce in GB/s, f32, the median of 15 to 500 runs, each as slow as its slowest rank
+  bus bandwidth as nccl-tests defines it: bytes of the tensor ÷ time × 2(n − 1)/n for n devices
+  copy: bytes copied ÷ time, for each device, what this machine's memory and caches allow";
+
+impl Table {
+    /// Measures everything on the devices of a plan.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the rank that failed first.
+    pub(crate) fn measure(plan: &DevicePlan) -> Result<Self, RankFailure<Error>> {
+        let all = Algorithm::OURS.into_iter().chain([Algorithm::Nccl]);
+        let possible = all.filter(|algorithm| algorithm.check(plan).is_ok());
+        let rows: Vec<Work> =
+            possible.map(Work::AllReduce).chain([Work::CopyAlone, Work::Copy]).collect();
+        let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+            let of_sizes = |work: &Work| SIZES.map(|(_, bytes)| times(rank, *work, bytes));
+            rows.iter().map(|work| of_sizes(work).into_iter().collect()).collect()
+        })?;
+        let times: Vec<Vec<Vec<Vec<f64>>>> = times;
+        let n = plan.len() as f64;
+        let rate = |row: usize, size: usize| {
+            let runs = (0..times[0][row][size].len())
+                .map(|run| times.iter().map(|rank| rank[row][size][run]).fold(0.0, f64::max));
+            let share = match rows[row] {
+                Work::AllReduce(_) => 2.0 * (n - 1.0) / n,
+                Work::Copy | Work::CopyAlone => 1.0,
+            };
+            SIZES[size].1 as f64 * share / median(runs.collect()) / 1e9
+        };
+        let rates = |row: usize| std::array::from_fn(|size| rate(row, size));
+        let rows = rows.iter().enumerate().map(|(row, work)| (*work, rates(row))).collect();
+        Ok(Self { devices: plan.to_string(), note: plan.note().map(str::to_owned), rows })
+    }
+}
+
+/// Seconds of every run on this rank.
+fn times(rank: &Rank<'_>, work: Work, bytes: usize) -> Result<Vec<f64>, Error> {
+    let elements = bytes / DType::F32.size_in_bytes();
+    let tensor = Tensor::ones(elements, DType::F32, rank.device())?;
+    // Every rank must come to the same number.
+    let runs = ((64 << 20) / bytes).clamp(15, 500);
+    let mut seconds = Vec::with_capacity(runs);
+    // The first run finds memory that was never touched, and is not counted.
+    for run in 0..=runs {
+        rank.device().synchronize()?;
+        barrier(rank)?;
+        let start = Instant::now();
+        match work {
+            Work::AllReduce(algorithm) => drop(allreduce(rank, &tensor, algorithm)?),
+            Work::CopyAlone if rank.rank() > 0 => {}
+            Work::Copy | Work::CopyAlone => drop(tensor.force_contiguous()?),
+        }
+        rank.device().synchronize()?;
+        if run > 0 {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(seconds)
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.devices)?;
+        if let Some(note) = &self.note {
+            write!(f, "\n  note: {note}")?;
+        }
+        write!(f, "\n  {:<18}", "")?;
+        for (name, _) in SIZES {
+            write!(f, "{name:>9}")?;
+        }
+        for (work, rates) in &self.rows {
+            write!(f, "\n  {:<18}", work.to_string())?;
+            for rate in rates {
+                write!(f, "{rate:>9.3}")?;
+            }
+        }
+        Ok(())
+    }
+}

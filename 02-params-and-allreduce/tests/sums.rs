@@ -1,0 +1,223 @@
+//! Every collective against a plain sum: random shapes, element types and numbers of ranks.
+//!
+//! The values are whole numbers so small that every sum of nine is exact even in bf16, whose eight bits
+//! hold the whole numbers up to 256. So any order of adding must give the very same numbers.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::collective::{
+    all_gather, barrier, broadcast, chunk_range, reduce_scatter,
+};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::thread::{Rank, run_ranks};
+use params_and_allreduce::{Algorithm, allreduce};
+use proptest::prelude::*;
+use proptest::sample::select;
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+const LARGEST: i64 = 28;
+
+/// What the ranks bring.
+#[derive(Clone, Debug)]
+struct Case {
+    shape: Vec<usize>,
+    dtype: DType,
+    ranks: usize,
+    /// Whether the tensors are views with their dimensions in another order than their memory.
+    strided: bool,
+    seed: u64,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let shape = prop::collection::vec(0..=7usize, 0..=3);
+    let dtype = select(vec![DType::F32, DType::F64, DType::BF16, DType::F16]);
+    (shape, dtype, 1..=9usize, any::<bool>(), any::<u64>()).prop_map(
+        |(shape, dtype, ranks, strided, seed)| Case { shape, dtype, ranks, strided, seed },
+    )
+}
+
+impl Case {
+    fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// What a rank brings: whole numbers from −28 to 28.
+    fn tensor(&self, rank: usize) -> Tensor {
+        let number = |i: usize| {
+            let mixed =
+                (self.seed ^ ((rank * 1000 + i) as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            ((mixed >> 40) as i64 % (2 * LARGEST + 1) - LARGEST) as f64
+        };
+        let values: Vec<f64> = (0..self.len()).map(number).collect();
+        if !self.strided {
+            let tensor = Tensor::from_vec(values, self.shape.as_slice(), &Device::Cpu).unwrap();
+            return tensor.to_dtype(self.dtype).unwrap();
+        }
+        let reversed: Vec<usize> = self.shape.iter().rev().copied().collect();
+        let order: Vec<usize> = (0..self.shape.len()).rev().collect();
+        let tensor = Tensor::from_vec(values, reversed, &Device::Cpu).unwrap();
+        tensor.to_dtype(self.dtype).unwrap().permute(order).unwrap()
+    }
+
+    fn plain_sum(&self) -> Vec<f64> {
+        let mut sum = vec![0.0; self.len()];
+        for rank in 0..self.ranks {
+            for (sum, number) in sum.iter_mut().zip(numbers(&self.tensor(rank))) {
+                *sum += number;
+            }
+        }
+        sum
+    }
+
+    /// Runs a collective in all ranks; every result must keep the element type.
+    fn run(
+        &self,
+        work: impl Fn(&Rank<'_>, &Tensor) -> Result<Tensor, Error> + Sync,
+    ) -> Vec<Tensor> {
+        let results = in_ranks(self.ranks, |rank| work(rank, &self.tensor(rank.rank())));
+        assert!(results.iter().all(|result| result.dtype() == self.dtype), "{self:?}");
+        results
+    }
+}
+
+fn in_ranks<R: Send>(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync) -> Vec<R> {
+    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    run_ranks(&plan, Duration::from_secs(20), work).unwrap()
+}
+
+/// The elements of a tensor in order; the way to f64 is exact.
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    let tensor = tensor.to_dtype(DType::F64).unwrap();
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn all_reduce_is_the_plain_sum(case in cases()) {
+        for algorithm in Algorithm::OURS {
+            for result in case.run(|rank, mine| allreduce(rank, mine, algorithm)) {
+                prop_assert_eq!(result.dims(), case.shape.as_slice());
+                prop_assert_eq!(numbers(&result), case.plain_sum(), "{}", algorithm);
+            }
+        }
+    }
+
+    #[test]
+    fn reduce_scatter_gives_each_rank_its_chunk(case in cases()) {
+        let expected = case.plain_sum();
+        for (rank, result) in case.run(|rank, mine| reduce_scatter(rank, mine)).iter().enumerate() {
+            let chunk = chunk_range(case.len(), case.ranks, rank);
+            prop_assert_eq!(result.dims(), &[chunk.len()][..]);
+            prop_assert_eq!(numbers(result), &expected[chunk]);
+        }
+    }
+
+    #[test]
+    fn all_gather_joins_the_chunks_in_rank_order(case in cases()) {
+        let whole = case.tensor(0).flatten_all().unwrap();
+        let results = case.run(|rank, _| {
+            let chunk = chunk_range(case.len(), case.ranks, rank.rank());
+            all_gather(rank, &whole.narrow(0, chunk.start, chunk.len())?, case.len())
+        });
+        for result in results {
+            prop_assert_eq!(numbers(&result), numbers(&whole));
+        }
+    }
+
+    #[test]
+    fn broadcast_gives_everyone_the_roots_tensor(case in cases(), root in any::<prop::sample::Index>()) {
+        let root = root.index(case.ranks);
+        for result in case.run(|rank, mine| broadcast(rank, mine, root)) {
+            prop_assert_eq!(result.dims(), case.shape.as_slice());
+            prop_assert_eq!(numbers(&result), numbers(&case.tensor(root)));
+        }
+    }
+
+    #[test]
+    fn nobody_passes_a_barrier_before_all_have_arrived(ranks in 1..=9usize, late in 0..9usize) {
+        let arrived = AtomicUsize::new(0);
+        let seen = in_ranks(ranks, |rank| {
+            if rank.rank() == late {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            arrived.fetch_add(1, Ordering::SeqCst);
+            barrier(rank)?;
+            Ok(arrived.load(Ordering::SeqCst))
+        });
+        prop_assert_eq!(seen, vec![ranks; ranks]);
+    }
+
+    /// Numbers that do round: what one rank gets, all get, to the last bit.
+    #[test]
+    fn every_rank_gets_the_same_bits(case in cases()) {
+        for algorithm in Algorithm::OURS {
+            let results = case.run(|rank, mine| {
+                let uneven = (mine.force_contiguous()? * std::f64::consts::FRAC_1_PI)?;
+                allreduce(rank, &uneven, algorithm)
+            });
+            let bits = |result: &Tensor| -> Vec<u64> {
+                numbers(result).iter().map(|number| number.to_bits()).collect()
+            };
+            for result in &results {
+                prop_assert_eq!(bits(result), bits(&results[0]), "{}", algorithm);
+            }
+        }
+    }
+
+    /// What a rank does to its result reaches neither the others nor what went in.
+    #[test]
+    fn results_have_memory_of_their_own(case in cases()) {
+        for algorithm in Algorithm::OURS {
+            let kept = case.run(|rank, mine| {
+                let before = numbers(mine);
+                let results = [
+                    allreduce(rank, mine, algorithm)?.flatten_all()?,
+                    reduce_scatter(rank, mine)?,
+                    all_gather(rank, &reduce_scatter(rank, mine)?, mine.elem_count())?,
+                ];
+                let number = rank.rank() as f64 + 1.0;
+                for result in &results {
+                    let other = (result.ones_like()? * number)?;
+                    if other.elem_count() > 0 {
+                        result.slice_set(&other, 0, 0)?;
+                    }
+                }
+                barrier(rank)?;
+                let untouched = |result: &Tensor| numbers(result).iter().all(|&n| n == number);
+                assert!(results.iter().all(untouched), "{algorithm}: another rank wrote here");
+                assert_eq!(numbers(mine), before, "{algorithm}: what went in has changed");
+                Ok(mine.clone())
+            });
+            prop_assert_eq!(kept.len(), case.ranks);
+        }
+    }
+}
+
+#[test]
+fn a_root_that_does_not_exist_and_a_chunk_of_another_length_are_refused() {
+    in_ranks(2, |rank| {
+        let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
+        let message = broadcast(rank, &tensor, 2).unwrap_err().to_string();
+        assert!(message.contains("rank 2 in a world of 2"), "{message}");
+        let message = all_gather(rank, &tensor, 3).unwrap_err().to_string();
+        assert!(message.contains("it brings [3], not ["), "{message}");
+        Ok(())
+    });
+}
+
+#[test]
+fn threads_have_no_nccl_and_say_what_it_needs() {
+    in_ranks(2, |rank| {
+        let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
+        let error = allreduce(rank, &tensor, Algorithm::Nccl).unwrap_err();
+        assert!(error.to_string().contains("--features nccl"), "{error}");
+        Ok(())
+    });
+}

@@ -1,0 +1,93 @@
+//! What each algorithm sends, counted where it is sent.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::collective::{barrier, chunk_range};
+use params_and_allreduce::communicator::Error;
+use params_and_allreduce::thread::{Rank, Traffic, run_ranks};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+/// What every rank sends in one piece of work.
+fn traffic(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) -> Vec<Traffic> {
+    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let counted = run_ranks(&plan, Duration::from_secs(20), |rank| {
+        work(rank)?;
+        Ok::<_, Error>(rank.traffic())
+    });
+    counted.unwrap()
+}
+
+fn of_all_reduce(ranks: usize, len: usize, dtype: DType, algorithm: Algorithm) -> Vec<Traffic> {
+    traffic(ranks, |rank| {
+        let tensor = Tensor::ones(len, dtype, &Device::Cpu)?;
+        allreduce(rank, &tensor, algorithm).map(|_| ())
+    })
+}
+
+#[test]
+fn the_ring_sends_two_times_n_minus_one_over_n_of_the_bytes() {
+    for ranks in 1..=9u64 {
+        for (dtype, size) in [(DType::F32, 4), (DType::F64, 8), (DType::BF16, 2)] {
+            let len = 10 * ranks;
+            let expected = Traffic {
+                messages: 2 * (ranks - 1),
+                bytes: 2 * (ranks - 1) * (len * size) / ranks,
+            };
+            let counted = of_all_reduce(ranks as usize, len as usize, dtype, Algorithm::Ring);
+            assert_eq!(counted, vec![expected; ranks as usize], "{ranks} ranks, {dtype:?}");
+        }
+    }
+}
+
+#[test]
+fn where_the_length_does_not_divide_it_is_all_but_two_chunks_twice() {
+    for ranks in 2..=9 {
+        for len in 0..30 {
+            let counted = of_all_reduce(ranks, len, DType::F32, Algorithm::Ring);
+            for (rank, counted) in counted.iter().enumerate() {
+                // In the first half everything but its own chunk, in the second all but the next one's.
+                let [own, next] =
+                    [rank, (rank + 1) % ranks].map(|chunk| chunk_range(len, ranks, chunk).len());
+                let bytes = 4 * (2 * len - own - next);
+                assert_eq!(counted.bytes, bytes as u64, "rank {rank} of {ranks}, {len} elements");
+            }
+        }
+    }
+}
+
+#[test]
+fn naive_sends_everything_through_rank_0() {
+    for ranks in 2..=9 {
+        let counted = of_all_reduce(ranks, 25, DType::F32, Algorithm::Naive);
+        let all_others = ranks as u64 - 1;
+        assert_eq!(counted[0], Traffic { messages: all_others, bytes: 100 * all_others });
+        assert_eq!(counted[1..], vec![Traffic { messages: 1, bytes: 100 }; ranks - 1]);
+    }
+}
+
+#[test]
+fn the_tree_sends_a_logarithm_of_tensors_at_most() {
+    for ranks in 2..=9usize {
+        let counted = of_all_reduce(ranks, 25, DType::F32, Algorithm::Tree);
+        let rounds = u64::from(ranks.next_power_of_two().ilog2());
+        assert_eq!(counted[0], Traffic { messages: rounds, bytes: 100 * rounds }, "{ranks} ranks");
+        assert!(counted.iter().all(|rank| rank.messages <= rounds), "{ranks}: {counted:?}");
+        // Up and down each of the n − 1 edges once.
+        let total: u64 = counted.iter().map(|rank| rank.bytes).sum();
+        assert_eq!(total, 2 * 100 * (ranks as u64 - 1), "{ranks} ranks");
+    }
+}
+
+#[test]
+fn a_barrier_sends_a_logarithm_of_empty_messages() {
+    for ranks in 1..=9usize {
+        let rounds = u64::from(ranks.next_power_of_two().ilog2());
+        let counted = traffic(ranks, |rank| barrier(rank));
+        assert_eq!(counted, vec![Traffic { messages: rounds, bytes: 0 }; ranks], "{ranks} ranks");
+    }
+}
