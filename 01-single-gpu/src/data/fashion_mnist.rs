@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Dataset, DatasetError, Split, idx};
 
-/// Why a folder could not be read.
+/// Why a folder could not be read. The message names the file; the error's source says what is wrong with it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// One of the four files is not there.
@@ -27,7 +27,7 @@ pub enum Error {
         file: &'static str,
     },
     /// A file cannot be opened.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
@@ -35,7 +35,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file is malformed.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -43,7 +43,7 @@ pub enum Error {
         source: idx::Error,
     },
     /// Images and labels do not fit together.
-    #[error("{} and {}: {source}", images.display(), labels.display())]
+    #[error("{} and {}", images.display(), labels.display())]
     Mismatch {
         /// The file of images.
         images: PathBuf,

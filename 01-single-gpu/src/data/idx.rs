@@ -26,7 +26,7 @@ pub const MAX_COUNT: u32 = 1_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The bytes could not be read or uncompressed.
-    #[error("cannot be read: {0}")]
+    #[error("cannot be read")]
     Read(#[from] std::io::Error),
     /// The first four bytes name another kind of file.
     #[error("starts with {found:#010x}; a file of {expected} starts with {magic:#010x}")]

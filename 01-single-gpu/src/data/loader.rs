@@ -1,7 +1,7 @@
 //! An epoch in batches: every sample once, in an order that only seed and epoch decide.
 //!
-//! While a device trains on one batch, a thread makes the next: one thread, which takes about a hundredth
-//! of the time of a CPU slice's step, and of a GPU's much more.
+//! While a device trains on one batch, a thread makes the next. On a slice of the CPU that hides next to
+//! nothing, as a batch takes little beside a step; the shorter the steps, the more it hides.
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;

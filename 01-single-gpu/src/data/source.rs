@@ -48,7 +48,7 @@ pub enum Error {
     Files(#[from] fashion_mnist::Error),
     /// Fashion-MNIST is neither here nor to be had.
     #[error("Fashion-MNIST: {0}")]
-    Supply(#[from] cache::Error),
+    Supply(cache::Error),
 }
 
 impl DataSource {
@@ -76,7 +76,7 @@ impl DataSource {
         match self {
             Self::Auto => match fetched(supply, TimeLimits::NICE_TO_HAVE) {
                 Ok(folder) => Ok(read(folder, NAMES.0.to_owned(), limits)?),
-                Err(error @ cache::Error::OtherFile { .. }) => Err(error.into()),
+                Err(error @ cache::Error::OtherFile { .. }) => Err(Error::Supply(error)),
                 Err(error) => {
                     let note = format!(
                         "{} is not on this machine and cannot be had ({error}): using {}",
@@ -86,7 +86,7 @@ impl DataSource {
                 }
             },
             Self::FashionMnist => {
-                let folder = fetched(supply, TimeLimits::NEEDED)?;
+                let folder = fetched(supply, TimeLimits::NEEDED).map_err(Error::Supply)?;
                 Ok(read(folder, NAMES.0.to_owned(), limits)?)
             }
             Self::Synthetic => Ok(garments(limits)),
