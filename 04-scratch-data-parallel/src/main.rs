@@ -10,15 +10,17 @@ use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::train;
 use single_gpu::cli::{self, DeviceArguments, TrainArguments, TrainSetup};
 use single_gpu::device::DevicePlan;
-use single_gpu::report::metrics::{Metrics, Summary};
-use single_gpu::report::{Report, line};
+use single_gpu::interrupt;
+use single_gpu::report::line;
+use single_gpu::report::metrics::Summary;
+use single_gpu::report::outputs::Outputs;
 
 /// Train LeNet on several devices, and on one, from the same weights and with the same batches.
 ///
 /// Without a GPU a device is a slice of the CPU. Up to three runs are made: one device with T cores, K
 /// devices with T cores each, and one device with all K·T cores.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, disable_help_flag = true)]
 struct Arguments {
     #[command(flatten)]
     device: DeviceArguments,
@@ -34,6 +36,11 @@ struct Arguments {
     /// Get it wrong on purpose, on the K devices
     #[arg(long = "break", value_enum, value_name = "BUG")]
     breakage: Option<Breakage>,
+
+    /// Print help
+    // `-h` as well explains the bugs, which clap's short help would only list.
+    #[arg(short, long, action = clap::ArgAction::HelpLong)]
+    help: Option<bool>,
 }
 
 fn main() -> ExitCode {
@@ -43,8 +50,10 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.device.plan(arguments.devices)?;
     let mut setup = arguments.train.prepare(plan.len())?;
-    let mut metrics = setup.metrics.take();
-    line(setup.headline())?;
+    let mut outputs = std::mem::take(&mut setup.outputs);
+    interrupt::watch()?;
+    let headline = setup.headline();
+    line(&headline)?;
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;
     }
@@ -52,21 +61,26 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for Planned { name, plan, breakage } in plans(&arguments, plan)? {
         line(format_args!("\n{name}"))?;
+        if interrupt::requested() {
+            line("  left out after the interrupt")?;
+            continue;
+        }
         if let Some(bug) = breakage {
             line(format_args!("  broken on purpose: {bug:?}"))?;
         }
-        let run = train_and_tell(name, &plan, breakage, &setup, metrics.as_mut())?;
-        runs.push(run);
+        runs.push(train_and_tell(name, &plan, breakage, &setup, &mut outputs)?);
     }
+    outputs.chart()?;
     let comparison = Comparison::new(&runs)?;
     line("")?;
     for run in &runs {
         line(&run.summary)?;
     }
     line(&comparison)?;
-    if let Some(metrics) = &mut metrics {
+    if let Some(metrics) = outputs.metrics() {
         metrics.write("comparison", &comparison)?;
     }
+    outputs.write(&headline)?;
     Ok(())
 }
 
@@ -102,14 +116,12 @@ fn train_and_tell(
     plan: &DevicePlan,
     breakage: Option<Breakage>,
     setup: &TrainSetup,
-    mut metrics: Option<&mut Metrics>,
+    outputs: &mut Outputs,
 ) -> anyhow::Result<Run> {
-    let mut report = Report::new(name, metrics.as_deref_mut());
+    let mut report = outputs.report(name);
     let outcome = train(&setup.data, &setup.options, setup.dtype, plan, breakage, &mut report)?;
     drop(report);
     let summary = Summary::new(name, setup, plan, &outcome.records, outcome.hashes[0]);
-    if let Some(metrics) = metrics {
-        metrics.summary(&summary)?;
-    }
+    outputs.run_ended(&summary, &outcome.records)?;
     Ok(Run { summary, outcome })
 }

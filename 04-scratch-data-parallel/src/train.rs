@@ -13,8 +13,10 @@ use single_gpu::device::DevicePlan;
 use single_gpu::evaluate::evaluate;
 use single_gpu::lenet::Lenet;
 use single_gpu::report::Report;
+use single_gpu::report::trace::{self, COMMUNICATION};
 use single_gpu::train::{EpochRecord, Step, TrainOptions, run_epochs};
 use single_gpu::weights_hash::WeightsHash;
+use tracing::info_span;
 
 use crate::breakage::{Breakage, train_batch_broken};
 use crate::{Error, train_batch};
@@ -58,9 +60,11 @@ pub fn train(
 ) -> Result<Outcome, RankFailure<Error>> {
     let in_rank_0 = |error: candle_core::Error| RankFailure::new(0, error.into());
     let initial = Lenet::new(options.seed, dtype, &Device::Cpu).map_err(in_rank_0)?;
+    let run = report.run().to_owned();
     // Only rank 0 takes it, once.
     let report = Mutex::new(Some(report));
     let mut outcomes = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        let _rank = trace::rank(&run, rank.rank(), rank.compute_device());
         let mut silent = Report::silent();
         let taken = match rank.rank() {
             0 => report.lock().ok().and_then(|mut report| report.take()),
@@ -114,7 +118,8 @@ impl Replica<'_> {
                 let device = self.rank.compute_device();
                 Ok(Some(evaluate(&self.model, &data.test, self.dtype, device)?))
             },
-        )?;
+        );
+        let records = records.map_err(|error| error.blame(self.breakage))?;
         let weights = self.model.parameters().snapshot()?;
         Ok(RankOutcome { records, after_first_step, weights })
     }
@@ -129,6 +134,7 @@ impl Replica<'_> {
 
     /// Makes sure that all replicas still hold the same bits: every rank sends its hash to rank 0.
     fn check_replicas(&self, epoch: usize) -> Result<(), Error> {
+        let _span = info_span!(target: COMMUNICATION, "replica check").entered();
         let rank = self.rank;
         let mine = WeightsHash::new(&self.model.parameters().snapshot()?)?;
         let message = Tensor::new(&mine.bytes(), rank.device())?;

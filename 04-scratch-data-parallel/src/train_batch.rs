@@ -5,9 +5,11 @@ use params_and_allreduce::allreduce;
 use params_and_allreduce::communicator::Communicator;
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
+use single_gpu::report::trace::COMPUTE;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{BatchSums, Step, local_gradients};
 use split_batch::split_batch;
+use tracing::info_span;
 
 use crate::Error;
 
@@ -41,6 +43,7 @@ pub(crate) fn shard(
     index: usize,
     device: &Device,
 ) -> Result<Batch, Error> {
+    let _span = info_span!(target: COMPUTE, "shard").entered();
     let (images, labels) = split_batch(&batch.images, &batch.labels, shards)?.swap_remove(index);
     Ok(Batch { images: images.to_device(device)?, labels: labels.to_device(device)? })
 }
@@ -62,13 +65,19 @@ pub(crate) fn allreduce_all(
     tensors.iter().map(|tensor| Ok(allreduce(rank, tensor)?)).collect()
 }
 
-/// Loss, correct answers and samples of all shards together.
+/// Loss, correct answers, samples and interrupts of all shards together.
 pub(crate) fn allreduce_sums(
     rank: &impl Communicator,
     sums: BatchSums,
 ) -> Result<BatchSums, Error> {
     // Counts are exact in f64 up to 2⁵³.
-    let local = [sums.loss, sums.correct as f64, sums.samples as f64];
+    let BatchSums { loss, correct, samples, interrupts } = sums;
+    let local = [loss, correct as f64, samples as f64, interrupts as f64];
     let total = allreduce(rank, &Tensor::new(&local, rank.device())?)?.to_vec1::<f64>()?;
-    Ok(BatchSums { loss: total[0], correct: total[1] as u64, samples: total[2] as u64 })
+    Ok(BatchSums {
+        loss: total[0],
+        correct: total[1] as u64,
+        samples: total[2] as u64,
+        interrupts: total[3] as u64,
+    })
 }

@@ -34,6 +34,11 @@ impl<'a> Loader<'a> {
         self.dataset.len().div_ceil(self.batch_size)
     }
 
+    /// Samples in an epoch.
+    pub fn samples_per_epoch(&self) -> usize {
+        self.dataset.len()
+    }
+
     /// The order of the samples in an epoch: a permutation of all indices.
     pub fn order(&self, epoch: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..).take(self.dataset.len()).collect();

@@ -3,6 +3,8 @@
 mod naive;
 
 use candle_core::Tensor;
+use single_gpu::report::trace::COMMUNICATION;
+use tracing::info_span;
 
 pub use naive::naive;
 
@@ -17,6 +19,9 @@ use crate::communicator::{Communicator, Error};
 ///
 /// When the tensors differ in shape or type, or another rank stops or stalls.
 pub fn allreduce(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
+    let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+    let shape = tensor.dims();
+    let _span = info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered();
     naive(communicator, tensor)
 }
 
