@@ -108,10 +108,11 @@ fn panel(
         .draw()?;
     for (index, run) in runs.iter().enumerate() {
         let line = stroke(index, runs.len());
-        chart.draw_series(DashedLineSeries::new(points(run, train), 6, 5, line))?;
+        let thin = line.color.stroke_width(line.stroke_width / 2);
+        chart.draw_series(DashedLineSeries::new(points(run, train), 6, 5, thin))?;
         chart.draw_series(LineSeries::new(points(run, test), line))?;
         if run.records.len() <= MOST_DOTS {
-            let dot = |point| Circle::new(point, line.stroke_width + 1, line.color.filled());
+            let dot = |point| Circle::new(point, 2 + line.stroke_width / 2, line.color.filled());
             chart.draw_series(points(run, test).map(dot))?;
         }
     }
@@ -142,13 +143,13 @@ fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
         area.draw(&text(told, end + 10, y))?;
     }
     let y = middle(runs.len());
-    let line = TEXT.stroke_width(2);
+    let line = TEXT.stroke_width(3);
     area.draw(&PathElement::new([(begin, y), (end, y)], line))?;
     area.draw(&text("test images, after the epoch".to_owned(), end + 10, y))?;
     let begin = begin + 280;
     for dash in 0..4 {
         let begin = begin + 10 * dash;
-        area.draw(&PathElement::new([(begin, y), (begin + 6, y)], line))?;
+        area.draw(&PathElement::new([(begin, y), (begin + 6, y)], TEXT.stroke_width(2)))?;
     }
     area.draw(&text("training images, during the epoch".to_owned(), begin + 46, y))?;
     Ok(())
@@ -156,7 +157,7 @@ fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
 
 /// Wide for the first run, narrower for each that is drawn over it.
 fn stroke(index: usize, runs: usize) -> ShapeStyle {
-    let width = 2 + 3 * (runs - 1 - index).min(3) as u32;
+    let width = 2 * (runs - index).min(4) as u32;
     COLOURS[index % COLOURS.len()].stroke_width(width)
 }
 

@@ -127,10 +127,11 @@ impl Place {
 impl Recorded {
     fn write(&self, file: &mut dyn Write) -> io::Result<()> {
         write!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
-        let names = self.ranks.iter().flat_map(|(place, device)| names(&self.runs, *place, device));
+        let runs = self.runs.iter().enumerate().map(|(run, name)| run_name(run, name));
+        let tracks = self.ranks.iter().flat_map(|(place, device)| track_names(*place, device));
         let spans = self.spans.iter().map(Span::event);
         let mut separator = "\n";
-        for event in names.chain(spans) {
+        for event in runs.chain(tracks).chain(spans) {
             write!(file, "{separator}{event}")?;
             separator = ",\n";
         }
@@ -138,19 +139,27 @@ impl Recorded {
     }
 }
 
-/// The events that name a rank's process and its tracks.
-fn names(runs: &[String], place: Place, device: &str) -> Vec<Value> {
-    let process = place.process();
-    let name = |kind: &str, thread: usize, name: String| json!({"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}});
-    let mut events = vec![name("process_name", place.thread(0), runs[place.run].clone())];
-    for (track, title) in TRACKS.iter().enumerate() {
-        let thread = place.thread(track);
-        events.push(name("thread_name", thread, format!("rank {} {title} · {device}", place.rank)));
-        let order = json!({"sort_index": thread});
-        events.push(json!({"ph": "M", "name": "thread_sort_index", "pid": process, "tid": thread,
-                           "args": order}));
-    }
-    events
+/// The event that names a run's process.
+fn run_name(run: usize, name: &str) -> Value {
+    let place = Place { run, rank: 0 };
+    named("process_name", place, 0, json!({"name": name}))
+}
+
+/// The events that name a rank's tracks, and put them in order.
+fn track_names(place: Place, device: &str) -> impl Iterator<Item = Value> {
+    TRACKS.iter().enumerate().flat_map(move |(track, title)| {
+        let name = format!("rank {} {title} on {device}", place.rank);
+        let order = place.thread(track);
+        [
+            named("thread_name", place, track, json!({"name": name})),
+            named("thread_sort_index", place, track, json!({"sort_index": order})),
+        ]
+    })
+}
+
+fn named(kind: &str, place: Place, track: usize, args: Value) -> Value {
+    let (process, thread) = (place.process(), place.thread(track));
+    json!({"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args})
 }
 
 impl Span {
@@ -185,20 +194,27 @@ impl Visit for Fields {
         self.0.push((field.name(), value.into()));
     }
 
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.push((field.name(), value.into()));
+    }
+
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.0.push((field.name(), value.into()));
     }
 }
 
 impl Fields {
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.0.iter().find(|(field, _)| *field == name).map(|(_, value)| value)
+    }
+
     fn text(&self, name: &str) -> String {
-        let value = self.0.iter().find(|(field, _)| *field == name).map(|(_, value)| value);
-        value.and_then(Value::as_str).unwrap_or_default().to_owned()
+        self.value(name).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     fn number(&self, name: &str) -> usize {
-        let value = self.0.iter().find(|(field, _)| *field == name).map(|(_, value)| value);
-        value.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()).unwrap_or_default()
+        let number = self.value(name).and_then(Value::as_u64);
+        number.and_then(|number| usize::try_from(number).ok()).unwrap_or_default()
     }
 }
 
@@ -282,4 +298,58 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 /// A rank that panicked while it held the lock has at most lost its own span.
 fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
     recorded.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_lie_on_the_track_of_their_rank_and_kind() {
+        let (recorder, recorded) = Recorder::new();
+        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+            info_span!(target: COMPUTE, "of no rank").in_scope(|| ());
+            for (run, rank) in [("one", 0u64), ("two", 0), ("two", 1)] {
+                let _rank = info_span!(target: RANK, "rank", run, rank, device = "cpu").entered();
+                let _step = info_span!(target: STEPS, "step", step = 7).entered();
+                info_span!(target: COMMUNICATION, "all-reduce", bytes = 8).in_scope(|| ());
+                info_span!(target: "elsewhere", "unknown").in_scope(|| ());
+            }
+        });
+        let mut file = Vec::new();
+        lock(&recorded).write(&mut file).unwrap();
+        let trace: Value = serde_json::from_slice(&file).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |ph: &str, name: &str| -> Vec<&Value> {
+            events.iter().filter(|e| e["ph"] == ph && e["name"] == name).collect()
+        };
+        let (steps, reduced) = (of("X", "step"), of("X", "all-reduce"));
+        assert_eq!((steps.len(), reduced.len()), (3, 3));
+        assert!(of("X", "of no rank").is_empty() && of("X", "unknown").is_empty());
+        assert_eq!((&steps[2]["pid"], &steps[2]["args"]["step"]), (&json!(2), &json!(7)));
+        assert_eq!(reduced[0]["cat"], COMMUNICATION);
+        assert_eq!(of("M", "process_name").len(), 2);
+        let names = of("M", "thread_name");
+        let name = |event: &Value| names.iter().find(|n| n["tid"] == event["tid"]).unwrap();
+        assert_eq!(name(reduced[2])["args"]["name"], "rank 1 communication on cpu");
+        assert_eq!(name(steps[0])["args"]["name"], "rank 0 steps on cpu");
+        let threads: std::collections::BTreeSet<_> =
+            names.iter().map(|name| name["tid"].as_u64()).collect();
+        assert_eq!(threads.len(), 9, "every track has a number of its own");
+        let end = |e: &Value| e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap();
+        assert!(end(reduced[0]) <= end(steps[0]) + 1e-3);
+    }
+
+    #[test]
+    fn a_full_trace_counts_what_it_leaves_out() {
+        let (recorder, recorded) = Recorder::new();
+        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+            let _rank = info_span!(target: RANK, "rank", run = "one", rank = 0u64).entered();
+            for _ in 0..MOST_SPANS + 3 {
+                info_span!(target: COMPUTE, "forward").in_scope(|| ());
+            }
+        });
+        let recorded = lock(&recorded);
+        assert_eq!((recorded.spans.len(), recorded.left_out), (MOST_SPANS, 3));
+    }
 }
