@@ -39,7 +39,10 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
     /// The loss became infinite or not a number.
-    #[error("the loss is {loss} at step {step} of epoch {epoch}: {}", likely_cause(*epoch, *step, *learning_rate))]
+    #[error(
+        "the loss is {loss} at step {step} of epoch {epoch}: {}",
+        likely_cause(*epoch, *step, *learning_rate)
+    )]
     NotFinite {
         /// Counted from 1.
         epoch: usize,
@@ -62,10 +65,10 @@ fn likely_cause(epoch: usize, step: usize, learning_rate: f64) -> String {
         return "no update was made yet, so the images or the initial weights are not finite"
             .to_owned();
     }
+    // As Debug, a very large or small rate is told with an exponent.
     format!(
-        "the weights have run away, most likely because the learning rate {learning_rate} is too large; \
-         try --lr {}",
-        learning_rate / 10.0
+        "the weights have run away, most likely because the learning rate {learning_rate:?} is too \
+         large; try a tenth of it"
     )
 }
 
@@ -183,7 +186,9 @@ mod tests {
         };
         let error = not_a_number_at(5);
         assert!(matches!(error, Error::NotFinite { epoch: 2, step: 2, .. }), "{error}");
-        assert!(error.to_string().contains("the learning rate 3 is too large; try --lr 0.3"));
+        assert!(
+            error.to_string().contains("the learning rate 3.0 is too large; try a tenth of it")
+        );
         // Before the first update it cannot be the learning rate.
         assert!(not_a_number_at(1).to_string().contains("the initial weights are not finite"));
     }
