@@ -19,7 +19,7 @@ pub struct ReportArguments {
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 
-    /// Write what every device did when to this file; open it at https://ui.perfetto.dev
+    /// Write what every device did when to this file; open it in Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
 }
