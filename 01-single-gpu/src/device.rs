@@ -192,6 +192,13 @@ impl DevicePlan {
         self.note.as_deref()
     }
 
+    /// Whether every device is a GPU of its own.
+    pub fn has_a_gpu_each(&self) -> bool {
+        let alone =
+            |slot: &DeviceSlot| matches!(slot.placement, Placement::Gpu { shared: false, .. });
+        self.slots.iter().all(alone)
+    }
+
     /// The threads of each CPU slice; `None` on GPUs.
     pub fn threads_per_device(&self) -> Option<NonZeroUsize> {
         match self.slots[0].placement {

@@ -1,11 +1,13 @@
 //! Accuracy on images that were not trained on.
 
 use candle_core::{DType, Result};
+use tracing::info_span;
 
 use crate::data::Dataset;
 use crate::device::ComputeDevice;
 use crate::lenet::Lenet;
 use crate::ops::cross_entropy;
+use crate::report::trace::COMPUTE;
 use crate::train::{BatchSums, sums};
 
 /// Images per forward pass: enough to keep a device busy, few enough to fit anywhere.
@@ -22,6 +24,7 @@ pub fn evaluate(
     dtype: DType,
     device: &ComputeDevice,
 ) -> Result<BatchSums> {
+    let _span = info_span!(target: COMPUTE, "evaluate").entered();
     let indices: Vec<u32> = (0..).take(dataset.len()).collect();
     let mut total = BatchSums::default();
     for chunk in indices.chunks(BATCH) {

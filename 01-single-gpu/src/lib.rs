@@ -14,6 +14,7 @@
 //! | [`sgd`], [`train`], [`evaluate`] | a step, an epoch, an accuracy |
 //! | [`weights_hash`], [`difference`] | are two sets of weights equal, to the last bit? how far are they apart? |
 //! | [`report`], [`cli`] | what a run tells, and what it refuses |
+//! | [`interrupt`] | Ctrl-C: ending early, together, with what was learnt so far |
 //!
 //! Two conventions hold from here to the last stage. A loss is the *sum* over its samples, and the
 //! update divides once, by the size of the whole batch: then shards of any size add up exactly. And
@@ -27,6 +28,7 @@ pub mod device;
 pub mod difference;
 pub mod evaluate;
 pub mod init;
+pub mod interrupt;
 pub mod lenet;
 pub mod ops;
 pub mod parameters;

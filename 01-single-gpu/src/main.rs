@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use single_gpu::cli::{self, DeviceArguments, TrainArguments, UsageError};
 use single_gpu::data::{CLASS_NAMES, CLASSES, contact_sheet};
-use single_gpu::report::metrics::{Metrics, Summary};
-use single_gpu::report::{Report, line};
+use single_gpu::interrupt;
+use single_gpu::report::metrics::Summary;
+use single_gpu::report::{file, line};
 use single_gpu::train::train;
 use single_gpu::weights_hash::WeightsHash;
 
@@ -41,7 +42,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     if let Some(path) = &arguments.contact_sheet {
         // Before images are loaded, which may mean a download.
-        Metrics::check(path).map_err(|error| refused(path, error))?;
+        file::check(path).map_err(|error| refused(path, error))?;
     }
     let mut setup = arguments.train.prepare(plan.len())?;
     if let Some(path) = &arguments.contact_sheet {
@@ -58,21 +59,19 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
 
-    line(setup.headline())?;
+    interrupt::watch()?;
+    let headline = setup.headline();
+    line(&headline)?;
     let device = plan.slots()[0].open()?;
-    let mut metrics = setup.metrics.take();
-    let trained = train(
-        &setup.data,
-        &setup.options,
-        setup.dtype,
-        &device,
-        &mut Report::new("one device", metrics.as_mut()),
-    )?;
+    let mut outputs = std::mem::take(&mut setup.outputs);
+    let mut report = outputs.report("one device");
+    let trained = train(&setup.data, &setup.options, setup.dtype, &device, &mut report)?;
+    drop(report);
     let hash = WeightsHash::new(&trained.weights)?;
     let summary = Summary::new("one device", &setup, &plan, &trained.records, hash);
+    outputs.run_ended(&summary, &trained.records)?;
+    outputs.chart()?;
     line(&summary)?;
-    if let Some(metrics) = &mut metrics {
-        metrics.summary(&summary)?;
-    }
+    outputs.write(&headline)?;
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Stochastic gradient descent.
 
 use candle_core::{Result, Tensor, bail};
+use tracing::info_span;
 
 use crate::parameters::{Parameter, Parameters};
+use crate::report::trace::COMPUTE;
 
 /// parameter −= learning_rate · gradient / batch_size, for every parameter.
 ///
@@ -25,6 +27,7 @@ pub fn sgd(
     if batch_size == 0 {
         bail!("an update needs at least one sample");
     }
+    let _span = info_span!(target: COMPUTE, "update").entered();
     let step = learning_rate / batch_size as f64;
     for (Parameter { value, .. }, gradient) in parameters.iter().zip(gradients) {
         value.set(&value.as_detached_tensor().sub(&(gradient * step)?)?)?;

@@ -36,7 +36,8 @@ struct SpeedUp {
 #[derive(Debug, Serialize)]
 struct WeightDifference {
     after_first_step: f64,
-    at_the_end: f64,
+    /// `None` when the runs did not end at the same step, because one was interrupted.
+    at_the_end: Option<f64>,
 }
 
 impl Comparison {
@@ -56,7 +57,9 @@ impl Comparison {
                     &several.outcome.after_first_step,
                     &one.outcome.after_first_step,
                 )?,
-                at_the_end: largest_difference(&several.outcome.weights, &one.outcome.weights)?,
+                at_the_end: (one.summary.epochs_trained == several.summary.epochs_trained)
+                    .then(|| largest_difference(&several.outcome.weights, &one.outcome.weights))
+                    .transpose()?,
             }),
             _ => None,
         };
@@ -81,11 +84,15 @@ impl fmt::Display for Comparison {
             .map(|speed_up| format!("{:.2}× over [{}]", speed_up.ratio, speed_up.over))
             .collect();
         writeln!(f, "speed-up: {}", ratios.join(", "))?;
-        writeln!(
+        write!(
             f,
-            "largest weight difference from one device: {:.1e} after step 1, {:.1e} at the end",
-            difference.after_first_step, difference.at_the_end
+            "largest weight difference from one device: {:.1e} after step 1",
+            difference.after_first_step
         )?;
+        match difference.at_the_end {
+            Some(at_the_end) => writeln!(f, ", {at_the_end:.1e} at the end")?,
+            None => writeln!(f, "; they did not end at the same step")?,
+        }
         let agree = if self.replicas_agree { "the same" } else { "DIFFERENT" };
         write!(f, "{} replicas ended with {agree} weights", self.replicas)
     }

@@ -12,6 +12,7 @@
 //! | [`mod@train_batch`] | one step on k devices: the line that makes it data-parallel |
 //! | [`mod@train`] | the whole run: replicas, epochs, one device that reports |
 //! | [`reproducible`] | the same bits on any number of devices |
+//! | [`method`] | which of these a run uses |
 //! | [`breakage`] | the field's real bugs, to be run on purpose |
 //!
 //! Left out on purpose: gradients that travel while the backward pass still runs, and a wrapper that
@@ -19,11 +20,13 @@
 
 pub mod breakage;
 mod error;
+pub mod method;
 pub mod reproducible;
 pub mod train;
 pub mod train_batch;
 
 pub use error::Error;
+pub use method::Method;
 pub use reproducible::train_batch_reproducible;
 pub use train::train;
 pub use train_batch::train_batch;

@@ -8,18 +8,20 @@ use clap::Parser;
 use comparison::{Comparison, Run};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
-use scratch_data_parallel::train;
+use scratch_data_parallel::{Method, train};
 use single_gpu::cli::{self, DeviceArguments, TrainArguments, TrainSetup, UsageError};
 use single_gpu::device::DevicePlan;
-use single_gpu::report::metrics::{Metrics, Summary};
-use single_gpu::report::{Report, line};
+use single_gpu::interrupt;
+use single_gpu::report::line;
+use single_gpu::report::metrics::Summary;
+use single_gpu::report::outputs::Outputs;
 
 /// Train LeNet on several devices, and on one, from the same weights and with the same batches.
 ///
 /// Without a GPU a device is a slice of the CPU. Up to three runs are made: one device with T cores, K
 /// devices with T cores each, and one device with all K·T cores.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, disable_help_flag = true)]
 struct Arguments {
     #[command(flatten)]
     device: DeviceArguments,
@@ -29,12 +31,17 @@ struct Arguments {
           value_parser = DeviceArguments::parse_devices)]
     devices: usize,
 
-    /// How gradients are added up across devices
+    /// How gradients are added up across devices [default: tree]
     ///
     /// LeNet's gradients are eight small tensors, the largest of 400 KiB: a ring takes them in more and
     /// smaller messages, and is slower.
-    #[arg(long, value_enum, default_value_t = Algorithm::Tree)]
-    algorithm: Algorithm,
+    #[arg(long, value_enum)]
+    algorithm: Option<Algorithm>,
+
+    /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
+    #[arg(long, value_name = "S", conflicts_with = "breakage",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    shards: Option<u32>,
 
     #[command(flatten)]
     train: TrainArguments,
@@ -42,6 +49,50 @@ struct Arguments {
     /// Get it wrong on purpose, on the K devices
     #[arg(long = "break", value_enum, value_name = "BUG")]
     breakage: Option<Breakage>,
+
+    /// Print help
+    // `-h` as well explains the bugs, which clap's short help would only list.
+    #[arg(short, long, action = clap::ArgAction::HelpLong)]
+    help: Option<bool>,
+}
+
+impl Arguments {
+    /// What the flags ask to be done between backward and update, on the devices of a plan.
+    fn method(&self, plan: &DevicePlan) -> Result<Method, UsageError> {
+        if let Some(shards) = self.shards {
+            return self.reproducible(shards as usize);
+        }
+        let algorithm = self.algorithm.unwrap_or_default();
+        algorithm
+            .check(plan)
+            .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
+        Ok(match self.breakage {
+            Some(breakage) => Method::Broken(breakage, algorithm),
+            None => Method::AllReduce(algorithm),
+        })
+    }
+
+    fn reproducible(&self, shards: usize) -> Result<Method, UsageError> {
+        if let Some(algorithm) = self.algorithm {
+            return Err(UsageError::new(format_args!(
+                "--algorithm {algorithm} adds up in an order that depends on the number of devices; \
+                 --shards adds up along a tree of its own, so leave one of the two out"
+            )));
+        }
+        if shards < self.devices {
+            return Err(UsageError::new(format_args!(
+                "{shards} shards cannot be shared out over {} devices: each needs at least one",
+                self.devices
+            )));
+        }
+        if self.train.batch_size < shards as u64 {
+            return Err(UsageError::new(format_args!(
+                "batch size {} cannot be cut into {shards} shards: each needs at least one sample",
+                self.train.batch_size
+            )));
+        }
+        Ok(Method::Reproducible { shards })
+    }
 }
 
 fn main() -> ExitCode {
@@ -50,38 +101,39 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.device.plan(arguments.devices)?;
-    let algorithm = arguments.algorithm;
-    algorithm
-        .check(&plan)
-        .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
+    let method = arguments.method(&plan)?;
     let mut setup = arguments.train.prepare(plan.len())?;
-    let mut metrics = setup.metrics.take();
-    line(setup.headline())?;
+    let mut outputs = std::mem::take(&mut setup.outputs);
+    interrupt::watch()?;
+    let headline = setup.headline();
+    line(&headline)?;
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;
     }
 
     let mut runs = Vec::new();
-    for Planned { name, plan, breakage } in plans(&arguments, plan)? {
+    for Planned { name, plan, method } in plans(&arguments, plan, method)? {
         line(format_args!("\n{name}"))?;
-        if plan.len() > 1 {
-            line(format_args!("  all-reduce: {algorithm}"))?;
+        if interrupt::requested() {
+            line("  left out after the interrupt")?;
+            continue;
         }
-        if let Some(bug) = breakage {
-            line(format_args!("  broken on purpose: {bug:?}"))?;
+        if plan.len() > 1 || method.algorithm().is_none() {
+            line(format_args!("  {method}"))?;
         }
-        let run = train_and_tell(name, &plan, algorithm, breakage, &setup, metrics.as_mut())?;
-        runs.push(run);
+        runs.push(train_and_tell(name, &plan, method, &setup, &mut outputs)?);
     }
+    outputs.chart()?;
     let comparison = Comparison::new(&runs)?;
     line("")?;
     for run in &runs {
         line(&run.summary)?;
     }
     line(&comparison)?;
-    if let Some(metrics) = &mut metrics {
+    if let Some(metrics) = outputs.metrics() {
         metrics.write("comparison", &comparison)?;
     }
+    outputs.write(&headline)?;
     Ok(())
 }
 
@@ -89,19 +141,26 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 struct Planned {
     name: &'static str,
     plan: DevicePlan,
-    breakage: Option<Breakage>,
+    method: Method,
 }
 
 /// The runs: the baseline, the devices asked for, and one device with all their cores.
-fn plans(arguments: &Arguments, plan: DevicePlan) -> anyhow::Result<Vec<Planned>> {
+///
+/// One device is never broken: there is nothing to get wrong between devices. In reproducible mode it
+/// works through the same shards.
+fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Result<Vec<Planned>> {
     let device = arguments.device;
+    let alone = match method {
+        Method::Reproducible { .. } => method,
+        _ => Method::AllReduce(Algorithm::default()),
+    };
     let threads = plan.threads_per_device();
     let one_device = |name, threads| -> anyhow::Result<Planned> {
         let device = DeviceArguments { threads_per_device: threads, ..device };
-        Ok(Planned { name, plan: device.plan(1)?, breakage: None })
+        Ok(Planned { name, plan: device.plan(1)?, method: alone })
     };
     let devices = plan.len();
-    let several = Planned { name: "data parallel", plan, breakage: arguments.breakage };
+    let several = Planned { name: "data parallel", plan, method };
     if devices == 1 {
         return Ok(vec![several]);
     }
@@ -115,18 +174,16 @@ fn plans(arguments: &Arguments, plan: DevicePlan) -> anyhow::Result<Vec<Planned>
 fn train_and_tell(
     name: &'static str,
     plan: &DevicePlan,
-    algorithm: Algorithm,
-    breakage: Option<Breakage>,
+    method: Method,
     setup: &TrainSetup,
-    mut metrics: Option<&mut Metrics>,
+    outputs: &mut Outputs,
 ) -> anyhow::Result<Run> {
-    let mut report = Report::new(name, metrics.as_deref_mut());
+    let mut report = outputs.report(name);
     let TrainSetup { data, options, dtype, .. } = setup;
-    let outcome = train(data, options, *dtype, plan, algorithm, breakage, &mut report)?;
+    let outcome = train(data, options, *dtype, plan, method, &mut report)?;
     drop(report);
-    let summary = Summary::new(name, setup, plan, &outcome.records, outcome.hashes[0]);
-    if let Some(metrics) = metrics {
-        metrics.summary(&summary)?;
-    }
+    let mut summary = Summary::new(name, setup, plan, &outcome.records, outcome.hashes[0]);
+    summary.method = Some(method.to_string());
+    outputs.run_ended(&summary, &outcome.records)?;
     Ok(Run { summary, outcome })
 }

@@ -4,20 +4,22 @@ use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor};
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
-use params_and_allreduce::{Algorithm, get_params};
-use single_gpu::data::Batch;
+use params_and_allreduce::get_params;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+#[cfg(feature = "nccl")]
+use params_and_allreduce::{Algorithm, nccl::with_nccl};
 use single_gpu::data::loader::Loader;
 use single_gpu::data::source::LoadedData;
-use single_gpu::device::DevicePlan;
+use single_gpu::device::{ComputeDevice, DevicePlan};
 use single_gpu::evaluate::evaluate;
 use single_gpu::lenet::Lenet;
 use single_gpu::report::Report;
-use single_gpu::train::{EpochRecord, Step, TrainOptions, run_epochs};
+use single_gpu::report::trace::{self, COMMUNICATION};
+use single_gpu::train::{EpochRecord, TrainOptions, run_epochs};
 use single_gpu::weights_hash::WeightsHash;
+use tracing::info_span;
 
-use crate::breakage::{Breakage, train_batch_broken};
-use crate::{Error, train_batch};
+use crate::{Error, Method};
 
 /// What came out of a run.
 #[derive(Clone, Debug)]
@@ -43,7 +45,7 @@ struct RankOutcome {
 ///
 /// Every rank starts from a copy of the same parameters, sees the same batches, and works on its own
 /// shard of each. Rank 0 measures accuracy and reports. After each epoch all replicas must have the same
-/// weights hash, unless a `breakage` was asked for.
+/// weights hash, unless the `method` is a bug on purpose.
 ///
 /// # Errors
 ///
@@ -53,15 +55,16 @@ pub fn train(
     options: &TrainOptions,
     dtype: DType,
     plan: &DevicePlan,
-    algorithm: Algorithm,
-    breakage: Option<Breakage>,
+    method: Method,
     report: &mut Report<'_>,
 ) -> Result<Outcome, RankFailure<Error>> {
     let in_rank_0 = |error: candle_core::Error| RankFailure::new(0, error.into());
     let initial = Lenet::new(options.seed, dtype, &Device::Cpu).map_err(in_rank_0)?;
+    let run = report.run().to_owned();
     // Only rank 0 takes it, once.
     let report = Mutex::new(Some(report));
     let mut outcomes = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        let _rank = trace::rank(&run, rank.rank(), rank.compute_device());
         let mut silent = Report::silent();
         let taken = match rank.rank() {
             0 => report.lock().ok().and_then(|mut report| report.take()),
@@ -69,8 +72,14 @@ pub fn train(
         };
         let report = taken.unwrap_or(&mut silent);
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let replica = Replica { rank, model, options, dtype, algorithm, breakage };
-        replica.train(data, report)
+        let device = rank.compute_device();
+        #[cfg(feature = "nccl")]
+        if method.algorithm() == Some(Algorithm::Nccl) {
+            return with_nccl(rank, DEFAULT_TIMEOUT, |rank| {
+                Replica { rank, device, model, options, dtype, method }.train(data, report)
+            });
+        }
+        Replica { rank, device, model, options, dtype, method }.train(data, report)
     })?;
     let hash = |outcome: &RankOutcome| WeightsHash::new(&outcome.weights);
     let hashes = outcomes.iter().map(hash).collect::<Result<_, _>>().map_err(in_rank_0)?;
@@ -79,16 +88,16 @@ pub fn train(
 }
 
 /// One rank's copy of the model, and how it is trained.
-struct Replica<'a> {
-    rank: &'a Rank<'a>,
+struct Replica<'a, C> {
+    rank: &'a C,
+    device: &'a ComputeDevice,
     model: Lenet,
     options: &'a TrainOptions,
     dtype: DType,
-    algorithm: Algorithm,
-    breakage: Option<Breakage>,
+    method: Method,
 }
 
-impl Replica<'_> {
+impl<C: Communicator> Replica<'_, C> {
     fn train(&self, data: &LoadedData, report: &mut Report<'_>) -> Result<RankOutcome, Error> {
         let options = self.options;
         let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
@@ -99,7 +108,8 @@ impl Replica<'_> {
             &loader,
             report,
             |batch| {
-                let step = self.step(batch)?;
+                let rate = options.learning_rate;
+                let step = self.method.step(self.rank, &self.model, batch, rate)?;
                 if after_first_step.is_empty() {
                     after_first_step = self.model.parameters().snapshot()?;
                 }
@@ -107,31 +117,23 @@ impl Replica<'_> {
             },
             || {
                 epoch += 1;
-                if self.breakage.is_none() {
+                if self.method.breakage().is_none() {
                     self.check_replicas(epoch)?;
                 }
                 if self.rank.rank() > 0 {
                     return Ok(None);
                 }
-                let device = self.rank.compute_device();
-                Ok(Some(evaluate(&self.model, &data.test, self.dtype, device)?))
+                Ok(Some(evaluate(&self.model, &data.test, self.dtype, self.device)?))
             },
-        )?;
+        );
+        let records = records.map_err(|error| error.blame(self.method.breakage()))?;
         let weights = self.model.parameters().snapshot()?;
         Ok(RankOutcome { records, after_first_step, weights })
     }
 
-    fn step(&self, batch: &Batch) -> Result<Step, Error> {
-        let Self { rank, model, algorithm, .. } = self;
-        let rate = self.options.learning_rate;
-        match self.breakage {
-            None => train_batch(*rank, model, batch, rate, *algorithm),
-            Some(breakage) => train_batch_broken(*rank, model, batch, rate, *algorithm, breakage),
-        }
-    }
-
     /// Makes sure that all replicas still hold the same bits: every rank sends its hash to rank 0.
     fn check_replicas(&self, epoch: usize) -> Result<(), Error> {
+        let _span = info_span!(target: COMMUNICATION, "replica check").entered();
         let rank = self.rank;
         let mine = WeightsHash::new(&self.model.parameters().snapshot()?)?;
         let message = Tensor::new(&mine.bytes(), rank.device())?;

@@ -5,9 +5,11 @@ use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
+use single_gpu::report::trace::COMPUTE;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{BatchSums, Step, local_gradients};
 use split_batch::split_batch;
+use tracing::info_span;
 
 use crate::Error;
 
@@ -42,6 +44,7 @@ pub(crate) fn shard(
     index: usize,
     device: &Device,
 ) -> Result<Batch, Error> {
+    let _span = info_span!(target: COMPUTE, "shard").entered();
     let (images, labels) = split_batch(&batch.images, &batch.labels, shards)?.swap_remove(index);
     Ok(Batch { images, labels }.to_device(device)?)
 }
@@ -64,7 +67,7 @@ pub(crate) fn allreduce_all(
     tensors.iter().map(|tensor| Ok(allreduce(rank, tensor, algorithm)?)).collect()
 }
 
-/// Loss, correct answers and samples of all shards together.
+/// Loss, correct answers, samples and interrupts of all shards together.
 pub(crate) fn allreduce_sums(
     rank: &impl Communicator,
     sums: BatchSums,

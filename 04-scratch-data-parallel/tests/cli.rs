@@ -13,7 +13,10 @@ fn scratch(arguments: &[&str]) -> Command {
     // No test depends on a network, or on what is in this user's cache.
     command.env("COURSE_MIRRORS", NOBODY);
     command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
-    command.args(["--device=cpu", "--threads-per-device=1"]).args(arguments);
+    command.arg("--device=cpu").args(arguments);
+    if !arguments.contains(&"--threads-per-device") {
+        command.arg("--threads-per-device=1");
+    }
     command
 }
 
@@ -25,7 +28,7 @@ const SMALL: [&str; 5] =
 fn metrics(arguments: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("metrics.jsonl");
-    scratch(&SMALL).args(arguments).arg("--metrics").arg(&file).assert().success();
+    scratch(&[&SMALL, arguments].concat()).arg("--metrics").arg(&file).assert().success();
     let text = std::fs::read_to_string(&file).expect("a metrics file");
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
 }
@@ -91,6 +94,24 @@ fn in_double_precision_the_end_is_the_same_too() {
 }
 
 #[test]
+fn with_shards_any_number_of_devices_ends_with_the_same_bits() {
+    let hash = |devices: &str, threads: &str| {
+        let lines = metrics(&["--shards=8", "--devices", devices, "--threads-per-device", threads]);
+        let hashes: Vec<String> = of_kind(&lines, "summary")
+            .iter()
+            .map(|line| line["weights_hash"].as_str().unwrap().to_owned())
+            .collect();
+        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{devices} devices: {hashes:?}");
+        hashes[0].clone()
+    };
+    let one = hash("1", "1");
+    for devices in ["2", "4", "8"] {
+        assert_eq!(hash(devices, "1"), one, "{devices} devices");
+    }
+    assert_eq!(hash("2", "2"), one, "two threads each");
+}
+
+#[test]
 fn bugs_on_purpose_are_visible() {
     for (bug, replicas_agree) in
         [("skip-allreduce", false), ("mean-for-sum", true), ("same-shard", true)]
@@ -106,17 +127,27 @@ fn bugs_on_purpose_are_visible() {
 #[test]
 fn a_run_that_explodes_stops_with_the_step() {
     // Summed parameters double at every step.
-    scratch(&["--data=synthetic", "--train-size=2000", "--test-size=10", "--epochs=2"])
-        .args(["--batch-size=4", "--break", "reduce-params"])
-        .assert()
-        .code(1)
-        .stderr(contains("the loss is").and(contains("of epoch 1")));
+    scratch(&[
+        "--data=synthetic",
+        "--train-size=2000",
+        "--test-size=10",
+        "--epochs=2",
+        "--batch-size=4",
+    ])
+    .args(["--break", "reduce-params"])
+    .assert()
+    .code(1)
+    .stderr(contains("the loss is").and(contains("of epoch 1")))
+    .stderr(contains("this is what --break reduce-params does"));
 }
 
 #[test]
-fn help_lists_the_bugs() {
-    let help = scratch(&["--help"]).assert().success();
-    help.stdout(contains("skip-allreduce").and(contains("reduce-params")));
+fn help_explains_the_bugs() {
+    for flag in ["--help", "-h"] {
+        let help = scratch(&[flag]).assert().success();
+        help.stdout(contains("skip-allreduce: ").and(contains("reduce-params: ")))
+            .stdout(contains("Gradients are never added up"));
+    }
 }
 
 #[test]
@@ -133,6 +164,11 @@ fn what_makes_no_sense_is_refused() {
         (&["--metrics", "/no/such/folder/m"], "--metrics /no/such/folder/m"),
         (&["--algorithm", "nccl"], "--algorithm nccl: there is no NCCL here"),
         (&["--algorithm", "star"], "possible values: naive, tree, ring, nccl"),
+        (&["--shards", "8", "--algorithm", "ring"], "--algorithm ring adds up in an order"),
+        (&["--shards", "0"], "0 is not in 1..=1024"),
+        (&["--shards", "2", "--devices", "3"], "2 shards cannot be shared out over 3 devices"),
+        (&["--shards", "512"], "batch size 256 cannot be cut into 512 shards"),
+        (&["--shards", "8", "--break", "same-shard"], "cannot be used with"),
         (&["--break", "everything"], "possible values: skip-allreduce"),
     ] {
         let one_line = predicate::function(|text: &str| {
@@ -140,4 +176,82 @@ fn what_makes_no_sense_is_refused() {
         });
         scratch(arguments).assert().code(2).stdout("").stderr(contains(complaint).and(one_line));
     }
+}
+
+/// The events of a trace with this name.
+fn named<'a>(trace: &'a Value, name: &str) -> Vec<&'a Value> {
+    let events = trace["traceEvents"].as_array().expect("events");
+    events.iter().filter(|event| event["name"] == name).collect()
+}
+
+#[test]
+fn a_trace_tells_computing_from_communicating() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("trace.json");
+    scratch(&SMALL).arg("--trace").arg(&file).assert().success();
+    let trace = std::fs::read(&file).expect("a trace");
+    let trace: Value = serde_json::from_slice(&trace).expect("JSON");
+    let names = named(&trace, "thread_name");
+    let title = |event: &Value| {
+        let name = names.iter().find(|name| name["tid"] == event["tid"]);
+        name.expect("every track has a name")["args"]["name"].as_str().expect("text").to_owned()
+    };
+    // Three runs on four devices, two epochs of three steps each.
+    for (name, track, per_step) in
+        [("forward", "compute", 1), ("update", "compute", 1), ("all-reduce", "communication", 9)]
+    {
+        let spans = named(&trace, name);
+        assert_eq!(spans.len(), 4 * 6 * per_step, "{name}");
+        assert!(spans.iter().all(|span| span["cat"] == track && title(span).contains(track)));
+    }
+    let second = named(&trace, "all-reduce").iter().filter(|s| title(s).contains("rank 1")).count();
+    assert_eq!(second, 6 * 9);
+    let runs: Vec<_> = named(&trace, "process_name").iter().map(|e| &e["args"]["name"]).collect();
+    assert_eq!(runs, ["one device", "data parallel", "one device, all cores"]);
+}
+
+/// All ranks stop after the same step, whichever of them saw it first: nobody waits, replicas agree.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_all_ranks_together() {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::process::{Command, Stdio};
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_scratch-data-parallel"))
+        .args(["--device=cpu", "--threads-per-device=1", "--devices=3", "--data=synthetic"])
+        .args(["--train-size=300", "--test-size=20", "--epochs=40", "--batch-size=32"])
+        .args(["--metrics=m.jsonl", "--plot=p.svg", "--trace=t.json"])
+        .current_dir(&folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let mut output = BufReader::new(run.stdout.take().expect("its output"));
+    // The first run is left alone; the second is interrupted after its first epoch.
+    let mut lines = output.by_ref().lines().map_while(Result::ok);
+    lines.find(|line| line == "data parallel").expect("a second run");
+    lines.next().expect("its first epoch");
+    let kill = Command::new("kill").args(["-INT", &run.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("text");
+    assert_eq!(run.wait().expect("an end").code(), Some(130), "{rest}");
+    for text in [
+        "(interrupted after ",
+        "one device, all cores\n  left out after the interrupt",
+        "after step 1; they did not end at the same step",
+        "3 replicas ended with the same weights",
+    ] {
+        assert!(rest.contains(text), "{text:?} is not in {rest}");
+    }
+    let read = |name| std::fs::read_to_string(folder.path().join(name)).expect(name);
+    let metrics = read("m.jsonl");
+    let lines: Vec<Value> =
+        metrics.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    let interrupted: Vec<_> =
+        of_kind(&lines, "summary").iter().map(|summary| &summary["interrupted"]).collect();
+    assert_eq!(interrupted, [&Value::from(false), &Value::from(true)]);
+    assert!(read("p.svg").trim_end().ends_with("</svg>"));
+    serde_json::from_str::<Value>(&read("t.json")).expect("JSON");
+    assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 3);
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::{Algorithm, get_params};
 use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch_reproducible};
 use single_gpu::data::loader::Loader;
 use single_gpu::data::{Batch, Dataset, PIXELS, Split, synthetic};

@@ -1,15 +1,15 @@
 //! The flags that the stages share, and the checks that need more than one of them.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 
 use candle_core::DType;
 use clap::{Args, ValueEnum};
 
-use super::{DataArguments, UsageError};
+use super::{DataArguments, ReportArguments, UsageError};
 use crate::data::source::LoadedData;
 use crate::device::{DeviceKind, DevicePlan, MAX_DEVICES};
-use crate::report::{metrics::Metrics, thousands};
+use crate::report::outputs::Outputs;
+use crate::report::thousands;
 use crate::train::TrainOptions;
 
 /// The most images that can be asked for: the limit of the file format's reader.
@@ -104,9 +104,9 @@ pub struct TrainArguments {
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     pub dtype: Precision,
 
-    /// Write one JSON object per epoch, and a summary per run, to this file
-    #[arg(long, value_name = "FILE")]
-    pub metrics: Option<PathBuf>,
+    /// What the run leaves behind.
+    #[command(flatten)]
+    pub reports: ReportArguments,
 }
 
 /// Everything a training run needs, loaded and checked.
@@ -118,8 +118,8 @@ pub struct TrainSetup {
     pub options: TrainOptions,
     /// The element type of weights and activations.
     pub dtype: DType,
-    /// Where metrics go.
-    pub metrics: Option<Metrics>,
+    /// What the run leaves behind.
+    pub outputs: Outputs,
 }
 
 impl TrainSetup {
@@ -152,13 +152,9 @@ impl TrainArguments {
             ))
             .into());
         }
-        if let Some(path) = &self.metrics {
-            Metrics::check(path).map_err(|error| {
-                UsageError::new(format_args!("--metrics {}: {error}", path.display()))
-            })?;
-        }
+        self.reports.check()?;
         let data = self.load(devices)?;
-        let metrics = self.metrics.as_deref().map(Metrics::create).transpose()?;
+        let outputs = self.reports.open()?;
         Ok(TrainSetup {
             data,
             options: TrainOptions {
@@ -168,7 +164,7 @@ impl TrainArguments {
                 seed: self.seed,
             },
             dtype: self.dtype.into(),
-            metrics,
+            outputs,
         })
     }
 

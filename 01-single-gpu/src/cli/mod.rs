@@ -1,11 +1,13 @@
 //! What the binaries of all stages share: flags, checks at the edge, exit codes.
 //!
 //! A mistake in the flags is one line on standard error and exit code 2. Anything else that goes wrong
-//! is one line and exit code 1. Nothing is written before everything has been checked.
+//! is one line and exit code 1; a run that Ctrl-C ended early tells its results and has
+//! exit code 130. Nothing is written before everything has been checked.
 
 mod arguments;
 mod data;
 mod process;
+mod reports;
 
 use std::fmt;
 use std::io;
@@ -13,6 +15,9 @@ use std::process::ExitCode;
 
 pub use arguments::{DeviceArguments, Precision, TrainArguments, TrainSetup};
 pub use data::DataArguments;
+pub use reports::ReportArguments;
+
+use crate::interrupt;
 
 /// A flag that makes no sense, alone or with the others.
 #[derive(Debug)]
@@ -46,6 +51,7 @@ pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitC
         Err(error) => return refuse(one_line(&error.to_string())),
     };
     match run(arguments) {
+        Ok(()) if interrupt::requested() => ExitCode::from(interrupt::EXIT_CODE),
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if nobody_is_reading(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<UsageError>() => refuse(format!("error: {error}")),

@@ -2,11 +2,11 @@
 //!
 //! A sheet takes any images of the usual size, photographs or drawings alike.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::{CLASSES, PIXELS, SIDE};
+use crate::report::file;
 
 /// Sheet pixels to one image pixel, each way.
 const ZOOM: usize = 2;
@@ -62,23 +62,13 @@ pub fn contact_sheet(images: &[[u8; PIXELS]], columns: usize) -> (usize, usize, 
 /// Writes a grey picture, given row by row, as a PNG file. The file appears under its name only
 /// once it is whole.
 pub fn write_png(path: &Path, width: usize, height: usize, pixels: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
-    let written = encode(&partial, width, height, pixels).and_then(|()| fs::rename(&partial, path));
-    if written.is_err() {
-        // The first error is the one to report; that nothing is there to remove is no second one.
-        let _ = fs::remove_file(&partial);
-    }
-    written
+    file::write(path, |file| encode(file, width, height, pixels))
 }
 
-/// Encodes a picture into a new file.
-fn encode(path: &Path, width: usize, height: usize, pixels: &[u8]) -> io::Result<()> {
+fn encode(file: &mut dyn Write, width: usize, height: usize, pixels: &[u8]) -> io::Result<()> {
     let too_large = |_| io::Error::new(io::ErrorKind::InvalidInput, "the picture is too large");
     let width = u32::try_from(width).map_err(too_large)?;
     let height = u32::try_from(height).map_err(too_large)?;
-    let file = BufWriter::new(File::create(path)?);
     let mut encoder = png::Encoder::new(file, width, height);
     encoder.set_color(png::ColorType::Grayscale);
     encoder.set_depth(png::BitDepth::Eight);
@@ -90,6 +80,8 @@ fn encode(path: &Path, width: usize, height: usize, pixels: &[u8]) -> io::Result
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
 
     #[test]

@@ -43,6 +43,11 @@ impl Loader {
         self.dataset.len().div_ceil(self.batch_size)
     }
 
+    /// Samples in an epoch.
+    pub fn samples_per_epoch(&self) -> usize {
+        self.dataset.len()
+    }
+
     /// The order of the samples in an epoch.
     pub fn order(&self, epoch: usize) -> Vec<u32> {
         epoch_order(self.dataset.len(), self.seed, epoch)

@@ -4,7 +4,7 @@
 //! leaves whole lines only.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::cli::TrainSetup;
 use crate::device::DevicePlan;
 use crate::report::seconds;
-use crate::train::{EpochRecord, TrainOptions, seconds_per_epoch};
+use crate::train::{EpochRecord, TrainOptions, epochs_trained, seconds_per_epoch};
 use crate::weights_hash::WeightsHash;
 
 /// A metrics file.
@@ -53,7 +53,13 @@ pub struct Summary {
     pub devices: Vec<String>,
     /// What to know before believing its times.
     pub note: Option<String>,
-    /// Accuracy on the test images after the last epoch.
+    /// How the gradients of several devices became one update; `None` where that does not arise.
+    pub method: Option<String>,
+    /// How many epochs it was trained for; an epoch that was cut short counts for its part.
+    pub epochs_trained: f64,
+    /// Whether it ended before its time.
+    pub interrupted: bool,
+    /// Accuracy on the test images at the end.
     pub test_accuracy: f64,
     /// Average training time of an epoch.
     pub seconds_per_epoch: f64,
@@ -72,6 +78,7 @@ impl Summary {
         records: &[EpochRecord],
         weights_hash: WeightsHash,
     ) -> Self {
+        let epochs_trained = epochs_trained(records);
         Self {
             run: run.to_owned(),
             data: setup.data.name.clone(),
@@ -80,6 +87,9 @@ impl Summary {
             dtype: setup.dtype.as_str().to_owned(),
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
+            method: None,
+            epochs_trained,
+            interrupted: epochs_trained < setup.options.epochs as f64,
             test_accuracy: records.last().map_or(f64::NAN, |record| record.test_accuracy),
             seconds_per_epoch: seconds_per_epoch(records),
             weights_hash: format!("{weights_hash:?}"),
@@ -99,7 +109,12 @@ impl fmt::Display for Summary {
             seconds(self.seconds_per_epoch),
             self.devices.join(", "),
             &self.weights_hash[..8]
-        )
+        )?;
+        if self.interrupted {
+            let Self { epochs_trained, options: TrainOptions { epochs, .. }, .. } = self;
+            write!(f, " (interrupted after {epochs_trained:.2} of {epochs} epochs)")?;
+        }
+        Ok(())
     }
 }
 
@@ -118,20 +133,6 @@ impl Versions {
 }
 
 impl Metrics {
-    /// Checks that `path` could be created, and leaves nothing behind.
-    ///
-    /// # Errors
-    ///
-    /// What creating it would have said.
-    pub fn check(path: &Path) -> io::Result<()> {
-        let existed = path.exists();
-        OpenOptions::new().append(true).create(true).open(path)?;
-        if !existed {
-            std::fs::remove_file(path)?;
-        }
-        Ok(())
-    }
-
     /// Creates the file, or empties it.
     ///
     /// # Errors

@@ -1,7 +1,12 @@
-//! What a run tells: progress while it goes, a line per epoch, and metrics in a file.
+//! What a run tells: progress while it goes, a line per epoch, and in files metrics, a plot, a trace.
 
+mod chart;
+pub mod file;
 pub mod metrics;
+pub mod outputs;
+mod plot;
 mod progress;
+pub mod trace;
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -28,6 +33,11 @@ impl<'a> Report<'a> {
     /// Says nothing.
     pub fn silent() -> Self {
         Self { run: String::new(), progress: None, metrics: None }
+    }
+
+    /// The run's name; nothing where nothing is reported.
+    pub fn run(&self) -> &str {
+        &self.run
     }
 
     /// An epoch of `batches` steps begins.

@@ -53,8 +53,12 @@ impl Progress {
     pub(super) fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {
         let EpochRecord { epoch, train_loss, train_accuracy, test_accuracy, seconds, .. } = record;
         let width = self.epochs.to_string().len();
+        let part = match record.part {
+            part if part < 1.0 => format!(" ({:.0} %)", 100.0 * part),
+            _ => String::new(),
+        };
         let text = format!(
-            "  epoch {epoch:>width$}/{}  loss {train_loss:.4}  train acc {train_accuracy:.3}  \
+            "  epoch {epoch:>width$}/{}{part}  loss {train_loss:.4}  train acc {train_accuracy:.3}  \
              test acc {test_accuracy:.3}  {} s  {:.0} images/s",
             self.epochs,
             super::seconds(*seconds),

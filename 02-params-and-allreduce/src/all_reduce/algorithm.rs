@@ -8,11 +8,12 @@ use single_gpu::device::DevicePlan;
 use crate::communicator::Error;
 
 /// A way to make an all-reduce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Algorithm {
     /// Gather to the first rank, add, broadcast back
     Naive,
     /// Add up along a binomial tree, broadcast down it
+    #[default]
     Tree,
     /// Reduce-scatter, then all-gather, around a ring
     Ring,
@@ -29,10 +30,11 @@ impl Algorithm {
     /// # Errors
     ///
     /// With what is missing.
-    pub fn check(self, _plan: &DevicePlan) -> Result<(), Error> {
+    pub fn check(self, plan: &DevicePlan) -> Result<(), Error> {
+        let possible = cfg!(feature = "nccl") && plan.has_a_gpu_each();
         match self {
-            Self::Naive | Self::Tree | Self::Ring => Ok(()),
-            Self::Nccl => Err(Error::NoNativeAllReduce),
+            Self::Nccl if !possible => Err(Error::NoNativeAllReduce),
+            _ => Ok(()),
         }
     }
 }

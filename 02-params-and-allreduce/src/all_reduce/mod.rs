@@ -18,6 +18,8 @@ pub mod ring;
 pub mod tree;
 
 use candle_core::Tensor;
+use single_gpu::report::trace::COMMUNICATION;
+use tracing::info_span;
 
 pub use algorithm::Algorithm;
 pub use fixed_tree::FixedTree;
@@ -47,6 +49,9 @@ pub fn allreduce(
     tensor: &Tensor,
     algorithm: Algorithm,
 ) -> Result<Tensor, Error> {
+    let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+    let shape = tensor.dims();
+    let _span = info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered();
     let tensor = tensor.detach();
     match algorithm {
         Algorithm::Naive => naive(communicator, &tensor),

@@ -5,20 +5,26 @@
 //! the two in which devices add their gradients up. [`run_epochs`] knows nothing of that line: it is
 //! given the step.
 
+mod epochs;
+
 use std::ops::AddAssign;
-use std::time::{Duration, Instant};
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use serde::Serialize;
+use tracing::info_span;
+
+pub use epochs::{EpochRecord, Error, epochs_trained, run_epochs, seconds_per_epoch};
 
 use crate::data::Batch;
 use crate::data::loader::Loader;
 use crate::data::source::LoadedData;
 use crate::device::ComputeDevice;
 use crate::evaluate::evaluate;
+use crate::interrupt;
 use crate::lenet::Lenet;
 use crate::ops::cross_entropy;
 use crate::report::Report;
+use crate::report::trace::{self, COMPUTE};
 use crate::sgd::sgd;
 
 /// How to train.
@@ -43,6 +49,9 @@ pub struct BatchSums {
     pub correct: u64,
     /// Samples.
     pub samples: u64,
+    /// How many devices have seen a Ctrl-C. It travels with the sums so that all devices learn of it in
+    /// the same step, and stop together.
+    pub interrupts: u64,
 }
 
 impl BatchSums {
@@ -58,26 +67,33 @@ impl BatchSums {
 }
 
 impl BatchSums {
-    /// The three sums as a tensor `[3]` (f64), to be added up across devices.
+    /// The sums as a tensor `[4]` (f64), to be added up across devices.
     ///
     /// # Errors
     ///
     /// When the tensor cannot be made on `device`.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
+        let Self { loss, correct, samples, interrupts } = *self;
         // Counts are exact in f64 up to 2⁵³.
-        Tensor::new(&[self.loss, self.correct as f64, self.samples as f64], device)
+        Tensor::new(&[loss, correct as f64, samples as f64, interrupts as f64], device)
     }
 
     /// The sums that such a tensor holds.
     ///
     /// # Errors
     ///
-    /// When it is not `[3]`, f64.
+    /// When it is not `[4]`, f64.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
-        let [loss, correct, samples] = tensor.to_vec1::<f64>()?[..] else {
-            candle_core::bail!("three sums expected, got {:?}", tensor.dims())
+        let [loss, correct, samples, interrupts] = tensor.to_vec1::<f64>()?[..] else {
+            candle_core::bail!("four sums expected, got {:?}", tensor.dims())
         };
-        Ok(Self { loss, correct: correct as u64, samples: samples as u64 })
+        let count = |sum: f64| sum as u64;
+        Ok(Self {
+            loss,
+            correct: count(correct),
+            samples: count(samples),
+            interrupts: count(interrupts),
+        })
     }
 }
 
@@ -86,6 +102,7 @@ impl AddAssign for BatchSums {
         self.loss += other.loss;
         self.correct += other.correct;
         self.samples += other.samples;
+        self.interrupts += other.interrupts;
     }
 }
 
@@ -106,9 +123,13 @@ pub struct Step {
 ///
 /// When the batch does not fit the model.
 pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
-    let logits = model.forward(&batch.images)?;
-    let loss = cross_entropy(&logits, &batch.labels)?;
-    let gradients = model.parameters().gradients(&loss.backward()?)?;
+    let (logits, loss) = info_span!(target: COMPUTE, "forward").in_scope(|| {
+        let logits = model.forward(&batch.images)?;
+        let loss = cross_entropy(&logits, &batch.labels)?;
+        Ok::<_, candle_core::Error>((logits, loss))
+    })?;
+    let gradients = info_span!(target: COMPUTE, "backward")
+        .in_scope(|| model.parameters().gradients(&loss.backward()?))?;
     Ok(Step { sums: sums(&loss, &logits, batch)?, gradients })
 }
 
@@ -125,112 +146,15 @@ pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> Result<S
 
 /// Reads loss and correct answers off the device.
 pub(crate) fn sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
+    let _span = info_span!(target: COMPUTE, "read loss").entered();
     let answers = logits.detach().argmax(D::Minus1)?;
     let correct = answers.eq(&batch.labels)?.to_dtype(DType::U32)?.sum_all()?;
     Ok(BatchSums {
         loss: loss.detach().to_dtype(DType::F64)?.to_scalar()?,
         correct: correct.to_scalar::<u32>()?.into(),
         samples: batch.len() as u64,
+        interrupts: interrupt::requested().into(),
     })
-}
-
-/// One epoch, measured.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct EpochRecord {
-    /// Counted from 1.
-    pub epoch: usize,
-    /// Mean loss of the epoch's training samples, each before the update it contributed to.
-    pub train_loss: f64,
-    /// Share of them classified correctly, likewise.
-    pub train_accuracy: f64,
-    /// Mean loss on the test images after the epoch.
-    pub test_loss: f64,
-    /// Accuracy on the test images after the epoch.
-    pub test_accuracy: f64,
-    /// Training time, without the evaluation.
-    pub seconds: f64,
-    /// Training samples in a second.
-    pub images_per_second: f64,
-}
-
-/// Why training stopped early.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// An operation failed.
-    #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
-    /// The loss became infinite or not a number.
-    #[error(
-        "the loss is {loss} at step {step} of epoch {epoch}: the weights have run away, most likely \
-         because the learning rate is too large"
-    )]
-    NotFinite {
-        /// Counted from 1.
-        epoch: usize,
-        /// Counted from 1, within the epoch.
-        step: usize,
-        /// The loss.
-        loss: f64,
-    },
-    /// Progress or metrics could not be written.
-    #[error("cannot write the report: {0}")]
-    Report(#[from] std::io::Error),
-}
-
-/// Trains for `options.epochs` epochs and measures each.
-///
-/// `train_batch` is given every batch, in CPU memory, and returns the sums over the *whole* batch.
-/// `evaluate` is called after each epoch and returns the sums over the test images, or `None` on a
-/// device that leaves evaluation to another; its time does not count.
-///
-/// # Errors
-///
-/// The first error of either, or [`Error::NotFinite`].
-pub fn run_epochs<E: From<Error>>(
-    options: &TrainOptions,
-    loader: &Loader,
-    report: &mut Report<'_>,
-    mut train_batch: impl FnMut(&Batch) -> std::result::Result<BatchSums, E>,
-    mut evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
-) -> std::result::Result<Vec<EpochRecord>, E> {
-    let mut records = Vec::with_capacity(options.epochs);
-    for epoch in 1..=options.epochs {
-        report.epoch_begins(epoch, options.epochs, loader.batches_per_epoch());
-        let started = Instant::now();
-        let mut train = BatchSums::default();
-        for (step, batch) in (1..).zip(loader.epoch(epoch)) {
-            let sums = train_batch(&batch.map_err(Error::from)?)?;
-            if !sums.loss.is_finite() {
-                return Err(Error::NotFinite { epoch, step, loss: sums.loss }.into());
-            }
-            train += sums;
-            report.batch_done(&train, started.elapsed());
-        }
-        let elapsed = started.elapsed();
-        let record = record(epoch, &train, evaluate()?, elapsed);
-        report.epoch_ends(&record).map_err(Error::from)?;
-        records.push(record);
-    }
-    Ok(records)
-}
-
-fn record(
-    epoch: usize,
-    train: &BatchSums,
-    test: Option<BatchSums>,
-    elapsed: Duration,
-) -> EpochRecord {
-    let seconds = elapsed.as_secs_f64();
-    let test = test.unwrap_or_default();
-    EpochRecord {
-        epoch,
-        train_loss: train.mean_loss(),
-        train_accuracy: train.accuracy(),
-        test_loss: test.mean_loss(),
-        test_accuracy: test.accuracy(),
-        seconds,
-        images_per_second: train.samples as f64 / seconds,
-    }
 }
 
 /// A finished run on one device.
@@ -255,6 +179,7 @@ pub fn train(
     report: &mut Report<'_>,
 ) -> std::result::Result<Trained, Error> {
     device.run(|| {
+        let _rank = trace::rank(report.run(), 0, device);
         let model = Lenet::new(options.seed, dtype, device.tensors())?;
         let loader = Loader::new(&data.train, options.batch_size, options.seed, dtype);
         let records = run_epochs::<Error>(
@@ -271,36 +196,10 @@ pub fn train(
     })
 }
 
-/// Average training time of an epoch in seconds.
-pub fn seconds_per_epoch(records: &[EpochRecord]) -> f64 {
-    records.iter().map(|record| record.seconds).sum::<f64>() / records.len() as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::{Dataset, PIXELS};
-
-    #[test]
-    fn a_loss_that_is_not_finite_stops_with_its_step() {
-        let data = Dataset::new(vec![[0; PIXELS]; 6], vec![0; 6]).unwrap();
-        let options = TrainOptions { epochs: 3, batch_size: 2, learning_rate: 1.0, seed: 1 };
-        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
-        let mut steps = 0;
-        let outcome = run_epochs::<Error>(
-            &options,
-            &loader,
-            &mut Report::silent(),
-            |batch| {
-                steps += 1;
-                let loss = if steps == 5 { f64::NAN } else { 1.0 };
-                Ok(BatchSums { loss, correct: 0, samples: batch.len() as u64 })
-            },
-            || Ok(None),
-        );
-        let error = outcome.unwrap_err();
-        assert!(matches!(error, Error::NotFinite { epoch: 2, step: 2, .. }), "{error}");
-    }
 
     #[test]
     fn a_step_on_one_device_lowers_the_loss() {

@@ -1,0 +1,52 @@
+//! The flags that say what a run leaves behind.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::UsageError;
+use crate::report::file;
+use crate::report::outputs::Outputs;
+
+/// Flags that name the files of a run's results.
+#[derive(Args, Clone, Debug)]
+pub struct ReportArguments {
+    /// Write one JSON object per epoch, and a summary per run, to this file
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+
+    /// Draw accuracy and loss by epoch into this SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+
+    /// Write what every device did when to this file; open it in Perfetto (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+}
+
+impl ReportArguments {
+    /// Checks that every file could be written, and writes nothing.
+    pub(super) fn check(&self) -> Result<(), UsageError> {
+        let all = [("--metrics", &self.metrics), ("--plot", &self.plot), ("--trace", &self.trace)];
+        let mut named: Vec<(&str, &Path)> = Vec::new();
+        for (flag, path) in all {
+            let Some(path) = path else { continue };
+            file::check(path).map_err(|error| {
+                UsageError::new(format_args!("{flag} {}: {error}", path.display()))
+            })?;
+            if let Some((other, _)) = named.iter().find(|(_, other)| other == path) {
+                return Err(UsageError::new(format_args!(
+                    "{other} and {flag} both name {}: give each a file of its own",
+                    path.display()
+                )));
+            }
+            named.push((flag, path));
+        }
+        Ok(())
+    }
+
+    /// Opens what has to be open while the run goes on.
+    pub(super) fn open(&self) -> std::io::Result<Outputs> {
+        Outputs::open(self.metrics.as_deref(), self.plot.clone(), self.trace.clone())
+    }
+}

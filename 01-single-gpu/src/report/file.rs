@@ -1,0 +1,99 @@
+//! Files that a run writes: tried before the work begins, and whole as soon as they have their name.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Checks that `path` could be written, and leaves nothing behind.
+///
+/// # Errors
+///
+/// What writing it would have said.
+pub fn check(path: &Path) -> io::Result<()> {
+    let existed = path.exists();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if !existed {
+        return fs::remove_file(path);
+    }
+    if path.is_file() {
+        // It will be replaced, which asks for room beside it.
+        let partial = partial(path)?;
+        File::create(&partial)?;
+        fs::remove_file(partial)?;
+    }
+    Ok(())
+}
+
+/// Writes a file that appears under its name, in place of an older one, only once it is whole.
+///
+/// # Errors
+///
+/// When `content` fails or the file cannot be written; then an older file is still there.
+pub fn write(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    if path.exists() && !path.is_file() {
+        // A pipe or a terminal passes on what it gets; putting a file in its place would be a surprise.
+        return fill(OpenOptions::new().write(true).open(path)?, content);
+    }
+    let partial = partial(path)?;
+    let written = File::create(&partial)
+        .and_then(|file| fill(file, content))
+        .and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        // The first error is the one to report; that nothing is there to remove is no second one.
+        let _ = fs::remove_file(&partial);
+    }
+    written
+}
+
+fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut file = BufWriter::new(file);
+    content(&mut file)?;
+    file.flush()
+}
+
+/// The name of a file that is not whole yet: beside the final one, and this process's own.
+fn partial(path: &Path) -> io::Result<PathBuf> {
+    let mut name: OsString = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".{}.partial", std::process::id()));
+    Ok(path.with_file_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result");
+        write(&path, |file| file.write_all(b"old")).unwrap();
+        let failure = write(&path, |file| {
+            file.write_all(b"half of the new")?;
+            Err(io::Error::other("no more"))
+        });
+        assert_eq!(failure.unwrap_err().to_string(), "no more");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        write(&path, |file| file.write_all(b"new")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn checking_leaves_no_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result");
+        check(&path).unwrap();
+        assert!(!path.exists());
+        fs::write(&path, "kept").unwrap();
+        check(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        for nowhere in [folder.path(), &path.join("below a file"), Path::new("")] {
+            assert!(check(nowhere).is_err(), "{}", nowhere.display());
+        }
+    }
+}

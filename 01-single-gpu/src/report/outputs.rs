@@ -1,0 +1,103 @@
+//! Everything that one call of a binary leaves behind: metrics, a plot, a trace, and a chart to end with.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::chart::Chart;
+use super::metrics::{Metrics, Summary};
+use super::trace::Trace;
+use super::{Report, line, plot, thousands};
+use crate::train::EpochRecord;
+
+/// What to write, and where. Nothing, by default.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    metrics: Option<Metrics>,
+    plot: Option<PathBuf>,
+    trace: Option<(PathBuf, Trace)>,
+    runs: Vec<FinishedRun>,
+}
+
+/// A run as it is drawn.
+#[derive(Debug)]
+pub(super) struct FinishedRun {
+    pub(super) name: String,
+    pub(super) devices: String,
+    pub(super) records: Vec<EpochRecord>,
+}
+
+impl Outputs {
+    /// Creates the metrics file, and begins to record if there is to be a trace.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written, or a trace is being recorded already.
+    pub fn open(
+        metrics: Option<&Path>,
+        plot: Option<PathBuf>,
+        trace: Option<PathBuf>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            metrics: metrics.map(Metrics::create).transpose()?,
+            plot,
+            trace: trace.map(|path| Ok::<_, io::Error>((path, Trace::begin()?))).transpose()?,
+            runs: Vec::new(),
+        })
+    }
+
+    /// The reporter of a run that begins.
+    pub fn report(&mut self, run: &str) -> Report<'_> {
+        Report::new(run, self.metrics.as_mut())
+    }
+
+    /// The metrics file, if there is one.
+    pub fn metrics(&mut self) -> Option<&mut Metrics> {
+        self.metrics.as_mut()
+    }
+
+    /// Takes in a run that has ended, whether or not it was interrupted.
+    ///
+    /// # Errors
+    ///
+    /// When the metrics cannot be written.
+    pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.summary(summary)?;
+        }
+        self.runs.push(FinishedRun {
+            name: summary.run.clone(),
+            devices: format!("[{}]", summary.devices.join(", ")),
+            records: records.to_vec(),
+        });
+        Ok(())
+    }
+
+    /// Prints test accuracy by epoch, where there are two epochs to compare.
+    ///
+    /// # Errors
+    ///
+    /// When nobody reads standard output any more.
+    pub fn chart(&self) -> io::Result<()> {
+        let chart = Chart(&self.runs);
+        if chart.is_empty() { Ok(()) } else { line(format_args!("\n{chart}")) }
+    }
+
+    /// Writes the plot and the trace of all runs that have ended.
+    ///
+    /// # Errors
+    ///
+    /// When one of them cannot be written.
+    pub fn write(&self, title: &str) -> io::Result<()> {
+        if let Some(path) = &self.plot {
+            plot::write(path, title, &self.runs)?;
+        }
+        if let Some((path, trace)) = &self.trace {
+            let left_out = trace.write(path)?;
+            if left_out > 0 {
+                let left_out = thousands(left_out);
+                line(format_args!("note: the trace leaves out the last {left_out} spans"))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! The loop over epochs and steps: what every stage's training has in common.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tracing::info_span;
+
+use super::{BatchSums, TrainOptions};
+use crate::data::Batch;
+use crate::data::loader::Loader;
+use crate::report::Report;
+use crate::report::trace::{COMPUTE, STEPS};
+
+/// One epoch, measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EpochRecord {
+    /// Counted from 1.
+    pub epoch: usize,
+    /// The share of the epoch that was trained on: 1, or less where Ctrl-C cut it short.
+    pub part: f64,
+    /// Mean loss of the epoch's training samples, each before the update it contributed to.
+    pub train_loss: f64,
+    /// Share of them classified correctly, likewise.
+    pub train_accuracy: f64,
+    /// Mean loss on the test images after the epoch.
+    pub test_loss: f64,
+    /// Accuracy on the test images after the epoch.
+    pub test_accuracy: f64,
+    /// Training time, without the evaluation.
+    pub seconds: f64,
+    /// Training samples in a second.
+    pub images_per_second: f64,
+}
+
+/// Why training stopped early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An operation failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// The loss became infinite or not a number.
+    #[error(
+        "the loss is {loss} at step {step} of epoch {epoch}: {}",
+        likely_cause(*epoch, *step, *learning_rate)
+    )]
+    NotFinite {
+        /// Counted from 1.
+        epoch: usize,
+        /// Counted from 1, within the epoch.
+        step: usize,
+        /// The loss.
+        loss: f64,
+        /// The learning rate.
+        learning_rate: f64,
+    },
+    /// Progress or metrics could not be written.
+    #[error("cannot write the report: {0}")]
+    Report(#[from] std::io::Error),
+}
+
+/// Why a loss is most likely not finite.
+fn likely_cause(epoch: usize, step: usize, learning_rate: f64) -> String {
+    if (epoch, step) == (1, 1) {
+        // Nothing has been updated yet.
+        return "no update was made yet, so the images or the initial weights are not finite"
+            .to_owned();
+    }
+    // As Debug, a very large or small rate is told with an exponent.
+    format!(
+        "the weights have run away, most likely because the learning rate {learning_rate:?} is too \
+         large; try a tenth of it"
+    )
+}
+
+/// Trains for `options.epochs` epochs and measures each.
+///
+/// `train_batch` is given every batch, in CPU memory, and returns the sums over the *whole* batch.
+/// `evaluate` is called after each epoch and returns the sums over the test images, or `None` on a
+/// device that leaves evaluation to another; its time does not count.
+///
+/// When a step's sums count an interrupt, that step is the last one: it ends its epoch early, which is
+/// evaluated and recorded as far as it went.
+///
+/// # Errors
+///
+/// The first error of either, or [`Error::NotFinite`].
+pub fn run_epochs<E: From<Error>>(
+    options: &TrainOptions,
+    loader: &Loader,
+    report: &mut Report<'_>,
+    mut train_batch: impl FnMut(&Batch) -> std::result::Result<BatchSums, E>,
+    mut evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
+) -> std::result::Result<Vec<EpochRecord>, E> {
+    let mut records = Vec::with_capacity(options.epochs);
+    for epoch in 1..=options.epochs {
+        report.epoch_begins(epoch, options.epochs, loader.batches_per_epoch());
+        let started = Instant::now();
+        let span = info_span!(target: STEPS, "epoch", epoch).entered();
+        let mut train = BatchSums::default();
+        let mut batches = (1..).zip(loader.epoch(epoch));
+        let mut next = || info_span!(target: COMPUTE, "load").in_scope(|| batches.next());
+        while train.interrupts == 0
+            && let Some((step, batch)) = next()
+        {
+            let _span = info_span!(target: STEPS, "step", step).entered();
+            let sums = train_batch(&batch.map_err(Error::from)?)?;
+            if !sums.loss.is_finite() {
+                let TrainOptions { learning_rate, .. } = *options;
+                return Err(Error::NotFinite { epoch, step, loss: sums.loss, learning_rate }.into());
+            }
+            train += sums;
+            report.batch_done(&train, started.elapsed());
+        }
+        drop(span);
+        let elapsed = started.elapsed();
+        let part = train.samples as f64 / loader.samples_per_epoch() as f64;
+        let record = record(epoch, part, &train, evaluate()?, elapsed);
+        report.epoch_ends(&record).map_err(Error::from)?;
+        records.push(record);
+        if train.interrupts > 0 {
+            break;
+        }
+    }
+    Ok(records)
+}
+
+fn record(
+    epoch: usize,
+    part: f64,
+    train: &BatchSums,
+    test: Option<BatchSums>,
+    elapsed: Duration,
+) -> EpochRecord {
+    let seconds = elapsed.as_secs_f64();
+    let test = test.unwrap_or_default();
+    EpochRecord {
+        epoch,
+        part,
+        train_loss: train.mean_loss(),
+        train_accuracy: train.accuracy(),
+        test_loss: test.mean_loss(),
+        test_accuracy: test.accuracy(),
+        seconds,
+        images_per_second: train.samples as f64 / seconds,
+    }
+}
+
+/// How many epochs were trained; one that was cut short counts for its part.
+pub fn epochs_trained(records: &[EpochRecord]) -> f64 {
+    records.iter().map(|record| record.part).sum()
+}
+
+/// Average training time of an epoch in seconds.
+pub fn seconds_per_epoch(records: &[EpochRecord]) -> f64 {
+    records.iter().map(|record| record.seconds).sum::<f64>() / epochs_trained(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+    use crate::data::{Dataset, PIXELS};
+
+    /// Three epochs of three steps of two samples; `sums` is told the step, from 1, and its samples.
+    fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {
+        let data = Dataset::new(vec![[0; PIXELS]; 6], vec![0; 6]).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 2, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        let mut step = 0;
+        let train_batch = |batch: &Batch| {
+            step += 1;
+            Ok(sums(step, batch.len() as u64))
+        };
+        run_epochs(&options, &loader, &mut Report::silent(), train_batch, || Ok(None))
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_stops_with_its_step() {
+        let not_a_number_at = |bad| {
+            run(|step, samples| {
+                let loss = if step == bad { f64::NAN } else { 1.0 };
+                BatchSums { loss, samples, ..BatchSums::default() }
+            })
+            .unwrap_err()
+        };
+        let error = not_a_number_at(5);
+        assert!(matches!(error, Error::NotFinite { epoch: 2, step: 2, .. }), "{error}");
+        assert!(
+            error.to_string().contains("the learning rate 3.0 is too large; try a tenth of it")
+        );
+        // Before the first update it cannot be the learning rate.
+        assert!(not_a_number_at(1).to_string().contains("the initial weights are not finite"));
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_run_with_its_step() {
+        let interrupted_at = |last| {
+            run(|step, samples| {
+                assert!(step <= last, "step {step} came after the interrupt at {last}");
+                let interrupts = (step == last).into();
+                BatchSums { samples, interrupts, ..BatchSums::default() }
+            })
+            .unwrap()
+        };
+        for (last, epochs, trained) in [(1, 1, 1.0 / 3.0), (3, 1, 1.0), (5, 2, 5.0 / 3.0)] {
+            let records = interrupted_at(last);
+            assert_eq!(records.len(), epochs);
+            assert!((epochs_trained(&records) - trained).abs() < 1e-12, "{records:?}");
+        }
+    }
+}
