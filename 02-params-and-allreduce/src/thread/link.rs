@@ -103,7 +103,15 @@ impl<'a> Link<'a> {
     pub(super) fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         let channel = self.to.get(to).and_then(Option::as_ref);
         let channel = channel.ok_or_else(|| self.no_such_rank(to))?;
-        let message = tensor.detach().contiguous()?.to_device(&Device::Cpu)?;
+        let tensor = tensor.detach();
+        // A view that leaves a GPU would take all of its memory along, so it is cut out first. (Nothing
+        // is to be cut out of an empty one: GPUs have no memory of size 0.)
+        let message = if tensor.device().is_cpu() || tensor.elem_count() == 0 {
+            tensor.contiguous()?
+        } else {
+            tensor.force_contiguous()?
+        };
+        let message = message.to_device(&Device::Cpu)?;
         let bytes = message.elem_count() * message.dtype().size_in_bytes();
         channel.send(message).map_err(|_| self.stopped(to))?;
         self.messages_sent.fetch_add(1, Ordering::Relaxed);

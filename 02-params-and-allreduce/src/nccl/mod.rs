@@ -20,22 +20,22 @@
 //! joining has no time limit. Every rank has shown itself over the links just before, so a rank would
 //! have to die within that moment.
 
+mod join;
+mod sum;
+
 use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candle_core::cuda_backend::CudaStorageSlice;
-use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, bail};
-use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits};
+use candle_core::{DType, Device, Shape, Tensor};
+use cudarc::driver::{CudaStream, DriverError};
 use cudarc::nccl::result::NcclError;
-use cudarc::nccl::safe::{Comm, Id, NcclType, ReduceOp};
+use cudarc::nccl::safe::Comm;
 
 use crate::communicator::{Communicator, Error};
-
-/// Bytes of the identifier that rank 0 draws.
-const ID_BYTES: usize = 128;
+use join::{exchange, shared_id, sharers};
+use sum::Sum;
 
 /// A sum of small tensors is there within this time; a wait that goes on longer may sleep.
 const SPIN: Duration = Duration::from_micros(200);
@@ -67,7 +67,7 @@ pub fn with_nccl<C: Communicator, R, E: From<Error>>(
 pub struct NcclRank<'a, C> {
     links: &'a C,
     stream: Arc<CudaStream>,
-    /// `None` once a sum has failed: after that the ranks no longer agree on what comes next.
+    /// `None` once a sum has failed.
     connection: RefCell<Option<Comm>>,
     timeout: Duration,
 }
@@ -105,25 +105,30 @@ impl<'a, C: Communicator> NcclRank<'a, C> {
     /// # Errors
     ///
     /// When the tensor is not on this rank's GPU or of another type, when NCCL reports a failure, or when
-    /// the other ranks have not done their part in time. After the last two there are no more sums.
+    /// the other ranks have not done their part in time. After an error there are no more sums.
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        let sum = self.queue(tensor);
+        let done = if sum.is_ok() { self.wait() } else { Ok(()) };
+        if sum.is_err() || done.is_err() {
+            // The ranks no longer agree on what comes next. Tearing the connection down ends its
+            // kernels; only then can the tensors be let go.
+            drop(self.connection.take());
+        }
+        done.and(sum)
+    }
+
+    /// Gives the GPU the sum to do.
+    fn queue(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         if !tensor.device().same_device(self.links.device()) {
             return Err(failure("NCCL: the tensor is not on this rank's GPU".to_owned()));
         }
         let tensor = tensor.detach().contiguous()?;
-        if tensor.elem_count() == 0 {
-            return Ok(tensor);
+        match &*self.connection.borrow() {
+            None => Err(failure("NCCL: an earlier sum has failed".to_owned())),
+            // There is nothing to add, and GPUs have no memory of size 0 to put it.
+            Some(_) if tensor.elem_count() == 0 => Ok(tensor),
+            Some(comm) => Ok(tensor.apply_op1_no_bwd(&Sum(comm))?),
         }
-        let sum = match &*self.connection.borrow() {
-            Some(comm) => tensor.apply_op1_no_bwd(&Sum(comm))?,
-            None => return Err(failure("NCCL: an earlier sum has failed".to_owned())),
-        };
-        if let Err(error) = self.wait() {
-            // Tearing the connection down ends its kernels; only then can the tensors be let go.
-            drop(self.connection.take());
-            return Err(error);
-        }
-        Ok(sum)
     }
 
     /// Waits until the GPU has done everything it was given so far.
@@ -165,94 +170,17 @@ impl<C: Communicator> Communicator for NcclRank<'_, C> {
         self.links.send(to, tensor)
     }
 
+    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.links.share(to, tensor)
+    }
+
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         self.links.recv(from, shape, dtype)
     }
-}
 
-/// The sum as an operation of candle's, which hands out the memory behind a tensor.
-struct Sum<'a>(&'a Comm);
-
-impl CustomOp1 for Sum<'_> {
-    fn name(&self) -> &'static str {
-        "nccl all-reduce"
+    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        self.all_reduce(tensor)
     }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        bail!("{}: the tensor is in CPU memory", self.name())
-    }
-
-    fn cuda_fwd(
-        &self,
-        storage: &CudaStorage,
-        layout: &Layout,
-    ) -> candle_core::Result<(CudaStorage, Shape)> {
-        use CudaStorageSlice as Slice;
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!("{}: expected a contiguous tensor", self.name());
-        };
-        let slice = match &storage.slice {
-            Slice::F32(values) => Slice::F32(self.of(values, start..end)?),
-            Slice::F64(values) => Slice::F64(self.of(values, start..end)?),
-            Slice::F16(values) => Slice::F16(self.of(values, start..end)?),
-            Slice::BF16(values) => Slice::BF16(self.of(values, start..end)?),
-            _ => bail!("{}: works on f32, f64, f16 and bf16", self.name()),
-        };
-        Ok((CudaStorage { slice, device: storage.device.clone() }, layout.shape().clone()))
-    }
-}
-
-impl Sum<'_> {
-    fn of<T: NcclType + DeviceRepr + ValidAsZeroBits>(
-        &self,
-        values: &CudaSlice<T>,
-        shown: Range<usize>,
-    ) -> candle_core::Result<CudaSlice<T>> {
-        let mine = values.slice(shown);
-        let mut sum = self.0.stream().alloc_zeros(mine.len()).map_err(driver)?;
-        self.0.all_reduce(&mine, &mut sum, &ReduceOp::Sum).map_err(nccl)?;
-        Ok(sum)
-    }
-}
-
-/// Every rank's number, known to every rank. Nobody has all of them before everybody has called this.
-fn exchange(links: &impl Communicator, mine: u32) -> Result<Vec<u32>, Error> {
-    let number = |value: u32| Tensor::new(&[value], &Device::Cpu);
-    if links.rank() > 0 {
-        links.send(0, &number(mine)?)?;
-        let all = links.recv(0, &Shape::from(links.world_size()), DType::U32)?;
-        return Ok(all.to_vec1()?);
-    }
-    let mut all = vec![mine];
-    for other in 1..links.world_size() {
-        all.extend(links.recv(other, &Shape::from(1), DType::U32)?.to_vec1::<u32>()?);
-    }
-    let list = Tensor::new(all.as_slice(), &Device::Cpu)?;
-    (1..links.world_size()).try_for_each(|other| links.send(other, &list))?;
-    Ok(all)
-}
-
-/// The first two ranks that have the same GPU.
-fn sharers(ordinals: &[u32]) -> Option<(usize, usize)> {
-    let earlier = |rank: usize| ordinals[..rank].iter().position(|o| *o == ordinals[rank]);
-    (0..ordinals.len()).find_map(|rank| Some((earlier(rank)?, rank)))
-}
-
-/// An identifier drawn by rank 0, the same on every rank.
-fn shared_id(links: &impl Communicator) -> Result<Id, Error> {
-    if links.rank() == 0 {
-        let id = Id::new().map_err(nccl)?;
-        let bytes = id.internal().map(|byte| byte.to_ne_bytes()[0]);
-        let message = Tensor::new(&bytes, &Device::Cpu)?;
-        (1..links.world_size()).try_for_each(|other| links.send(other, &message))?;
-        return Ok(id);
-    }
-    let message = links.recv(0, &Shape::from(ID_BYTES), DType::U8)?.to_vec1::<u8>()?;
-    let mut id = [0; ID_BYTES];
-    for (place, byte) in id.iter_mut().zip(message) {
-        *place = std::ffi::c_char::from_ne_bytes([byte]);
-    }
-    Ok(Id::uninit(id))
 }
 
 fn failure(message: String) -> Error {
@@ -276,33 +204,16 @@ mod tests {
     use super::*;
     use crate::thread::run_ranks;
 
-    const SHORT: Duration = Duration::from_secs(5);
+    const WAIT: Duration = Duration::from_secs(60);
 
     fn slices(ranks: usize) -> DevicePlan {
         DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap()
     }
 
     #[test]
-    fn every_rank_learns_every_number() {
-        for ranks in [1, 2, 5] {
-            let numbers =
-                run_ranks(&slices(ranks), SHORT, |rank| exchange(rank, 10 + rank.rank() as u32));
-            let expected: Vec<u32> = (10..).take(ranks).collect();
-            assert_eq!(numbers.unwrap(), vec![expected; ranks]);
-        }
-    }
-
-    #[test]
-    fn two_ranks_on_one_gpu_are_found() {
-        assert_eq!(sharers(&[0, 1, 2]), None);
-        assert_eq!(sharers(&[0, 1, 0, 1]), Some((0, 2)));
-        assert_eq!(sharers(&[3, 1, 1]), Some((1, 2)));
-    }
-
-    #[test]
     fn slices_of_the_cpu_are_refused() {
         let failure =
-            run_ranks(&slices(2), SHORT, |rank| with_nccl(rank, SHORT, |_| Ok::<_, Error>(())));
+            run_ranks(&slices(2), WAIT, |rank| with_nccl(rank, WAIT, |_| Ok::<_, Error>(())));
         let message = failure.unwrap_err().to_string();
         assert!(message.contains("NCCL adds up tensors on GPUs"), "{message}");
     }
