@@ -10,7 +10,7 @@ use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce, get_params};
-use single_gpu::cli::{self, DeviceArguments};
+use single_gpu::cli::{self, SeveralDevices};
 use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
 use single_gpu::lenet::Lenet;
@@ -22,12 +22,7 @@ use single_gpu::train::local_gradients;
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
-    device: DeviceArguments,
-
-    /// Number of devices
-    #[arg(long, default_value_t = 2, value_name = "K",
-          value_parser = DeviceArguments::parse_devices)]
-    devices: usize,
+    devices: SeveralDevices,
 
     /// Decides the initial weights
     #[arg(long, default_value_t = 1)]
@@ -39,7 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let plan = arguments.device.plan(arguments.devices)?;
+    let plan = arguments.devices.plan()?;
     line(format_args!("devices {plan}"))?;
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;
@@ -105,15 +100,15 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
 fn show_bandwidth(arguments: &Arguments) -> anyhow::Result<()> {
     /// With more, one table would take minutes.
     const MOST: usize = 16;
-    let mut counts = vec![2, 4, arguments.devices.clamp(2, MOST)];
+    let mut counts = vec![2, 4, arguments.devices.count.clamp(2, MOST)];
     counts.sort_unstable();
     counts.dedup();
     line(format_args!("\n{}", bandwidth::CAPTION))?;
-    if arguments.device.plan(2)?.threads_per_device().is_some() {
+    if arguments.devices.each.plan(2)?.threads_per_device().is_some() {
         line("  the devices are slices of this CPU: these are not the times of GPUs")?;
     }
     for devices in counts {
-        let plan = arguments.device.plan(devices)?;
+        let plan = arguments.devices.plan()?;
         line(format_args!("\n{}", Table::measure(&plan)?))?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use single_gpu::cli::{self, DeviceArguments, UsageError};
+use single_gpu::cli::{self, SeveralDevices, UsageError};
 use single_gpu::report::line;
 use split_batch::{Sampler, gather, split_batch};
 
@@ -21,12 +21,7 @@ const SEED: u64 = 1;
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
-    device: DeviceArguments,
-
-    /// Number of devices
-    #[arg(long, default_value_t = 2, value_name = "K",
-          value_parser = DeviceArguments::parse_devices)]
-    devices: usize,
+    devices: SeveralDevices,
 
     /// Samples in the batch
     #[arg(long, default_value_t = 4, value_name = "N",
@@ -44,14 +39,14 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let (samples, devices) = (arguments.batch_size as usize, arguments.devices);
+    let (samples, devices) = (arguments.batch_size as usize, arguments.devices.count);
     if samples < devices {
         return Err(UsageError::new(format_args!(
             "a batch of {samples} cannot give each of {devices} devices a sample"
         ))
         .into());
     }
-    let plan = arguments.device.plan(devices)?;
+    let plan = arguments.devices.plan()?;
     let values: Vec<f32> = (0u16..).take(samples * COLUMNS).map(f32::from).collect();
     let batch = Tensor::from_vec(values, (samples, COLUMNS), &Device::Cpu)?;
     let labels = Tensor::from_vec((0..arguments.batch_size).collect(), samples, &Device::Cpu)?;

@@ -9,7 +9,9 @@ use comparison::{Comparison, Run};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, train};
-use single_gpu::cli::{self, DeviceArguments, TrainArguments, TrainSetup, UsageError};
+use single_gpu::cli::{
+    self, DeviceArguments, SeveralDevices, TrainArguments, TrainSetup, UsageError,
+};
 use single_gpu::device::DevicePlan;
 use single_gpu::interrupt;
 use single_gpu::report::line;
@@ -24,12 +26,7 @@ use single_gpu::report::outputs::Outputs;
 #[command(version, disable_help_flag = true)]
 struct Arguments {
     #[command(flatten)]
-    device: DeviceArguments,
-
-    /// Number of devices
-    #[arg(long, default_value_t = 2, value_name = "K",
-          value_parser = DeviceArguments::parse_devices)]
-    devices: usize,
+    devices: SeveralDevices,
 
     /// How gradients are added up across devices [default: tree]
     ///
@@ -79,10 +76,10 @@ impl Arguments {
                  --shards adds up along a tree of its own, so leave one of the two out"
             )));
         }
-        if shards < self.devices {
+        if shards < self.devices.count {
             return Err(UsageError::new(format_args!(
                 "{shards} shards cannot be shared out over {} devices: each needs at least one",
-                self.devices
+                self.devices.count
             )));
         }
         if self.train.batch_size < shards as u64 {
@@ -100,7 +97,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let plan = arguments.device.plan(arguments.devices)?;
+    let plan = arguments.devices.plan()?;
     let method = arguments.method(&plan)?;
     let mut setup = arguments.train.prepare(plan.len())?;
     let mut outputs = std::mem::take(&mut setup.outputs);
@@ -149,7 +146,7 @@ struct Planned {
 /// One device is never broken: there is nothing to get wrong between devices. In reproducible mode it
 /// works through the same shards.
 fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Result<Vec<Planned>> {
-    let device = arguments.device;
+    let device = arguments.devices.each;
     let alone = match method {
         Method::Reproducible { .. } => method,
         _ => Method::AllReduce(Algorithm::default()),

@@ -9,6 +9,7 @@ use predicates::str::contains;
 fn doctor() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
     command.arg("doctor");
+    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
     for variable in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "LD_LIBRARY_PATH", "LIBRARY_PATH"] {
         command.env_remove(variable);
     }
@@ -26,6 +27,24 @@ fn a_bare_machine_runs_the_chapters_on_its_processor() {
         .stdout(contains("– MPI            not found (mpirun is not on the PATH)"))
         .stdout(contains("Chapters 1 to 4 run on this machine's CPU"))
         .stdout(contains("--features").not().or(contains("compile here")));
+}
+
+#[test]
+fn images_are_counted_and_a_malformed_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = [0x803u32, 2, 28, 28].map(u32::to_be_bytes).concat();
+    let images = [header, vec![7; 2 * 784]].concat();
+    let labels = [0, 0, 8, 1, 0, 0, 0, 2, 3, 9];
+    for split in ["train", "t10k"] {
+        let file = |name: &str| folder.path().join(format!("{split}-{name}"));
+        std::fs::write(file("images-idx3-ubyte"), &images).unwrap();
+        std::fs::write(file("labels-idx1-ubyte"), labels).unwrap();
+    }
+    let whole = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
+    whole.stdout(contains(": 2 training and 2 test images"));
+    std::fs::write(folder.path().join("t10k-labels-idx1-ubyte"), &labels[..9]).unwrap();
+    let broken = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
+    broken.stdout(contains("– Fashion-MNIST").and(contains("ends after 1 of the 2 bytes")));
 }
 
 #[cfg(unix)]

@@ -38,15 +38,35 @@ impl DeviceArguments {
     }
 
     /// Parses a number of devices.
-    ///
-    /// # Errors
-    ///
-    /// When it is not a whole number from 1 to [`MAX_DEVICES`].
-    pub fn parse_devices(argument: &str) -> Result<usize, String> {
+    fn parse_devices(argument: &str) -> Result<usize, String> {
         match argument.parse() {
             Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
             _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
         }
+    }
+}
+
+/// Flags that choose several devices.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SeveralDevices {
+    /// Which devices.
+    #[command(flatten)]
+    pub each: DeviceArguments,
+
+    /// Number of devices
+    #[arg(long = "devices", default_value_t = 2, value_name = "K",
+          value_parser = DeviceArguments::parse_devices)]
+    pub count: usize,
+}
+
+impl SeveralDevices {
+    /// The plan for all of them.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] when this machine cannot have them.
+    pub fn plan(&self) -> Result<DevicePlan, UsageError> {
+        self.each.plan(self.count)
     }
 }
 

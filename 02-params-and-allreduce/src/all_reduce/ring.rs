@@ -9,7 +9,7 @@
 //! all-gather       111 222 333  111 222 333  111 222 333    (2 steps)
 //! ```
 //!
-//! The steps themselves are drawn in [`reduce_scatter`] and
+//! The steps themselves are drawn in [`mod@reduce_scatter`] and
 //! [`all_gather`](crate::collective::all_gather()). Each half moves (n − 1)/n of the tensor, so a rank
 //! sends 2(n − 1)/n of it: less than two tensors' worth, however many ranks there are, and no algorithm
 //! that adds in the ranks can send less. The price is 2(n − 1) steps that wait for each other, which is

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A reduce-scatter followed by an all-gather of its chunks is an all-reduce: that is the
-//! [ring](crate::all_reduce::ring).
+//! [ring](mod@crate::all_reduce::ring).
 
 pub mod all_gather;
 pub mod barrier;

@@ -1,6 +1,9 @@
 //! CUDA, cuDNN, NCCL, MPI, mdBook, and the data.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use single_gpu::data::{Split, cache, fashion_mnist};
+use single_gpu::report::thousands;
 
 use super::Finding;
 use super::probe::{ask, first_line, library};
@@ -45,8 +48,25 @@ pub(super) fn mdbook() -> Finding {
     Finding { what: "mdBook", seen: ask("mdbook", &["--version"]).map(first_line) }
 }
 
-/// The real images.
+/// The real images: where a run would look for them before it downloads them.
 pub(super) fn data() -> Finding {
-    let seen = Err("not on this machine: the synthetic garments are used".to_owned());
+    let named = std::env::var_os("COURSE_DATA_DIR").map(PathBuf::from);
+    let seen = match named.or_else(cache::default_folder) {
+        None => Err("this machine names no folder for downloads; --data-dir can".to_owned()),
+        Some(folder) => images_in(&folder),
+    };
     Finding { what: "Fashion-MNIST", seen }
+}
+
+fn images_in(folder: &Path) -> Result<String, String> {
+    let count = |split| match fashion_mnist::read(folder, split) {
+        Ok(dataset) => Ok(thousands(dataset.len())),
+        Err(fashion_mnist::Error::Missing { .. }) => Err(format!(
+            "not in {}: a run tries to download it, and else uses synthetic garments",
+            folder.display()
+        )),
+        Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+    };
+    let (train, test) = (count(Split::Train)?, count(Split::Test)?);
+    Ok(format!("{}: {train} training and {test} test images", folder.display()))
 }

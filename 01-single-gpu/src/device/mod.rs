@@ -1,0 +1,89 @@
+//! Devices: what a model is trained on, and the promise that one device's work stays on it.
+//!
+//! The course runs on what the reader has. With GPUs, a device is a GPU. Without, a device is a *slice
+//! of the CPU*: a thread pool of its own, as many threads as the slice has cores, and no more. A slice is
+//! small but real: two slices of a two-core machine do work side by side, and what they exchange costs
+//! time.
+//!
+//! A [`DevicePlan`] says which devices a run will have, before any of them exists. It is cheap, can be
+//! printed, and can be sent to any thread. A [`ComputeDevice`] is made from a slot of the plan *inside
+//! the thread that drives it*: on CUDA a tensor made in one thread and used in another is not ordered,
+//! because each thread has a stream of its own.
+
+mod plan;
+
+use std::fmt;
+use std::num::NonZeroUsize;
+
+use candle_core::Device;
+use rayon::ThreadPool;
+
+pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS, PlanError};
+
+/// The kind of device a run asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DeviceKind {
+    /// GPUs where there are any, else slices of the CPU.
+    Auto,
+    /// Slices of the CPU.
+    Cpu,
+    /// NVIDIA GPUs; an error where there are none.
+    Cuda,
+}
+
+/// An open device: where tensors live, and the threads that work on them.
+#[derive(Debug)]
+pub struct ComputeDevice {
+    slot: DeviceSlot,
+    device: Device,
+    pool: Option<ThreadPool>,
+}
+
+impl ComputeDevice {
+    /// The candle device on which this device's tensors are made.
+    pub fn tensors(&self) -> &Device {
+        &self.device
+    }
+
+    /// Runs `work` on this device's own threads and waits for it.
+    ///
+    /// On a CPU slice everything parallel inside (our operations, `gemm`, rayon iterators) uses the
+    /// slice's threads only. On a GPU `work` runs in the calling thread, which feeds the stream.
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
+        }
+    }
+}
+
+impl fmt::Display for ComputeDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.slot.fmt(f)
+    }
+}
+
+/// The cores this process may use.
+pub fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+#[cfg(feature = "cuda")]
+fn gpu_count() -> usize {
+    use candle_core::cuda_backend::cudarc::driver::CudaContext;
+    // No driver, or no GPU, is an answer here, not a failure.
+    CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu_count() -> usize {
+    0
+}
+
+fn why_no_gpu() -> &'static str {
+    if cfg!(feature = "cuda") {
+        "no CUDA GPU was found: check the driver with nvidia-smi, or use --device cpu"
+    } else {
+        "this binary was built without CUDA: build it with --features cuda, or use --device cpu"
+    }
+}

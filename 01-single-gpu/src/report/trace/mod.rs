@@ -1,0 +1,148 @@
+//! `--trace FILE`: what every device did when, in Chrome's trace format, to be opened in Perfetto
+//! (<https://ui.perfetto.dev>).
+//!
+//! The code that works says what it does with spans of the `tracing` crate. Without `--trace` nobody
+//! listens, and a span costs next to nothing. A span's *target* says which of a device's tracks it
+//! belongs on, so that computing and communicating lie beside each other and are told apart:
+//!
+//! ```text
+//! rank 0 steps          | step 7                                    |
+//! rank 0 compute         load shard forward backward          update
+//! rank 0 communication                              all-reduce
+//! ```
+//!
+//! A span shows what the rank's *thread* was doing. A GPU works on after the thread has queued its work:
+//! there, waiting shows where a result is read.
+//!
+//! Spans are kept in memory and written at the end, so that writing disturbs no measurement.
+
+mod events;
+mod recorder;
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::info_span;
+use tracing::span::EnteredSpan;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::Registry;
+
+use super::file;
+use crate::device::ComputeDevice;
+use events::Recorded;
+use recorder::Recorder;
+
+/// The target of spans that cut a run into epochs and steps.
+pub const STEPS: &str = "steps";
+/// The target of spans in which a device computes.
+pub const COMPUTE: &str = "compute";
+/// The target of spans in which a device sends to, or waits for, another.
+pub const COMMUNICATION: &str = "communication";
+
+/// The tracks of each rank, from top to bottom.
+const TRACKS: [&str; 3] = [STEPS, COMPUTE, COMMUNICATION];
+
+/// The target of the span around everything that a rank does.
+const RANK: &str = "rank";
+
+/// The most spans that a trace holds: about three times what the default run has on two devices, in
+/// about 100 MB of memory. Later ones are left out, and the run says so.
+const MOST_SPANS: usize = 500_000;
+
+/// Everything that this thread does until the guard is dropped is the work of `rank` on `device`.
+pub fn rank(run: &str, rank: usize, device: &ComputeDevice) -> EnteredSpan {
+    info_span!(target: RANK, "rank", run, rank, device = %device).entered()
+}
+
+/// The trace of this process, while it is being recorded.
+#[derive(Debug)]
+pub struct Trace {
+    recorded: Arc<Mutex<Recorded>>,
+}
+
+impl Trace {
+    /// Begins to record the spans of all threads.
+    ///
+    /// # Errors
+    ///
+    /// When this process already has somebody listening to its spans.
+    pub fn begin() -> io::Result<Self> {
+        let (layer, recorded) = Recorder::new();
+        let subscriber = Registry::default().with(layer);
+        tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
+        Ok(Self { recorded })
+    }
+
+    /// Writes what was recorded so far. Returns how many spans had to be left out.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<usize> {
+        let recorded = lock(&self.recorded);
+        file::write(path, |file| recorded.write(file))?;
+        Ok(recorded.left_out)
+    }
+}
+
+/// A rank that panicked while it held the lock has at most lost its own span.
+fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
+    recorded.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn spans_lie_on_the_track_of_their_rank_and_kind() {
+        let (recorder, recorded) = Recorder::new();
+        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+            info_span!(target: COMPUTE, "of no rank").in_scope(|| ());
+            for (run, rank) in [("one", 0u64), ("two", 0), ("two", 1)] {
+                let _rank = info_span!(target: RANK, "rank", run, rank, device = "cpu").entered();
+                let _step = info_span!(target: STEPS, "step", step = 7).entered();
+                info_span!(target: COMMUNICATION, "all-reduce", bytes = 8).in_scope(|| ());
+                info_span!(target: "elsewhere", "unknown").in_scope(|| ());
+            }
+        });
+        let mut file = Vec::new();
+        lock(&recorded).write(&mut file).unwrap();
+        let trace: Value = serde_json::from_slice(&file).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |ph: &str, name: &str| -> Vec<&Value> {
+            events.iter().filter(|e| e["ph"] == ph && e["name"] == name).collect()
+        };
+        let (steps, reduced) = (of("X", "step"), of("X", "all-reduce"));
+        assert_eq!((steps.len(), reduced.len()), (3, 3));
+        assert!(of("X", "of no rank").is_empty() && of("X", "unknown").is_empty());
+        assert_eq!((&steps[2]["pid"], &steps[2]["args"]["step"]), (&json!(2), &json!(7)));
+        assert_eq!(reduced[0]["cat"], COMMUNICATION);
+        assert_eq!(of("M", "process_name").len(), 2);
+        let names = of("M", "thread_name");
+        let name = |event: &Value| names.iter().find(|n| n["tid"] == event["tid"]).unwrap();
+        assert_eq!(name(reduced[2])["args"]["name"], "rank 1 communication on cpu");
+        assert_eq!(name(steps[0])["args"]["name"], "rank 0 steps on cpu");
+        let threads: std::collections::BTreeSet<_> =
+            names.iter().map(|name| name["tid"].as_u64()).collect();
+        assert_eq!(threads.len(), 9, "every track has a number of its own");
+        let end = |e: &Value| e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap();
+        assert!(end(reduced[0]) <= end(steps[0]) + 1e-3);
+    }
+
+    #[test]
+    fn a_full_trace_counts_what_it_leaves_out() {
+        let (recorder, recorded) = Recorder::new();
+        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+            let _rank = info_span!(target: RANK, "rank", run = "one", rank = 0u64).entered();
+            for _ in 0..MOST_SPANS + 3 {
+                info_span!(target: COMPUTE, "forward").in_scope(|| ());
+            }
+        });
+        let recorded = lock(&recorded);
+        assert_eq!((recorded.spans.len(), recorded.left_out), (MOST_SPANS, 3));
+    }
+}
