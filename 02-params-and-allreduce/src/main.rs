@@ -108,7 +108,7 @@ fn show_bandwidth(arguments: &Arguments) -> anyhow::Result<()> {
         line("  the devices are slices of this CPU: these are not the times of GPUs")?;
     }
     for devices in counts {
-        let plan = arguments.devices.plan()?;
+        let plan = arguments.devices.each.plan(devices)?;
         line(format_args!("\n{}", Table::measure(&plan)?))?;
     }
     Ok(())
