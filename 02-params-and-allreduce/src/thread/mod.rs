@@ -206,6 +206,10 @@ mod tests {
 
     use super::*;
 
+    /// Nobody waits this long, unless something is wrong.
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Soon over, for the test in which everybody does wait.
     const SHORT: Duration = Duration::from_millis(300);
 
     fn plan(ranks: usize) -> DevicePlan {
@@ -221,9 +225,9 @@ mod tests {
     }
 
     /// Rank 0 waits for 1, 1 for 2, …; the last rank misbehaves. Returns each rank's complaint.
-    fn chain(misbehave: impl Fn() -> Result<(), Error> + Sync) -> Vec<String> {
+    fn chain(timeout: Duration, misbehave: impl Fn() -> Result<(), Error> + Sync) -> Vec<String> {
         let complaints = std::sync::Mutex::new(vec![String::new(); 4]);
-        let outcome = run_ranks(&plan(4), SHORT, |rank| {
+        let outcome = run_ranks(&plan(4), timeout, |rank| {
             let next = rank.rank() + 1;
             if next == rank.world_size() {
                 return misbehave();
@@ -242,13 +246,13 @@ mod tests {
 
     #[test]
     fn results_come_in_rank_order() {
-        let squares = run_ranks(&plan(5), SHORT, |rank| Ok::<_, Error>(rank.rank() * rank.rank()));
+        let squares = run_ranks(&plan(5), LONG, |rank| Ok::<_, Error>(rank.rank() * rank.rank()));
         assert_eq!(squares.unwrap(), [0, 1, 4, 9, 16]);
     }
 
     #[test]
     fn a_message_is_the_value_at_the_time_it_was_sent() {
-        let received = run_ranks(&plan(2), SHORT, |rank| {
+        let received = run_ranks(&plan(2), LONG, |rank| {
             if rank.rank() == 0 {
                 let value = candle_core::Var::from_tensor(&number(1.0))?;
                 rank.send(1, &value)?;
@@ -263,21 +267,21 @@ mod tests {
 
     #[test]
     fn everyone_names_the_rank_that_panicked() {
-        for complaint in chain(|| panic!("on purpose")) {
+        for complaint in chain(LONG, || panic!("on purpose")) {
             assert!(complaint.contains("rank 3 panicked: on purpose"), "{complaint}");
         }
     }
 
     #[test]
     fn everyone_names_the_rank_that_failed() {
-        for complaint in chain(|| Err(candle_core::Error::Msg("disk full".into()).into())) {
+        for complaint in chain(LONG, || Err(candle_core::Error::Msg("disk full".into()).into())) {
             assert!(complaint.contains("rank 3 failed: disk full"), "{complaint}");
         }
     }
 
     #[test]
     fn everyone_names_the_rank_that_returned_early() {
-        for complaint in chain(|| Ok(())) {
+        for complaint in chain(LONG, || Ok(())) {
             assert!(complaint.contains("rank 3 returned early"), "{complaint}");
         }
     }
@@ -288,7 +292,7 @@ mod tests {
             std::thread::sleep(5 * SHORT);
             Ok(())
         };
-        for complaint in chain(stall) {
+        for complaint in chain(SHORT, stall) {
             assert!(complaint.contains("rank 3"), "{complaint}");
         }
     }
@@ -296,7 +300,7 @@ mod tests {
     #[test]
     fn a_rank_that_does_not_exist_is_refused() {
         for other in [0, 2, usize::MAX] {
-            let failure = run_ranks(&plan(2), SHORT, |rank| match rank.rank() {
+            let failure = run_ranks(&plan(2), LONG, |rank| match rank.rank() {
                 0 => rank.send(other, &number(1.0)),
                 _ => Ok(()),
             });
