@@ -16,6 +16,7 @@ use std::sync::{Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::collective::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
 };
@@ -50,16 +51,18 @@ enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collective {
     AllReduce(Algorithm),
+    FixedTree,
     ReduceScatter,
     AllGather,
     Broadcast,
     Barrier,
 }
 
-const COLLECTIVES: [Collective; 7] = [
+const COLLECTIVES: [Collective; 8] = [
     Collective::AllReduce(Algorithm::Naive),
     Collective::AllReduce(Algorithm::Tree),
     Collective::AllReduce(Algorithm::Ring),
+    Collective::FixedTree,
     Collective::ReduceScatter,
     Collective::AllGather,
     Collective::Broadcast,
@@ -84,6 +87,8 @@ impl Collective {
         let tensor = Tensor::new(mine.as_slice(), &Device::Cpu)?;
         let result = match self {
             Self::AllReduce(algorithm) => allreduce(rank, &tensor, algorithm)?,
+            // One leaf on each rank.
+            Self::FixedTree => FixedTree::new(trial.ranks, trial.ranks)?.sum(rank, &[tensor])?,
             Self::ReduceScatter => reduce_scatter(rank, &tensor)?,
             Self::AllGather => {
                 let chunk = chunk_range(trial.len, trial.ranks, rank.rank());
@@ -101,7 +106,7 @@ impl Collective {
     /// What a rank must get.
     fn expected(self, rank: usize, trial: &Trial) -> Vec<f32> {
         match self {
-            Self::AllReduce(_) => plain_sum(trial),
+            Self::AllReduce(_) | Self::FixedTree => plain_sum(trial),
             Self::ReduceScatter => {
                 plain_sum(trial)[chunk_range(trial.len, trial.ranks, rank)].to_vec()
             }
@@ -375,6 +380,9 @@ fn disagreement(
         let tensor = Tensor::ones(len, dtype, &Device::Cpu)?;
         match collective {
             Collective::AllReduce(algorithm) => allreduce(rank, &tensor, algorithm)?,
+            Collective::FixedTree => {
+                FixedTree::new(rank.world_size(), rank.world_size())?.sum(rank, &[tensor])?
+            }
             Collective::ReduceScatter => reduce_scatter(rank, &tensor)?,
             Collective::AllGather => {
                 let chunk = chunk_range(len, ranks, rank.rank());

@@ -118,19 +118,35 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         if plan.len() > 1 || method.algorithm().is_none() {
             line(format_args!("  {method}"))?;
         }
-        runs.push(train_and_tell(name, &plan, method, &setup, &mut outputs)?);
+        match train_and_tell(name, &plan, method, &setup, &mut outputs) {
+            Ok(run) => runs.push(run),
+            Err(error) => {
+                // What the runs before it have shown is told all the same.
+                tell(&runs, &mut outputs)?;
+                outputs.write(&headline)?;
+                return Err(error);
+            }
+        }
+    }
+    tell(&runs, &mut outputs)?;
+    Ok(outputs.write(&headline)?)
+}
+
+/// Tells what came out of the runs, each and together.
+fn tell(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
+    if runs.is_empty() {
+        return Ok(());
     }
     outputs.chart()?;
-    let comparison = Comparison::new(&runs)?;
+    let comparison = Comparison::new(runs)?;
     line("")?;
-    for run in &runs {
+    for run in runs {
         line(&run.summary)?;
     }
     line(&comparison)?;
     if let Some(metrics) = outputs.metrics() {
         metrics.write("comparison", &comparison)?;
     }
-    outputs.write(&headline)?;
     Ok(())
 }
 

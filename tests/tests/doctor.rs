@@ -26,7 +26,7 @@ fn a_bare_machine_runs_the_chapters_on_its_processor() {
         .stdout(contains("– NVIDIA GPUs    not found (nvidia-smi is not on the PATH)"))
         .stdout(contains("– MPI            not found (mpirun is not on the PATH)"))
         .stdout(contains("Chapters 1 to 4 run on this machine's CPU"))
-        .stdout(contains("--features").not().or(contains("compile here")));
+        .stdout(contains("-- --device cuda").not());
 }
 
 #[test]

@@ -19,7 +19,8 @@ const IMAGES_MAGIC: u32 = 0x0000_0803;
 const LABELS_MAGIC: u32 = 0x0000_0801;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The most images (or labels) one file may hold: a limit on memory, 784 MB.
+/// The most images (or labels) one file may hold: a limit on memory. That many
+/// images have 784 MB, and reading them takes up to three times as much for a moment.
 pub const MAX_COUNT: u32 = 1_000_000;
 
 /// What is wrong with a file.

@@ -11,7 +11,12 @@ use std::path::{Path, PathBuf};
 ///
 /// What writing it would have said.
 pub fn check(path: &Path) -> io::Result<()> {
-    let existed = path.exists();
+    // Even a link that leads nowhere is there, and is not ours to remove.
+    let existed = path.symlink_metadata().is_ok();
+    if existed && path.exists() && !path.is_file() && !path.is_dir() {
+        // A pipe or a terminal: opening and closing a pipe would send its reader away.
+        return Ok(());
+    }
     OpenOptions::new().append(true).create(true).open(path)?;
     if !existed {
         return fs::remove_file(path);

@@ -14,6 +14,7 @@ use std::time::Duration;
 use metrics::Metrics;
 use progress::Progress;
 
+use crate::interrupt;
 use crate::train::{BatchSums, EpochRecord};
 
 /// The reporter of one run. Of several devices, one reports; the others are [silent](Report::silent).
@@ -56,13 +57,14 @@ impl<'a> Report<'a> {
 
     /// An epoch has ended.
     pub(crate) fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {
-        if let Some(progress) = &mut self.progress {
-            progress.epoch_ends(record)?;
-        }
+        // The file first: it is still wanted when nobody reads the terminal's lines any more.
         if let Some(metrics) = &mut self.metrics {
             metrics.epoch(&self.run, record)?;
         }
-        Ok(())
+        match &mut self.progress {
+            Some(progress) => progress.epoch_ends(record),
+            None => Ok(()),
+        }
     }
 }
 
@@ -70,9 +72,13 @@ impl<'a> Report<'a> {
 ///
 /// # Errors
 ///
-/// When nobody reads it any more, for example because `| head` has seen enough. (`println!` panics.)
+/// When nobody reads it any more, for example because `| head` has seen enough. (`println!` panics.) After
+/// Ctrl-C that is none: it ended the reader of a pipe as well, and the run's files are still to be written.
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{text}")
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe && interrupt::requested() => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// A number with its thousands set apart: `60,000`.

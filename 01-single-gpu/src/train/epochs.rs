@@ -54,7 +54,7 @@ pub enum Error {
         learning_rate: f64,
     },
     /// Progress or metrics could not be written.
-    #[error("cannot write the report: {0}")]
+    #[error("cannot write the report")]
     Report(#[from] std::io::Error),
 }
 
@@ -114,7 +114,14 @@ pub fn run_epochs<E: From<Error>>(
         drop(span);
         let elapsed = started.elapsed();
         let part = train.samples as f64 / loader.samples_per_epoch() as f64;
-        let record = record(epoch, part, &train, evaluate()?, elapsed);
+        let test = evaluate()?;
+        if let Some(test) = test.filter(|test| !test.loss.is_finite()) {
+            // The last update of the epoch did it: no training batch has seen its weights yet.
+            let step = loader.batches_per_epoch();
+            let TrainOptions { learning_rate, .. } = *options;
+            return Err(Error::NotFinite { epoch, step, loss: test.loss, learning_rate }.into());
+        }
+        let record = record(epoch, part, &train, test, elapsed);
         report.epoch_ends(&record).map_err(Error::from)?;
         records.push(record);
         if train.interrupts > 0 {

@@ -25,6 +25,8 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
+use single_gpu::report::trace::COMMUNICATION;
+use tracing::info_span;
 
 use crate::communicator::{Communicator, Error};
 
@@ -72,6 +74,9 @@ impl FixedTree {
             let text = format!("{} leaves on a rank that holds {held:?}", mine.len());
             return Err(candle_core::Error::Msg(text).into());
         };
+        let bytes = first.elem_count() * first.dtype().size_in_bytes();
+        let shape = first.dims();
+        let _span = info_span!(target: COMMUNICATION, "tree sum", bytes, ?shape).entered();
         match self.node(rank, &held, mine, 0..self.leaves)? {
             Some(sum) => {
                 for other in 1..self.world_size {

@@ -145,11 +145,19 @@ where
                 let (roster, work) = (&roster, &work);
                 // The link is let go at the end of the thread, after a failure has been written down:
                 // whoever wakes because of that looks there for the cause.
-                scope.spawn(move || run_rank(slot, &link, roster, work))
+                let rank = link.rank();
+                let spawned = thread::Builder::new()
+                    .spawn_scoped(scope, move || run_rank(slot, &link, roster, work));
+                spawned.map_err(|error| {
+                    let error = E::from(candle_core::Error::wrap(error).into());
+                    let cause = Cause::Error(error);
+                    roster.failed(rank, cause.to_string());
+                    cause
+                })
             })
             .collect();
-        let join = |thread: ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|payload| Err(Cause::Panic(message(&*payload))))
+        let join = |thread: Result<ScopedJoinHandle<'_, _>, _>| {
+            thread?.join().unwrap_or_else(|payload| Err(Cause::Panic(message(&*payload))))
         };
         threads.into_iter().map(join).collect()
     });

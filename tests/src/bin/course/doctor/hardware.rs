@@ -55,5 +55,5 @@ pub(super) fn memory() -> Finding {
 pub(super) fn gpus() -> Finding {
     let query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"];
     let seen = ask("nvidia-smi", &query).map(|list| list.lines().collect::<Vec<_>>().join("; "));
-    Finding { what: "NVIDIA GPUs", seen }
+    Finding { what: "NVIDIA GPUs", seen }.or_hint("it comes with the driver")
 }

@@ -18,6 +18,12 @@ struct Finding {
 }
 
 impl Finding {
+    /// Adds how to get it, where it is not there.
+    fn or_hint(mut self, hint: &str) -> Self {
+        self.seen = self.seen.map_err(|why| format!("{why}; {hint}"));
+        self
+    }
+
     fn is_there(&self) -> bool {
         self.seen.is_ok()
     }
