@@ -17,7 +17,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
 use crate::data::CLASSES;
 use crate::init;
-use crate::ops::{avg_pool2d, conv2d, linear, relu};
+use crate::ops::{conv2d_relu_pool, linear, relu};
 use crate::parameters::Parameters;
 
 /// The standard deviation of the initial weights.
@@ -91,10 +91,8 @@ impl Lenet {
     /// When `images` has another shape or another dtype than the parameters.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let [w1, b1, w2, b2, w3, b3, w4, b4] = self.values()?;
-        let x = conv2d(images, w1, b1, 1, 0)?;
-        let x = avg_pool2d(&relu(&x)?, 2, 2)?;
-        let x = conv2d(&x, w2, b2, 1, 0)?;
-        let x = avg_pool2d(&relu(&x)?, 2, 2)?;
+        let x = conv2d_relu_pool(images, w1, b1, 2)?;
+        let x = conv2d_relu_pool(&x, w2, b2, 2)?;
         let x = x.flatten_from(1)?;
         let x = relu(&linear(&x, w3, b3)?)?;
         linear(&x, w4, b4)

@@ -74,7 +74,7 @@ fn conv2d_at_sizes_that_do_not_divide() {
         let weight = variable(&[o, c, kh, kw], 2);
         let bias = variable(&[o], 3);
         let name = format!("conv2d {:?} ∗ {:?}, {stride}, {padding}", x.dims(), weight.dims());
-        check(&name, &[&x, &weight, &bias], &|| conv2d(&x, &weight, &bias, stride, padding));
+        check(&name, &[&x, &weight, &bias], &|| conv2d(&x, &weight, Some(&bias), stride, padding));
     }
 }
 
@@ -84,7 +84,7 @@ fn conv2d_of_views() {
     let x = variable(&[2, 5, 6, 3], 1);
     let (weight, bias) = (variable(&[2, 3, 3, 3], 2), variable(&[2], 3));
     check("conv2d of a view", &[&x, &weight, &bias], &|| {
-        conv2d(&x.permute((0, 3, 1, 2))?, &weight, &bias, 1, 0)?.permute((0, 2, 3, 1))
+        conv2d(&x.permute((0, 3, 1, 2))?, &weight, Some(&bias), 1, 0)?.permute((0, 2, 3, 1))
     });
 }
 

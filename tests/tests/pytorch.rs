@@ -92,7 +92,7 @@ fn conv2d_agrees() {
         let x = variable(&[batch, inputs, height, width], INPUT, precision.0)?;
         let w = variable(&[outputs, inputs, kernel_h, kernel_w], WEIGHT, precision.0)?;
         let b = variable(&[outputs], BIAS, precision.0)?;
-        let y = conv2d(&x, &w, &b, stride, padding)?;
+        let y = conv2d(&x, &w, Some(&b), stride, padding)?;
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
         check_case(fixture, case, precision, &inputs, y)
     });

@@ -31,17 +31,17 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
 
 /// The windows of one image plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Windows {
+pub(super) struct Windows {
     height: usize,
     width: usize,
-    kernel: usize,
+    pub(super) kernel: usize,
     stride: usize,
-    out_height: usize,
-    out_width: usize,
+    pub(super) out_height: usize,
+    pub(super) out_width: usize,
 }
 
 impl Windows {
-    fn new(height: usize, width: usize, kernel: usize, stride: usize) -> Result<Self> {
+    pub(super) fn new(height: usize, width: usize, kernel: usize, stride: usize) -> Result<Self> {
         if kernel == 0 || stride == 0 {
             bail!("avg_pool2d: kernel {kernel} and stride {stride} must be at least 1");
         }
@@ -62,20 +62,22 @@ impl Windows {
         self.height * self.width
     }
 
-    fn out_plane(&self) -> usize {
+    pub(super) fn out_plane(&self) -> usize {
         self.out_height * self.out_width
     }
 
     /// 1 / window area: each element of a window has this share of its mean.
-    fn share<T: Element>(&self) -> T {
+    pub(super) fn share<T: Element>(&self) -> T {
         <T as WithDType>::from_f64(1.0 / (self.kernel * self.kernel) as f64)
     }
 
-    /// Calls `visit(output index, first input index of the window)` for every window, row by row.
-    fn for_each(&self, mut visit: impl FnMut(usize, usize)) {
+    /// Calls `visit(output index, first input index of the window)` for every window, row by row, in a
+    /// plane whose rows lie `pitch` elements apart.
+    #[inline(always)]
+    pub(super) fn for_each(&self, pitch: usize, mut visit: impl FnMut(usize, usize)) {
         for row in 0..self.out_height {
             for col in 0..self.out_width {
-                let first = row * self.stride * self.width + col * self.stride;
+                let first = row * self.stride * pitch + col * self.stride;
                 visit(row * self.out_width + col, first);
             }
         }
@@ -86,7 +88,7 @@ impl Windows {
         let planes = x.len() / self.in_plane();
         let mut y = vec![T::zero(); planes * self.out_plane()];
         y.par_chunks_mut(self.out_plane()).zip(x.par_chunks(self.in_plane())).for_each(|(y, x)| {
-            self.for_each(|out, first| {
+            self.for_each(self.width, |out, first| {
                 let mut sum = T::zero();
                 for row in x[first..].chunks(self.width).take(self.kernel) {
                     for &value in &row[..self.kernel] {
@@ -105,7 +107,7 @@ impl Windows {
         let mut dx = vec![T::zero(); planes * self.in_plane()];
         let chunks = dx.par_chunks_mut(self.in_plane()).zip(grad.par_chunks(self.out_plane()));
         chunks.for_each(|(dx, grad)| {
-            self.for_each(|out, first| {
+            self.for_each(self.width, |out, first| {
                 // Added, not stored: with stride < kernel an element lies in several windows.
                 let grad = grad[out] * share;
                 for row in dx[first..].chunks_mut(self.width).take(self.kernel) {

@@ -3,8 +3,11 @@
 use candle_core::{Layout, Result, Storage, WithDType, bail};
 use num_traits::Float;
 
+use super::scratch::Shelved;
+
 /// A number that a layer computes with: `f32`, or `f64` where a test wants to see sixteen digits.
-pub trait Element: WithDType + Float + std::iter::Sum {}
+#[expect(private_bounds, reason = "implemented for f32 and f64, and for nothing else")]
+pub trait Element: WithDType + Float + std::iter::Sum + Shelved {}
 
 impl Element for f32 {}
 impl Element for f64 {}

@@ -3,9 +3,11 @@
 //! This is the only `unsafe` of the operations. Everything that could make the call unsound (a slice too
 //! short for the shape it is said to have) is checked before it.
 
+use std::ops::Range;
+
 use super::Element;
 
-/// A matrix in a slice: `rows` × `cols` elements, row by row, or column by column if `transposed`.
+/// A matrix in a slice: `rows` × `cols` elements, row by row, or column by column if transposed.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
     data: &'a [T],
@@ -20,6 +22,19 @@ impl<'a, T> Matrix<'a, T> {
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "a {rows}×{cols} matrix needs its elements");
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// `rows` × `cols` elements; each row begins `row_stride` elements after the one before.
+    pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
+        let needed = rows.checked_sub(1).map_or(0, |last| last * row_stride + cols);
+        assert!(data.len() >= needed, "a {rows}×{cols} matrix needs its elements");
+        Self { data, rows, cols, row_stride, col_stride: 1 }
+    }
+
+    /// Some of its columns.
+    pub(crate) fn columns(self, columns: Range<usize>) -> Self {
+        assert!(columns.end <= self.cols && self.col_stride == 1, "columns of a matrix by rows");
+        Self { data: &self.data[columns.start..], cols: columns.len(), ..self }
     }
 
     /// The same elements read as the transposed matrix.
@@ -55,8 +70,8 @@ pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T]
     // `gemm` strides are signed; slices never exceed isize::MAX bytes, so these cannot wrap.
     let signed = |stride: usize| stride as isize;
     let keep = into == Into::Accumulate;
-    // SAFETY: `Matrix` is only made with exactly rows·cols elements, in row or column order, so every
-    // element the kernel reads lies in `a.data` or `b.data`; `out` has exactly m·n elements and, being
+    // SAFETY: `Matrix` is only made of slices that reach to its last element, so every element the
+    // kernel reads lies in `a.data` or `b.data`; `out` has exactly m·n elements and, being
     // a unique borrow, overlaps neither. `Element` is implemented for f32 and f64 only, which `gemm`
     // takes.
     unsafe {

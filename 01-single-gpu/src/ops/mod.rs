@@ -21,6 +21,9 @@
 mod agreement;
 mod element;
 mod gemm;
+mod lanes;
+mod scratch;
+mod simd;
 
 pub mod avg_pool2d;
 pub mod conv2d;
@@ -29,7 +32,7 @@ pub mod linear;
 pub mod relu;
 
 pub use avg_pool2d::avg_pool2d;
-pub use conv2d::conv2d;
+pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use cross_entropy::cross_entropy;
 pub use element::Element;
 pub use linear::linear;

@@ -26,7 +26,7 @@ impl Geometry {
     pub(super) fn new(
         x: &Tensor,
         weight: &Tensor,
-        bias: &Tensor,
+        bias: Option<&Tensor>,
         stride: usize,
         padding: usize,
     ) -> Result<Self> {
@@ -35,7 +35,9 @@ impl Geometry {
         if weight_channels != in_channels {
             bail!("conv2d: {in_channels} input channels, but a kernel for {weight_channels}");
         }
-        if bias.dims() != [out_channels] {
+        if let Some(bias) = bias
+            && bias.dims() != [out_channels]
+        {
             bail!("conv2d: a bias of {:?} for {out_channels} output channels", bias.dims());
         }
         let (padded_h, padded_w) = (height + 2 * padding, width + 2 * padding);

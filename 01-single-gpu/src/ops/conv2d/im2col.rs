@@ -11,97 +11,76 @@
 //!              place (1,1) e f h i
 //! ```
 //!
-//! Row by row this is a shifted copy of the image, so most of the work is copying runs of pixels.
-//! [`fold`] is the transposed map, which the gradient with respect to the input needs: it *adds* each
-//! entry back to the pixel it came from.
+//! Row by row this is a shifted copy of the image, so the work is copying runs of pixels; a pixel is that
+//! of sixteen images ([`lanes`](crate::ops::lanes)), and zeros already surround them.
+//! [`fold`](Geometry::fold) is the transposed map, which the gradient with respect to the input needs: it
+//! *adds* each entry back to the pixel it came from.
 
 use std::ops::Range;
 
 use super::geometry::Geometry;
 use crate::ops::Element;
-
-/// One row of the unfolded matrix meets one image row: which output columns, and where they start.
-struct Run {
-    /// Where the run lies in the unfolded matrix.
-    unfolded: Range<usize>,
-    /// The first of its pixels in the image.
-    first_pixel: usize,
-}
+use crate::ops::lanes::{Frame, Lane, add};
 
 impl Geometry {
-    /// The output columns whose input column `col · stride + offset − padding` lies inside the image.
-    fn inside(&self, offset: usize, size: usize, outputs: usize) -> Range<usize> {
-        let first = self.padding.saturating_sub(offset).div_ceil(self.stride);
-        let end = (size + self.padding).saturating_sub(offset).div_ceil(self.stride);
-        first.min(outputs)..end.min(outputs)
+    /// An input plane with its padding.
+    pub(super) fn padded(&self) -> Frame {
+        Frame {
+            height: self.height,
+            width: self.width,
+            padding: self.padding,
+            outer_height: self.height + 2 * self.padding,
+            outer_width: self.width + 2 * self.padding,
+        }
     }
 
-    /// Calls `visit` for every run of pixels that the unfolded matrix takes from the image.
-    fn for_each_run(&self, mut visit: impl FnMut(Run)) {
-        let mut row_of_matrix = 0;
-        for channel in 0..self.in_channels {
-            for kernel_row in 0..self.kernel_h {
-                let rows = self.inside(kernel_row, self.height, self.out_h);
-                for kernel_col in 0..self.kernel_w {
-                    let cols = self.inside(kernel_col, self.width, self.out_w);
-                    if !cols.is_empty() {
-                        for row in rows.clone() {
-                            let start = row_of_matrix * self.pixels() + row * self.out_w;
-                            let image_row = row * self.stride + kernel_row - self.padding;
-                            let image_col = cols.start * self.stride + kernel_col - self.padding;
-                            visit(Run {
-                                unfolded: start + cols.start..start + cols.end,
-                                first_pixel: (channel * self.height + image_row) * self.width
-                                    + image_col,
-                            });
-                        }
-                    }
-                    row_of_matrix += 1;
+    /// For each place of a channel's patch and each output row: the first pixel it looks at.
+    fn starts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
+        let (width, stride) = (self.padded().outer_width, self.stride);
+        let places = (0..self.kernel_h)
+            .flat_map(move |row| (0..self.kernel_w).map(move |col| row * width + col));
+        places.flat_map(move |place| rows.clone().map(move |row| place + row * stride * width))
+    }
+
+    /// Unfolds one channel's plane into its rows of the matrix, for the output pixels of `rows`.
+    #[inline(always)]
+    pub(super) fn unfold<T: Element>(
+        &self,
+        plane: &[Lane<T>],
+        rows: Range<usize>,
+        matrix: &mut [Lane<T>],
+    ) {
+        for (run, start) in matrix.chunks_exact_mut(self.out_w).zip(self.starts(rows)) {
+            if self.stride == 1 {
+                run.copy_from_slice(&plane[start..start + self.out_w]);
+            } else {
+                for (to, from) in run.iter_mut().zip(plane[start..].iter().step_by(self.stride)) {
+                    *to = *from;
                 }
             }
         }
     }
 
-    /// Unfolds one image into `matrix` (patch × pixels). What padding covers becomes zero.
-    pub(super) fn unfold<T: Element>(&self, image: &[T], matrix: &mut [T]) {
-        if self.padding > 0 {
-            matrix.fill(T::zero());
+    /// Adds each entry of a channel's rows of the matrix to the pixel that it was unfolded from.
+    #[inline(always)]
+    pub(super) fn fold<T: Element>(
+        &self,
+        matrix: &[Lane<T>],
+        rows: Range<usize>,
+        plane: &mut [Lane<T>],
+    ) {
+        for (run, start) in matrix.chunks_exact(self.out_w).zip(self.starts(rows)) {
+            for (pixel, term) in plane[start..].iter_mut().step_by(self.stride).zip(run) {
+                *pixel = add(*pixel, *term);
+            }
         }
-        self.for_each_run(|Run { unfolded, first_pixel }| {
-            let run = &mut matrix[unfolded];
-            if self.stride == 1 {
-                run.copy_from_slice(&image[first_pixel..first_pixel + run.len()]);
-            } else {
-                for (to, &pixel) in
-                    run.iter_mut().zip(image[first_pixel..].iter().step_by(self.stride))
-                {
-                    *to = pixel;
-                }
-            }
-        });
-    }
-
-    /// Adds each entry of `matrix` (patch × pixels) to the pixel of `image` that it was unfolded from.
-    pub(super) fn fold<T: Element>(&self, matrix: &[T], image: &mut [T]) {
-        self.for_each_run(|Run { unfolded, first_pixel }| {
-            let run = &matrix[unfolded];
-            if self.stride == 1 {
-                for (pixel, &value) in image[first_pixel..].iter_mut().zip(run) {
-                    *pixel += value;
-                }
-            } else {
-                let pixels = image[first_pixel..].iter_mut().step_by(self.stride);
-                for (pixel, &value) in pixels.zip(run) {
-                    *pixel += value;
-                }
-            }
-        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::lanes::LANES;
 
     fn geometry(size: usize, kernel: usize, stride: usize, padding: usize) -> Geometry {
         let out = (size + 2 * padding - kernel) / stride + 1;
@@ -123,15 +102,16 @@ mod tests {
     #[test]
     fn the_picture_above() {
         let g = geometry(3, 2, 1, 0);
-        let mut matrix = [0.0f32; 16];
-        g.unfold(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], &mut matrix);
+        let plane: Vec<Lane<f32>> = (1..=9).map(|pixel| [pixel as f32; LANES]).collect();
+        let mut matrix = [[0.0; LANES]; 16];
+        g.unfold(&plane, 0..2, &mut matrix);
         let expected = [
             [1.0, 2.0, 4.0, 5.0],
             [2.0, 3.0, 5.0, 6.0],
             [4.0, 5.0, 7.0, 8.0],
             [5.0, 6.0, 8.0, 9.0],
         ];
-        assert_eq!(matrix, *expected.as_flattened());
+        assert_eq!(matrix.map(|lane| lane[3]), *expected.as_flattened());
     }
 
     #[test]
@@ -141,14 +121,34 @@ mod tests {
             [(5, 3, 1, 0), (5, 3, 1, 2), (6, 3, 2, 1), (7, 2, 3, 1), (4, 4, 1, 0), (3, 5, 2, 2)]
         {
             let g = geometry(size, kernel, stride, padding);
-            let x: Vec<f64> = (0..g.image()).map(|i| ((i * 7 + 3) % 11) as f64).collect();
-            let m: Vec<f64> =
-                (0..g.patch() * g.pixels()).map(|i| ((i * 5 + 1) % 13) as f64).collect();
-            let mut unfolded = vec![0.0; m.len()];
-            let mut folded = vec![0.0; x.len()];
-            g.unfold(&x, &mut unfolded);
-            g.fold(&m, &mut folded);
-            let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+            let fill = |len: usize, a: usize, m: usize| -> Vec<Lane<f64>> {
+                (0..len).map(|i| std::array::from_fn(|lane| ((i * a + lane) % m) as f64)).collect()
+            };
+            let x = fill(g.padded().outer(), 7, 11);
+            let m = fill(g.patch() * g.pixels(), 5, 13);
+            let mut unfolded = vec![[0.0; LANES]; m.len()];
+            let mut folded = vec![[0.0; LANES]; x.len()];
+            // In two bands of rows, where there are two.
+            let half = g.out_h.div_ceil(2);
+            for rows in [0..half, half..g.out_h] {
+                let band = |matrix: &[Lane<f64>]| -> Vec<Lane<f64>> {
+                    let rows_of_matrix = matrix.chunks_exact(g.pixels());
+                    rows_of_matrix
+                        .flat_map(|row| row[rows.start * g.out_w..rows.end * g.out_w].to_vec())
+                        .collect()
+                };
+                let mut part = band(&unfolded);
+                g.unfold(&x, rows.clone(), &mut part);
+                let mut part = part.into_iter();
+                for row in unfolded.chunks_exact_mut(g.pixels()) {
+                    row[rows.start * g.out_w..rows.end * g.out_w]
+                        .fill_with(|| part.next().unwrap());
+                }
+                g.fold(&band(&m), rows.clone(), &mut folded);
+            }
+            let dot = |a: &[Lane<f64>], b: &[Lane<f64>]| -> f64 {
+                a.as_flattened().iter().zip(b.as_flattened()).map(|(a, b)| a * b).sum()
+            };
             assert_eq!(dot(&unfolded, &m), dot(&x, &folded), "{g:?}");
         }
     }

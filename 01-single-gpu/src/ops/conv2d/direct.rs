@@ -1,0 +1,195 @@
+//! A convolution of few input pixels a patch, as its formula says.
+//!
+//! With one grey channel and a 3×3 kernel a patch has nine numbers: a matrix product would spend its time on
+//! moving them around. So the nine are multiplied where they lie, for four neighbouring outputs at a time:
+//!
+//! ```text
+//!   x (16 images deep)               one weight, four outputs
+//!   · · · · · · ·                    s₀ += w · x[p]
+//!   · ■ ■ ■ □ □ □                    s₁ += w · x[p + stride]
+//!   · ■ ■ ■ □ □ □      for each w:   s₂ += w · x[p + 2·stride]
+//!   · ■ ■ ■ □ □ □                    s₃ += w · x[p + 3·stride]
+//! ```
+//!
+//! The four sums stay in registers until all weights are through. Cost: one multiplication and addition
+//! for each weight and output; memory is read once. The weights' gradient is the same loop with
+//! the roles of weight and output exchanged.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::geometry::Geometry;
+use super::gradients::{Gradients, Upstream};
+use super::output::{Output, runs};
+use crate::ops::Element;
+use crate::ops::lanes::{Frame, LANES, Lane, add_product, blocks, lanes, lanes_mut};
+use crate::ops::scratch::Scratch;
+use crate::ops::simd::vectorised;
+
+/// Patches with more numbers than this are left to a matrix product.
+pub(super) const LARGEST_PATCH: usize = 32;
+
+/// Images that are loaded together: enough tasks for many threads.
+const IMAGES: usize = 16 * LANES;
+
+/// Neighbouring outputs that share the reading of a weight, and sums that do not wait for each other.
+const ABREAST: usize = 4;
+
+/// A convolution by its formula.
+pub(super) struct Direct<'a> {
+    geometry: &'a Geometry,
+    /// Where each weight's pixel lies, seen from the first pixel of its patch.
+    places: Vec<usize>,
+}
+
+impl<'a> Direct<'a> {
+    pub(super) fn new(geometry: &'a Geometry) -> Self {
+        let frame = geometry.padded();
+        let places = (0..geometry.patch()).map(|place| {
+            let (col, rest) = (place % geometry.kernel_w, place / geometry.kernel_w);
+            let (row, channel) = (rest % geometry.kernel_h, rest / geometry.kernel_h);
+            channel * frame.outer() + row * frame.outer_width + col
+        });
+        Self { geometry, places: places.collect() }
+    }
+
+    /// Convolves the batch `x` and finishes it into `output`.
+    pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
+        let g = self.geometry;
+        let tight = Frame::tight(g.out_h, g.out_w);
+        for images in runs(g.batch, IMAGES) {
+            let planes = self.load(x, images.clone());
+            output.planes(images).for_each(|mut output| {
+                let planes = &planes[output.block * self.block()..][..self.block()];
+                let weights = &weight[output.channel * g.patch()..][..g.patch()];
+                let mut sums = Scratch::new(g.pixels() * LANES);
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        self.correlate(lanes(planes), weights, lanes_mut(&mut sums));
+                        output.finish(lanes_mut(&mut sums), tight);
+                    },
+                );
+            });
+        }
+    }
+
+    /// Adds up the gradients of weights and bias. The input's is none of this way's business.
+    pub(super) fn backward<T: Element>(
+        &self,
+        x: &[T],
+        upstream: &Upstream<'_, T>,
+        gradients: &mut Gradients<T>,
+    ) {
+        let g = self.geometry;
+        let tight = Frame::tight(g.out_h, g.out_w);
+        for images in runs(g.batch, IMAGES) {
+            let planes = self.load(x, images.clone());
+            let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
+            channels.enumerate().for_each(|(channel, (dweight, dbias))| {
+                let mut sums = Scratch::new(g.pixels() * LANES);
+                let sums = lanes_mut(&mut sums);
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        let blocks = blocks(images.clone()).zip(planes.chunks_exact(self.block()));
+                        for (images, planes) in blocks {
+                            *dbias += upstream.load(images, channel, tight, sums);
+                            self.add_weight_gradients(lanes(planes), sums, dweight);
+                        }
+                    },
+                );
+            });
+        }
+    }
+
+    /// Numbers of a block's padded planes.
+    fn block(&self) -> usize {
+        self.geometry.in_channels * self.geometry.padded().outer() * LANES
+    }
+
+    fn load<T: Element>(&self, x: &[T], images: Range<usize>) -> Scratch<T> {
+        let (g, frame) = (self.geometry, self.geometry.padded());
+        let x = &x[images.start * g.image()..images.end * g.image()];
+        let mut planes = Scratch::new(images.len().div_ceil(LANES) * self.block());
+        let planes_of_images = planes.par_chunks_mut(frame.outer() * LANES).enumerate();
+        planes_of_images.for_each(|(nth, plane)| {
+            let (block, channel) = (nth / g.in_channels, nth % g.in_channels);
+            let images = x.chunks_exact(g.image()).skip(block * LANES).take(LANES);
+            let of_channel = images.map(|image| &image[channel * frame.inner()..][..frame.inner()]);
+            vectorised(
+                #[inline(always)]
+                || frame.load(of_channel, lanes_mut(plane)),
+            );
+        });
+        planes
+    }
+
+    /// sums[p] = Σ w · x, over a patch, for every output pixel p.
+    #[inline(always)]
+    fn correlate<T: Element>(&self, planes: &[Lane<T>], weights: &[T], sums: &mut [Lane<T>]) {
+        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
+        for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
+            let first = row * g.stride * width;
+            let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
+            for (nth, four) in fours.iter_mut().enumerate() {
+                self.abreast(planes, weights, first + nth * ABREAST * g.stride, four);
+            }
+            let done = fours.len() * ABREAST;
+            for (nth, one) in rest.iter_mut().enumerate() {
+                let one = std::slice::from_mut(one).as_mut_array::<1>().expect("one is one");
+                self.abreast(planes, weights, first + (done + nth) * g.stride, one);
+            }
+        }
+    }
+
+    /// `N` neighbouring sums of the patches from pixel `first` on.
+    #[inline(always)]
+    fn abreast<T: Element, const N: usize>(
+        &self,
+        planes: &[Lane<T>],
+        weights: &[T],
+        first: usize,
+        out: &mut [Lane<T>; N],
+    ) {
+        let stride = self.geometry.stride;
+        let mut sums = [[T::zero(); LANES]; N];
+        for (&weight, &place) in weights.iter().zip(&self.places) {
+            for (nth, sums) in sums.iter_mut().enumerate() {
+                let pixel = planes[first + place + nth * stride];
+                *sums = add_product(*sums, pixel, [weight; LANES]);
+            }
+        }
+        *out = sums;
+    }
+
+    /// dw += Σ grad · x, over all output pixels, for every weight w.
+    #[inline(always)]
+    fn add_weight_gradients<T: Element>(
+        &self,
+        planes: &[Lane<T>],
+        grads: &[Lane<T>],
+        dweight: &mut [T],
+    ) {
+        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
+        for (dweight, &place) in dweight.iter_mut().zip(&self.places) {
+            let mut sums = [[T::zero(); LANES]; ABREAST];
+            for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
+                let pixels = &planes[place + row * g.stride * width..];
+                // Four sums take turns, so that an addition need not wait for the one before it.
+                for (nth, grads) in grads.chunks(ABREAST).enumerate() {
+                    let pixels = &pixels[nth * ABREAST * g.stride..];
+                    for ((sums, grad), pixel) in
+                        sums.iter_mut().zip(grads).zip(pixels.iter().step_by(g.stride))
+                    {
+                        *sums = add_product(*sums, *grad, *pixel);
+                    }
+                }
+            }
+            for sums in sums {
+                *dweight += sums.into_iter().sum();
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What follows a convolution while its output is still in the cache: bias, and then rectifier and pooling.
+//!
+//! Written to memory and read again, a plane of LeNet's first convolution costs more time than computing
+//! it. So a plane is finished right where it was made, and of its four pixels under a 2×2 window only their
+//! mean is ever stored. What the way back needs of them is one truth value a pixel: was it above zero?
+
+use super::geometry::Geometry;
+use crate::ops::Element;
+use crate::ops::avg_pool2d::Windows;
+use crate::ops::lanes::{Frame, LANES, Lane, add, lanes_mut, scale};
+use crate::ops::scratch::Scratch;
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finish {
+    /// Nothing: the bias is added, that is all.
+    Plain,
+    /// max(·, 0), then the mean over windows.
+    ReluPool(Windows),
+}
+
+impl Finish {
+    /// Rows and columns of a finished plane.
+    pub(super) fn size(&self, geometry: &Geometry) -> (usize, usize) {
+        match self {
+            Self::Plain => (geometry.out_h, geometry.out_w),
+            Self::ReluPool(windows) => (windows.out_height, windows.out_width),
+        }
+    }
+
+    /// Pixels of a plane whose sign the way back needs.
+    pub(super) fn signs(&self, geometry: &Geometry) -> usize {
+        match self {
+            Self::Plain => 0,
+            Self::ReluPool(_) => geometry.pixels(),
+        }
+    }
+
+    /// From a plane of sums to one plane of `y` for each image.
+    ///
+    /// `sums` lie in the upper left of `frame`; `positive` holds [`signs`](Self::signs) pixels.
+    #[inline(always)]
+    pub(super) fn forward<T: Element>(
+        &self,
+        bias: T,
+        sums: &mut [Lane<T>],
+        frame: Frame,
+        positive: &mut [Lane<bool>],
+        y: &mut [&mut [T]],
+    ) {
+        let zero = T::zero();
+        let rows = sums.chunks_exact_mut(frame.outer_width).take(frame.height);
+        let rows = rows.map(|row| row[..frame.width].as_flattened_mut());
+        match self {
+            Self::Plain => {
+                for row in rows {
+                    for value in row {
+                        *value += bias;
+                    }
+                }
+                frame.store(sums, y);
+            }
+            Self::ReluPool(windows) => {
+                for (row, positive) in rows.zip(positive.chunks_exact_mut(frame.width)) {
+                    for (value, positive) in row.iter_mut().zip(positive.as_flattened_mut()) {
+                        let sum = *value + bias;
+                        // "Not above zero" turned round: a NaN stays one, and is found.
+                        *positive = !(sum <= zero);
+                        *value = if sum <= zero { zero } else { sum };
+                    }
+                }
+                let share = windows.share::<T>();
+                let mut means = Scratch::new(windows.out_plane() * LANES);
+                let means = lanes_mut(&mut means);
+                windows.for_each(
+                    frame.outer_width,
+                    #[inline(always)]
+                    |out, first| {
+                        let mut sum = [zero; LANES];
+                        for row in sums[first..].chunks(frame.outer_width).take(windows.kernel) {
+                            for pixel in &row[..windows.kernel] {
+                                sum = add(sum, *pixel);
+                            }
+                        }
+                        means[out] = scale(sum, share);
+                    },
+                );
+                Frame::tight(windows.out_height, windows.out_width).store(means, y);
+            }
+        }
+    }
+
+    /// From the gradient of `y` to that of the sums: fills all of `sums`, zeros outside of the plane.
+    ///
+    /// Returns the gradient of the bias, which is the sum of them all.
+    #[inline(always)]
+    pub(super) fn backward<'a, T: Element>(
+        &self,
+        grad: impl Iterator<Item = &'a [T]> + Clone,
+        positive: &[Lane<bool>],
+        frame: Frame,
+        sums: &mut [Lane<T>],
+    ) -> T {
+        let zero = T::zero();
+        let mut total = [zero; LANES];
+        match self {
+            Self::Plain => {
+                frame.load(grad, sums);
+                for pixel in sums.iter() {
+                    total = add(total, *pixel);
+                }
+            }
+            Self::ReluPool(windows) => {
+                let share = windows.share::<T>();
+                let mut means = Scratch::new(windows.out_plane() * LANES);
+                let means = lanes_mut(&mut means);
+                Frame::tight(windows.out_height, windows.out_width).load(grad, means);
+                sums.fill([zero; LANES]);
+                windows.for_each(
+                    frame.outer_width,
+                    #[inline(always)]
+                    |out, first| {
+                        let grad = scale(means[out], share);
+                        for row in sums[first..].chunks_mut(frame.outer_width).take(windows.kernel)
+                        {
+                            for pixel in &mut row[..windows.kernel] {
+                                *pixel = add(*pixel, grad);
+                            }
+                        }
+                    },
+                );
+                let rows = sums.chunks_exact_mut(frame.outer_width);
+                for (row, positive) in rows.zip(positive.chunks_exact(frame.width)) {
+                    let row = &mut row[..frame.width];
+                    let positive = positive.as_flattened();
+                    for (value, &positive) in row.as_flattened_mut().iter_mut().zip(positive) {
+                        *value = if positive { *value } else { zero };
+                    }
+                    for pixel in row {
+                        total = add(total, *pixel);
+                    }
+                }
+            }
+        }
+        total.into_iter().sum()
+    }
+}

@@ -1,0 +1,61 @@
+//! What a backward pass is given, and what it makes.
+
+use std::ops::Range;
+
+use super::finish::Finish;
+use super::geometry::Geometry;
+use crate::ops::Element;
+use crate::ops::lanes::{Frame, LANES, Lane};
+
+/// The gradient of a convolution's finished output.
+pub(super) struct Upstream<'a, T> {
+    pub(super) geometry: &'a Geometry,
+    pub(super) finish: &'a Finish,
+    /// In the shape of the output.
+    pub(super) grad: &'a [T],
+    /// What the forward pass noted ([`Output::positive`](super::output::Output::positive)).
+    pub(super) positive: &'a [Lane<bool>],
+}
+
+impl<T: Element> Upstream<'_, T> {
+    /// The gradient of the sums of one channel, for one block of images: fills `sums`.
+    ///
+    /// Returns what the block adds to the gradient of the channel's bias.
+    #[inline(always)]
+    pub(super) fn load(
+        &self,
+        images: Range<usize>,
+        channel: usize,
+        frame: Frame,
+        sums: &mut [Lane<T>],
+    ) -> T {
+        let channels = self.geometry.out_channels;
+        let (height, width) = self.finish.size(self.geometry);
+        let signs = self.finish.signs(self.geometry);
+        let first = (images.start / LANES * channels + channel) * signs;
+        let plane = height * width;
+        let grad = images.map(|image| &self.grad[(image * channels + channel) * plane..][..plane]);
+        self.finish.backward(grad, &self.positive[first..][..signs], frame, sums)
+    }
+}
+
+/// Gradients with respect to a convolution's arguments, in their shapes.
+pub(super) struct Gradients<T> {
+    /// `None` when the input needs no gradient.
+    pub(super) x: Option<Vec<T>>,
+    pub(super) weight: Vec<T>,
+    pub(super) bias: Vec<T>,
+}
+
+impl<T: Element> Gradients<T> {
+    /// Zeros.
+    pub(super) fn new(geometry: &Geometry, want_dx: bool) -> Self {
+        let Geometry { batch, out_channels, .. } = *geometry;
+        let zeros = |len| vec![T::zero(); len];
+        Self {
+            x: want_dx.then(|| zeros(batch * geometry.image())),
+            weight: zeros(out_channels * geometry.patch()),
+            bias: zeros(out_channels),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The same road backwards.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::Winograd;
+use super::tile::sandwich;
+use crate::ops::Element;
+use crate::ops::conv2d::gradients::{Gradients, Upstream};
+use crate::ops::conv2d::output::runs;
+use crate::ops::gemm::{Into, gemm};
+use crate::ops::lanes::{LANES, add, blocks, by_channel, lanes, lanes_mut};
+use crate::ops::scratch::Scratch;
+use crate::ops::simd::vectorised;
+
+impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
+    /// Adds up the gradients of a batch, run by run.
+    pub(in crate::ops::conv2d) fn backward<T: Element>(
+        &self,
+        x: &[T],
+        weight: &[T],
+        upstream: &Upstream<'_, T>,
+        gradients: &mut Gradients<T>,
+    ) {
+        let g = self.geometry;
+        let weights = gradients.x.is_some().then(|| self.transform_weights(weight));
+        let mut sums = Scratch::new(Self::PLACES * g.out_channels * g.in_channels);
+        for images in runs(g.batch, self.images_at_once()) {
+            let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
+            let pixels = images.start * g.image()..images.end * g.image();
+            let tiles = self.transform_inputs(&x[pixels.clone()]);
+            let products =
+                self.transform_gradients(upstream, images.clone(), columns, &mut gradients.bias);
+
+            // dW: the sum over columns, run after run.
+            let into = if images.start == 0 { Into::Replace } else { Into::Accumulate };
+            let places = sums.par_chunks_mut(g.out_channels * g.in_channels).enumerate();
+            places.for_each(|(place, sums)| {
+                let products = Self::place_of_rows(&products, g.out_channels, columns, place);
+                let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
+                gemm(products, tiles.transposed(), sums, into);
+            });
+
+            if let (Some(dx), Some(weights)) = (&mut gradients.x, &weights) {
+                // The tiles themselves are not needed any more, only room for their gradients.
+                let mut dtiles = tiles;
+                let places = dtiles.par_chunks_mut(g.in_channels * columns).enumerate();
+                places.for_each(|(place, dtiles)| {
+                    let weights =
+                        Self::place_of_rows(weights, g.out_channels, g.in_channels, place);
+                    let products = Self::place_of_rows(&products, g.out_channels, columns, place);
+                    gemm(weights.transposed(), products, dtiles, Into::Replace);
+                });
+                self.add_up_tiles(&dtiles, columns, &mut dx[pixels]);
+            }
+        }
+        self.weight_gradients(&sums, &mut gradients.weight);
+    }
+
+    /// A·dy·Aᵀ of every tile of gradients: → `[O, places, columns]`.
+    fn transform_gradients<T: Element>(
+        &self,
+        upstream: &Upstream<'_, T>,
+        images: Range<usize>,
+        columns: usize,
+        dbias: &mut [T],
+    ) -> Scratch<T> {
+        let (g, frame) = (self.geometry, self.output_frame());
+        let mut products = Scratch::new(g.out_channels * Self::PLACES * columns);
+        let channels = products.par_chunks_mut(Self::PLACES * columns).zip(dbias).enumerate();
+        channels.for_each(|(channel, (products, dbias))| {
+            let mut sums = Scratch::new(frame.outer() * LANES);
+            let sums = lanes_mut(&mut sums);
+            let products = lanes_mut(products);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (block, images) in blocks(images.clone()).enumerate() {
+                        *dbias += upstream.load(images, channel, frame, sums);
+                        for (tile, origin) in self.origins(frame).enumerate() {
+                            let column = block * self.tiles() + tile;
+                            sandwich(
+                                &Self::OUTPUTS_BACK,
+                                #[inline(always)]
+                                |row, col| sums[origin + row * frame.outer_width + col],
+                                #[inline(always)]
+                                |row, col, lane| {
+                                    products[(row * A + col) * (columns / LANES) + column] = *lane;
+                                },
+                            );
+                        }
+                    }
+                },
+            );
+        });
+        products
+    }
+
+    /// B·dV·Bᵀ of every tile, added up where tiles overlap: `[places, C, columns]` → `[B, C, H, W]`.
+    fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) {
+        let (g, frame) = (self.geometry, self.input_frame());
+        let tiles = lanes(tiles);
+        let blocks = dx.par_chunks_mut(LANES * g.image()).enumerate();
+        let planes = blocks.flat_map(|(block, dx)| {
+            let channels = by_channel(dx, g.in_channels, frame.inner());
+            channels.into_par_iter().enumerate().map(move |(channel, dx)| (block, channel, dx))
+        });
+        planes.for_each(|(block, channel, mut dx)| {
+            let mut plane = Scratch::new(frame.outer() * LANES);
+            let plane = lanes_mut(&mut plane);
+            vectorised(
+                #[inline(always)]
+                || {
+                    plane.fill([T::zero(); LANES]);
+                    for (tile, origin) in self.origins(frame).enumerate() {
+                        let column = block * self.tiles() + tile;
+                        let lane = |place: usize| {
+                            (place * g.in_channels + channel) * (columns / LANES) + column
+                        };
+                        sandwich(
+                            &Self::INPUTS_BACK,
+                            #[inline(always)]
+                            |row, col| tiles[lane(row * A + col)],
+                            #[inline(always)]
+                            |row, col, term| {
+                                let pixel = &mut plane[origin + row * frame.outer_width + col];
+                                *pixel = add(*pixel, *term);
+                            },
+                        );
+                    }
+                    frame.store(plane, &mut dx);
+                },
+            );
+        });
+    }
+}
