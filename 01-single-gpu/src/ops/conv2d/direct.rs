@@ -178,13 +178,16 @@ impl<'a> Direct<'a> {
             for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
                 let pixels = &planes[place + row * g.stride * width..];
                 // Four sums take turns, so that an addition need not wait for the one before it.
-                for (nth, grads) in grads.chunks(ABREAST).enumerate() {
-                    let pixels = &pixels[nth * ABREAST * g.stride..];
-                    for ((sums, grad), pixel) in
-                        sums.iter_mut().zip(grads).zip(pixels.iter().step_by(g.stride))
-                    {
-                        *sums = add_product(*sums, *grad, *pixel);
+                let (fours, rest) = grads.as_chunks::<ABREAST>();
+                for (nth, four) in fours.iter().enumerate() {
+                    for (of_four, (sums, grad)) in sums.iter_mut().zip(four).enumerate() {
+                        let pixel = pixels[(nth * ABREAST + of_four) * g.stride];
+                        *sums = add_product(*sums, *grad, pixel);
                     }
+                }
+                for (nth, grad) in rest.iter().enumerate() {
+                    let pixel = pixels[(fours.len() * ABREAST + nth) * g.stride];
+                    sums[0] = add_product(sums[0], *grad, pixel);
                 }
             }
             for sums in sums {

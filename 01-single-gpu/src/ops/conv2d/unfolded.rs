@@ -37,8 +37,12 @@ use crate::ops::simd::vectorised;
 /// Numbers of a band of the unfolded matrix: what fits a core's own cache beside the weights.
 const BAND: usize = 1 << 18;
 
-/// Rows of the unfolded matrix in a group of channels, about.
-const ROWS: usize = 64;
+/// Groups of channels, at most, and so the tasks of a backward pass.
+const GROUPS: usize = 8;
+
+/// Rows of the unfolded matrix in a group, at least: each group reads all gradients, so small ones would
+/// do little else.
+const ROWS: usize = 144;
 
 /// A convolution by unfolding.
 pub(super) struct Unfolded<'a> {
@@ -122,7 +126,8 @@ impl<'a> Unfolded<'a> {
         let g = self.geometry;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let (padded, places, columns) = (g.padded(), g.kernel_h * g.kernel_w, g.pixels() * LANES);
-        let group = ROWS.div_ceil(places).min(g.in_channels);
+        let rows = ROWS.max(g.patch() / GROUPS);
+        let group = rows.div_ceil(places).min(g.in_channels);
         let mut grads = Scratch::new(g.out_channels * columns);
         let mut transposed = Scratch::new(g.patch() * g.out_channels);
         for images in runs(g.batch, LANES) {
@@ -186,10 +191,13 @@ impl<'a> Unfolded<'a> {
                 }
             });
         }
-        let rows = gradients.weight.par_chunks_mut(g.patch()).enumerate();
-        rows.for_each(|(output, row)| {
-            for (entry, from) in row.iter_mut().zip(transposed.chunks_exact(g.out_channels)) {
-                *entry = from[output];
+        let sixteen_rows = gradients.weight.par_chunks_mut(LANES * g.patch()).enumerate();
+        sixteen_rows.for_each(|(nth, rows)| {
+            for (place, from) in transposed.chunks_exact(g.out_channels).enumerate() {
+                let rows = rows.chunks_exact_mut(g.patch());
+                for (row, &entry) in rows.zip(&from[nth * LANES..]) {
+                    row[place] = entry;
+                }
             }
         });
     }

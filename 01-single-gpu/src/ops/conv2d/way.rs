@@ -7,21 +7,28 @@ use super::output::Output;
 use super::unfolded::Unfolded;
 use super::winograd::Winograd;
 use crate::ops::Element;
+use crate::ops::lanes::LANES;
 
 /// Channels on either side from which on transforms are a small part of the work.
 const ENOUGH_CHANNELS: usize = 8;
 
-/// 3×3 kernels: 6×6 inputs become 4×4 outputs.
-type Winograd3<'a> = Winograd<'a, 4, 3, 6>;
-/// 5×5 kernels: 7×7 inputs become 3×3 outputs.
-type Winograd5<'a> = Winograd<'a, 3, 5, 7>;
+/// What it costs to transform a weight and carry it to the processor, in multiplications.
+const WEIGHT: usize = 40;
 
-/// A way to compute a convolution.
+/// 3×3 kernels: 4×4 inputs become 2×2 outputs.
+type Winograd2<'a> = Winograd<'a, 2, 3, 4>;
+/// 3×3 kernels: 6×6 inputs become 4×4 outputs.
+type Winograd4<'a> = Winograd<'a, 4, 3, 6>;
+/// 5×5 kernels: 7×7 inputs become 3×3 outputs.
+type Winograd3<'a> = Winograd<'a, 3, 5, 7>;
+
+/// A way to compute a convolution; a number is that of a tile's rows and columns of outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Direct,
+    Winograd2,
+    Winograd4,
     Winograd3,
-    Winograd5,
     Unfolded,
 }
 
@@ -32,15 +39,29 @@ impl Way {
     }
 
     /// The way for a backward pass that makes the gradient of the input too.
+    ///
+    /// Large tiles multiply least, but have more places, each with a weight of its own: where there are few
+    /// tiles to share it, smaller ones win.
     pub(super) fn with_dx(g: &Geometry) -> Self {
+        let images = g.batch.next_multiple_of(LANES);
+        let cost = |places, tiles| places * (images * tiles + WEIGHT);
+        let (cost2, cost4, cost3) = (
+            cost(Winograd2::PLACES, Winograd2::new(g).tiles()),
+            cost(Winograd4::PLACES, Winograd4::new(g).tiles()),
+            cost(Winograd3::PLACES, Winograd3::new(g).tiles()),
+        );
+        // A third is left for the transforms.
+        let limit = cost(g.kernel_h * g.kernel_w, g.pixels()) * 2 / 3;
         let enough = g.in_channels.min(g.out_channels) >= ENOUGH_CHANNELS;
-        // Tiles that reach beyond the plane are multiplied all the same. Two thirds leave something for
-        // the transforms.
-        let pays =
-            |multiplications: usize| 3 * multiplications < 2 * g.pixels() * g.kernel_h * g.kernel_w;
         match (g.kernel_h, g.kernel_w, g.stride) {
-            (3, 3, 1) if enough && pays(Winograd3::multiplications(g)) => Self::Winograd3,
-            (5, 5, 1) if enough && pays(Winograd5::multiplications(g)) => Self::Winograd5,
+            (3, 3, 1) if enough && cost4.min(cost2) < limit => {
+                if cost4 < cost2 {
+                    Self::Winograd4
+                } else {
+                    Self::Winograd2
+                }
+            }
+            (5, 5, 1) if enough && cost3 < limit => Self::Winograd3,
             _ => Self::Unfolded,
         }
     }
@@ -55,8 +76,9 @@ impl Way {
     ) {
         match self {
             Self::Direct => Direct::new(geometry).forward(x, weight, output),
+            Self::Winograd2 => Winograd2::new(geometry).forward(x, weight, output),
+            Self::Winograd4 => Winograd4::new(geometry).forward(x, weight, output),
             Self::Winograd3 => Winograd3::new(geometry).forward(x, weight, output),
-            Self::Winograd5 => Winograd5::new(geometry).forward(x, weight, output),
             Self::Unfolded => Unfolded::new(geometry).forward(x, weight, output),
         }
     }
@@ -72,12 +94,9 @@ impl Way {
     ) {
         match self {
             Self::Direct => Direct::new(geometry).backward(x, upstream, gradients),
-            Self::Winograd3 => {
-                Winograd3::new(geometry).backward(x, weight, upstream, gradients);
-            }
-            Self::Winograd5 => {
-                Winograd5::new(geometry).backward(x, weight, upstream, gradients);
-            }
+            Self::Winograd2 => Winograd2::new(geometry).backward(x, weight, upstream, gradients),
+            Self::Winograd4 => Winograd4::new(geometry).backward(x, weight, upstream, gradients),
+            Self::Winograd3 => Winograd3::new(geometry).backward(x, weight, upstream, gradients),
             Self::Unfolded => Unfolded::new(geometry).backward(x, weight, upstream, gradients),
         }
     }

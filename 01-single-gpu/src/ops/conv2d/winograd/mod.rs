@@ -18,6 +18,7 @@
 //! | kernel | tile | multiplications an output | of a plain convolution's |
 //! | --- | --- | --- | --- |
 //! | 3 × 3 | 6 × 6 → 4 × 4 | 36/16 = 2.25 | 9: a quarter |
+//! | 3 × 3 | 4 × 4 → 2 × 2 | 16/4 = 4 | 9: less than a half |
 //! | 5 × 5 | 7 × 7 → 3 × 3 | 49/9 = 5.4 | 25: a fifth |
 //!
 //! The price is the transforms, some 2·A³ additions and multiplications for each tile and *channel*,
@@ -59,19 +60,15 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
     const OUTPUTS: [[f64; A]; M] = points::outputs();
     const OUTPUTS_BACK: [[f64; M]; A] = points::transposed(Self::OUTPUTS);
     /// Places of a tile.
-    const PLACES: usize = A * A;
+    pub(super) const PLACES: usize = A * A;
 
     pub(super) fn new(geometry: &'a Geometry) -> Self {
         let (down, across) = (geometry.out_h.div_ceil(M), geometry.out_w.div_ceil(M));
         Self { geometry, down, across }
     }
 
-    /// Multiplications for an image and a pair of channels.
-    pub(super) fn multiplications(geometry: &Geometry) -> usize {
-        geometry.out_h.div_ceil(M) * geometry.out_w.div_ceil(M) * Self::PLACES
-    }
-
-    fn tiles(&self) -> usize {
+    /// Tiles of a plane.
+    pub(super) fn tiles(&self) -> usize {
         self.down * self.across
     }
 

@@ -34,7 +34,11 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                             };
                             sandwich(&Self::WEIGHTS, read, |row, column, lane| {
                                 let place = (row * A + column) * channels + first;
-                                transformed[place..place + count].copy_from_slice(&lane[..count]);
+                                let room = &mut transformed[place..place + count];
+                                match room.as_mut_array() {
+                                    Some(room) => *room = *lane,
+                                    None => room.copy_from_slice(&lane[..count]),
+                                }
                             });
                         }
                     },
