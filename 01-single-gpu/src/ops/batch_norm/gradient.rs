@@ -58,7 +58,7 @@ impl GradientSums {
                 let blocks = planes.blocks();
                 let sums = blocks.par_iter().map(|channels| {
                     let moments = moments.block(channels);
-                    vectorised(|| Sums::of_block(&planes, operands, channels, &moments, epsilon))
+                    vectorised(#[inline(always)] || Sums::of_block(&planes, operands, channels, &moments, epsilon))
                 });
                 Sums::concatenated(sums.collect()).to_tensors()
             })
@@ -112,7 +112,7 @@ pub fn input_gradient(
                 let (moments, sums) = (moments.block(&channels), sums.block(&channels));
                 let lines =
                     gradient_lines(&moments, &weight[channels.clone()], Some(&sums), epsilon);
-                vectorised(|| draw_block(&planes, operands, &channels, &lines, dx));
+                vectorised(#[inline(always)] || draw_block(&planes, operands, &channels, &lines, dx));
             });
             Tensor::from_vec(dx, x.shape(), x.device())
         })

@@ -10,29 +10,37 @@ use crate::ops::Element;
 /// Interleaved sums: as many as the widest vectors have f32 elements.
 const LANES: usize = 16;
 
+type Lanes<T> = [T; LANES];
+
+/// The sum of all lanes, as a tree, and of what was left over after whole rows of lanes.
 #[inline(always)]
-fn add_up<T: Element>(mut lanes: [T; LANES]) -> f64 {
-    for width in [8, 4, 2, 1] {
-        for lane in 0..width {
-            lanes[lane] = lanes[lane] + lanes[lane + width];
-        }
+fn total<T: Element>(lanes: Lanes<T>, rest: T) -> f64 {
+    let (mut eight, mut four) = ([T::zero(); 8], [T::zero(); 4]);
+    for lane in 0..8 {
+        eight[lane] = lanes[lane] + lanes[lane + 8];
     }
-    WithDType::to_f64(lanes[0])
+    for lane in 0..4 {
+        four[lane] = eight[lane] + eight[lane + 4];
+    }
+    // Through memory: where the compiler sees the end of this tree behind a loop, it arranges the loop's
+    // vectors for it, with shuffles in every round.
+    let [a, b, c, d] = std::hint::black_box(four);
+    WithDType::to_f64((a + c) + (b + d)) + WithDType::to_f64(rest)
 }
 
 #[inline(always)]
 fn sum<T: Element>(x: &[T]) -> f64 {
-    let mut lanes = [T::zero(); LANES];
+    let (mut lanes, mut last) = ([T::zero(); LANES], T::zero());
     let (rows, rest) = x.as_chunks::<LANES>();
     for row in rows {
         for lane in 0..LANES {
-            lanes[lane] = lanes[lane] + row[lane];
+            lanes[lane] += row[lane];
         }
     }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = *lane + x;
+    for &x in rest {
+        last += x;
     }
-    add_up(lanes)
+    total(lanes, last)
 }
 
 /// Mean of a plane, and the sum of squared distances from it.
@@ -45,20 +53,21 @@ pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
     let share = 1.0 / x.len() as f64;
     let near: T = WithDType::from_f64(sum(x) * share);
     let (mut firsts, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
+    let (mut last_first, mut last_square) = (T::zero(), T::zero());
     let (rows, rest) = x.as_chunks::<LANES>();
     for row in rows {
         for lane in 0..LANES {
             let distance = row[lane] - near;
-            firsts[lane] = firsts[lane] + distance;
-            squares[lane] = squares[lane] + distance * distance;
+            firsts[lane] += distance;
+            squares[lane] += distance * distance;
         }
     }
-    for (lane, &x) in rest.iter().enumerate() {
+    for &x in rest {
         let distance = x - near;
-        firsts[lane] = firsts[lane] + distance;
-        squares[lane] = squares[lane] + distance * distance;
+        last_first += distance;
+        last_square += distance * distance;
     }
-    let (first, squares) = (add_up(firsts), add_up(squares));
+    let (first, squares) = (total(firsts, last_first), total(squares, last_square));
     let squares = squares - first * first * share;
     // Rounding can take it below zero; a NaN stays one.
     let squares = if squares < 0.0 { 0.0 } else { squares };
@@ -129,22 +138,23 @@ pub(super) fn gradient_sums<T: Element>(
 #[inline(always)]
 fn sums_of<T: Element, const RELU: bool>(x: &[T], y: &[T], grad: &[T], centre: T) -> (f64, f64) {
     let (mut firsts, mut products) = ([T::zero(); LANES], [T::zero(); LANES]);
+    let (mut last_first, mut last_product) = (T::zero(), T::zero());
     let (x_rows, x_rest) = x.as_chunks::<LANES>();
     let (y_rows, y_rest) = y.as_chunks::<LANES>();
     let (grad_rows, grad_rest) = grad.as_chunks::<LANES>();
     for ((x, y), grad) in x_rows.iter().zip(y_rows).zip(grad_rows) {
         for lane in 0..LANES {
             let grad = passed::<T, RELU>(y[lane], grad[lane]);
-            firsts[lane] = firsts[lane] + grad;
-            products[lane] = products[lane] + grad * (x[lane] - centre);
+            firsts[lane] += grad;
+            products[lane] += grad * (x[lane] - centre);
         }
     }
-    for (lane, ((&x, &y), &grad)) in x_rest.iter().zip(y_rest).zip(grad_rest).enumerate() {
+    for ((&x, &y), &grad) in x_rest.iter().zip(y_rest).zip(grad_rest) {
         let grad = passed::<T, RELU>(y, grad);
-        firsts[lane] = firsts[lane] + grad;
-        products[lane] = products[lane] + grad * (x - centre);
+        last_first += grad;
+        last_product += grad * (x - centre);
     }
-    (add_up(firsts), add_up(products))
+    (total(firsts, last_first), total(products, last_product))
 }
 
 /// dx = dy · slope − (x − centre) · pull − push, for a plane, with dy what passes the relu.

@@ -182,15 +182,18 @@ impl BatchNorm {
         let mut y = vec![T::zero(); x.len()];
         let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut y));
         let moments = blocks.map(|(channels, y)| {
-            vectorised(|| {
-                let moments = match self.moments.get() {
-                    Some(given) => given.block(&channels),
-                    None => Moments::of_block(planes, x, &channels),
-                };
-                let (weight, bias) = (&weight[channels.clone()], &bias[channels.clone()]);
-                self.draw_block(planes, x, &channels, &moments, (weight, bias), y);
-                moments
-            })
+            vectorised(
+                #[inline(always)]
+                || {
+                    let moments = match self.moments.get() {
+                        Some(given) => given.block(&channels),
+                        None => Moments::of_block(planes, x, &channels),
+                    };
+                    let (weight, bias) = (&weight[channels.clone()], &bias[channels.clone()]);
+                    self.draw_block(planes, x, &channels, &moments, (weight, bias), y);
+                    moments
+                },
+            )
         });
         let moments = Moments::concatenated(moments.collect(), planes.count());
         (y, moments)
@@ -212,17 +215,21 @@ impl BatchNorm {
             None => blocks.iter().map(|_| None).collect(),
         };
         let sums = blocks.into_par_iter().zip(rooms).map(|(channels, dx)| {
-            vectorised(|| {
-                let moments = moments.block(&channels);
-                let sums = Sums::of_block(planes, operands, &channels, &moments, self.epsilon);
-                if let Some(dx) = dx {
-                    let through_statistics = self.of_batch.then_some(&sums);
-                    let weight = &weight[channels.clone()];
-                    let lines = gradient_lines(&moments, weight, through_statistics, self.epsilon);
-                    gradient::draw_block(planes, operands, &channels, &lines, dx);
-                }
-                sums
-            })
+            vectorised(
+                #[inline(always)]
+                || {
+                    let moments = moments.block(&channels);
+                    let sums = Sums::of_block(planes, operands, &channels, &moments, self.epsilon);
+                    if let Some(dx) = dx {
+                        let through_statistics = self.of_batch.then_some(&sums);
+                        let weight = &weight[channels.clone()];
+                        let lines =
+                            gradient_lines(&moments, weight, through_statistics, self.epsilon);
+                        gradient::draw_block(planes, operands, &channels, &lines, dx);
+                    }
+                    sums
+                },
+            )
         });
         let sums = Sums::concatenated(sums.collect());
         (dx, sums)

@@ -42,7 +42,7 @@ impl Statistics {
             let blocks = planes.blocks();
             let moments = blocks
                 .par_iter()
-                .map(|channels| vectorised(|| Moments::of_block(&planes, x, channels)))
+                .map(|channels| vectorised(#[inline(always)] || Moments::of_block(&planes, x, channels)))
                 .collect();
             Moments::concatenated(moments, planes.count()).to_statistics()
         })
