@@ -20,9 +20,9 @@
 
 #[cfg(test)]
 mod agreement;
-mod element;
+pub(crate) mod element;
 mod gemm;
-mod simd;
+pub(crate) mod simd;
 
 pub mod avg_pool2d;
 pub mod batch_norm;
