@@ -68,9 +68,8 @@ pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
         last_square += distance * distance;
     }
     let (first, squares) = (total(firsts, last_first), total(squares, last_square));
-    let squares = squares - first * first * share;
-    // Rounding can take it below zero; a NaN stays one.
-    let squares = if squares < 0.0 { 0.0 } else { squares };
+    // Rounding can take it below zero.
+    let squares = (squares - first * first * share).max(0.0);
     (WithDType::to_f64(near) + first * share, squares)
 }
 
