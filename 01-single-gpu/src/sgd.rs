@@ -1,16 +1,30 @@
 //! Stochastic gradient descent.
+//!
+//! On the CPU a parameter is updated where it lies, in one walk over it and its gradient: 12 bytes of
+//! memory traffic and two operations for each element in f32. As a formula of tensors the same update
+//! makes two temporary tensors and a copy, four times the traffic, and fresh memory each time.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail};
+use rayon::prelude::*;
 use tracing::info_span;
 
+use crate::ops::Element;
+use crate::ops::element::cpu_elements;
+use crate::ops::simd::vectorised;
 use crate::parameters::{Parameter, Parameters};
 use crate::report::trace::COMPUTE;
+
+/// Elements per parallel task: enough work to be worth handing to another thread.
+const BLOCK: usize = 16 * 1024;
 
 /// parameter −= learning_rate · gradient / batch_size, for every parameter.
 ///
 /// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`, and
 /// `batch_size` counts the whole batch: all devices' samples, not one shard's. This is the only place
 /// that divides.
+///
+/// Whatever shares a parameter's memory sees the update; a
+/// [snapshot](Parameters::snapshot) does not.
 ///
 /// # Errors
 ///
@@ -29,8 +43,140 @@ pub fn sgd(
     }
     let _span = info_span!(target: COMPUTE, "update").entered();
     let step = learning_rate / batch_size as f64;
-    for (Parameter { value, .. }, gradient) in parameters.iter().zip(gradients) {
-        value.set(&value.as_detached_tensor().sub(&(gradient * step)?)?)?;
+    for (Parameter { name, value }, gradient) in parameters.iter().zip(gradients) {
+        if gradient.shape() != value.shape() || gradient.dtype() != value.dtype() {
+            bail!(
+                "parameter {name} is {:?} {:?}, its gradient {:?} {:?}",
+                value.dtype(),
+                value.dims(),
+                gradient.dtype(),
+                gradient.dims()
+            );
+        }
+        if value.device().is_cpu() {
+            value.inplace_op2(&gradient.contiguous()?, &Descend(step))?;
+        } else {
+            composed(value, gradient, step)?;
+        }
     }
     Ok(())
+}
+
+fn composed(value: &Var, gradient: &Tensor, step: f64) -> Result<()> {
+    value.set(&value.as_detached_tensor().sub(&(gradient * step)?)?)
+}
+
+/// value −= gradient · step, in place.
+struct Descend(f64);
+
+impl InplaceOp2 for Descend {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn cpu_fwd(
+        &self,
+        value: &mut CpuStorage,
+        value_layout: &Layout,
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
+    ) -> Result<()> {
+        let Some((start, end)) = value_layout.contiguous_offsets() else {
+            bail!("sgd: a parameter must be contiguous, got strides {:?}", value_layout.stride());
+        };
+        match value {
+            CpuStorage::F32(value) => descend(
+                &mut value[start..end],
+                cpu_elements(gradient, gradient_layout)?,
+                WithDType::from_f64(self.0),
+            ),
+            CpuStorage::F64(value) => {
+                descend(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
+            }
+            _ => bail!("sgd: works on f32 and f64"),
+        }
+        Ok(())
+    }
+}
+
+/// The product is rounded before it is subtracted, as in the composed form: both give the same bits.
+fn descend<T: Element>(value: &mut [T], gradient: &[T], step: T) {
+    let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
+    blocks.for_each(|(value, gradient)| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (value, &gradient) in value.iter_mut().zip(gradient) {
+                    *value -= gradient * step;
+                }
+            },
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+    use rayon::ThreadPoolBuilder;
+
+    use super::*;
+    use crate::init;
+
+    fn parameters(shape: &[usize], dtype: DType) -> Parameters {
+        Parameters::new(vec![init::normal("w", shape, 1.0, 1, dtype, &Device::Cpu).unwrap()])
+            .unwrap()
+    }
+
+    fn bits(parameters: &Parameters) -> Vec<u64> {
+        let value = parameters.get("w").unwrap().to_dtype(DType::F64).unwrap();
+        let values = value.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        values.into_iter().map(f64::to_bits).collect()
+    }
+
+    #[test]
+    fn in_place_is_the_formula_to_the_last_bit() {
+        // More than two blocks, the last one not full; a gradient that is not contiguous.
+        let shape = [181, 211];
+        for dtype in [DType::F32, DType::F64] {
+            let gradient = init::normal("g", &[211, 181], 3.0, 2, dtype, &Device::Cpu).unwrap();
+            let gradient = gradient.value.as_detached_tensor().t().unwrap();
+            let expected = parameters(&shape, dtype);
+            composed(expected.get("w").unwrap(), &gradient, 0.1 / 7.0).unwrap();
+            for threads in 1..=4 {
+                let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let updated = parameters(&shape, dtype);
+                let before = bits(&updated);
+                let gradients = [gradient.clone()];
+                pool.install(|| sgd(&updated, &gradients, 0.1, 7)).unwrap();
+                assert_eq!(bits(&updated), bits(&expected), "{threads} threads, {dtype:?}");
+                assert_ne!(bits(&updated), before);
+            }
+        }
+    }
+
+    #[test]
+    fn a_snapshot_keeps_what_it_saw() {
+        let parameters = parameters(&[3], DType::F64);
+        let before = bits(&parameters);
+        let snapshot = parameters.snapshot().unwrap();
+        let gradient = Tensor::ones(3, DType::F64, &Device::Cpu).unwrap();
+        sgd(&parameters, &[gradient], 0.5, 1).unwrap();
+        let kept = snapshot[0].1.to_vec1::<f64>().unwrap();
+        assert_eq!(kept.into_iter().map(f64::to_bits).collect::<Vec<_>>(), before);
+    }
+
+    #[test]
+    fn gradients_that_do_not_fit_are_refused_by_name() {
+        let parameters = parameters(&[2, 3], DType::F32);
+        let before = bits(&parameters);
+        let ones = |shape: &[usize], dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
+        for wrong in [ones(&[3, 2], DType::F32), ones(&[3], DType::F32), ones(&[2, 3], DType::F64)]
+        {
+            let error = sgd(&parameters, &[wrong], 0.1, 1).unwrap_err().to_string();
+            assert!(error.contains("parameter w") && error.contains("[2, 3]"), "{error}");
+        }
+        assert!(sgd(&parameters, &[], 0.1, 1).is_err());
+        assert!(sgd(&parameters, &[ones(&[2, 3], DType::F32)], 0.1, 0).is_err());
+        assert_eq!(bits(&parameters), before);
+    }
 }

@@ -12,7 +12,10 @@ use course_tests::noise;
 use single_gpu::data::Batch;
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
-use single_gpu::ops::{avg_pool2d, conv2d, cross_entropy, linear, relu};
+use single_gpu::ops::batch_norm::Statistics;
+use single_gpu::ops::{
+    avg_pool2d, batch_norm, batch_norm_with, conv2d, cross_entropy, linear, relu,
+};
 use single_gpu::parameters::{Parameter, Parameters};
 use single_gpu::train::local_gradients;
 
@@ -98,6 +101,60 @@ fn avg_pool2d_at_sizes_that_do_not_divide() {
             avg_pool2d(&x, kernel, stride)
         });
     }
+}
+
+/// Inputs of a batch normalisation whose outputs all lie away from relu's kink.
+fn normalisable(shape: &[usize], statistics: Option<&Statistics>) -> [Var; 3] {
+    for salt in 1.. {
+        let x = variable(shape, salt);
+        let (weight, bias) = (variable(&shape[1..2], 2), variable(&shape[1..2], 3));
+        let y = match statistics {
+            Some(given) => batch_norm_with(&x, &weight, &bias, given, EPSILON, false),
+            None => batch_norm(&x, &weight, &bias, EPSILON, false).map(|(y, _)| y),
+        };
+        let nearest = y.unwrap().abs().unwrap().flatten_all().unwrap().min(0).unwrap();
+        if nearest.to_scalar::<f64>().unwrap() > 100.0 * STEP {
+            return [x, weight, bias];
+        }
+    }
+    unreachable!()
+}
+
+const EPSILON: f64 = 1e-3;
+
+#[test]
+fn batch_norm_through_its_statistics() {
+    for shape in [[3, 4, 5, 3], [2, 3, 7, 5], [5, 2, 1, 1], [1, 2, 3, 3]] {
+        for relu in [false, true] {
+            let [x, weight, bias] = normalisable(&shape, None);
+            check(&format!("batch_norm {shape:?}, relu {relu}"), &[&x, &weight, &bias], &|| {
+                Ok(batch_norm(&x, &weight, &bias, EPSILON, relu)?.0)
+            });
+        }
+    }
+}
+
+#[test]
+fn batch_norm_with_statistics_that_are_given() {
+    let shape = [3, 4, 5, 3];
+    let other = (noise((2, 4, 3, 3), 5).unwrap() * 2.0).unwrap();
+    let given = Statistics::of(&(other + 0.5).unwrap()).unwrap();
+    for relu in [false, true] {
+        let [x, weight, bias] = normalisable(&shape, Some(&given));
+        check(&format!("batch_norm_with, relu {relu}"), &[&x, &weight, &bias], &|| {
+            batch_norm_with(&x, &weight, &bias, &given, EPSILON, relu)
+        });
+    }
+}
+
+#[test]
+fn batch_norm_of_views() {
+    let x = variable(&[2, 5, 6, 3], 1);
+    let (weight, bias) = (variable(&[3], 2), variable(&[3], 3));
+    check("batch_norm of a view", &[&x, &weight, &bias], &|| {
+        let (y, _) = batch_norm(&x.permute((0, 3, 1, 2))?, &weight, &bias, EPSILON, false)?;
+        y.permute((0, 2, 3, 1))
+    });
 }
 
 #[test]

@@ -11,7 +11,10 @@ use course_tests::{Fixture, noise};
 use single_gpu::data::Batch;
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
-use single_gpu::ops::{avg_pool2d, conv2d, cross_entropy, linear, relu};
+use single_gpu::ops::batch_norm::Statistics;
+use single_gpu::ops::{
+    avg_pool2d, batch_norm, batch_norm_with, conv2d, cross_entropy, linear, relu,
+};
 use single_gpu::parameters::{Parameter, Parameters};
 use single_gpu::train::local_gradients;
 
@@ -107,6 +110,43 @@ fn avg_pool2d_agrees() {
         let x = variable(&[batch, channels, height, width], INPUT, precision.0)?;
         let y = avg_pool2d(&x, kernel, stride)?;
         check_case(fixture, case, precision, &[("grad_input", &x)], y)
+    });
+}
+
+#[test]
+fn batch_norm_agrees_in_training_and_in_evaluation() {
+    const EPSILON: f64 = 1e-5;
+    for_each_case("batch_norm", 5, |fixture, case, geometry, precision| {
+        let &[batch, channels, height, width, relu] = geometry else {
+            panic!("{case}: geometry {geometry:?}")
+        };
+        let (dtype, tolerance) = precision;
+        let x = ((noise((batch, channels, height, width), INPUT)? * 2.0)? + 3.0)?;
+        let x = Var::from_tensor(&x.to_dtype(dtype)?)?;
+        let w = variable(&[channels], WEIGHT, dtype)?;
+        let b = variable(&[channels], BIAS, dtype)?;
+        let relu = relu == 1;
+
+        let (y, statistics) = batch_norm(&x, &w, &b, EPSILON, relu)?;
+        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
+        check_case(fixture, case, precision, &inputs, y)?;
+
+        let mean = Var::zeros(channels, dtype, &Device::Cpu)?;
+        let variance = Var::ones(channels, dtype, &Device::Cpu)?;
+        statistics.average_into(&mean, &variance, 0.1)?;
+        for (name, value) in [("running_mean", &mean), ("running_variance", &variance)] {
+            let error = relative_difference(value, fixture.get(&format!("{case}/{name}"))?)?;
+            assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
+        }
+
+        let running = Statistics {
+            mean: mean.as_detached_tensor(),
+            variance: variance.as_detached_tensor(),
+            count: statistics.count,
+        };
+        let y = batch_norm_with(&x, &w, &b, &running, EPSILON, relu)?;
+        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
+        check_case(fixture, &format!("{case}/eval"), precision, &inputs, y)
     });
 }
 

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`conv2d`](mod@conv2d) | convolution, by unfolding images into a matrix (im2col) and one product |
 //! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; rows and columns that no window covers get no gradient |
+//! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
 //! | [`linear`](mod@linear) | x · w + b |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
@@ -19,19 +20,21 @@
 
 #[cfg(test)]
 mod agreement;
-mod element;
+pub(crate) mod element;
 mod gemm;
 mod lanes;
 mod scratch;
-mod simd;
+pub(crate) mod simd;
 
 pub mod avg_pool2d;
+pub mod batch_norm;
 pub mod conv2d;
 pub mod cross_entropy;
 pub mod linear;
 pub mod relu;
 
 pub use avg_pool2d::avg_pool2d;
+pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use cross_entropy::cross_entropy;
 pub use element::Element;

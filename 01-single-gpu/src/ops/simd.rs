@@ -5,15 +5,16 @@
 //! what it has, and runs a loop that was compiled for it.
 //!
 //! The compiler turns a loop into vector instructions by itself when the loop is plain: arrays of a length
-//! that it knows, no branches, no sum that is carried from one element to the next (it may not reorder a
-//! float's additions, so sums are written with one accumulator for each lane). Wider vectors compute the
-//! same bits, just more of them at a time: nothing here is fused or reassociated.
+//! that it knows, no branches, no sum that is carried from one element to the next. (The order of a float's
+//! additions is part of a program's meaning and is kept, so a sum has an accumulator for each lane.)
+//! Wider vectors compute the same bits, just more of them at a time: nothing is fused or reassociated.
 
-/// Runs `work` compiled for the widest vectors that this processor has.
+/// Runs `work`, compiled for the widest vectors that this processor has.
 ///
-/// That holds for what becomes part of the compiled closure: `work` itself and the functions it calls must be
-/// marked `#[inline(always)]`. It does not hold for what `work` hands to other threads: parallel loops call
-/// this inside each task.
+/// Only what is inlined is compiled so. Mark the functions that `work` calls `#[inline(always)]`, and the
+/// closure too, as in `vectorised(#[inline(always)] || …)`: one that is large and not marked is compiled
+/// once, for the plainest processor, and called from each of the wider ones. What `work` hands to other
+/// threads is not compiled so either: parallel loops call this inside each task.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)

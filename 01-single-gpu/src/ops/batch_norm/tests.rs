@@ -1,0 +1,182 @@
+//! What batch normalisation promises beyond its formula.
+
+use approx::assert_abs_diff_eq;
+use candle_core::{DType, Device, Var};
+use rayon::ThreadPoolBuilder;
+
+use super::*;
+use crate::difference::relative_difference;
+use crate::ops::agreement::{assert_agree, noise};
+
+const EPSILON: f64 = 1e-5;
+
+fn inputs(shape: &[usize]) -> (Var, Var, Var) {
+    (noise("x", shape), noise("weight", &shape[1..2]), noise("bias", &shape[1..2]))
+}
+
+/// Statistics of another batch.
+fn given(channels: usize) -> Statistics {
+    let other = noise("other", &[2, channels, 3, 3]);
+    Statistics::of(&(other.as_detached_tensor() + 0.5).unwrap()).unwrap()
+}
+
+#[test]
+fn a_gpu_is_asked_for_the_same() {
+    for shape in [[3, 4, 5, 3], [1, 2, 7, 9], [5, 1, 1, 1]] {
+        let (x, weight, bias) = inputs(&shape);
+        let statistics = given(shape[1]);
+        for relu in [false, true] {
+            assert_agree(
+                &[&x, &weight, &bias],
+                || Ok(batch_norm(&x, &weight, &bias, EPSILON, relu)?.0),
+                || composed(&x, &weight, &bias, EPSILON, relu),
+            );
+            assert_agree(
+                &[&x, &weight, &bias],
+                || batch_norm_with(&x, &weight, &bias, &statistics, EPSILON, relu),
+                || composed_with(&x, &weight, &bias, &statistics, EPSILON, relu),
+            );
+        }
+        let (ours, composed) = (Statistics::of(&x).unwrap(), Statistics::composed(&x).unwrap());
+        assert_eq!(ours.count, composed.count);
+        assert_close(&composed.mean, &ours.mean);
+        assert_close(&composed.variance, &ours.variance);
+    }
+}
+
+fn assert_close(a: &Tensor, b: &Tensor) {
+    assert_abs_diff_eq!(relative_difference(a, b).unwrap(), 0.0, epsilon = 1e-12);
+}
+
+#[test]
+fn the_four_pieces_one_by_one_make_the_whole() {
+    let (x, weight, bias) = inputs(&[3, 4, 5, 3]);
+    // Not contiguous: pieces may be called with any tensors.
+    let upstream = noise("upstream", &[3, 4, 3, 5]);
+    let upstream = upstream.as_detached_tensor().transpose(2, 3).unwrap();
+    for relu in [false, true] {
+        let (whole, _) = batch_norm(&x, &weight, &bias, EPSILON, relu).unwrap();
+        let gradients = (&whole * &upstream).unwrap().sum_all().unwrap().backward().unwrap();
+
+        let statistics = Statistics::of(&x).unwrap();
+        let y = batch_norm_with(&x, &weight, &bias, &statistics, EPSILON, relu).unwrap();
+        assert_close(&y, &whole);
+        let output = relu.then_some(&y);
+        let ours = GradientSums::of(&x, output, &upstream, &statistics, EPSILON).unwrap();
+        let composed = GradientSums::composed(&x, output, &upstream, &statistics, EPSILON).unwrap();
+        for sums in [&ours, &composed] {
+            assert_close(&sums.weight, gradients.get(&weight).unwrap());
+            assert_close(&sums.bias, gradients.get(&bias).unwrap());
+        }
+        for take in [input_gradient, gradient::composed_input_gradient] {
+            let dx = take(&x, output, &upstream, &weight, &statistics, &ours, EPSILON).unwrap();
+            assert_close(&dx, gradients.get(&x).unwrap());
+        }
+    }
+}
+
+/// Output, statistics and gradients of a batch, as bits.
+fn bits(threads: usize, dtype: DType) -> Vec<u64> {
+    let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    pool.install(|| {
+        // Planes that fill no vector, more blocks than threads, the last one smaller.
+        let (x, weight, bias) = inputs(&[5, 23, 13, 17]);
+        let [x, weight, bias] = [x, weight, bias]
+            .map(|var| Var::from_tensor(&var.as_detached_tensor().to_dtype(dtype).unwrap()))
+            .map(|var| var.unwrap());
+        let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
+        let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let mut all = vec![y, statistics.mean, statistics.variance];
+        all.extend([&x, &weight, &bias].map(|input| gradients.get(input).unwrap().clone()));
+        let values = all.iter().flat_map(|tensor| {
+            // f32 to f64 keeps every bit's meaning.
+            let tensor = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+            tensor.to_vec1::<f64>().unwrap()
+        });
+        values.map(f64::to_bits).collect()
+    })
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    for dtype in [DType::F32, DType::F64] {
+        let expected = bits(1, dtype);
+        for threads in [2, 3, 4] {
+            assert_eq!(bits(threads, dtype), expected, "{threads} threads, {dtype:?}");
+        }
+    }
+}
+
+#[test]
+fn f32_keeps_its_digits_where_the_mean_is_large() {
+    let (x, weight, bias) = inputs(&[5, 3, 9, 7]);
+    let single = |tensor: Tensor| tensor.to_dtype(DType::F32).unwrap();
+    // An odd mean, so that it has more digits than f32 holds.
+    let x = single((x.as_detached_tensor() + 10_000.123_456_789).unwrap());
+    let upstream = single(noise("upstream", &[5, 3, 9, 7]).as_detached_tensor());
+    let run = |dtype: DType| {
+        let var = |tensor: &Tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap();
+        let (x, weight, bias) = (var(&x), var(&weight), var(&bias));
+        let (y, _) = batch_norm(&x, &weight, &bias, EPSILON, false).unwrap();
+        let scalar = (&y * upstream.to_dtype(dtype).unwrap()).unwrap().sum_all().unwrap();
+        let gradients = scalar.backward().unwrap();
+        let gradients = [&x, &weight, &bias].map(|input| gradients.get(input).unwrap().clone());
+        [vec![y], gradients.to_vec()].concat()
+    };
+    for (single, double) in run(DType::F32).iter().zip(run(DType::F64)) {
+        let error = relative_difference(single, &double).unwrap();
+        assert!(error < 2e-6, "{error:.1e}");
+    }
+}
+
+#[test]
+fn a_single_pixel_becomes_the_bias() {
+    let (x, weight, bias) = inputs(&[1, 2, 1, 1]);
+    let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, false).unwrap();
+    assert_eq!(y.flatten_all().unwrap().to_vec1::<f64>().unwrap(), bias.to_vec1::<f64>().unwrap());
+    assert_eq!(statistics.variance.to_vec1::<f64>().unwrap(), [0.0, 0.0]);
+    assert_eq!(statistics.unbiased_variance().unwrap().to_vec1::<f64>().unwrap(), [0.0, 0.0]);
+    // Whatever its value, the output is the same: no gradient, and a finite one.
+    let gradients = y.sum_all().unwrap().backward().unwrap();
+    let dx = gradients.get(&x).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    assert_eq!(dx, [0.0, 0.0]);
+}
+
+#[test]
+fn a_value_that_is_not_a_number_stays_visible() {
+    let (x, weight, bias) = inputs(&[2, 1, 3, 3]);
+    let broken = x.as_detached_tensor().log().unwrap();
+    let (y, statistics) = batch_norm(&broken, &weight, &bias, EPSILON, true).unwrap();
+    assert!(y.sum_all().unwrap().to_scalar::<f64>().unwrap().is_nan());
+    assert!(statistics.variance.to_vec1::<f64>().unwrap()[0].is_nan());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_words() {
+    let (x, weight, bias) = inputs(&[2, 3, 4, 4]);
+    let refusal = |result: Result<(Tensor, Statistics)>| result.unwrap_err().to_string();
+    let four = noise("four", &[4]);
+    let error = refusal(batch_norm(&x, &four, &bias, EPSILON, true));
+    assert!(error.contains("weight") && error.contains("[3]"), "{error}");
+    let error = refusal(batch_norm(&x, &weight, &four, EPSILON, true));
+    assert!(error.contains("bias") && error.contains("[4]"), "{error}");
+    let single = weight.to_dtype(DType::F32).unwrap();
+    let error = refusal(batch_norm(&x, &single, &bias, EPSILON, true));
+    assert!(error.contains("F32") && error.contains("F64"), "{error}");
+    let error = refusal(batch_norm(&weight, &weight, &bias, EPSILON, true));
+    assert!(error.contains("[B, C, H, W]"), "{error}");
+    let empty = Tensor::zeros((0, 3, 4, 4), DType::F64, &Device::Cpu).unwrap();
+    let error = refusal(batch_norm(&empty, &weight, &bias, EPSILON, true));
+    assert!(error.contains("no values"), "{error}");
+    for epsilon in [0.0, -1.0, f64::NAN] {
+        let error = refusal(batch_norm(&x, &weight, &bias, epsilon, true));
+        assert!(error.contains("epsilon"), "{error}");
+    }
+    let error = batch_norm_with(&x, &weight, &bias, &given(4), EPSILON, true).unwrap_err();
+    assert!(error.to_string().contains("mean [3]"), "{error}");
+    let halves = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::BF16).unwrap());
+    let error = refusal(batch_norm(&halves[0], &halves[1], &halves[2], EPSILON, true));
+    assert!(error.contains("f32 and f64"), "{error}");
+    let statistics = Statistics::of(&x).unwrap();
+    assert!(GradientSums::of(&x, None, &weight, &statistics, EPSILON).is_err());
+}
