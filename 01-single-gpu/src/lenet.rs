@@ -17,7 +17,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
 use crate::data::CLASSES;
 use crate::init;
-use crate::ops::{conv2d_relu_pool, linear, relu};
+use crate::ops::{conv2d_relu_pool, linear, linear_relu};
 use crate::parameters::Parameters;
 
 /// The standard deviation of the initial weights.
@@ -94,7 +94,7 @@ impl Lenet {
         let x = conv2d_relu_pool(images, w1, b1, 2)?;
         let x = conv2d_relu_pool(&x, w2, b2, 2)?;
         let x = x.flatten_from(1)?;
-        let x = relu(&linear(&x, w3, b3)?)?;
+        let x = linear_relu(&x, w3, b3)?;
         linear(&x, w4, b4)
     }
 

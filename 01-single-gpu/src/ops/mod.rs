@@ -2,11 +2,11 @@
 //!
 //! | module | operation |
 //! | --- | --- |
-//! | [`conv2d`](mod@conv2d) | convolution, by unfolding images into a matrix (im2col) and one product |
+//! | [`conv2d`](mod@conv2d) | convolution, in the way that suits its shape, with relu and pooling if they follow |
 //! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; rows and columns that no window covers get no gradient |
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
-//! | [`linear`](mod@linear) | x · w + b |
+//! | [`linear`](mod@linear) | x · w + b, with its relu |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
 //!
 //! They are our own because the stock ones are wrong or slow where this course needs them: a pooling
@@ -38,5 +38,5 @@ pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use cross_entropy::cross_entropy;
 pub use element::Element;
-pub use linear::linear;
+pub use linear::{linear, linear_relu};
 pub use relu::relu;

@@ -18,7 +18,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::loops::{self, GradientLine};
-use super::ploops::Planes;
+use super::planes::Planes;
 use super::statistics::{Moments, Statistics};
 use crate::ops::Element;
 use crate::ops::element::{elements, for_dtype};
@@ -168,7 +168,7 @@ fn check(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Planes> {
             );
         }
     }
-    Ploops::new(x.shape())
+    Planes::new(x.shape())
 }
 
 /// What both halves of backward walk over, contiguous.

@@ -46,7 +46,7 @@ pub use statistics::Statistics;
 use super::relu::relu as rectified;
 use gradient::per_channel;
 use op::{BatchNorm, saved};
-use ploops::Planes;
+use planes::Planes;
 
 /// Normalises a batch by its own statistics, and returns them.
 ///
@@ -99,7 +99,7 @@ pub fn batch_norm_with(
 }
 
 fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Planes> {
-    let planes = Ploops::new(x.shape())?;
+    let planes = Planes::new(x.shape())?;
     for (name, parameter) in [("weight", weight), ("bias", bias)] {
         if parameter.dims() != [planes.channels] || parameter.dtype() != x.dtype() {
             bail!(

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::gradient::{self, Operands, Sums, Tensors, gradient_lines};
 use super::loops::Line;
-use super::ploops::Planes;
+use super::planes::Planes;
 use super::statistics::Moments;
 use crate::ops::Element;
 use crate::ops::element::{cpu_elements, for_dtype};
@@ -137,7 +137,7 @@ impl CustomOp3 for BatchNorm {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let planes = Ploops::new(x_layout.shape())?;
+        let planes = Planes::new(x_layout.shape())?;
         for_dtype!(x.dtype(), self.name(), T => {
             let (y, moments) = self.forward::<T>(
                 &planes,
@@ -158,7 +158,7 @@ impl CustomOp3 for BatchNorm {
         y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let planes = Ploops::new(x.shape())?;
+        let planes = Planes::new(x.shape())?;
         let moments = saved(&self.moments)?;
         let want_dx = x.track_op();
         let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;

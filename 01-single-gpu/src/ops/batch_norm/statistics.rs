@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use rayon::prelude::*;
 
 use super::loops::mean_and_squares;
-use super::ploops::Planes;
+use super::planes::Planes;
 use crate::ops::Element;
 use crate::ops::element::{elements, for_dtype};
 use crate::ops::simd::vectorised;
@@ -31,7 +31,7 @@ impl Statistics {
     ///
     /// When `x` has another rank or no values, or on a dtype other than f32 and f64.
     pub fn of(x: &Tensor) -> Result<Self> {
-        let planes = Ploops::new(x.shape())?;
+        let planes = Planes::new(x.shape())?;
         if !x.device().is_cpu() {
             return Self::composed(x);
         }
@@ -50,7 +50,7 @@ impl Statistics {
 
     /// The same, composed of candle's operations.
     pub(super) fn composed(x: &Tensor) -> Result<Self> {
-        let planes = Ploops::new(x.shape())?;
+        let planes = Planes::new(x.shape())?;
         let x = x.detach();
         let mean = x.mean_keepdim((0, 2, 3))?;
         let variance = x.broadcast_sub(&mean)?.sqr()?.mean((0, 2, 3))?;
