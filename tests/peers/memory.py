@@ -44,7 +44,7 @@ def main():
         for chosen in torch.arange(len(test_labels)).split(BATCH):
             logits = model(converted(test_images, chosen))
             correct += (logits.argmax(1) == test_labels[chosen]).sum().item()
-    answer("bytes", peak=[peak()], start=[start])
+    answer("bytes", **{"peak": [peak()], "before the data": [start]})
 
 
 if __name__ == "__main__":
