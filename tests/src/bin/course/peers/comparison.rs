@@ -5,6 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 use params_and_allreduce::Algorithm;
 use serde::Serialize;
+use single_gpu::report::thousands;
 
 use super::ours::Work;
 
@@ -181,7 +182,8 @@ fn data_parallel_step(repetitions: (&str, usize)) -> Comparison {
         .ours("ours", Work::DataParallelStep, &sizes)
         .peer("ours, one device", Program::Ours(Work::LenetStep), &sizes)
         .peer("PyTorch DDP, Gloo", Program::Script("data_parallel_step.py"), &sizes);
-    Comparison { threads: Threads { each: 1, devices: 2 }, ..comparison }
+    let note = Some("the speed-up over one device is 1 ÷ its ratio");
+    Comparison { threads: Threads { each: 1, devices: 2 }, note, ..comparison }
 }
 
 fn all_reduce(repetitions: (&str, usize)) -> Comparison {
@@ -198,25 +200,25 @@ fn all_reduce(repetitions: (&str, usize)) -> Comparison {
     comparison
         .peer("Gloo", Program::Script("all_reduce_gloo.py"), &sizes)
         .peer("Open MPI", Program::Script("all_reduce_mpi.py"), &sizes)
-        .peer("only add and copy", Program::Ours(Work::AddAndCopy), &sizes)
+        .peer("limit: add and copy", Program::Ours(Work::AddAndCopy), &sizes)
 }
 
 fn drawing(threads: usize, images: (&str, usize)) -> Comparison {
-    let what = format!("{} images drawn", images.1);
+    let what = format!("{} images drawn", thousands(images.1));
     let comparison =
         Comparison::new(Topic::Data, what, threads).ours("ours", Work::Drawing, &[images]);
     Comparison { series: &["drawing"], ..comparison }
 }
 
 fn decoding(images: (&str, usize), repetitions: (&str, usize)) -> Comparison {
-    let what = format!("{} + {} images decoded", images.1, images.1 / 6);
+    let what = format!("{} + {} images decoded", thousands(images.1), thousands(images.1 / 6));
     let comparison =
         Comparison::new(Topic::Data, what, 1).ours("ours", Work::Decoding, &[images, repetitions]);
     Comparison { series: &["decoding"], ..comparison }
 }
 
 fn memory(images: (&str, usize)) -> Comparison {
-    let what = format!("LeNet trained on {} images", images.1);
+    let what = format!("memory, LeNet, {} images", thousands(images.1));
     let comparison = Comparison::new(Topic::Memory, what, 1)
         .ours("ours", Work::Memory, &[images])
         .peer("PyTorch", Program::Script("memory.py"), &[images]);
@@ -226,6 +228,18 @@ fn memory(images: (&str, usize)) -> Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_script_is_there() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        for comparison in all(false) {
+            for side in comparison.peers {
+                if let Program::Script(script) = side.program {
+                    assert!(folder.join(script).is_file(), "{script}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn every_side_of_a_comparison_gets_the_same_sizes_and_threads() {

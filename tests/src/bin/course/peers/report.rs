@@ -152,7 +152,7 @@ impl fmt::Display for Row {
             }
             let theirs = quantity(peer).unwrap_or_else(|| "failed".to_owned());
             let ratio = peer.ratio.map_or_else(String::new, |Ratio { median, min, max }| {
-                format!("{median:.2} ({min:.2}–{max:.2})")
+                format!("{} ({}–{})", digits(median), digits(min), digits(max))
             });
             line(f, [&head[0], &head[1], &head[2], &peer.side, &theirs, &ratio])?;
         }
@@ -174,22 +174,27 @@ impl fmt::Display for Row {
 /// A line of the table, with nothing behind its last word.
 fn line(f: &mut fmt::Formatter<'_>, cells: [&str; 6]) -> fmt::Result {
     let [work, threads, ours, peer, theirs, ratio] = cells;
-    let line = format!("{work:<44} {threads:>7} {ours:>10}  {peer:<18} {theirs:>10}  {ratio}");
+    let line = format!("{work:<46} {threads:>7} {ours:>9}  {peer:<19} {theirs:>9}  {ratio}");
     f.write_str(line.trim_end())
 }
 
 /// A time or a size, in the unit that suits it.
 fn quantity(number: f64, unit: Unit) -> String {
-    let digits = |number: f64| match number {
-        100.0.. => format!("{number:.0}"),
-        10.0.. => format!("{number:.1}"),
-        _ => format!("{number:.2}"),
-    };
     match unit {
         Unit::Bytes => format!("{} MB", digits(number / 1e6)),
         Unit::Seconds if number < 1e-3 => format!("{} µs", digits(number * 1e6)),
         Unit::Seconds if number < 10.0 => format!("{} ms", digits(number * 1e3)),
         Unit::Seconds => format!("{} s", digits(number)),
+    }
+}
+
+/// A number with two or three digits that mean something.
+fn digits(number: f64) -> String {
+    match number {
+        100.0.. => format!("{number:.0}"),
+        10.0.. => format!("{number:.1}"),
+        0.1.. => format!("{number:.2}"),
+        _ => format!("{number:.4}"),
     }
 }
 
