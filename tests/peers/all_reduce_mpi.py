@@ -13,6 +13,10 @@ import sys
 import numpy as np
 from all_reduce import SIZES, times
 
+RANKS = 2
+# Tells a process that mpirun started it.
+STARTED = "PEERS_STARTED_BY_MPIRUN"
+
 
 def launch():
     """Become an mpirun of this very command."""
@@ -20,7 +24,8 @@ def launch():
     mpirun = mpirun or shutil.which("mpirun")
     if mpirun is None:
         sys.exit("no mpirun beside this Python or on the PATH")
-    flags = ["-n", "2", "--bind-to", "none"]
+    os.environ[STARTED] = "1"
+    flags = ["-n", str(RANKS), "--bind-to", "none"]
     if os.geteuid() == 0:
         # In a container everybody is root; mpirun wants to be told that this is meant.
         flags.append("--allow-run-as-root")
@@ -33,13 +38,15 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="not used: MPI starts none")
     parser.add_argument("--repetitions", type=int, default=10, help="timed repetitions")
     args = parser.parse_args()
-    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+    if STARTED not in os.environ:
         launch()
 
     # Importing it starts MPI.
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
+    if world.size != RANKS:
+        sys.exit("mpirun is not of the MPI that mpi4py was built for")
     series = {}
     for name, numbers in SIZES.items():
         tensor, total = np.ones(numbers, np.float32), np.empty(numbers, np.float32)

@@ -13,9 +13,11 @@
 //! | [`side`] | one process: started, waited for, believed or not |
 //! | [`statistics`] | medians and ratios |
 //! | [`machine`] | what it was measured on |
-//! | [`report`] | the table and the file |
+//! | [`report`] | the rows of the table |
+//! | [`document`] | the file |
 
 mod comparison;
+mod document;
 mod environment;
 mod machine;
 pub(crate) mod ours;
@@ -28,7 +30,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum as _};
 use comparison::{Comparison, Side, Topic};
-use report::{Document, Header, Outcome, Row};
+use document::Document;
+use report::{Header, Outcome, Row};
 use side::Programs;
 use single_gpu::device::available_cores;
 use single_gpu::report::{file, line};
