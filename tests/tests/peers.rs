@@ -155,7 +155,10 @@ mod with_stand_ins {
         let folder = answers(&[("drawing", answer), ("decoding", answer)]);
         let store = || {
             peers(folder.path(), &["--only", "data", "--quick"]).assert().success();
-            fs::read_to_string(folder.path().join("out.json")).unwrap()
+            let text = fs::read_to_string(folder.path().join("out.json")).unwrap();
+            // Midnight may lie between the two.
+            let dateless = text.lines().filter(|line| !line.starts_with("  \"date\""));
+            dateless.map(|line| format!("{line}\n")).collect::<String>()
         };
         let first = store();
         assert_eq!(first, store());

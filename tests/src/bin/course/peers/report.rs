@@ -192,6 +192,6 @@ fn digits(number: f64) -> String {
         100.0.. => format!("{number:.0}"),
         10.0.. => format!("{number:.1}"),
         0.1.. => format!("{number:.2}"),
-        _ => format!("{number:.4}"),
+        _ => format!("{number:.3}"),
     }
 }
