@@ -1,6 +1,7 @@
 //! `cargo course`: the tool around the course.
 
 mod doctor;
+mod peers;
 
 use std::process::ExitCode;
 
@@ -15,14 +16,21 @@ struct Arguments {
     command: Command,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Command {
     /// Say what this machine has, which chapters run here, and how to get the rest
     Doctor,
+    /// Measure our code and PyTorch, Gloo and Open MPI on the same work, in turn
+    Peers(peers::Arguments),
+    /// Our side of it, in a process of its own
+    #[command(hide = true)]
+    PeersOurs(peers::ours::Arguments),
 }
 
 fn main() -> ExitCode {
     cli::main(|arguments: Arguments| match arguments.command {
         Command::Doctor => doctor::run(),
+        Command::Peers(arguments) => peers::run(&arguments),
+        Command::PeersOurs(arguments) => peers::ours::run(&arguments),
     })
 }

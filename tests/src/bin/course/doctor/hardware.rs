@@ -15,14 +15,15 @@ pub(super) fn processor() -> Finding {
     Finding { what: "processor", seen: Ok(format!("{cores}, {name}{sets}")) }
 }
 
-fn cpu_name() -> Option<String> {
+/// The processor's name, where the system tells.
+pub(crate) fn cpu_name() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let model = info.lines().find(|line| line.starts_with("model name"))?;
     Some(model.split_once(':')?.1.trim().to_owned())
 }
 
 /// The vector instruction sets, of those the matrix product has kernels for.
-fn instruction_sets() -> Vec<&'static str> {
+pub(crate) fn instruction_sets() -> Vec<&'static str> {
     let mut sets = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
@@ -40,15 +41,18 @@ fn instruction_sets() -> Vec<&'static str> {
     sets
 }
 
-/// The machine's memory, where the system tells.
+/// The machine's memory.
 pub(super) fn memory() -> Finding {
-    let total = || {
-        let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let total = info.lines().find(|line| line.starts_with("MemTotal:"))?;
-        let kibibytes: f64 = total.split_whitespace().nth(1)?.parse().ok()?;
-        Some(format!("{:.1} GiB", kibibytes / f64::from(1 << 20)))
-    };
-    Finding { what: "memory", seen: total().ok_or_else(|| "the system does not tell".to_owned()) }
+    let seen = total_memory().ok_or_else(|| "the system does not tell".to_owned());
+    Finding { what: "memory", seen }
+}
+
+/// The machine's memory in GiB, where the system tells.
+pub(crate) fn total_memory() -> Option<String> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kibibytes: f64 = total.split_whitespace().nth(1)?.parse().ok()?;
+    Some(format!("{:.1} GiB", kibibytes / f64::from(1 << 20)))
 }
 
 /// NVIDIA GPUs and their driver, as nvidia-smi lists them.

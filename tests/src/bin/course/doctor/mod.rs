@@ -3,8 +3,8 @@
 //! It says only what it has seen: a program that answered, a file that is there. What it did not find is
 //! "not found", with where it looked or what to do.
 
-mod hardware;
-mod probe;
+pub(crate) mod hardware;
+pub(crate) mod probe;
 mod software;
 
 use single_gpu::report::line;

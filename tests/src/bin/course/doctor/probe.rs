@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a program prints on standard output, if it can be started and succeeds in time.
-pub(super) fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<String, String> {
+pub(crate) fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<String, String> {
     let name = program.as_ref().display().to_string();
     let mut child = Command::new(program.as_ref())
         .args(arguments)
@@ -50,7 +50,7 @@ pub(super) fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<Strin
 }
 
 /// The first line of a text.
-pub(super) fn first_line(text: String) -> String {
+pub(crate) fn first_line(text: String) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 

@@ -1,0 +1,27 @@
+"""Print the versions of Python and of what the scripts of this folder use."""
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+
+def version_of(package):
+    """Return a package's version, or nothing where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def main():
+    """Print one JSON object."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("numpy", "mpi4py", "openmpi"):
+        versions[package] = version_of(package)
+    print(json.dumps(versions))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+//! `cargo course peers`: our code and PyTorch, Gloo and Open MPI on the same work, in turn.
+//!
+//! Whoever takes part runs in a process of its own, one at a time, with the same number of threads. They
+//! take turns (A B A B …), so that a machine that is slower for a while is slower for all of them; a ratio
+//! is the median of the ratios of neighbours. Each process makes one run that is not counted, then several,
+//! and their median is its result.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`comparison`] | what is compared, at which sizes |
+//! | [`ours`] | our side of it, in a process of its own |
+//! | [`environment`] | the Python of the other side |
+//! | [`side`] | one process: started, waited for, believed or not |
+//! | [`statistics`] | medians and ratios |
+//! | [`machine`] | what it was measured on |
+//! | [`report`] | the rows of the table |
+//! | [`document`] | the file |
+
+mod comparison;
+mod document;
+mod environment;
+mod machine;
+pub(crate) mod ours;
+mod report;
+mod side;
+mod statistics;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum as _};
+use comparison::{Comparison, Side, Topic};
+use document::Document;
+use report::{Header, Outcome, Row};
+use side::Programs;
+use single_gpu::device::available_cores;
+use single_gpu::report::{file, line};
+
+/// The folder of this package, in the reader's checkout.
+const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    /// Make the Python environment first, in your cache folder: up to 5 GB from PyPI
+    #[arg(long, conflicts_with = "python")]
+    set_up: bool,
+
+    /// Use this Python, which has PyTorch, instead of the one that --set-up makes
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+
+    /// Measure another build of this tool in place of this one
+    #[arg(long, value_name = "PATH")]
+    ours: Option<PathBuf>,
+
+    /// How often all take turns [default: 7; with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    alternations: Option<u32>,
+
+    /// Do only these; the numbers are not stored, unless --output says where
+    #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 1..)]
+    only: Vec<Topic>,
+
+    /// Find out whether everything runs; the numbers mean nothing and are stored as with --only
+    #[arg(long)]
+    quick: bool,
+
+    /// Where the numbers are stored [default: book/data/peers-cpu.json]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn alternations(&self) -> usize {
+        self.alternations
+            .map_or(if self.quick { 1 } else { 7 }, |alternations| alternations as usize)
+    }
+
+    fn comparisons(&self) -> Vec<Comparison> {
+        let asked = |topic| self.only.is_empty() || self.only.contains(&topic);
+        comparison::all(self.quick).into_iter().filter(|one| asked(one.topic)).collect()
+    }
+
+    /// The file that is written, if one is: what is known to be less than the whole table replaces it only on
+    /// request.
+    fn output(&self) -> anyhow::Result<Option<PathBuf>> {
+        let path = match &self.output {
+            Some(path) => path.clone(),
+            None if self.quick || !self.only.is_empty() => return Ok(None),
+            None => {
+                let folder = Path::new(PACKAGE).with_file_name("book").join("data");
+                std::fs::create_dir_all(&folder)
+                    .with_context(|| format!("{}", folder.display()))?;
+                folder.join("peers-cpu.json")
+            }
+        };
+        file::check(&path).with_context(|| format!("{}", path.display()))?;
+        Ok(Some(path))
+    }
+
+    /// The command that measures the same: without the names of this machine's files.
+    fn command(&self) -> String {
+        let mut command = format!("cargo course peers --alternations {}", self.alternations());
+        for topic in &self.only {
+            let name = topic.to_possible_value();
+            let name = name.as_ref().map_or("", |value| value.get_name());
+            command.push_str(&format!(" --only {name}"));
+        }
+        if self.quick {
+            command.push_str(" --quick");
+        }
+        command
+    }
+}
+
+/// Measures, prints the table as it grows, and stores it.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if cfg!(debug_assertions) && arguments.ours.is_none() {
+        bail!("this build is for finding mistakes, and slow: measure with `cargo course peers`");
+    }
+    let output = arguments.output()?;
+    let scripts = Path::new(PACKAGE).join("peers");
+    let python = match &arguments.python {
+        Some(python) => python.clone(),
+        None if arguments.set_up => environment::set_up(&scripts)?,
+        None => environment::find()?,
+    };
+    let ours = match &arguments.ours {
+        Some(ours) => ours.clone(),
+        None => std::env::current_exe().context("where this program lies")?,
+    };
+    let programs = Programs { ours, python, scripts };
+    let versions = environment::versions(&programs)?;
+    let alternations = arguments.alternations();
+    let mut document = Document::new(arguments.command(), alternations, arguments.quick, versions);
+
+    if available_cores() < 2 {
+        line("note: this machine has one core: times of two threads show overhead, not speed-up")?;
+    }
+    line(Header)?;
+    for comparison in arguments.comparisons() {
+        let rows = measure(&comparison, alternations, &programs);
+        rows.iter().try_for_each(line)?;
+        document.add(rows);
+    }
+    if let Some(path) = output {
+        file::write(&path, |file| {
+            serde_json::to_writer_pretty(&mut *file, &document)?;
+            writeln!(file)
+        })
+        .with_context(|| format!("{}", path.display()))?;
+    }
+    match document.failures()[..] {
+        [] => Ok(()),
+        ref failed => bail!("failed: {}", failed.join(", ")),
+    }
+}
+
+/// Lets all sides of a comparison take turns. Whoever fails is out; the others go on.
+fn measure(comparison: &Comparison, alternations: usize, programs: &Programs) -> Vec<Row> {
+    let sides = || comparison.ours.iter().chain(&comparison.peers);
+    let silent = |side: &Side| Outcome {
+        label: side.label.clone(),
+        runs: Vec::new(),
+        failure: None,
+        note: None,
+    };
+    let mut outcomes: Vec<Outcome> = sides().map(silent).collect();
+    for _ in 0..alternations {
+        for (side, outcome) in sides().zip(&mut outcomes) {
+            if outcome.failure.is_some() {
+                continue;
+            }
+            match programs.measure(comparison, side) {
+                Ok(measured) => {
+                    outcome.runs.push(measured.medians);
+                    outcome.note = measured.note;
+                }
+                Err(why) => outcome.failure = Some(why),
+            }
+        }
+    }
+    let (ours, peers) = outcomes.split_at(comparison.ours.len());
+    Row::all(comparison, ours, peers)
+}

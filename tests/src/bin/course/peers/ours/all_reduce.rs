@@ -1,0 +1,56 @@
+//! An all-reduce between two ranks of one thread, f32.
+
+use std::num::NonZeroUsize;
+use std::time::Instant;
+
+use candle_core::{DType, Tensor};
+use params_and_allreduce::allreduce;
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
+
+use super::{Answer, Arguments, in_seconds};
+
+/// The tensors, in numbers of four bytes; 45 MB are ResNet-18's gradients.
+pub(super) const SIZES: [(&str, usize); 3] =
+    [("4 KB", 1_000), ("1 MB", 250_000), ("45 MB", 11_250_000)];
+
+/// How many calls are timed together: a single short one would measure the clock.
+pub(super) fn calls(numbers: usize) -> usize {
+    (30_000_000 / numbers).clamp(3, 1000)
+}
+
+/// Seconds of a call, for every size, on average over the calls of each repetition.
+///
+/// Nobody leaves an all-reduce before everybody has come to it, so over many calls one rank's clock tells.
+pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
+        SIZES.iter().map(|(_, numbers)| seconds(rank, arguments, *numbers)).collect()
+    })?;
+    let seconds: Vec<Vec<f64>> = seconds.swap_remove(0);
+    let mut seconds = seconds.into_iter();
+    Ok(in_seconds(SIZES.map(|(name, _)| (name, seconds.next().unwrap_or_default()))))
+}
+
+fn seconds(rank: &Rank<'_>, arguments: &Arguments, numbers: usize) -> Result<Vec<f64>, Error> {
+    let tensor = Tensor::ones(numbers, DType::F32, rank.device())?;
+    let all_reduce = || allreduce(rank, &tensor, arguments.algorithm).map(drop);
+    all_reduce()?;
+    timed_together(arguments.repetitions, calls(numbers), || barrier(rank), all_reduce)
+}
+
+/// Seconds of a call of `work`, on average over `calls` calls that follow `begin`, for each repetition.
+pub(super) fn timed_together<E>(
+    repetitions: NonZeroUsize,
+    calls: usize,
+    begin: impl Fn() -> Result<(), E>,
+    mut work: impl FnMut() -> Result<(), E>,
+) -> Result<Vec<f64>, E> {
+    let mut repetition = || {
+        begin()?;
+        let start = Instant::now();
+        (0..calls).try_for_each(|_| work())?;
+        Ok(start.elapsed().as_secs_f64() / calls as f64)
+    };
+    (0..repetitions.get()).map(|_| repetition()).collect()
+}

@@ -1,0 +1,51 @@
+//! A training step of LeNet, on one device and on two.
+
+use candle_core::{DType, Device};
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use params_and_allreduce::{Algorithm, get_params};
+use scratch_data_parallel::Error;
+use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::lenet::Lenet;
+use single_gpu::train;
+
+use super::{Answer, Arguments, LEARNING_RATE, in_seconds, times};
+
+/// Seconds of a step on one device.
+pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let batch = batch(arguments)?;
+    let device = arguments.plan(1)?.slots()[0].open()?;
+    let seconds = device.run(|| {
+        let model = Lenet::new(1, DType::F32, device.tensors())?;
+        times(arguments.repetitions, || {
+            train::train_batch(&model, &batch, LEARNING_RATE).map(|_| ())
+        })
+    })?;
+    Ok(in_seconds([("step", seconds)]))
+}
+
+/// Seconds of a step on two devices that share the batch.
+///
+/// A step ends when the gradients have been added up, so one rank's clock tells.
+pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let batch = batch(arguments)?;
+    let initial = Lenet::new(1, DType::F32, &Device::Cpu)?;
+    let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
+        let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
+        times(arguments.repetitions, || {
+            let algorithm = Algorithm::default();
+            scratch_data_parallel::train_batch(rank, &model, &batch, LEARNING_RATE, algorithm)?;
+            Ok::<_, Error>(())
+        })
+    })?;
+    Ok(in_seconds([("step", seconds.swap_remove(0))]))
+}
+
+/// The first garments.
+fn batch(arguments: &Arguments) -> anyhow::Result<Batch> {
+    let indices = 0..u32::try_from(arguments.batch.get())?;
+    let images = indices.clone().map(|index| synthetic::draw(1, Split::Train, index.into()));
+    let labels = indices.clone().map(|index| synthetic::label(index.into()));
+    let data = Dataset::new(images.collect(), labels.collect())?;
+    Ok(data.batch(&indices.collect::<Vec<_>>(), DType::F32)?)
+}

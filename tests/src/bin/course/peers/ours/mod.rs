@@ -1,0 +1,111 @@
+//! Our side: one kind of work, measured in this process and printed as the scripts in `tests/peers` print
+//! theirs.
+//!
+//! This is a command of its own, hidden from the list, because every measurement wants a fresh process, set
+//! up as the stages' binaries set theirs up.
+
+mod all_reduce;
+mod convolutions;
+mod data;
+mod lenet;
+mod limit;
+mod memory;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use params_and_allreduce::Algorithm;
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::report::line;
+
+use super::side::Answer;
+
+/// The name of this command.
+pub(crate) const COMMAND: &str = "peers-ours";
+
+/// The learning rate of every step; that of the scripts.
+const LEARNING_RATE: f64 = 0.1;
+
+/// The kinds of work.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Work {
+    LenetStep,
+    Convolutions,
+    DataParallelStep,
+    AllReduce,
+    AddAndCopy,
+    Drawing,
+    Decoding,
+    Memory,
+}
+
+impl Work {
+    /// What the command line calls it.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// The same names and defaults as the scripts have.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Arguments {
+    #[arg(value_enum)]
+    work: Work,
+    #[arg(long, default_value = "1")]
+    threads: NonZeroUsize,
+    #[arg(long, default_value = "10")]
+    repetitions: NonZeroUsize,
+    #[arg(long, default_value = "256")]
+    batch: NonZeroUsize,
+    #[arg(long, default_value = "60000")]
+    images: NonZeroUsize,
+    #[arg(long, value_enum, default_value_t)]
+    algorithm: Algorithm,
+}
+
+impl Arguments {
+    /// So many CPU slices, each with the threads that were asked for.
+    fn plan(&self, devices: usize) -> anyhow::Result<DevicePlan> {
+        Ok(DevicePlan::new(DeviceKind::Cpu, devices, Some(self.threads))?)
+    }
+}
+
+/// Measures, and prints the answer.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let answer = match arguments.work {
+        Work::LenetStep => lenet::on_one_device(arguments)?,
+        Work::DataParallelStep => lenet::on_two_devices(arguments)?,
+        Work::Convolutions => convolutions::measure(arguments)?,
+        Work::AllReduce => all_reduce::measure(arguments)?,
+        Work::AddAndCopy => limit::measure(arguments),
+        Work::Drawing => data::drawing(arguments)?,
+        Work::Decoding => data::decoding(arguments)?,
+        Work::Memory => memory::measure(arguments)?,
+    };
+    Ok(line(serde_json::to_string(&answer)?)?)
+}
+
+/// The seconds of each repetition of some work, after one that is not counted.
+fn times<E>(
+    repetitions: NonZeroUsize,
+    mut work: impl FnMut() -> Result<(), E>,
+) -> Result<Vec<f64>, E> {
+    work()?;
+    let timed = |_| {
+        let start = Instant::now();
+        work()?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    (0..repetitions.get()).map(timed).collect()
+}
+
+/// An answer in seconds.
+fn in_seconds<const N: usize>(series: [(&str, Vec<f64>); N]) -> Answer {
+    Answer { seconds: named(series), ..Answer::default() }
+}
+
+fn named<const N: usize>(series: [(&str, Vec<f64>); N]) -> BTreeMap<String, Vec<f64>> {
+    series.map(|(name, numbers)| (name.to_owned(), numbers)).into()
+}

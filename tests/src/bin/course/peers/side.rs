@@ -1,0 +1,139 @@
+//! One side of a comparison, once: a process that does its work and prints what it measured.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::comparison::{Comparison, Program, Side, Unit};
+use super::ours;
+use super::statistics::median;
+
+/// The longest measurement takes a minute or two; a process that has not ended by then hangs.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// How often to look whether a process has ended. Looking takes microseconds.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a process prints as its last line: the numbers of each thing that it measured, by name.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Answer {
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) seconds: BTreeMap<String, Vec<f64>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) bytes: BTreeMap<String, Vec<f64>>,
+    /// What the reader should know about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+}
+
+/// The programs that do the work.
+#[derive(Clone, Debug)]
+pub(super) struct Programs {
+    /// This tool, or another build of it.
+    pub(super) ours: PathBuf,
+    pub(super) python: PathBuf,
+    /// The folder of PyTorch's scripts.
+    pub(super) scripts: PathBuf,
+}
+
+/// What one process measured: the median of each series, in the comparison's order.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) medians: Vec<f64>,
+    pub(super) note: Option<String>,
+}
+
+impl Programs {
+    /// Lets one side do its work, with nothing else going on.
+    pub(super) fn measure(&self, comparison: &Comparison, side: &Side) -> Result<Measured, String> {
+        let mut command = match &side.program {
+            Program::Ours(work) => {
+                let mut command = Command::new(&self.ours);
+                command.arg(ours::COMMAND).arg(work.name());
+                command
+            }
+            Program::Script(script) => self.script(script),
+        };
+        // The libraries below PyTorch read these before PyTorch can say how many threads it wants.
+        let threads = comparison.threads.each.to_string();
+        command.env("OMP_NUM_THREADS", &threads).env("MKL_NUM_THREADS", &threads);
+        let answer = last_line(command.args(&side.arguments))?;
+        let answer: Answer = serde_json::from_str(&answer)
+            .map_err(|error| format!("answered something else than was asked: {error}"))?;
+        let lists = match comparison.unit {
+            Unit::Seconds => answer.seconds,
+            Unit::Bytes => answer.bytes,
+        };
+        let of_series = |name: &&str| match lists.get(*name) {
+            Some(numbers) if numbers.iter().all(|number| *number > 0.0) && !numbers.is_empty() => {
+                Ok(median(numbers))
+            }
+            _ => Err(format!("did not measure \"{name}\"")),
+        };
+        let medians = comparison.series.iter().map(of_series).collect::<Result<_, _>>()?;
+        Ok(Measured { medians, note: answer.note })
+    }
+
+    /// A Python script, not started yet.
+    pub(super) fn script(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.python);
+        command.arg(self.scripts.join(name));
+        // The scripts lie in the reader's checkout, which no run should change.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+}
+
+/// Runs a program and returns the last line that it prints, or why there is none: the last line of what it
+/// complains about.
+pub(super) fn last_line(command: &mut Command) -> Result<String, String> {
+    let to_text = |error: std::io::Error| error.to_string();
+    // Files, and not pipes: nobody has to empty them while the process runs.
+    let (mut stdout, mut stderr) =
+        (tempfile::tempfile().map_err(to_text)?, tempfile::tempfile().map_err(to_text)?);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone().map_err(to_text)?)
+        .stderr(stderr.try_clone().map_err(to_text)?)
+        .spawn()
+        .map_err(|error| {
+            format!("{} cannot be started: {error}", command.get_program().display())
+        })?;
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(to_text)? {
+            Some(status) => break status,
+            None if started.elapsed() < PATIENCE => std::thread::sleep(LOOK),
+            None => {
+                // It may have ended by itself meanwhile; either way it is gone after this.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("did not end within {} s", PATIENCE.as_secs()));
+            }
+        }
+    };
+    let answer = last_of(&mut stdout).map_err(to_text)?;
+    match (status.success(), answer) {
+        (true, Some(answer)) => Ok(answer),
+        (true, None) => Err("answered nothing".to_owned()),
+        (false, _) => Err(complaint(status, last_of(&mut stderr).map_err(to_text)?)),
+    }
+}
+
+fn complaint(status: ExitStatus, last_words: Option<String>) -> String {
+    last_words.unwrap_or_else(|| format!("failed without a word ({status})"))
+}
+
+/// The last line of a file that has something in it.
+fn last_of(file: &mut File) -> std::io::Result<Option<String>> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned))
+}

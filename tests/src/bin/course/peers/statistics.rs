@@ -1,0 +1,80 @@
+//! Medians and ratios.
+
+use serde::Serialize;
+
+/// The middle of some numbers; between two middles, half way.
+///
+/// # Panics
+///
+/// When there are no numbers.
+pub(super) fn median(numbers: &[f64]) -> f64 {
+    assert!(!numbers.is_empty(), "no numbers have no median");
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+/// One quantity ÷ another, over several alternations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Ratio {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+impl Ratio {
+    /// Of numbers that were measured in turn: each pair shares what the machine was like at the time, so the
+    /// ratios are of pairs. `None` where there is no pair.
+    pub(super) fn of_pairs(ours: &[f64], theirs: &[f64]) -> Option<Self> {
+        let ratios: Vec<f64> =
+            ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+        if ratios.is_empty() {
+            return None;
+        }
+        Some(Self {
+            median: median(&ratios),
+            min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            max: ratios.iter().copied().fold(0.0, f64::max),
+        })
+    }
+
+    /// With as many digits as are worth keeping.
+    pub(super) fn rounded(self) -> Self {
+        Self { median: rounded(self.median), min: rounded(self.min), max: rounded(self.max) }
+    }
+}
+
+/// A number with four digits: more than any of these measurements is good for.
+pub(super) fn rounded(number: f64) -> f64 {
+    format!("{number:.3e}").parse().unwrap_or(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 3.0, 100.0]), 3.5);
+    }
+
+    #[test]
+    fn ratios_are_of_pairs() {
+        // The machine was twice as slow in the second alternation: no ratio shows it.
+        let ratio = Ratio::of_pairs(&[1.0, 2.0, 1.5], &[2.0, 4.0, 1.0]).unwrap();
+        assert_eq!(ratio, Ratio { median: 0.5, min: 0.5, max: 1.5 });
+        // The ratio of the medians would be another one.
+        assert_eq!(median(&[1.0, 2.0, 1.5]) / median(&[2.0, 4.0, 1.0]), 0.75);
+        assert_eq!(Ratio::of_pairs(&[], &[1.0]), None);
+    }
+
+    #[test]
+    fn four_digits_are_kept() {
+        assert_eq!(rounded(0.012_345_678), 0.012_35);
+        assert_eq!(rounded(769_916_928.0), 769_900_000.0);
+        assert_eq!(rounded(0.0), 0.0);
+    }
+}
