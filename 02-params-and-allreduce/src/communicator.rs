@@ -4,6 +4,24 @@
 //! A [`Communicator`] is one rank's end of the connections to all others. Everything that several devices
 //! do together is made of its two messages, [`send`](Communicator::send) and
 //! [`recv`](Communicator::recv).
+//!
+//! # Messages without copies
+//!
+//! Where ranks share memory, the copy that `send` makes can cost more than the message. Two other ways to
+//! send save it, each with a promise of the sender's:
+//!
+//! | | the sender promises | what arrives | as in MPI |
+//! | --- | --- | --- | --- |
+//! | `send` | nothing | the receiver's own | `MPI_Bsend` |
+//! | `share` | that nobody ever writes to the tensor again | is only read | |
+//! | `lend` | not to write to it before `reclaim` returns | is only read, for as long as it is held | `MPI_Isend`, `MPI_Waitall` |
+//!
+//! Where ranks share nothing, all three are the same. A receiver that only reads takes the message with
+//! [`borrow`](Communicator::borrow); [`recv`](Communicator::recv) makes a copy of what was lent.
+
+use std::convert::Infallible;
+use std::ops::Deref;
+use std::sync::mpsc::Sender;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
@@ -95,6 +113,26 @@ pub trait Communicator {
         self.send(to, tensor)
     }
 
+    /// [`send`](Self::send)s a tensor that stays as it is until [`reclaim`](Self::reclaim) returns.
+    ///
+    /// Within one process the other rank may then read this rank's memory, and the copy is saved.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.send(to, tensor)
+    }
+
+    /// Waits until nobody reads any more what this rank has [lent](Self::lend).
+    ///
+    /// # Errors
+    ///
+    /// When a rank that has not read it yet has stopped or stalls.
+    fn reclaim(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Waits for the next tensor from another rank; it arrives on this rank's device.
     ///
     /// The receiver says what it expects, as a transport between machines needs to know beforehand. What
@@ -106,6 +144,18 @@ pub trait Communicator {
     /// stalls, or when something else arrives than was expected.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
 
+    /// [`recv`](Self::recv)s a tensor that this rank only reads.
+    ///
+    /// If it was [lent](Self::lend), it goes back when the result is dropped. A rank must do so before it
+    /// waits for anything that the lender does after [`reclaim`](Self::reclaim).
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        self.recv(from, shape, dtype).map(Received::shared)
+    }
+
     /// The sum of all ranks' tensors, made by the engine below: NCCL where this communicator runs on it.
     ///
     /// It keeps what [`allreduce`](crate::allreduce) promises.
@@ -115,5 +165,74 @@ pub trait Communicator {
     /// [`Error::NoNativeAllReduce`] where there is none, and those of [`allreduce`](crate::allreduce).
     fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
         Err(Error::NoNativeAllReduce)
+    }
+}
+
+/// A tensor that has arrived, to be read. If it was lent, dropping this gives it back.
+#[derive(Debug)]
+pub struct Received {
+    // Let go of before the sender hears of it.
+    tensor: Tensor,
+    memory: Memory,
+}
+
+/// Whose memory a tensor lies in that has arrived.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// The receiver's.
+    Own,
+    /// Others may read it too, and nobody writes to it.
+    Shared,
+    /// The sender's, which waits until this end of a channel is closed.
+    Lent {
+        /// Nothing is ever sent.
+        _until_closed: Sender<Infallible>,
+    },
+}
+
+impl Received {
+    pub(crate) fn new(tensor: Tensor, memory: Memory) -> Self {
+        Self { tensor, memory }
+    }
+
+    /// A tensor that others may read too.
+    pub fn shared(tensor: Tensor) -> Self {
+        Self::new(tensor, Memory::Shared)
+    }
+
+    /// The same message with the tensor on another device.
+    pub(crate) fn to_device(self, device: &Device) -> candle_core::Result<Self> {
+        if device.is_cpu() {
+            return Ok(self);
+        }
+        Ok(Self::new(self.tensor.to_device(device)?, Memory::Own))
+    }
+
+    /// The tensor in memory of this rank's own: a copy, unless the sender has made one already.
+    ///
+    /// # Errors
+    ///
+    /// When the copy fails.
+    pub fn into_owned(self) -> candle_core::Result<Tensor> {
+        match self.memory {
+            Memory::Own => Ok(self.tensor),
+            Memory::Shared | Memory::Lent { .. } => self.tensor.force_contiguous(),
+        }
+    }
+
+    /// The tensor, to keep but not to write to: a copy only if it was lent.
+    pub(crate) fn into_shared(self) -> candle_core::Result<Tensor> {
+        match self.memory {
+            Memory::Own | Memory::Shared => Ok(self.tensor),
+            Memory::Lent { .. } => self.tensor.force_contiguous(),
+        }
+    }
+}
+
+impl Deref for Received {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
     }
 }

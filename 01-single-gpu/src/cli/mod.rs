@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 pub use arguments::{DeviceArguments, Precision, SeveralDevices, TrainArguments, TrainSetup};
 pub use data::DataArguments;
+pub use process::prepare;
 pub use reports::ReportArguments;
 
 use crate::interrupt;

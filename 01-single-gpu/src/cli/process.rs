@@ -1,7 +1,10 @@
 //! Two settings of the whole process, made before any other thread exists.
 
 /// Settings that a training process should start with. Call this first thing in `main`.
-pub(super) fn prepare() {
+///
+/// [`main`](super::main()) does. A program without it, such as a benchmark, has to call this itself to
+/// measure what the binaries do.
+pub fn prepare() {
     keep_candle_on_its_device();
     keep_freed_memory();
 }
@@ -24,21 +27,20 @@ fn keep_candle_on_its_device() {
 
 /// Makes the allocator keep large blocks that were freed.
 ///
-/// Every step allocates the same activations and gradients again. glibc hands blocks of this size back
-/// to the system when they are freed, and the system clears each page anew at its next first use: a
-/// third of a training step. It also gives each thread a heap of its own, too small for our blocks, so
-/// that they come and go with whole heaps; one heap for all threads keeps them. (Small blocks have a
-/// cache per thread either way.)
+/// Every step allocates the same activations and gradients again. glibc maps large blocks one by one and
+/// hands them back when they are freed, and the system clears each page anew at its next first use: a
+/// third of a training step. So all blocks come from the heap, and the heap never shrinks. glibc also
+/// gives each thread a heap of its own, too small for our blocks, so that they come and go with whole
+/// heaps; one heap for all threads keeps them. (Small blocks have a cache per thread either way.)
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "the allocator's settings are a C function")]
 fn keep_freed_memory() {
-    /// The largest value glibc takes: 32 MiB.
-    const LARGEST_KEPT: libc::c_int = 32 << 20;
     // SAFETY: all three set a number inside the allocator; no other thread exists that could be allocating.
     // A refused value leaves the default, which is slower and nothing else.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_KEPT);
+        // A threshold would not do: glibc takes none above 32 MiB, and ResNet-18 alone has 45.
+        libc::mallopt(libc::M_MMAP_MAX, 0);
         libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
     }
 }

@@ -10,10 +10,12 @@ use crate::communicator::Error;
 /// A way to make an all-reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Algorithm {
+    /// Everyone gets all tensors and adds them up
+    #[default]
+    OneShot,
     /// Gather to the first rank, add, broadcast back
     Naive,
     /// Add up along a binomial tree, broadcast down it
-    #[default]
     Tree,
     /// Reduce-scatter, then all-gather, around a ring
     Ring,
@@ -23,7 +25,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Those that are written here, over `send` and `recv`: they run on every communicator.
-    pub const OURS: [Self; 3] = [Self::Naive, Self::Tree, Self::Ring];
+    pub const OURS: [Self; 4] = [Self::OneShot, Self::Naive, Self::Tree, Self::Ring];
 
     /// Whether this program can run the algorithm on these devices, asked before any of them is opened.
     ///
@@ -42,6 +44,7 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::OneShot => "one-shot",
             Self::Naive => "naive",
             Self::Tree => "tree",
             Self::Ring => "ring",

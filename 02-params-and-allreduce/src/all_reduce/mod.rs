@@ -14,6 +14,7 @@
 mod algorithm;
 mod fixed_tree;
 pub mod naive;
+pub mod one_shot;
 pub mod ring;
 pub mod tree;
 
@@ -24,6 +25,7 @@ use tracing::info_span;
 pub use algorithm::Algorithm;
 pub use fixed_tree::FixedTree;
 pub use naive::naive;
+pub use one_shot::one_shot;
 pub use ring::ring;
 pub use tree::tree;
 
@@ -54,6 +56,7 @@ pub fn allreduce(
     let _span = info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered();
     let tensor = tensor.detach();
     match algorithm {
+        Algorithm::OneShot => one_shot(communicator, &tensor),
         Algorithm::Naive => naive(communicator, &tensor),
         Algorithm::Tree => tree(communicator, &tensor),
         Algorithm::Ring => ring(communicator, &tensor),

@@ -1,20 +1,23 @@
 //! Devices as threads of one process: one thread drives one device.
 
 mod link;
+mod patience;
 mod roster;
 
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot};
+use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot, available_cores};
 
-use crate::communicator::{Communicator, Error};
+use crate::communicator::{Communicator, Error, Received};
 use link::Link;
 pub use link::Traffic;
+use patience::{AWAKE, Patience};
 use roster::Roster;
 
 /// How long a rank waits for another before it gives up, where the caller has no better idea.
@@ -60,9 +63,20 @@ impl Communicator for Rank<'_> {
         self.link.share(to, tensor)
     }
 
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.link.lend(to, tensor)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        self.link.reclaim()
+    }
+
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        let tensor = self.link.recv(from, shape, dtype)?;
-        Ok(tensor.to_device(self.device())?)
+        Ok(self.borrow(from, shape, dtype)?.into_shared()?)
+    }
+
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        Ok(self.link.recv(from, shape, dtype)?.to_device(self.device())?)
     }
 }
 
@@ -136,11 +150,14 @@ where
     E: From<Error> + fmt::Display + Send,
 {
     let roster = Roster::new(plan.len());
+    let threads = plan.len() * plan.threads_per_device().map_or(1, NonZeroUsize::get);
+    let awake = if threads <= available_cores() { AWAKE } else { Duration::ZERO };
+    let patience = Patience { awake, timeout };
     let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
         let threads: Vec<_> = plan
             .slots()
             .iter()
-            .zip(Link::connect(plan.len(), &roster, timeout))
+            .zip(Link::connect(plan.len(), &roster, patience))
             .map(|(slot, link)| {
                 let (roster, work) = (&roster, &work);
                 // The link is let go at the end of the thread, after a failure has been written down:
@@ -208,8 +225,6 @@ fn message(payload: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use single_gpu::device::DeviceKind;
 
     use super::*;
