@@ -1,9 +1,10 @@
 //! All-reduce: every rank contributes a tensor, every rank gets the sum.
 //!
-//! Three ways, and what a rank sends at most, in tensors, when there are n ranks:
+//! Four ways, and what a rank sends at most, in tensors, when there are n ranks:
 //!
 //! | algorithm | steps | the busiest rank sends | good for |
 //! | --- | --- | --- | --- |
+//! | [`mod@one_shot`] | 1 | n − 1 | two ranks; small tensors on a few |
 //! | [`mod@naive`] | 2(n − 1) on rank 0 | n − 1 | reading |
 //! | [`mod@tree`] | 2⌈log₂ n⌉ | ⌈log₂ n⌉ | small tensors on many ranks |
 //! | [`mod@ring`] | 2(n − 1) | 2(n − 1)/n | large tensors |
@@ -34,8 +35,8 @@ use crate::communicator::{Communicator, Error};
 /// The sum of all ranks' tensors, on every rank.
 ///
 /// All ranks call this together, with the same algorithm and with tensors of one shape and element type.
-/// The tensor that went in is left as it was, and the sum has memory of its own. Every rank gets the
-/// same bits; another algorithm or another number of ranks adds in another order and may round
+/// The tensor that went in is left as it was, and the sum has memory of its own. Other ranks may read the
+/// tensor that went in, but not after this has returned the sum. Every rank gets the same bits; another algorithm or another number of ranks adds in another order and may round
 /// differently.
 ///
 /// Numbers are added in their own element type, as NCCL does: in bf16 and f16 every partial sum is

@@ -17,7 +17,7 @@
 
 use candle_core::Tensor;
 
-use crate::communicator::{Communicator, Error};
+use crate::communicator::{Communicator, Error, Received};
 
 /// The sum of all ranks' tensors, added in rank order on every rank.
 ///
@@ -33,21 +33,14 @@ pub fn one_shot(communicator: &impl Communicator, tensor: &Tensor) -> Result<Ten
     for distance in 1..world_size {
         communicator.lend((rank + distance) % world_size, &mine)?;
     }
-    let mut sum: Option<Tensor> = None;
-    let mut add = |next: &Tensor| -> Result<(), Error> {
-        sum = Some(match &sum {
-            None => next.clone(),
-            Some(sum) => (sum + next)?,
-        });
-        Ok(())
+    let tensor_of = |other: usize| match other == rank {
+        true => Ok(Received::shared(mine.clone())),
+        false => communicator.borrow(other, mine.shape(), mine.dtype()),
     };
-    for other in 0..world_size {
-        if other == rank {
-            add(&mine)?;
-        } else {
-            add(&*communicator.borrow(other, mine.shape(), mine.dtype())?)?;
-        }
+    let mut sum = (&*tensor_of(0)? + &*tensor_of(1)?)?;
+    for other in 2..world_size {
+        sum = (sum + &*tensor_of(other)?)?;
     }
     communicator.reclaim()?;
-    Ok(sum.unwrap_or(mine))
+    Ok(sum)
 }

@@ -14,10 +14,11 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use super::patience::Patience;
+use super::patience::wait;
 use super::roster::{FirstCause, Roster};
 use crate::communicator::{Error, Memory, Received};
 
@@ -38,7 +39,7 @@ pub struct Traffic {
 pub(super) struct Link<'a> {
     rank: usize,
     roster: &'a Roster,
-    patience: Patience,
+    timeout: Duration,
     /// To each rank; `None` to itself.
     to: Vec<Option<Sender<Received>>>,
     /// From each rank; `None` from itself. The lock is never contended: it lets the rank's own worker
@@ -55,13 +56,13 @@ impl<'a> Link<'a> {
     pub(super) fn connect(
         world_size: usize,
         roster: &'a Roster,
-        patience: Patience,
+        timeout: Duration,
     ) -> Vec<Link<'a>> {
         let mut links: Vec<Self> = (0..world_size)
             .map(|rank| Self {
                 rank,
                 roster,
-                patience,
+                timeout,
                 to: Vec::new(),
                 from: Vec::new(),
                 loans: Mutex::default(),
@@ -148,7 +149,7 @@ impl<'a> Link<'a> {
     pub(super) fn reclaim(&self) -> Result<(), Error> {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         for (to, loan) in loans.drain(..) {
-            let waiting = || match self.patience.wait(&loan) {
+            let waiting = || match wait(&loan, self.timeout) {
                 Err(RecvTimeoutError::Timeout) => Err(self.timed_out(to)),
                 // Read, or thrown away by a rank that has stopped: nobody reads it now. Who needs
                 // something from that rank will be told.
@@ -166,7 +167,7 @@ impl<'a> Link<'a> {
         let channel = channel.ok_or_else(|| self.no_such_rank(from))?;
         // A rank that panicked while it held the lock is gone, and so is its link: nothing to protect.
         let channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = || match self.patience.wait(&channel) {
+        let waiting = || match wait(&channel, self.timeout) {
             // Asked while this rank still counts as waiting, so that nobody blames it meanwhile.
             Err(RecvTimeoutError::Timeout) => Err(self.timed_out(from)),
             Err(RecvTimeoutError::Disconnected) => Err(self.stopped(from)),
@@ -198,7 +199,7 @@ impl<'a> Link<'a> {
     /// Nothing came in time. Another rank may have failed meanwhile in a way that never reached this
     /// one: then that is the cause, and not the rank at the end of the chain.
     fn timed_out(&self, other: usize) -> Error {
-        let seconds = self.patience.timeout.as_secs_f64();
+        let seconds = self.timeout.as_secs_f64();
         let last = self.roster.end_of_chain(other);
         let stalled = FirstCause { rank: last, why: format!("sent nothing for {seconds:.1} s") };
         let cause = self.roster.accuse(stalled.rank, stalled.why.as_str());

@@ -6,18 +6,16 @@ mod roster;
 
 use std::any::Any;
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot, available_cores};
+use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot};
 
 use crate::communicator::{Communicator, Error, Received};
 use link::Link;
 pub use link::Traffic;
-use patience::{AWAKE, Patience};
 use roster::Roster;
 
 /// How long a rank waits for another before it gives up, where the caller has no better idea.
@@ -150,14 +148,11 @@ where
     E: From<Error> + fmt::Display + Send,
 {
     let roster = Roster::new(plan.len());
-    let threads = plan.len() * plan.threads_per_device().map_or(1, NonZeroUsize::get);
-    let awake = if threads <= available_cores() { AWAKE } else { Duration::ZERO };
-    let patience = Patience { awake, timeout };
     let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
         let threads: Vec<_> = plan
             .slots()
             .iter()
-            .zip(Link::connect(plan.len(), &roster, patience))
+            .zip(Link::connect(plan.len(), &roster, timeout))
             .map(|(slot, link)| {
                 let (roster, work) = (&roster, &work);
                 // The link is let go at the end of the thread, after a failure has been written down:
@@ -225,6 +220,8 @@ fn message(payload: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use single_gpu::device::DeviceKind;
 
     use super::*;
