@@ -29,6 +29,7 @@ use crate::communicator::{Communicator, Error};
 pub fn ring(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let chunk = scatter_lent(communicator, tensor)?;
     let sum = gather_shared(communicator, chunk, tensor.elem_count())?;
+    // At once: what this rank lent is part of a sum that has come round to it.
     communicator.reclaim()?;
     Ok(sum.reshape(tensor.shape())?)
 }
