@@ -76,7 +76,7 @@ pub enum Error {
     /// A production engine's all-reduce was asked for where there is none.
     #[error(
         "there is no NCCL here: it needs a GPU of its own for every device and a program built with \
-         --features nccl; naive, tree and ring run everywhere"
+         --features nccl; the other algorithms run everywhere"
     )]
     NoNativeAllReduce,
 }
@@ -201,7 +201,7 @@ impl Received {
     }
 
     /// The same message with the tensor on another device.
-    pub(crate) fn to_device(self, device: &Device) -> candle_core::Result<Self> {
+    pub(crate) fn moved_to(self, device: &Device) -> candle_core::Result<Self> {
         if device.is_cpu() {
             return Ok(self);
         }

@@ -8,6 +8,9 @@ use single_gpu::device::DevicePlan;
 use crate::communicator::Error;
 
 /// A way to make an all-reduce.
+///
+/// The default is the one that adds up LeNet's eight gradients soonest between two slices of a CPU: in
+/// less than half the time of each of the others (`cargo bench -p params-and-allreduce -- LeNet`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Algorithm {
     /// Everyone gets all tensors and adds them up

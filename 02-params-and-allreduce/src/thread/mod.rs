@@ -74,7 +74,7 @@ impl Communicator for Rank<'_> {
     }
 
     fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        Ok(self.link.recv(from, shape, dtype)?.to_device(self.device())?)
+        Ok(self.link.recv(from, shape, dtype)?.moved_to(self.device())?)
     }
 }
 
