@@ -213,9 +213,9 @@ impl Received {
     /// # Errors
     ///
     /// When the copy fails.
-    pub fn into_owned(self) -> candle_core::Result<Tensor> {
+    pub fn owned(&self) -> candle_core::Result<Tensor> {
         match self.memory {
-            Memory::Own => Ok(self.tensor),
+            Memory::Own => Ok(self.tensor.clone()),
             Memory::Shared | Memory::Lent { .. } => self.tensor.force_contiguous(),
         }
     }

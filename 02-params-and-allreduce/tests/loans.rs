@@ -180,7 +180,7 @@ fn who_receives_what_was_lent_has_a_copy() {
         Ok(())
     });
     one_loan(PATIENT, write_after, |rank, shape| {
-        let owned = rank.borrow(0, shape, DType::F32)?.into_owned()?;
+        let owned = rank.borrow(0, shape, DType::F32)?.owned()?;
         std::thread::sleep(LATE);
         assert_full_of(&owned, 1.0, "made its own");
         Ok(())

@@ -86,7 +86,7 @@ impl FixedTree {
                 }
                 sum
             }
-            None => rank.borrow(0, first.shape(), first.dtype())?.into_owned()?,
+            None => rank.borrow(0, first.shape(), first.dtype())?.owned()?,
         };
         rank.reclaim()?;
         Ok(sum)

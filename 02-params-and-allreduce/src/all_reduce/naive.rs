@@ -39,7 +39,7 @@ pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor
         Ok(sum)
     } else {
         communicator.lend(0, tensor)?;
-        let sum = communicator.borrow(0, tensor.shape(), tensor.dtype())?.into_owned()?;
+        let sum = communicator.borrow(0, tensor.shape(), tensor.dtype())?.owned()?;
         // At once: there would be no sum if rank 0 had not read it.
         communicator.reclaim()?;
         Ok(sum)

@@ -51,7 +51,7 @@ pub fn broadcast(
         }
     }
     let mine = match &borrowed {
-        Some(borrowed) => borrowed.force_contiguous()?,
+        Some(borrowed) => borrowed.owned()?,
         None => tensor,
     };
     // What this rank has lent on is not its own: it goes back when those who got it here are done.
