@@ -45,7 +45,7 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// When the tensors differ in shape or type, when another rank stops or stalls, or when the
-/// communicator has no such algorithm. (The ring and NCCL see numbers in a row: two shapes with equally
+/// communicator has no such algorithm. After an error others may still read the tensor that went in. (The ring and NCCL see numbers in a row: two shapes with equally
 /// many elements are one to them.)
 pub fn allreduce(
     communicator: &impl Communicator,

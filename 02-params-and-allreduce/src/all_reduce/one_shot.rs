@@ -11,9 +11,9 @@
 //!
 //! One step, where the others wait for messages one after another: nothing is quicker for a small tensor.
 //! The price is that every rank sends n − 1 tensors and makes the whole sum, which grows with n. Where
-//! ranks read each other's memory, two of them pay nothing for it: in the ring each adds one half and
-//! copies the other, and to add a half takes no longer than to copy it. GPUs that reach into each other's
-//! memory sum small tensors in this way, and the name comes from there.
+//! ranks read each other's memory, two of them pay little for it: in the ring each adds one half and
+//! copies the other, and to add a half takes hardly longer than to copy it. GPUs that reach into each
+//! other's memory sum small tensors in this way, and the name comes from there.
 
 use candle_core::Tensor;
 
