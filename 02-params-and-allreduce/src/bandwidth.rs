@@ -1,9 +1,10 @@
-//! What an all-reduce costs here: algorithm × size × devices, beside what copying memory costs.
+//! What an all-reduce costs here: algorithm × size × devices, beside what memory allows.
 
 use std::fmt;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
+use params_and_allreduce::add_and_copy::AddAndCopy;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
@@ -18,18 +19,18 @@ const SIZES: [(&str, usize); 4] =
 #[derive(Clone, Copy)]
 enum Work {
     AllReduce(Algorithm),
-    /// Every device copies memory; nothing is exchanged.
+    /// What every all-reduce in the memory of CPU slices has to do.
+    AddAndCopy,
+    /// Every GPU copies its memory; nothing is exchanged.
     Copy,
-    /// Only the first device copies memory.
-    CopyAlone,
 }
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AllReduce(algorithm) => algorithm.fmt(f),
-            Self::Copy => f.write_str("copy, all at once"),
-            Self::CopyAlone => f.write_str("copy, one alone"),
+            Self::AddAndCopy => f.write_str("add and copy"),
+            Self::Copy => f.write_str("copy"),
         }
     }
 }
@@ -45,8 +46,17 @@ pub(crate) struct Table {
 /// How the numbers are to be read.
 pub(crate) const CAPTION: &str = "\
 all-reduce in GB/s, f32, the median of 15 to 500 runs, each as slow as its slowest rank
-  bus bandwidth as nccl-tests defines it: bytes of the tensor ÷ time × 2(n − 1)/n for n devices
-  copy: bytes copied ÷ time, for each device, what this machine's memory and caches allow";
+  bus bandwidth as nccl-tests defines it: bytes of the tensor ÷ time × 2(n − 1)/n for n devices";
+
+/// What the last row shows between slices of the CPU.
+pub(crate) const LIMIT_OF_SLICES: &str = "  \
+  add and copy: each adds up its chunk of all tensors and copies the other chunks' sums, without messages
+    and without new memory, in GB/s of the same kind: what this machine's memory and caches allow
+  the devices are slices of this CPU: these are not the times of GPUs";
+
+/// What the last row shows between GPUs.
+pub(crate) const LIMIT_OF_GPUS: &str = "  \
+  copy: bytes that each GPU copies within its own memory ÷ time";
 
 impl Table {
     /// Measures everything on the devices of a plan.
@@ -57,20 +67,25 @@ impl Table {
     pub(crate) fn measure(plan: &DevicePlan) -> Result<Self, RankFailure<Error>> {
         let all = Algorithm::OURS.into_iter().chain([Algorithm::Nccl]);
         let possible = all.filter(|algorithm| algorithm.check(plan).is_ok());
-        let rows: Vec<Work> =
-            possible.map(Work::AllReduce).chain([Work::CopyAlone, Work::Copy]).collect();
-        let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-            let of_sizes = |work: &Work| SIZES.map(|(_, bytes)| times(rank, *work, bytes));
-            rows.iter().map(|work| of_sizes(work).into_iter().collect()).collect()
-        })?;
-        let times: Vec<Vec<Vec<Vec<f64>>>> = times;
+        let slices = plan.threads_per_device().is_some();
+        let limit = if slices { Work::AddAndCopy } else { Work::Copy };
+        let rows: Vec<Work> = possible.map(Work::AllReduce).chain([limit]).collect();
+        let mut times: Vec<Vec<Vec<Vec<f64>>>> = Vec::with_capacity(SIZES.len());
+        for (_, bytes) in SIZES {
+            let len = bytes / DType::F32.size_in_bytes();
+            let limit = AddAndCopy::new(plan.len(), if slices { len } else { 0 });
+            times.push(run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+                rows.iter().map(|&work| seconds(rank, work, len, &limit)).collect()
+            })?);
+        }
         let n = plan.len() as f64;
         let rate = |row: usize, size: usize| {
-            let runs = (0..times[0][row][size].len())
-                .map(|run| times.iter().map(|rank| rank[row][size][run]).fold(0.0, f64::max));
+            let ranks = &times[size];
+            let runs = (0..ranks[0][row].len())
+                .map(|run| ranks.iter().map(|rank| rank[row][run]).fold(0.0, f64::max));
             let share = match rows[row] {
-                Work::AllReduce(_) => 2.0 * (n - 1.0) / n,
-                Work::Copy | Work::CopyAlone => 1.0,
+                Work::AllReduce(_) | Work::AddAndCopy => 2.0 * (n - 1.0) / n,
+                Work::Copy => 1.0,
             };
             SIZES[size].1 as f64 * share / median(runs.collect()) / 1e9
         };
@@ -80,12 +95,11 @@ impl Table {
     }
 }
 
-/// Seconds of every run on this rank.
-fn times(rank: &Rank<'_>, work: Work, bytes: usize) -> Result<Vec<f64>, Error> {
-    let elements = bytes / DType::F32.size_in_bytes();
-    let tensor = Tensor::ones(elements, DType::F32, rank.device())?;
+/// Seconds of every run on this rank, of a tensor of `len` numbers.
+fn seconds(rank: &Rank<'_>, work: Work, len: usize, limit: &AddAndCopy) -> Result<Vec<f64>, Error> {
+    let tensor = Tensor::ones(len, DType::F32, rank.device())?;
     // Every rank must come to the same number.
-    let runs = ((64 << 20) / bytes).clamp(15, 500);
+    let runs = ((16 << 20) / len.max(1)).clamp(15, 500);
     let mut seconds = Vec::with_capacity(runs);
     // The first run finds memory that was never touched, and is not counted.
     for run in 0..=runs {
@@ -94,8 +108,8 @@ fn times(rank: &Rank<'_>, work: Work, bytes: usize) -> Result<Vec<f64>, Error> {
         let start = Instant::now();
         match work {
             Work::AllReduce(algorithm) => drop(allreduce(rank, &tensor, algorithm)?),
-            Work::CopyAlone if rank.rank() > 0 => {}
-            Work::Copy | Work::CopyAlone => drop(tensor.force_contiguous()?),
+            Work::AddAndCopy => limit.run(rank)?,
+            Work::Copy => drop(tensor.force_contiguous()?),
         }
         rank.device().synchronize()?;
         if run > 0 {

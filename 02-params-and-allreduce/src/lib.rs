@@ -7,8 +7,9 @@
 //! | --- | --- |
 //! | [`params`] | a replica is a *copy*: `get_params` |
 //! | [`communicator`] | rank, world size, send, receive, and how a failure is told |
-//! | [`all_reduce`] | everyone contributes a tensor, everyone gets the sum: naive, tree, ring |
+//! | [`all_reduce`] | everyone contributes a tensor, everyone gets the sum: one-shot, naive, tree, ring |
 //! | [`collective`] | broadcast, reduce-scatter, all-gather, barrier |
+//! | [`mod@add_and_copy`] | what an all-reduce in one memory has to do at the least |
 //! | [`thread`] | devices as threads of one process: one thread drives one device |
 //! | `nccl` (a feature) | NVIDIA's own all-reduce, between GPUs |
 //!
@@ -16,6 +17,7 @@
 //!
 //! Left out here: which numbers are added up, and when. That is stage 4.
 
+pub mod add_and_copy;
 pub mod all_reduce;
 pub mod collective;
 pub mod communicator;

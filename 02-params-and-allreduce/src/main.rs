@@ -104,9 +104,10 @@ fn show_bandwidth(arguments: &Arguments) -> anyhow::Result<()> {
     counts.sort_unstable();
     counts.dedup();
     line(format_args!("\n{}", bandwidth::CAPTION))?;
-    if arguments.devices.each.plan(2)?.threads_per_device().is_some() {
-        line("  the devices are slices of this CPU: these are not the times of GPUs")?;
-    }
+    line(match arguments.devices.each.plan(2)?.threads_per_device() {
+        Some(_) => bandwidth::LIMIT_OF_SLICES,
+        None => bandwidth::LIMIT_OF_GPUS,
+    })?;
     for devices in counts {
         let plan = arguments.devices.each.plan(devices)?;
         line(format_args!("\n{}", Table::measure(&plan)?))?;

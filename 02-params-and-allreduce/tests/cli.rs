@@ -25,8 +25,11 @@ fn it_ends_in_a_table_of_bandwidths() {
     let text = String::from_utf8(output.stdout).expect("text");
     let (_, tables) = text.split_once("all-reduce in GB/s").expect("a caption");
     assert!(tables.contains("these are not the times of GPUs"), "{tables}");
-    for row in ["naive", "tree", "ring", "copy, one alone", "copy, all at once"] {
-        let rows: Vec<&str> = tables.lines().filter(|l| l.trim_start().starts_with(row)).collect();
+    for row in ["one-shot", "naive", "tree", "ring", "add and copy"] {
+        // In the caption, a colon follows.
+        let begins = format!("{row} ");
+        let rows: Vec<&str> =
+            tables.lines().filter(|l| l.trim_start().starts_with(&begins)).collect();
         assert_eq!(rows.len(), 3, "{row} on 2, 3 and 4 devices: {tables}");
         for line in rows {
             let numbers = line.trim_start().trim_start_matches(row).split_whitespace();

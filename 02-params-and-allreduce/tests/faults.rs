@@ -20,7 +20,7 @@ use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::collective::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
 };
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::{Communicator, Error, Received};
 use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
 use rand::RngExt;
@@ -58,7 +58,8 @@ enum Collective {
     Barrier,
 }
 
-const COLLECTIVES: [Collective; 8] = [
+const COLLECTIVES: [Collective; 9] = [
+    Collective::AllReduce(Algorithm::OneShot),
     Collective::AllReduce(Algorithm::Naive),
     Collective::AllReduce(Algorithm::Tree),
     Collective::AllReduce(Algorithm::Ring),
@@ -136,6 +137,7 @@ fn plain_sum(trial: &Trial) -> Vec<f32> {
 }
 
 /// A communicator that counts its messages, and misbehaves before one of them if it is the culprit's.
+/// Reclaiming what it has lent counts as one.
 struct Faulty<'a> {
     rank: &'a Rank<'a>,
     messages: Cell<usize>,
@@ -192,9 +194,24 @@ impl Communicator for Faulty<'_> {
         self.rank.share(to, tensor)
     }
 
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.before_message()?;
+        self.rank.lend(to, tensor)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        self.before_message()?;
+        self.rank.reclaim()
+    }
+
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         self.before_message()?;
         self.rank.recv(from, shape, dtype)
+    }
+
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        self.before_message()?;
+        self.rank.borrow(from, shape, dtype)
     }
 }
 
@@ -283,10 +300,12 @@ fn messages_of_culprit(trial: &Trial) -> usize {
 fn random_trial(collective: Collective, fault: Fault, seed: u64) -> Trial {
     let mut random = ChaCha12Rng::seed_from_u64(seed);
     let ranks = random.random_range(2..=7);
-    let len = match random.random_range(0..3) {
+    let len = match random.random_range(0..4) {
         0 => random.random_range(0..ranks),
         1 => random.random_range(ranks..60),
-        _ => random.random_range(60..5000),
+        2 => random.random_range(60..5000),
+        // So large that even a chunk of it is lent, not copied.
+        _ => random.random_range(30_000..40_000),
     };
     let [root, culprit] = [0; 2].map(|_| random.random_range(0..ranks));
     let trial = Trial { collective, fault, ranks, len, root, culprit, before_message: 0 };

@@ -61,6 +61,19 @@ fn where_the_length_does_not_divide_it_is_all_but_two_chunks_twice() {
 }
 
 #[test]
+fn in_one_shot_everyone_sends_everything_to_everyone() {
+    for ranks in 1..=9 {
+        // Small enough to be copied, and so large that it is lent.
+        for len in [25, 25_000] {
+            let counted = of_all_reduce(ranks, len, DType::F32, Algorithm::OneShot);
+            let others = ranks as u64 - 1;
+            let expected = Traffic { messages: others, bytes: 4 * len as u64 * others };
+            assert_eq!(counted, vec![expected; ranks], "{ranks} ranks, {len} elements");
+        }
+    }
+}
+
+#[test]
 fn naive_sends_everything_through_rank_0() {
     for ranks in 2..=9 {
         let counted = of_all_reduce(ranks, 25, DType::F32, Algorithm::Naive);

@@ -28,10 +28,10 @@ struct Arguments {
     #[command(flatten)]
     devices: SeveralDevices,
 
-    /// How gradients are added up across devices [default: tree]
+    /// How gradients are added up across devices [default: one-shot]
     ///
-    /// LeNet's gradients are eight small tensors, the largest of 400 KiB: a ring takes them in more and
-    /// smaller messages, and is slower.
+    /// LeNet's gradients are eight small tensors, the largest of 400 KiB: what counts is how many messages
+    /// wait for one another, and in one shot none does.
     #[arg(long, value_enum)]
     algorithm: Option<Algorithm>,
 

@@ -78,7 +78,7 @@ fn one_and_several_devices_have_the_same_losses() {
 
 #[test]
 fn every_algorithm_gives_the_losses_of_one_device() {
-    for algorithm in ["naive", "tree", "ring"] {
+    for algorithm in ["one-shot", "naive", "tree", "ring"] {
         let lines = metrics(&["--devices=3", "--dtype=f64", "--algorithm", algorithm]);
         let difference = &of_kind(&lines, "comparison")[0]["weight_difference"];
         assert!(difference["at_the_end"].as_f64().unwrap() < 1e-10, "{algorithm}: {difference}");
@@ -163,7 +163,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--data", "/no/such/folder"], "there is no such folder"),
         (&["--metrics", "/no/such/folder/m"], "--metrics /no/such/folder/m"),
         (&["--algorithm", "nccl"], "--algorithm nccl: there is no NCCL here"),
-        (&["--algorithm", "star"], "possible values: naive, tree, ring, nccl"),
+        (&["--algorithm", "star"], "possible values: one-shot, naive, tree, ring, nccl"),
         (&["--shards", "8", "--algorithm", "ring"], "--algorithm ring adds up in an order"),
         (&["--shards", "0"], "0 is not in 1..=1024"),
         (&["--shards", "2", "--devices", "3"], "2 shards cannot be shared out over 3 devices"),

@@ -62,7 +62,7 @@ impl FixedTree {
         ((leaf + 1) * self.world_size - 1) / self.leaves
     }
 
-    /// The sum of all leaves, on every rank; `mine` are this rank's, in order.
+    /// The sum of all leaves, on every rank, in memory of its own; `mine` are this rank's, in order.
     ///
     /// # Errors
     ///
@@ -77,15 +77,19 @@ impl FixedTree {
         let bytes = first.elem_count() * first.dtype().size_in_bytes();
         let shape = first.dims();
         let _span = info_span!(target: COMMUNICATION, "tree sum", bytes, ?shape).entered();
-        match self.node(rank, &held, mine, 0..self.leaves)? {
+        let sum = match self.node(rank, &held, mine, 0..self.leaves)? {
+            // The caller's own tensor.
+            Some(leaf) if self.leaves == 1 => leaf.force_contiguous()?,
             Some(sum) => {
                 for other in 1..self.world_size {
-                    rank.send(other, &sum)?;
+                    rank.lend(other, &sum)?;
                 }
-                Ok(sum)
+                sum
             }
-            None => rank.recv(0, first.shape(), first.dtype()),
-        }
+            None => rank.borrow(0, first.shape(), first.dtype())?.owned()?,
+        };
+        rank.reclaim()?;
+        Ok(sum)
     }
 
     /// The sum of a run of leaves, on the rank that holds the first of them; `None` elsewhere.
@@ -110,11 +114,11 @@ impl FixedTree {
         match (left, right) {
             (Some(left), Some(right)) => Ok(Some((left + right)?)),
             (Some(left), None) => {
-                let right = rank.recv(there, left.shape(), left.dtype())?;
-                Ok(Some((left + right)?))
+                let right = rank.borrow(there, left.shape(), left.dtype())?;
+                Ok(Some((left + &*right)?))
             }
             (None, Some(right)) => {
-                rank.send(here, &right)?;
+                rank.lend(here, &right)?;
                 Ok(None)
             }
             (None, None) => Ok(None),

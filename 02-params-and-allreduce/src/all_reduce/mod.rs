@@ -1,9 +1,10 @@
 //! All-reduce: every rank contributes a tensor, every rank gets the sum.
 //!
-//! Three ways, and what a rank sends at most, in tensors, when there are n ranks:
+//! Four ways, and what a rank sends at most, in tensors, when there are n ranks:
 //!
 //! | algorithm | steps | the busiest rank sends | good for |
 //! | --- | --- | --- | --- |
+//! | [`mod@one_shot`] | 1 | n − 1 | two ranks; small tensors on a few |
 //! | [`mod@naive`] | 2(n − 1) on rank 0 | n − 1 | reading |
 //! | [`mod@tree`] | 2⌈log₂ n⌉ | ⌈log₂ n⌉ | small tensors on many ranks |
 //! | [`mod@ring`] | 2(n − 1) | 2(n − 1)/n | large tensors |
@@ -14,6 +15,7 @@
 mod algorithm;
 mod fixed_tree;
 pub mod naive;
+pub mod one_shot;
 pub mod ring;
 pub mod tree;
 
@@ -24,6 +26,7 @@ use tracing::info_span;
 pub use algorithm::Algorithm;
 pub use fixed_tree::FixedTree;
 pub use naive::naive;
+pub use one_shot::one_shot;
 pub use ring::ring;
 pub use tree::tree;
 
@@ -32,8 +35,8 @@ use crate::communicator::{Communicator, Error};
 /// The sum of all ranks' tensors, on every rank.
 ///
 /// All ranks call this together, with the same algorithm and with tensors of one shape and element type.
-/// The tensor that went in is left as it was, and the sum has memory of its own. Every rank gets the
-/// same bits; another algorithm or another number of ranks adds in another order and may round
+/// The tensor that went in is left as it was, and the sum has memory of its own. Other ranks may read the
+/// tensor that went in, but not after this has returned the sum. Every rank gets the same bits; another algorithm or another number of ranks adds in another order and may round
 /// differently.
 ///
 /// Numbers are added in their own element type, as NCCL does: in bf16 and f16 every partial sum is
@@ -42,7 +45,7 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// When the tensors differ in shape or type, when another rank stops or stalls, or when the
-/// communicator has no such algorithm. (The ring and NCCL see numbers in a row: two shapes with equally
+/// communicator has no such algorithm. After an error others may still read the tensor that went in. (The ring and NCCL see numbers in a row: two shapes with equally
 /// many elements are one to them.)
 pub fn allreduce(
     communicator: &impl Communicator,
@@ -54,6 +57,7 @@ pub fn allreduce(
     let _span = info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered();
     let tensor = tensor.detach();
     match algorithm {
+        Algorithm::OneShot => one_shot(communicator, &tensor),
         Algorithm::Naive => naive(communicator, &tensor),
         Algorithm::Tree => tree(communicator, &tensor),
         Algorithm::Ring => ring(communicator, &tensor),

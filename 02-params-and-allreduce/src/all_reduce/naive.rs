@@ -30,14 +30,18 @@ pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor
     if communicator.rank() == 0 {
         let mut sum = tensor.clone();
         for rank in 1..world_size {
-            sum = (sum + communicator.recv(rank, tensor.shape(), tensor.dtype())?)?;
+            sum = (sum + &*communicator.borrow(rank, tensor.shape(), tensor.dtype())?)?;
         }
         for rank in 1..world_size {
-            communicator.send(rank, &sum)?;
+            communicator.lend(rank, &sum)?;
         }
+        communicator.reclaim()?;
         Ok(sum)
     } else {
-        communicator.send(0, tensor)?;
-        communicator.recv(0, tensor.shape(), tensor.dtype())
+        communicator.lend(0, tensor)?;
+        let sum = communicator.borrow(0, tensor.shape(), tensor.dtype())?.owned()?;
+        // At once: there would be no sum if rank 0 had not read it.
+        communicator.reclaim()?;
+        Ok(sum)
     }
 }

@@ -9,7 +9,7 @@
 //! all-gather       111 222 333  111 222 333  111 222 333    (2 steps)
 //! ```
 //!
-//! The steps themselves are drawn in [`mod@reduce_scatter`] and
+//! The steps themselves are drawn in [`reduce_scatter`](crate::collective::reduce_scatter()) and
 //! [`all_gather`](crate::collective::all_gather()). Each half moves (n − 1)/n of the tensor, so a rank
 //! sends 2(n − 1)/n of it: less than two tensors' worth, however many ranks there are, and no algorithm
 //! that adds in the ranks can send less. The price is 2(n − 1) steps that wait for each other, which is
@@ -18,7 +18,7 @@
 use candle_core::Tensor;
 
 use crate::collective::all_gather::gather_shared;
-use crate::collective::reduce_scatter;
+use crate::collective::reduce_scatter::scatter_lent;
 use crate::communicator::{Communicator, Error};
 
 /// The sum of all ranks' tensors; each chunk is added in the order of the ring.
@@ -27,7 +27,9 @@ use crate::communicator::{Communicator, Error};
 ///
 /// As [`allreduce`](super::allreduce).
 pub fn ring(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
-    let chunk = reduce_scatter(communicator, tensor)?;
+    let chunk = scatter_lent(communicator, tensor)?;
     let sum = gather_shared(communicator, chunk, tensor.elem_count())?;
+    // At once: what this rank lent is part of a sum that has come round to it.
+    communicator.reclaim()?;
     Ok(sum.reshape(tensor.shape())?)
 }

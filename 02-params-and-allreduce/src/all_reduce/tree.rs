@@ -32,19 +32,19 @@ pub fn tree(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor,
     broadcast(communicator, &reduce(communicator, tensor)?, 0)
 }
 
-/// The sum on rank 0; elsewhere what this rank passed on.
+/// The sum on rank 0; elsewhere what this rank passed on. The broadcast waits until that is read.
 fn reduce(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let mut sum = tensor.clone();
     let mut distance = 1;
     while distance < world_size {
         if rank % (2 * distance) == distance {
-            communicator.send(rank - distance, &sum)?;
+            communicator.lend(rank - distance, &sum)?;
             break;
         }
         if rank + distance < world_size {
-            let received = communicator.recv(rank + distance, sum.shape(), sum.dtype())?;
-            sum = (sum + received)?;
+            let received = communicator.borrow(rank + distance, sum.shape(), sum.dtype())?;
+            sum = (sum + &*received)?;
         }
         distance *= 2;
     }

@@ -9,7 +9,9 @@
 //! round 3   0 → 1   2 → 3   4 → 5
 //! ```
 //!
-//! With another root the ranks are renumbered so that the root is 0.
+//! With another root the ranks are renumbered so that the root is 0. In one process nothing is copied on
+//! the way: what a rank has borrowed it lends on, and all copies are made at the same time, straight from
+//! the root's memory.
 
 use candle_core::Tensor;
 
@@ -37,15 +39,23 @@ pub fn broadcast(
     let place = (rank + world_size - root) % world_size;
     let number = |place: usize| (place + root) % world_size;
     let mut distance = world_size.next_power_of_two();
-    let mut tensor = tensor.detach();
+    let tensor = tensor.detach();
+    let mut borrowed = None;
     while distance > 1 {
         distance /= 2;
         if place % (2 * distance) == distance {
             let parent = number(place - distance);
-            tensor = communicator.recv(parent, tensor.shape(), tensor.dtype())?;
+            borrowed = Some(communicator.borrow(parent, tensor.shape(), tensor.dtype())?);
         } else if place.is_multiple_of(2 * distance) && place + distance < world_size {
-            communicator.send(number(place + distance), &tensor)?;
+            communicator.lend(number(place + distance), borrowed.as_deref().unwrap_or(&tensor))?;
         }
     }
-    Ok(tensor)
+    let mine = match &borrowed {
+        Some(borrowed) => borrowed.owned()?,
+        None => tensor,
+    };
+    // What this rank has lent on is not its own: it goes back when those who got it here are done.
+    communicator.reclaim()?;
+    drop(borrowed);
+    Ok(mine)
 }

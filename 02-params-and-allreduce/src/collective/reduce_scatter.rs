@@ -29,6 +29,16 @@ use crate::communicator::{Communicator, Error};
 ///
 /// When the tensors differ in type or number of elements, or another rank stops or stalls.
 pub fn reduce_scatter(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
+    let chunk = scatter_lent(communicator, tensor)?;
+    communicator.reclaim()?;
+    Ok(chunk)
+}
+
+/// [`reduce_scatter`] of a tensor that stays as it is until the caller has reclaimed it.
+pub(crate) fn scatter_lent(
+    communicator: &impl Communicator,
+    tensor: &Tensor,
+) -> Result<Tensor, Error> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let (next, previous) = neighbours(communicator);
     let flat = tensor.detach().flatten_all()?;
@@ -39,13 +49,13 @@ pub fn reduce_scatter(communicator: &impl Communicator, tensor: &Tensor) -> Resu
     if world_size == 1 {
         return Ok(flat.force_contiguous()?);
     }
-    // These are the caller's numbers, so a copy of them leaves.
-    communicator.send(next, &chunk(rank + world_size - 1)?)?;
+    communicator.lend(next, &chunk(rank + world_size - 1)?)?;
     let mut step = 1;
     loop {
         let mine = chunk(rank + world_size - 1 - step)?;
-        let received = communicator.recv(previous, mine.shape(), mine.dtype())?;
-        let sum = (mine + received)?;
+        let received = communicator.borrow(previous, mine.shape(), mine.dtype())?;
+        let sum = (mine + &*received)?;
+        drop(received);
         if step == world_size - 1 {
             return Ok(sum);
         }

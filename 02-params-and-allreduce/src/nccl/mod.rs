@@ -33,7 +33,7 @@ use cudarc::driver::{CudaStream, DriverError};
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Comm;
 
-use crate::communicator::{Communicator, Error};
+use crate::communicator::{Communicator, Error, Received};
 use join::{exchange, shared_id, sharers};
 use sum::Sum;
 
@@ -174,8 +174,20 @@ impl<C: Communicator> Communicator for NcclRank<'_, C> {
         self.links.share(to, tensor)
     }
 
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.links.lend(to, tensor)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        self.links.reclaim()
+    }
+
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         self.links.recv(from, shape, dtype)
+    }
+
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        self.links.borrow(from, shape, dtype)
     }
 
     fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {

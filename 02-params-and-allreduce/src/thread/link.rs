@@ -1,21 +1,29 @@
 //! Messages between threads: a channel for every ordered pair of ranks.
 //!
 //! A message is a tensor in CPU memory that nobody writes to. Between CPU slices that is one copy, made
-//! by the sender, or none when the tensor is shared: the message is then a counted reference to it.
-//! Between GPUs it passes through the host: slower than a direct copy, and right everywhere.
+//! by the sender, or none when the tensor is shared or lent: the message is then a counted reference to
+//! it. Between GPUs it passes through the host: slower than a direct copy, and right everywhere.
+//!
+//! With a loan goes one end of a channel that nothing is sent through. When the receiver is done, or gone,
+//! that end is closed, and so the sender knows.
 //!
 //! Every message is counted where it is sent, with its bytes: what an algorithm costs is a number here,
 //! not a claim.
 
-use std::sync::Mutex;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
+use super::patience::wait;
 use super::roster::{FirstCause, Roster};
-use crate::communicator::Error;
+use crate::communicator::{Error, Memory, Received};
+
+/// A tensor of up to this many bytes is copied sooner than the news of its return arrives.
+const SMALL: usize = 16 << 10;
 
 /// What a rank has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,10 +41,12 @@ pub(super) struct Link<'a> {
     roster: &'a Roster,
     timeout: Duration,
     /// To each rank; `None` to itself.
-    to: Vec<Option<Sender<Tensor>>>,
+    to: Vec<Option<Sender<Received>>>,
     /// From each rank; `None` from itself. The lock is never contended: it lets the rank's own worker
     /// threads share the link.
-    from: Vec<Option<Mutex<Receiver<Tensor>>>>,
+    from: Vec<Option<Mutex<Receiver<Received>>>>,
+    /// To whom this rank has lent something, and how it will know that it was read.
+    loans: Mutex<Vec<(usize, Receiver<Infallible>)>>,
     messages_sent: AtomicU64,
     bytes_sent: AtomicU64,
 }
@@ -55,6 +65,7 @@ impl<'a> Link<'a> {
                 timeout,
                 to: Vec::new(),
                 from: Vec::new(),
+                loans: Mutex::default(),
                 messages_sent: AtomicU64::new(0),
                 bytes_sent: AtomicU64::new(0),
             })
@@ -96,11 +107,26 @@ impl<'a> Link<'a> {
         // the copy to the host is one.
         let tensor = tensor.detach();
         let copy = if tensor.device().is_cpu() { tensor.force_contiguous()? } else { tensor };
-        self.share(to, &copy)
+        self.queue(to, &copy, Memory::Own)
     }
 
     /// Queues the tensor itself, where it is in CPU memory, and returns at once.
     pub(super) fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.queue(to, tensor, Memory::Shared)
+    }
+
+    /// As [`share`](Self::share), until [`reclaim`](Self::reclaim).
+    pub(super) fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        if bytes(tensor) <= SMALL || !tensor.device().is_cpu() {
+            return self.send(to, tensor);
+        }
+        let (until_closed, loan) = channel();
+        self.queue(to, tensor, Memory::Lent { _until_closed: until_closed })?;
+        self.loans.lock().unwrap_or_else(PoisonError::into_inner).push((to, loan));
+        Ok(())
+    }
+
+    fn queue(&self, to: usize, tensor: &Tensor, memory: Memory) -> Result<(), Error> {
         let channel = self.to.get(to).and_then(Option::as_ref);
         let channel = channel.ok_or_else(|| self.no_such_rank(to))?;
         let tensor = tensor.detach();
@@ -112,20 +138,36 @@ impl<'a> Link<'a> {
             tensor.force_contiguous()?
         };
         let message = message.to_device(&Device::Cpu)?;
-        let bytes = message.elem_count() * message.dtype().size_in_bytes();
-        channel.send(message).map_err(|_| self.stopped(to))?;
+        let bytes = bytes(&message);
+        channel.send(Received::new(message, memory)).map_err(|_| self.stopped(to))?;
         self.messages_sent.fetch_add(1, Ordering::Relaxed);
         self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(())
     }
 
+    /// Waits until everything is read that this rank has lent.
+    pub(super) fn reclaim(&self) -> Result<(), Error> {
+        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        for (to, loan) in loans.drain(..) {
+            let waiting = || match wait(&loan, self.timeout) {
+                Err(RecvTimeoutError::Timeout) => Err(self.timed_out(to)),
+                // Read, or thrown away by a rank that has stopped: nobody reads it now. Who needs
+                // something from that rank will be told.
+                Err(RecvTimeoutError::Disconnected) => Ok(()),
+                Ok(never) => match never {},
+            };
+            self.roster.while_waiting(self.rank, to, waiting)?;
+        }
+        Ok(())
+    }
+
     /// Waits for the next message from a rank; it arrives in CPU memory.
-    pub(super) fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+    pub(super) fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
         let channel = self.from.get(from).and_then(Option::as_ref);
         let channel = channel.ok_or_else(|| self.no_such_rank(from))?;
         // A rank that panicked while it held the lock is gone, and so is its link: nothing to protect.
-        let channel = channel.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let waiting = || match channel.recv_timeout(self.timeout) {
+        let channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = || match wait(&channel, self.timeout) {
             // Asked while this rank still counts as waiting, so that nobody blames it meanwhile.
             Err(RecvTimeoutError::Timeout) => Err(self.timed_out(from)),
             Err(RecvTimeoutError::Disconnected) => Err(self.stopped(from)),
@@ -167,4 +209,8 @@ impl<'a> Link<'a> {
             Error::RankStopped { rank: cause.rank, why: cause.why, waiting: self.rank }
         }
     }
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
 }

@@ -1,6 +1,7 @@
 //! Devices as threads of one process: one thread drives one device.
 
 mod link;
+mod patience;
 mod roster;
 
 use std::any::Any;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Shape, Tensor};
 use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot};
 
-use crate::communicator::{Communicator, Error};
+use crate::communicator::{Communicator, Error, Received};
 use link::Link;
 pub use link::Traffic;
 use roster::Roster;
@@ -60,9 +61,20 @@ impl Communicator for Rank<'_> {
         self.link.share(to, tensor)
     }
 
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.link.lend(to, tensor)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        self.link.reclaim()
+    }
+
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        let tensor = self.link.recv(from, shape, dtype)?;
-        Ok(tensor.to_device(self.device())?)
+        Ok(self.borrow(from, shape, dtype)?.into_shared()?)
+    }
+
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        Ok(self.link.recv(from, shape, dtype)?.moved_to(self.device())?)
     }
 }
 

@@ -4,8 +4,27 @@
 //! A [`Communicator`] is one rank's end of the connections to all others. Everything that several devices
 //! do together is made of its two messages, [`send`](Communicator::send) and
 //! [`recv`](Communicator::recv).
+//!
+//! # Messages without copies
+//!
+//! Where ranks share memory, the copy that `send` makes can cost more than the message. Two other ways to
+//! send save it, each with a promise of the sender's:
+//!
+//! | | the sender promises | what arrives | as in MPI |
+//! | --- | --- | --- | --- |
+//! | `send` | nothing | the receiver's own | `MPI_Bsend` |
+//! | `share` | that nobody ever writes to the tensor again | is only read | |
+//! | `lend` | not to write to it before `reclaim` returns | is only read, for as long as it is held | `MPI_Isend`, `MPI_Waitall` |
+//!
+//! Where ranks share nothing, all three are the same. A receiver that only reads takes the message with
+//! [`borrow`](Communicator::borrow); [`recv`](Communicator::recv) makes a copy of what was lent.
+
+mod received;
 
 use candle_core::{DType, Device, Shape, Tensor};
+
+pub(crate) use received::Memory;
+pub use received::Received;
 
 /// Why a message did not arrive.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +42,7 @@ pub enum Error {
         /// The rank that found out.
         waiting: usize,
     },
-    /// A rank sent nothing in time.
+    /// A rank sent nothing in time, or keeps what it was lent.
     #[error("rank {waiting} waited {seconds:.1} s: rank {rank} is alive but sends nothing")]
     TimedOut {
         /// The rank that everyone waits for in the end.
@@ -58,7 +77,7 @@ pub enum Error {
     /// A production engine's all-reduce was asked for where there is none.
     #[error(
         "there is no NCCL here: it needs a GPU of its own for every device and a program built with \
-         --features nccl; naive, tree and ring run everywhere"
+         --features nccl; the other algorithms run everywhere"
     )]
     NoNativeAllReduce,
 }
@@ -95,6 +114,26 @@ pub trait Communicator {
         self.send(to, tensor)
     }
 
+    /// [`send`](Self::send)s a tensor that stays as it is until [`reclaim`](Self::reclaim) returns.
+    ///
+    /// Within one process the other rank may then read this rank's memory, and the copy is saved.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.send(to, tensor)
+    }
+
+    /// Waits until nobody reads any more what this rank has [lent](Self::lend).
+    ///
+    /// # Errors
+    ///
+    /// When a rank that has not read it yet has stopped or stalls.
+    fn reclaim(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Waits for the next tensor from another rank; it arrives on this rank's device.
     ///
     /// The receiver says what it expects, as a transport between machines needs to know beforehand. What
@@ -105,6 +144,18 @@ pub trait Communicator {
     /// When `from` is no other rank of this world, when it or a rank that it waits for has stopped or
     /// stalls, or when something else arrives than was expected.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
+
+    /// [`recv`](Self::recv)s a tensor that this rank only reads.
+    ///
+    /// If it was [lent](Self::lend), it goes back when the result is dropped. A rank must do so before it
+    /// waits for anything that the lender does after [`reclaim`](Self::reclaim).
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        self.recv(from, shape, dtype).map(Received::shared)
+    }
 
     /// The sum of all ranks' tensors, made by the engine below: NCCL where this communicator runs on it.
     ///

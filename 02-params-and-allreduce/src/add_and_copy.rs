@@ -1,0 +1,102 @@
+//! What an all-reduce in one computer's memory has to do at the least, and nothing else.
+//!
+//! Each rank adds up its own chunk of all tensors, and copies the other chunks' sums when they are there.
+//! Two ranks that hold a and b:
+//!
+//! ```text
+//!         rank 0                 rank 1
+//! add     s₀ = a₀ + b₀           s₁ = a₁ + b₁
+//! copy    s₁ from rank 1         s₀ from rank 0
+//! ```
+//!
+//! That is the [ring](mod@crate::all_reduce::ring) without its messages and without new memory: everyone
+//! reaches into everyone's tensors, and the sums go where the last ones were. What this takes is what the
+//! machine's memory and caches allow, and what to measure an all-reduce against.
+
+use std::sync::{PoisonError, RwLock};
+
+use crate::collective::{barrier, chunk_range};
+use crate::communicator::{Communicator, Error};
+
+/// The tensors and the sums of all ranks, in one place.
+#[derive(Debug)]
+pub struct AddAndCopy {
+    /// What each rank brings.
+    tensors: Vec<Vec<f32>>,
+    /// What each rank gets, chunk by chunk.
+    sums: Vec<Vec<RwLock<Vec<f32>>>>,
+}
+
+impl AddAndCopy {
+    /// Tensors of ones, `len` numbers on each rank.
+    pub fn new(world_size: usize, len: usize) -> Self {
+        let chunk = |chunk| RwLock::new(vec![0.0; chunk_range(len, world_size, chunk).len()]);
+        Self {
+            tensors: vec![vec![1.0; len]; world_size],
+            sums: (0..world_size).map(|_| (0..world_size).map(chunk).collect()).collect(),
+        }
+    }
+
+    /// Makes the sum once more; all ranks call this together.
+    ///
+    /// # Errors
+    ///
+    /// When another rank stops or stalls.
+    pub fn run(&self, communicator: &impl Communicator) -> Result<(), Error> {
+        let rank = communicator.rank();
+        self.add(rank);
+        barrier(communicator)?;
+        for chunk in (0..self.sums.len()).filter(|&chunk| chunk != rank) {
+            let sum = self.sums[chunk][chunk].read().unwrap_or_else(PoisonError::into_inner);
+            let mut mine = self.sums[rank][chunk].write().unwrap_or_else(PoisonError::into_inner);
+            mine.copy_from_slice(&sum);
+        }
+        Ok(())
+    }
+
+    /// Adds up a rank's own chunk.
+    fn add(&self, rank: usize) {
+        let mut sum = self.sums[rank][rank].write().unwrap_or_else(PoisonError::into_inner);
+        let range = chunk_range(self.tensors[0].len(), self.tensors.len(), rank);
+        let mut chunks = self.tensors.iter().map(|tensor| &tensor[range.clone()]);
+        match (chunks.next(), chunks.next()) {
+            (Some(a), Some(b)) => {
+                sum.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum = a + b);
+            }
+            (a, _) => sum.copy_from_slice(a.unwrap_or_default()),
+        }
+        for chunk in chunks {
+            sum.iter_mut().zip(chunk).for_each(|(sum, number)| *sum += number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
+    use super::*;
+    use crate::thread::run_ranks;
+
+    #[test]
+    fn it_does_make_the_sum() {
+        for (ranks, len) in [(1, 5), (2, 5), (3, 2), (4, 1000)] {
+            let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+            let limit = AddAndCopy::new(ranks, len);
+            run_ranks(&plan, Duration::from_secs(20), |rank| {
+                limit.run(rank)?;
+                barrier(rank)?;
+                limit.run(rank)
+            })
+            .unwrap();
+            for sums in limit.sums {
+                let sum: Vec<f32> =
+                    sums.into_iter().flat_map(|chunk| chunk.into_inner().unwrap()).collect();
+                assert_eq!(sum, vec![ranks as f32; len]);
+            }
+        }
+    }
+}
