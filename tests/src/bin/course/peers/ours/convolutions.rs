@@ -69,8 +69,7 @@ impl Layer {
     }
 
     fn forward(&self) -> Result<Tensor> {
-        let bias = Tensor::zeros(self.weight.dim(0)?, DType::F32, self.x.device())?;
-        conv2d(&self.x, &self.weight, &bias, self.stride, self.padding)
+        conv2d(&self.x, &self.weight, None, self.stride, self.padding)
     }
 }
 

@@ -1,44 +1,27 @@
-//! What no all-reduce between two ranks can beat: adding the two tensors and writing the sum to two places,
-//! by two threads that know nothing of each other.
+//! What an all-reduce in one computer's memory has to do at the least: each of two ranks adds up a half, and
+//! copies the other half.
 
-use std::convert::Infallible;
-use std::hint::black_box;
-use std::num::NonZeroUsize;
-use std::sync::Barrier;
-use std::thread;
+use params_and_allreduce::add_and_copy::AddAndCopy;
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::Error;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 
 use super::all_reduce::{SIZES, calls, timed_together};
 use super::{Answer, Arguments, in_seconds};
 
-/// Seconds for every size, as an all-reduce is measured.
-pub(super) fn measure(arguments: &Arguments) -> Answer {
-    in_seconds(SIZES.map(|(name, numbers)| (name, add_and_copy(numbers, arguments.repetitions))))
-}
-
-/// The seconds of one of the two threads: each adds one half, and writes it twice.
-fn add_and_copy(numbers: usize, repetitions: NonZeroUsize) -> Vec<f64> {
-    let together = Barrier::new(2);
-    let half = |numbers: usize| {
-        let (a, b) = (vec![1.0_f32; numbers], vec![2.0_f32; numbers]);
-        let (mut first, mut second) = (vec![0.0_f32; numbers], vec![0.0_f32; numbers]);
-        let begin = || {
-            together.wait();
-            Ok::<_, Infallible>(())
-        };
-        let work = || {
-            let (a, b) = black_box((&a, &b));
-            let sums = a.iter().zip(b).map(|(a, b)| a + b);
-            for ((sum, first), second) in sums.zip(&mut first).zip(&mut second) {
-                (*first, *second) = (sum, sum);
-            }
-            black_box((&first, &second));
-            Ok(())
-        };
-        timed_together(repetitions, calls(numbers), begin, work)
-            .unwrap_or_else(|never| match never {})
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| half(numbers / 2));
-        half(numbers - numbers / 2)
-    })
+/// Seconds for every size, measured as an all-reduce is.
+pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let plan = arguments.plan(2)?;
+    let mut all = SIZES.map(|(name, _)| (name, Vec::new()));
+    for ((_, seconds), (_, numbers)) in all.iter_mut().zip(SIZES) {
+        let limit = AddAndCopy::new(plan.len(), numbers);
+        let measured: Result<Vec<Vec<f64>>, RankFailure<Error>> =
+            run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+                let run = || limit.run(rank);
+                run()?;
+                timed_together(arguments.repetitions, calls(numbers), || barrier(rank), run)
+            });
+        *seconds = measured?.swap_remove(0);
+    }
+    Ok(in_seconds(all))
 }

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Work::DataParallelStep => lenet::on_two_devices(arguments)?,
         Work::Convolutions => convolutions::measure(arguments)?,
         Work::AllReduce => all_reduce::measure(arguments)?,
-        Work::AddAndCopy => limit::measure(arguments),
+        Work::AddAndCopy => limit::measure(arguments)?,
         Work::Drawing => data::drawing(arguments)?,
         Work::Decoding => data::decoding(arguments)?,
         Work::Memory => memory::measure(arguments)?,
