@@ -33,7 +33,7 @@ pub(super) const LARGEST_PATCH: usize = 32;
 /// Images that are loaded together: enough tasks for many threads.
 const IMAGES: usize = 16 * LANES;
 
-/// Neighbouring outputs that share the reading of a weight, and sums that do not wait for each other.
+/// Neighbouring outputs that share the reading and writing of what belongs to a weight.
 const ABREAST: usize = 4;
 
 /// A convolution by its formula.
@@ -88,18 +88,23 @@ impl<'a> Direct<'a> {
             let planes = self.load(x, images.clone());
             let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
             channels.enumerate().for_each(|(channel, (dweight, dbias))| {
-                let mut sums = Scratch::new(g.pixels() * LANES);
-                let sums = lanes_mut(&mut sums);
+                let mut grads = Scratch::new(g.pixels() * LANES);
+                let grads = lanes_mut(&mut grads);
+                let mut sums = [[T::zero(); LANES]; LARGEST_PATCH];
+                let sums = &mut sums[..g.patch()];
                 vectorised(
                     #[inline(always)]
                     || {
                         let blocks = blocks(images.clone()).zip(planes.chunks_exact(self.block()));
                         for (images, planes) in blocks {
-                            *dbias += upstream.load(images, channel, tight, sums);
-                            self.add_weight_gradients(lanes(planes), sums, dweight);
+                            *dbias += upstream.load(images, channel, tight, grads);
+                            self.add_weight_gradients(lanes(planes), grads, sums);
                         }
                     },
                 );
+                for (dweight, sums) in dweight.iter_mut().zip(sums) {
+                    *dweight += sums.iter().copied().sum();
+                }
             });
         }
     }
@@ -164,35 +169,44 @@ impl<'a> Direct<'a> {
         *out = sums;
     }
 
-    /// dw += Σ grad · x, over all output pixels, for every weight w.
+    /// sums += grad · x for every weight, over all output pixels: a lane for each weight.
     #[inline(always)]
     fn add_weight_gradients<T: Element>(
         &self,
         planes: &[Lane<T>],
         grads: &[Lane<T>],
-        dweight: &mut [T],
+        sums: &mut [Lane<T>],
     ) {
         let (g, width) = (self.geometry, self.geometry.padded().outer_width);
-        for (dweight, &place) in dweight.iter_mut().zip(&self.places) {
-            let mut sums = [[T::zero(); LANES]; ABREAST];
-            for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
-                let pixels = &planes[place + row * g.stride * width..];
-                // Four sums take turns, so that an addition need not wait for the one before it.
-                let (fours, rest) = grads.as_chunks::<ABREAST>();
-                for (nth, four) in fours.iter().enumerate() {
-                    for (of_four, (sums, grad)) in sums.iter_mut().zip(four).enumerate() {
-                        let pixel = pixels[(nth * ABREAST + of_four) * g.stride];
-                        *sums = add_product(*sums, *grad, pixel);
-                    }
-                }
-                for (nth, grad) in rest.iter().enumerate() {
-                    let pixel = pixels[(fours.len() * ABREAST + nth) * g.stride];
-                    sums[0] = add_product(sums[0], *grad, pixel);
-                }
+        for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
+            let first = row * g.stride * width;
+            let (fours, rest) = grads.as_chunks::<ABREAST>();
+            for (nth, four) in fours.iter().enumerate() {
+                self.add_abreast(planes, four, first + nth * ABREAST * g.stride, sums);
             }
-            for sums in sums {
-                *dweight += sums.into_iter().sum();
+            let done = fours.len() * ABREAST;
+            for (nth, &one) in rest.iter().enumerate() {
+                self.add_abreast(planes, &[one], first + (done + nth) * g.stride, sums);
             }
+        }
+    }
+
+    /// What `N` neighbouring outputs, whose patches begin at pixel `first`, add to every weight.
+    #[inline(always)]
+    fn add_abreast<T: Element, const N: usize>(
+        &self,
+        planes: &[Lane<T>],
+        grads: &[Lane<T>; N],
+        first: usize,
+        sums: &mut [Lane<T>],
+    ) {
+        let stride = self.geometry.stride;
+        for (sum, place) in sums.iter_mut().zip(&self.places) {
+            let mut total = *sum;
+            for (nth, grad) in grads.iter().enumerate() {
+                total = add_product(total, *grad, planes[first + place + nth * stride]);
+            }
+            *sum = total;
         }
     }
 }

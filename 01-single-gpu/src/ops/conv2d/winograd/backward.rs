@@ -33,26 +33,28 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             let products =
                 self.transform_gradients(upstream, images.clone(), columns, &mut gradients.bias);
 
-            // dW: the sum over columns, run after run.
+            let mut dtiles =
+                weights.as_ref().map(|_| Scratch::new(Self::PLACES * g.in_channels * columns));
+            let rooms: Vec<Option<&mut [T]>> = match &mut dtiles {
+                Some(dtiles) => dtiles.chunks_mut(g.in_channels * columns).map(Some).collect(),
+                None => (0..Self::PLACES).map(|_| None).collect(),
+            };
             let into = if images.start == 0 { Into::Replace } else { Into::Accumulate };
-            let places = sums.par_chunks_mut(g.out_channels * g.in_channels).enumerate();
-            places.for_each(|(place, sums)| {
+            let places = sums.par_chunks_mut(g.out_channels * g.in_channels).zip(rooms);
+            places.enumerate().for_each(|(place, (sums, dtiles))| {
+                // dW: the sum over columns, run after run.
                 let products = Self::place_of_rows(&products, g.out_channels, columns, place);
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
                 gemm(products, tiles.transposed(), sums, into);
-            });
-
-            if let (Some(dx), Some(weights)) = (&mut gradients.x, &weights) {
-                // The tiles themselves are not needed any more, only room for their gradients.
-                let mut dtiles = tiles;
-                let places = dtiles.par_chunks_mut(g.in_channels * columns).enumerate();
-                places.for_each(|(place, dtiles)| {
+                // dV, while the products are in the cache.
+                if let (Some(weights), Some(dtiles)) = (&weights, dtiles) {
                     let weights =
                         Self::place_of_rows(weights, g.out_channels, g.in_channels, place);
-                    let products = Self::place_of_rows(&products, g.out_channels, columns, place);
                     gemm(weights.transposed(), products, dtiles, Into::Replace);
-                });
-                self.add_up_tiles(&dtiles, columns, &mut dx[pixels]);
+                }
+            });
+            if let (Some(dx), Some(dtiles)) = (&mut gradients.x, &dtiles) {
+                self.add_up_tiles(dtiles, columns, &mut dx[pixels]);
             }
         }
         self.weight_gradients(&sums, &mut gradients.weight);

@@ -41,7 +41,7 @@ use crate::ops::gemm::Matrix;
 use crate::ops::lanes::{Frame, LANES};
 
 /// Columns that a product of one place should have at least: fewer would not keep the processor busy.
-const COLUMNS: usize = 256;
+const COLUMNS: usize = 128;
 
 /// A convolution with tiles of `A` × `A` inputs and `M` × `M` outputs, and kernels of `R` × `R`.
 pub(super) struct Winograd<'a, const M: usize, const R: usize, const A: usize> {
