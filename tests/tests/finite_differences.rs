@@ -70,8 +70,12 @@ fn conv2d_at_sizes_that_do_not_divide() {
         [2, 3, 7, 6, 2, 2, 3, 2, 1],
         [1, 2, 8, 5, 2, 5, 5, 3, 2],
         [9, 1, 4, 4, 1, 1, 1, 1, 0],
-        // More images than groups, so that what one image leaves in a scratch buffer meets the next.
+        // More images than a block has, so that what one block leaves in scratch memory meets the next.
         [17, 2, 4, 3, 2, 3, 3, 1, 1],
+        // Channels enough for the transformed ways: tiles of 4×4 and 2×2 outputs at 3×3, of 3×3 at 5×5.
+        [1, 8, 12, 10, 8, 3, 3, 1, 0],
+        [2, 9, 7, 6, 10, 3, 3, 1, 1],
+        [2, 8, 10, 8, 9, 5, 5, 1, 0],
     ] {
         let x = variable(&[b, c, h, w], 1);
         let weight = variable(&[o, c, kh, kw], 2);

@@ -20,6 +20,8 @@ mod geometry;
 mod gradients;
 mod im2col;
 mod output;
+#[cfg(test)]
+mod tests;
 mod unfolded;
 mod way;
 mod winograd;
@@ -235,32 +237,5 @@ impl CustomOp2 for Conv2d {
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let (dx, dweight, _) = self.backward(x, weight, grad)?;
         Ok((dx, dweight))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ops::agreement::{assert_agree, noise};
-
-    #[test]
-    fn a_gpu_is_asked_for_the_same() {
-        for (stride, padding) in [(1, 0), (1, 1), (2, 1), (3, 0)] {
-            let (x, bias) = (noise("x", &[3, 2, 9, 9]), noise("bias", &[4]));
-            let weight = noise("weight", &[4, 2, 3, 3]);
-            assert_agree(
-                &[&x, &weight, &bias],
-                || conv2d(&x, &weight, Some(&bias), stride, padding),
-                || composed(&x, &weight, Some(&bias), stride, padding),
-            );
-        }
-    }
-
-    #[test]
-    fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
-        let (x, weight) = (noise("x", &[1, 1, 8, 9]), noise("weight", &[1, 1, 3, 3]));
-        let bias = noise("bias", &[1]);
-        assert!(composed(&x, &weight, Some(&bias), 2, 1).is_err());
-        assert!(composed(&x, &weight, Some(&bias), 1, 1).is_ok());
     }
 }

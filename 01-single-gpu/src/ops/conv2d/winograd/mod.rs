@@ -33,6 +33,8 @@
 mod backward;
 mod forward;
 mod points;
+#[cfg(test)]
+mod rounding;
 mod tile;
 mod weights;
 

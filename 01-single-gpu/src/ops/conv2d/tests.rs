@@ -1,0 +1,274 @@
+//! Every way against the formula, and what all ways promise.
+
+use super::finish::Finish;
+use super::geometry::Geometry;
+use super::gradients::{Gradients, Upstream};
+use super::output::Output;
+use super::way::Way;
+use super::*;
+use crate::ops::agreement::{assert_agree, noise};
+
+/// batch, in, height, width, out, kernel height, kernel width, stride, padding.
+pub(super) fn geometry(sizes: [usize; 9]) -> Geometry {
+    let [batch, in_channels, height, width, out_channels, kernel_h, kernel_w, stride, padding] =
+        sizes;
+    let out = |size: usize, kernel: usize| (size + 2 * padding - kernel) / stride + 1;
+    Geometry {
+        batch,
+        in_channels,
+        height,
+        width,
+        out_channels,
+        kernel_h,
+        kernel_w,
+        stride,
+        padding,
+        out_h: out(height, kernel_h),
+        out_w: out(width, kernel_w),
+    }
+}
+
+/// What goes into a convolution and its backward pass.
+pub(super) struct Operands {
+    pub(super) x: Vec<f64>,
+    pub(super) weight: Vec<f64>,
+    pub(super) grad: Vec<f64>,
+}
+
+/// What comes out.
+pub(super) struct Results {
+    pub(super) y: Vec<f64>,
+    pub(super) dx: Vec<f64>,
+    pub(super) dweight: Vec<f64>,
+    dbias: Vec<f64>,
+}
+
+impl Operands {
+    fn new(g: &Geometry) -> Self {
+        let values = |name: &str, len: usize| -> Vec<f64> {
+            noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
+        };
+        Self {
+            x: values("x", g.batch * g.image()),
+            weight: values("weight", g.out_channels * g.patch()),
+            grad: values("grad", g.batch * g.out_image()),
+        }
+    }
+
+    /// Rounded to f32.
+    pub(super) fn in_f32(g: &Geometry) -> Self {
+        let Self { x, weight, grad } = Self::new(g);
+        let round = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect();
+        Self { x: round(x), weight: round(weight), grad: round(grad) }
+    }
+
+    /// The definition, term by term.
+    pub(super) fn by_the_formula(&self, g: &Geometry) -> Results {
+        let mut results = Results {
+            y: vec![0.0; self.grad.len()],
+            dx: vec![0.0; self.x.len()],
+            dweight: vec![0.0; self.weight.len()],
+            dbias: vec![0.0; g.out_channels],
+        };
+        for (place, &grad) in self.grad.iter().enumerate() {
+            let (col, row) = (place % g.out_w, place / g.out_w % g.out_h);
+            let (output, image) = (place / g.pixels() % g.out_channels, place / g.out_image());
+            results.dbias[output] += grad;
+            for tap in 0..g.patch() {
+                let (kernel_col, rest) = (tap % g.kernel_w, tap / g.kernel_w);
+                let (kernel_row, channel) = (rest % g.kernel_h, rest / g.kernel_h);
+                let inside = |out: usize, kernel: usize, size: usize| {
+                    (out * g.stride + kernel).checked_sub(g.padding).filter(|&place| place < size)
+                };
+                let (Some(row), Some(col)) =
+                    (inside(row, kernel_row, g.height), inside(col, kernel_col, g.width))
+                else {
+                    continue;
+                };
+                let pixel = ((image * g.in_channels + channel) * g.height + row) * g.width + col;
+                let weight = output * g.patch() + tap;
+                results.y[place] += self.weight[weight] * self.x[pixel];
+                results.dx[pixel] += self.weight[weight] * grad;
+                results.dweight[weight] += self.x[pixel] * grad;
+            }
+        }
+        results
+    }
+
+    fn by(&self, way: Way, g: &Geometry, want_dx: bool) -> Results {
+        let mut output = Output::new(g, &Finish::Plain, None);
+        way.forward(g, &self.x, &self.weight, &mut output);
+        let upstream =
+            Upstream { geometry: g, finish: &Finish::Plain, grad: &self.grad, positive: &[] };
+        let mut gradients = Gradients::new(g, want_dx);
+        way.backward(g, &self.x, &self.weight, &upstream, &mut gradients);
+        let Gradients { x, weight, bias } = gradients;
+        Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias: bias }
+    }
+}
+
+fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {
+    assert_eq!(ours.len(), truth.len(), "{name}");
+    let largest = truth.iter().fold(f64::MIN_POSITIVE, |largest, value| largest.max(value.abs()));
+    for (place, (ours, truth)) in ours.iter().zip(truth).enumerate() {
+        let error = (ours - truth).abs() / largest;
+        assert!(error < 1e-12, "{name}, element {place}: {ours} for {truth}");
+    }
+}
+
+/// Shapes of every kind: partial blocks, several runs, borders, odd sizes, strides, one pixel.
+const SHAPES: [[usize; 9]; 12] = [
+    [1, 1, 5, 5, 2, 3, 3, 1, 0],
+    [35, 2, 6, 5, 3, 3, 3, 1, 1],
+    [3, 3, 7, 6, 2, 2, 3, 2, 1],
+    [16, 2, 8, 5, 2, 5, 5, 3, 2],
+    [9, 1, 4, 4, 1, 1, 1, 1, 0],
+    [2, 9, 9, 7, 17, 3, 3, 1, 1],
+    [33, 8, 4, 4, 8, 3, 3, 1, 1],
+    [18, 8, 13, 5, 9, 5, 5, 1, 0],
+    [3, 8, 7, 7, 8, 5, 5, 1, 2],
+    [17, 40, 3, 5, 20, 3, 3, 2, 1],
+    [20, 18, 2, 3, 33, 1, 1, 2, 0],
+    [1, 3, 3, 3, 2, 3, 3, 1, 0],
+];
+
+#[test]
+fn every_way_is_the_formula() {
+    for sizes in SHAPES {
+        let g = geometry(sizes);
+        let operands = Operands::new(&g);
+        let truth = operands.by_the_formula(&g);
+        let mut ways = vec![Way::Unfolded];
+        if g.patch() <= direct::LARGEST_PATCH {
+            ways.push(Way::Direct);
+        }
+        match (g.kernel_h, g.kernel_w, g.stride) {
+            (3, 3, 1) => ways.extend([Way::Winograd2, Way::Winograd4]),
+            (5, 5, 1) => ways.push(Way::Winograd3),
+            _ => {}
+        }
+        for way in ways {
+            for want_dx in [false, true] {
+                if want_dx && way == Way::Direct {
+                    continue;
+                }
+                let results = operands.by(way, &g, want_dx);
+                let name = |what: &str| format!("{what} of {sizes:?} by {way:?}");
+                assert_close(&name("output"), &results.y, &truth.y);
+                assert_close(&name("weight gradient"), &results.dweight, &truth.dweight);
+                assert_close(&name("bias gradient"), &results.dbias, &truth.dbias);
+                if want_dx {
+                    assert_close(&name("input gradient"), &results.dx, &truth.dx);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shape_chooses_its_way() {
+    let way = |sizes| Way::with_dx(&geometry(sizes));
+    // LeNet's two, and a few of ResNet-18's.
+    assert_eq!(Way::new(&geometry([256, 1, 28, 28, 20, 3, 3, 1, 0])), Way::Direct);
+    assert_eq!(way([256, 20, 13, 13, 50, 5, 5, 1, 0]), Way::Winograd3);
+    assert_eq!(way([16, 64, 28, 28, 64, 3, 3, 1, 1]), Way::Winograd4);
+    assert_eq!(way([16, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd2);
+    assert_eq!(way([64, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd4);
+    assert_eq!(way([16, 64, 28, 28, 128, 3, 3, 2, 1]), Way::Unfolded);
+    assert_eq!(way([16, 64, 28, 28, 128, 1, 1, 2, 0]), Way::Unfolded);
+    // A single pixel has nothing to share with a neighbour, a single channel no sum to save on.
+    assert_eq!(way([16, 64, 1, 1, 64, 3, 3, 1, 1]), Way::Unfolded);
+    assert_eq!(way([16, 1, 28, 28, 64, 3, 3, 1, 1]), Way::Unfolded);
+}
+
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+fn single(name: &str, shape: &[usize]) -> candle_core::Var {
+    let values = noise(name, shape).to_dtype(candle_core::DType::F32).unwrap();
+    candle_core::Var::from_tensor(&values).unwrap()
+}
+
+#[test]
+fn threads_never_change_the_bits() {
+    for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
+        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let y = conv2d(&x, &weight, None, stride, padding).unwrap();
+                let gradients = (&y * &y).unwrap().backward().unwrap();
+                let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
+                [bits(&y), gradient(&x), gradient(&weight)]
+            })
+        };
+        let alone = on(1);
+        for threads in 2..=4 {
+            assert!(on(threads) == alone, "{:?}: other bits on {threads} threads", [b, c, h, w, o]);
+        }
+    }
+}
+
+#[test]
+fn other_images_never_matter() {
+    for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
+        let weight = single("weight", &[o, c, kh, kw]);
+        // The last image among two sets of others; one holds what would spread.
+        let last = single("last", &[1, c, h, w]).as_detached_tensor();
+        let of_last = |others: Tensor| {
+            let x = Tensor::cat(&[others, last.clone()], 0).unwrap();
+            let x = candle_core::Var::from_tensor(&x).unwrap();
+            let y = conv2d(&x, &weight, None, stride, padding).unwrap();
+            let dx = (&y * &y).unwrap().backward().unwrap().remove(&x).unwrap();
+            [y.get(b).unwrap(), dx.get(b).unwrap()].map(|tensor| bits(&tensor))
+        };
+        let others = single("others", &[b, c, h, w]).as_detached_tensor();
+        let not_numbers = (others.zeros_like().unwrap() / 0.0).unwrap();
+        assert!(of_last(others) == of_last(not_numbers), "{:?}", [b, c, h, w, o]);
+    }
+}
+
+#[test]
+fn with_relu_and_pooling_it_is_the_three_after_one_another() {
+    for ([b, c, h, w, o, kernel], pool) in [
+        ([3, 1, 8, 7, 4, 3], 2),
+        ([17, 8, 13, 13, 9, 5], 2),
+        ([2, 8, 11, 9, 8, 3], 3),
+        ([2, 3, 6, 5, 2, 2], 2),
+    ] {
+        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kernel, kernel]));
+        let bias = single("bias", &[o]);
+        let results = |y: Tensor| {
+            let gradients = (&y * &y).unwrap().backward().unwrap();
+            let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
+            [bits(&y), gradient(&x), gradient(&weight), gradient(&bias)]
+        };
+        let at_once = results(conv2d_relu_pool(&x, &weight, &bias, pool).unwrap());
+        let y = conv2d(&x, &weight, Some(&bias), 1, 0).unwrap();
+        let one_by_one = results(avg_pool2d(&relu(&y).unwrap(), pool, pool).unwrap());
+        assert!(at_once == one_by_one, "{:?}, pool {pool}", [b, c, h, w, o, kernel]);
+    }
+}
+
+#[test]
+fn a_gpu_is_asked_for_the_same() {
+    for (stride, padding) in [(1, 0), (1, 1), (2, 1), (3, 0)] {
+        let (x, bias) = (noise("x", &[3, 2, 9, 9]), noise("bias", &[4]));
+        let weight = noise("weight", &[4, 2, 3, 3]);
+        assert_agree(
+            &[&x, &weight, &bias],
+            || conv2d(&x, &weight, Some(&bias), stride, padding),
+            || composed(&x, &weight, Some(&bias), stride, padding),
+        );
+    }
+}
+
+#[test]
+fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
+    let (x, weight) = (noise("x", &[1, 1, 8, 9]), noise("weight", &[1, 1, 3, 3]));
+    let bias = noise("bias", &[1]);
+    assert!(composed(&x, &weight, Some(&bias), 2, 1).is_err());
+    assert!(composed(&x, &weight, Some(&bias), 1, 1).is_ok());
+}
