@@ -1,9 +1,22 @@
 //! Average pooling.
 //!
-//! Windows start every `stride` rows and columns, and only whole windows count: a 9×9 image pooled 2×2
-//! gives 4×4, and its last row and column are in no window. They have no influence on the output, so
-//! their gradient is exactly zero. (The stock backward spreads gradient over them: it enlarges the
-//! output's gradient to the whole input.)
+//! Windows start every `stride` rows and columns, and only whole windows count. A 5×5 image pooled 2×2 gives
+//! 2×2, and its last row and column are in no window:
+//!
+//! ```text
+//! a a b b ·
+//! a a b b ·         ā b̄         gradient of each a: that of ā, divided by 4
+//! c c d d ·   →     c̄ d̄         gradient of each ·: exactly 0
+//! c c d d ·
+//! · · · · ·
+//! ```
+//!
+//! What is in no window has no influence on the output, so its gradient is zero. (The stock backward spreads
+//! gradient over it: it enlarges the output's gradient to the whole input.)
+//!
+//! Cost: one addition for each element of a window, each plane read once and a smaller one written; a task
+//! is a plane. Behind a convolution and a relu,
+//! [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) saves the reading.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};

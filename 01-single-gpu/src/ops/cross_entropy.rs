@@ -3,6 +3,9 @@
 //! The *sum*, not the mean: the sum over a batch is the sum of its shards' sums, however unequal the
 //! shards are. The one division, by the size of the whole batch, happens in the update
 //! ([`sgd`](crate::sgd)). A mean per shard, averaged, is right only when all shards are equal.
+//!
+//! Cost: an exponential for each logit, forward and backward. For 256 rows of ten classes that is some
+//! hundredth of a millisecond, so it is one plain loop in one thread.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, WithDType, bail};

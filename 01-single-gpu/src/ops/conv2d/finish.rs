@@ -3,6 +3,15 @@
 //! Written to memory and read again, a plane of LeNet's first convolution costs more time than computing
 //! it. So a plane is finished right where it was made, and of its four pixels under a 2×2 window only their
 //! mean is ever stored. What the way back needs of them is one truth value a pixel: was it above zero?
+//!
+//! ```text
+//! sums (16 images deep)   + b, max(·, 0)    mean of windows     to the tensor
+//! ┌──────────┐            ┌──────────┐      ┌─────┐             image 0: ┌─────┐
+//! │          │   ──────►  │          │  ──► │     │   ──────►   image 1: │     │ …
+//! │          │            │          │      └─────┘                      └─────┘
+//! └──────────┘            └──────────┘
+//!                          └► above zero?  kept for the way back, a byte a pixel
+//! ```
 
 use super::geometry::Geometry;
 use crate::ops::Element;
@@ -65,8 +74,8 @@ impl Finish {
                     for (value, positive) in row.iter_mut().zip(positive.as_flattened_mut()) {
                         let sum = *value + bias;
                         // "Not above zero" turned round: a NaN stays one, and is found.
-                        *positive = !(sum <= zero);
                         *value = if sum <= zero { zero } else { sum };
+                        *positive = *value != zero;
                     }
                 }
                 let share = windows.share::<T>();

@@ -9,10 +9,15 @@ use super::winograd::Winograd;
 use crate::ops::Element;
 use crate::ops::lanes::LANES;
 
-/// Channels on either side from which on transforms are a small part of the work.
+/// Channels on either side from which on transforms, which are work for each channel, are paid for by what
+/// is saved on each pair of channels.
 const ENOUGH_CHANNELS: usize = 8;
 
-/// What it costs to transform a weight and carry it to the processor, in multiplications.
+/// What a weight costs however few columns it is multiplied with, in columns.
+///
+/// A transformed weight and its gradient are written and read six times in a step, 24 bytes: 2.4 ns where
+/// they come from memory at 10 GB/s. A column's three multiplications and additions take 0.06 ns at
+/// 100 GFLOP/s.
 const WEIGHT: usize = 40;
 
 /// 3×3 kernels: 4×4 inputs become 2×2 outputs.

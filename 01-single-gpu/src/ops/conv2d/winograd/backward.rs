@@ -1,4 +1,4 @@
-//! The same road backwards.
+//! The same road backwards: the gradients of weights, bias and input.
 
 use std::ops::Range;
 

@@ -1,4 +1,6 @@
-//! Tiles, products, outputs.
+//! From images to tiles, from tiles to products, from products to outputs.
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
@@ -77,7 +79,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         &self,
         products: &[T],
         columns: usize,
-        images: std::ops::Range<usize>,
+        images: Range<usize>,
         output: &mut Output<'_, T>,
     ) {
         let (g, frame) = (self.geometry, self.output_frame());

@@ -27,8 +27,22 @@
 //! with the entries of the matrices in [`points`], not with the network; the test below holds it to a bound
 //! that is derived from them.
 //!
-//! The gradients walk the same road backwards, every matrix transposed: dW = Gᵀ(Σ dP·Vᵀ)G and
-//! dx = B(Uᵀ·dP)Bᵀ added up where tiles overlap, with dP = A·dy·Aᵀ.
+//! The gradients walk the same road backwards, every matrix transposed. All steps, with T columns (tiles of
+//! all images at hand, sixteen images a lane) and A² places:
+//!
+//! | step | | lies as | tasks |
+//! | --- | --- | --- | --- |
+//! | weights | U = G·w·Gᵀ | \[O, places, C\] | output channels |
+//! | tiles | V = Bᵀ·d·B | \[C, places, T\] | input channels |
+//! | products | P = U·V at each place | \[places, O, T\] | places |
+//! | outputs | y = Aᵀ·P·A | images | output channels |
+//! | gradients | dP = A·dy·Aᵀ | \[O, places, T\] | output channels |
+//! | weights | dU = Σ dP·Vᵀ at each place, dw = Gᵀ·dU·G | \[places, O, C\] | places, output channels |
+//! | tiles | dV = Uᵀ·dP at each place, dx = B·dV·Bᵀ, added up where tiles overlap | \[places, C, T\] | places, input channels |
+//!
+//! A task writes one run of memory and reads where it likes: that decides who comes first in each layout.
+//! As many images are worked on together as make products wide enough and no more, so that tiles and
+//! products are still in a near cache when the next step reads them.
 
 mod backward;
 mod forward;
@@ -94,7 +108,7 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
         COLUMNS.div_ceil(self.tiles() * LANES) * LANES
     }
 
-    /// The first pixel of every tile, `step` pixels apart, in a plane of a frame.
+    /// The first pixel of every tile in a plane of a frame: tiles begin `M` pixels apart.
     fn origins(&self, frame: Frame) -> impl Iterator<Item = usize> {
         let across = self.across;
         (0..self.tiles()).map(move |tile| (tile / across * frame.outer_width + tile % across) * M)
