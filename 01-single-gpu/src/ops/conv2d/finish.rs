@@ -10,7 +10,7 @@
 //! │          │   ──────►  │          │  ──► │     │   ──────►   image 1: │     │ …
 //! │          │            │          │      └─────┘                      └─────┘
 //! └──────────┘            └──────────┘
-//!                          └► above zero?  kept for the way back, a byte a pixel
+//!                          └► above zero?  kept for the way back, a bit a pixel
 //! ```
 
 use super::geometry::Geometry;
@@ -18,6 +18,9 @@ use crate::ops::Element;
 use crate::ops::avg_pool2d::Windows;
 use crate::ops::lanes::{Frame, LANES, Lane, add, lanes_mut, scale};
 use crate::ops::scratch::Scratch;
+
+/// Which of eight neighbouring pixels are above zero: a bit for each, and a lane for each image.
+pub(super) type Signs = [u8; LANES];
 
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,47 +40,50 @@ impl Finish {
         }
     }
 
-    /// Pixels of a plane whose sign the way back needs.
+    /// How many [`Signs`] of a plane the way back needs.
     pub(super) fn signs(&self, geometry: &Geometry) -> usize {
         match self {
             Self::Plain => 0,
-            Self::ReluPool(_) => geometry.pixels(),
+            Self::ReluPool(_) => geometry.pixels().div_ceil(8),
         }
     }
 
     /// From a plane of sums to one plane of `y` for each image.
     ///
-    /// `sums` lie in the upper left of `frame`; `positive` holds [`signs`](Self::signs) pixels.
+    /// `sums` lie in the upper left of `frame`; `signs` are [as many](Self::signs) as are needed.
     #[inline(always)]
     pub(super) fn forward<T: Element>(
         &self,
         bias: T,
         sums: &mut [Lane<T>],
         frame: Frame,
-        positive: &mut [Lane<bool>],
+        signs: &mut [Signs],
         y: &mut [&mut [T]],
     ) {
         let zero = T::zero();
         let rows = sums.chunks_exact_mut(frame.outer_width).take(frame.height);
-        let rows = rows.map(|row| row[..frame.width].as_flattened_mut());
+        let rows = rows.map(|row| &mut row[..frame.width]);
         match self {
             Self::Plain => {
                 for row in rows {
-                    for value in row {
+                    for value in row.as_flattened_mut() {
                         *value += bias;
                     }
                 }
                 frame.store(sums, y);
             }
             Self::ReluPool(windows) => {
+                let mut positive = vec![[false; LANES]; frame.inner().next_multiple_of(8)];
                 for (row, positive) in rows.zip(positive.chunks_exact_mut(frame.width)) {
-                    for (value, positive) in row.iter_mut().zip(positive.as_flattened_mut()) {
+                    let positive = positive.as_flattened_mut();
+                    for (value, positive) in row.as_flattened_mut().iter_mut().zip(positive) {
                         let sum = *value + bias;
                         // "Not above zero" turned round: a NaN stays one, and is found.
                         *value = if sum <= zero { zero } else { sum };
                         *positive = *value != zero;
                     }
                 }
+                pack(&positive, signs);
                 let share = windows.share::<T>();
                 let mut means = Scratch::new(windows.out_plane() * LANES);
                 let means = lanes_mut(&mut means);
@@ -106,7 +112,7 @@ impl Finish {
     pub(super) fn backward<'a, T: Element>(
         &self,
         grad: impl Iterator<Item = &'a [T]> + Clone,
-        positive: &[Lane<bool>],
+        signs: &[Signs],
         frame: Frame,
         sums: &mut [Lane<T>],
     ) -> T {
@@ -138,6 +144,8 @@ impl Finish {
                         }
                     },
                 );
+                let mut positive = vec![[false; LANES]; frame.inner().next_multiple_of(8)];
+                unpack(signs, &mut positive);
                 let rows = sums.chunks_exact_mut(frame.outer_width);
                 for (row, positive) in rows.zip(positive.chunks_exact(frame.width)) {
                     let row = &mut row[..frame.width];
@@ -152,5 +160,35 @@ impl Finish {
             }
         }
         total.into_iter().sum()
+    }
+}
+
+/// A bit for a byte: eight pixels at a time, the first in the lowest bit. `positive` is whole eights.
+#[inline(always)]
+fn pack(positive: &[Lane<bool>], signs: &mut [Signs]) {
+    let (eights, _) = positive.as_chunks::<8>();
+    for (signs, eight) in signs.iter_mut().zip(eights) {
+        let mut bits = [0; LANES];
+        for pixel in eight.iter().rev() {
+            for lane in 0..LANES {
+                bits[lane] = bits[lane] << 1 | u8::from(pixel[lane]);
+            }
+        }
+        *signs = bits;
+    }
+}
+
+/// The inverse of [`pack`].
+#[inline(always)]
+fn unpack(signs: &[Signs], positive: &mut [Lane<bool>]) {
+    let (eights, _) = positive.as_chunks_mut::<8>();
+    for (signs, eight) in signs.iter().zip(eights) {
+        let mut pixels = [[false; LANES]; 8];
+        for (place, pixel) in pixels.iter_mut().enumerate() {
+            for lane in 0..LANES {
+                pixel[lane] = signs[lane] >> place & 1 != 0;
+            }
+        }
+        *eight = pixels;
     }
 }

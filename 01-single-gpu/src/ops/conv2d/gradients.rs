@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::finish::Finish;
+use super::finish::{Finish, Signs};
 use super::geometry::Geometry;
 use crate::ops::Element;
 use crate::ops::lanes::{Frame, LANES, Lane};
@@ -13,8 +13,8 @@ pub(super) struct Upstream<'a, T> {
     pub(super) finish: &'a Finish,
     /// In the shape of the output.
     pub(super) grad: &'a [T],
-    /// What the forward pass noted ([`Output::positive`](super::output::Output::positive)).
-    pub(super) positive: &'a [Lane<bool>],
+    /// What the forward pass noted ([`Output::signs`](super::output::Output::signs)).
+    pub(super) signs: &'a [Signs],
 }
 
 impl<T: Element> Upstream<'_, T> {
@@ -35,7 +35,7 @@ impl<T: Element> Upstream<'_, T> {
         let first = (images.start / LANES * channels + channel) * signs;
         let plane = height * width;
         let grad = images.map(|image| &self.grad[(image * channels + channel) * plane..][..plane]);
-        self.finish.backward(grad, &self.positive[first..][..signs], frame, sums)
+        self.finish.backward(grad, &self.signs[first..][..signs], frame, sums)
     }
 }
 

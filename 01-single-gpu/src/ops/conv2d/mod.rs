@@ -33,9 +33,8 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 
 use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{Element, cpu_elements, elements, for_dtype};
-use super::lanes::Lane;
 use super::relu::relu;
-use finish::Finish;
+use finish::{Finish, Signs};
 use geometry::Geometry;
 use gradients::{Gradients, Upstream};
 use output::Output;
@@ -111,12 +110,12 @@ struct Conv2d {
     geometry: Geometry,
     finish: Finish,
     /// What the forward pass noted for the backward pass.
-    positive: OnceLock<Vec<Lane<bool>>>,
+    signs: OnceLock<Vec<Signs>>,
 }
 
 impl Conv2d {
     fn new(geometry: Geometry, finish: Finish) -> Self {
-        Self { geometry, finish, positive: OnceLock::new() }
+        Self { geometry, finish, signs: OnceLock::new() }
     }
 
     fn apply(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
@@ -137,7 +136,7 @@ impl Conv2d {
         let mut output = Output::new(g, &self.finish, bias);
         Way::new(g).forward(g, x, weight, &mut output);
         // Nobody set it before: every application has an operation of its own.
-        let _ = self.positive.set(output.positive);
+        let _ = self.signs.set(output.signs);
         T::to_cpu_storage_owned(output.y)
     }
 
@@ -161,7 +160,7 @@ impl Conv2d {
                 geometry: g,
                 finish: &self.finish,
                 grad: elements(&grad_storage, grad_layout)?,
-                positive: self.positive.get().map_or(&[], Vec::as_slice),
+                signs: self.signs.get().map_or(&[], Vec::as_slice),
             };
             let x = elements(&x_storage, x_layout)?;
             way.backward(g, x, elements(&weight_storage, weight_layout)?, &upstream, &mut gradients);

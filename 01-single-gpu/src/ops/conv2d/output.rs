@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::finish::Finish;
+use super::finish::{Finish, Signs};
 use super::geometry::Geometry;
 use crate::ops::Element;
 use crate::ops::lanes::{Frame, LANES, Lane, by_channel};
@@ -17,7 +17,7 @@ pub(super) struct Output<'a, T> {
     /// `[B, O, H', W']`, finished.
     pub(super) y: Vec<T>,
     /// For each block and channel, where the sums were above zero, as far as the finish wants to know.
-    pub(super) positive: Vec<Lane<bool>>,
+    pub(super) signs: Vec<Signs>,
 }
 
 /// One channel of a block of images, about to be finished.
@@ -28,14 +28,14 @@ pub(super) struct Planes<'a, T> {
     pub(super) block: usize,
     pub(super) channel: usize,
     y: Vec<&'a mut [T]>,
-    positive: &'a mut [Lane<bool>],
+    signs: &'a mut [Signs],
 }
 
 impl<T: Element> Planes<'_, T> {
     /// Finishes a plane of sums, which lie in the upper left of `frame`.
     #[inline(always)]
     pub(super) fn finish(&mut self, sums: &mut [Lane<T>], frame: Frame) {
-        self.finish.forward(self.bias, sums, frame, self.positive, &mut self.y);
+        self.finish.forward(self.bias, sums, frame, self.signs, &mut self.y);
     }
 }
 
@@ -46,8 +46,7 @@ impl<'a, T: Element> Output<'a, T> {
         let blocks = geometry.batch.div_ceil(LANES);
         let signs = blocks * geometry.out_channels * finish.signs(geometry);
         let y = vec![T::zero(); planes * height * width];
-        let positive = vec![[false; LANES]; signs];
-        Self { geometry, finish, bias, y, positive }
+        Self { geometry, finish, bias, y, signs: vec![[0; LANES]; signs] }
     }
 
     /// The planes of a run of images that begins with a block, to be finished in parallel.
@@ -55,19 +54,19 @@ impl<'a, T: Element> Output<'a, T> {
         &mut self,
         images: Range<usize>,
     ) -> impl ParallelIterator<Item = Planes<'_, T>> {
-        let Self { geometry, finish, bias, y, positive } = self;
+        let Self { geometry, finish, bias, y, signs: all_signs } = self;
         let (channels, signs) = (geometry.out_channels, finish.signs(geometry));
         let (height, width) = finish.size(geometry);
         let image = channels * height * width;
         let y = &mut y[images.start * image..images.end * image];
-        let mut positive = &mut positive[images.start / LANES * channels * signs..];
+        let mut all_signs = &mut all_signs[images.start / LANES * channels * signs..];
         let mut planes = Vec::with_capacity(images.len().div_ceil(LANES) * channels);
         for (block, y) in y.chunks_mut(LANES * image).enumerate() {
             for (channel, y) in by_channel(y, channels, height * width).into_iter().enumerate() {
-                let (mine, rest) = positive.split_at_mut(signs);
-                positive = rest;
+                let (mine, rest) = all_signs.split_at_mut(signs);
+                all_signs = rest;
                 let bias = bias.map_or(T::zero(), |bias| bias[channel]);
-                planes.push(Planes { finish, bias, block, channel, y, positive: mine });
+                planes.push(Planes { finish, bias, block, channel, y, signs: mine });
             }
         }
         planes.into_par_iter()

@@ -99,7 +99,7 @@ impl Operands {
         let mut output = Output::new(g, &Finish::Plain, None);
         way.forward(g, &self.x, &self.weight, &mut output);
         let upstream =
-            Upstream { geometry: g, finish: &Finish::Plain, grad: &self.grad, positive: &[] };
+            Upstream { geometry: g, finish: &Finish::Plain, grad: &self.grad, signs: &[] };
         let mut gradients = Gradients::new(g, want_dx);
         way.backward(g, &self.x, &self.weight, &upstream, &mut gradients);
         let Gradients { x, weight, bias } = gradients;

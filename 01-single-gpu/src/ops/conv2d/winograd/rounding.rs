@@ -173,7 +173,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             (single(&operands.x), single(&operands.weight), single(&operands.grad));
         let mut output = Output::new(g, &Finish::Plain, None);
         self.forward(&x, &weight, &mut output);
-        let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad: &grad, positive: &[] };
+        let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad: &grad, signs: &[] };
         let mut gradients = Gradients::new(g, true);
         self.backward(&x, &weight, &upstream, &mut gradients);
         let double = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
