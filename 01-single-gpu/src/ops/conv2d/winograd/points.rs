@@ -120,6 +120,7 @@ mod tests {
     use super::*;
 
     /// One output of the formula for each place where input i and weight j should and should not meet.
+    #[expect(clippy::needless_range_loop, reason = "the formula has indices")]
     fn correlates<const M: usize, const R: usize, const A: usize>() {
         let (a, g, b) = (outputs::<M, A>(), weights::<R, A>(), inputs::<A>());
         for output in 0..M {

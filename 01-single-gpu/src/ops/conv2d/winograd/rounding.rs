@@ -51,6 +51,7 @@ fn absolute<const I: usize, const O: usize>(matrix: [[f64; I]; O]) -> [[f64; I];
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// The whole walk by absolute values, tile by tile, as the formulas say it.
+    #[expect(clippy::needless_range_loop, reason = "the formulas have indices")]
     fn magnitudes(&self, operands: &Operands) -> Results {
         let g = self.geometry;
         let (frame, out) = (self.input_frame(), self.output_frame());
