@@ -4,12 +4,12 @@
 //!
 //! | way | for | cost an output and pair of channels |
 //! | --- | --- | --- |
-//! | [`direct`] | patches of few numbers: a single grey channel | R² multiplications, no preparation |
-//! | [`winograd`] | 3×3 and 5×5 kernels that move one pixel at a time | R²/4 or R²/5, and transforms |
-//! | [`unfolded`] | everything else | R², as one matrix product near the processor's peak |
+//! | `direct` | patches of few numbers: a single grey channel | R² multiplications, no preparation |
+//! | `winograd` | 3×3 and 5×5 kernels that move one pixel at a time | R²/4 or R²/5, and transforms |
+//! | `unfolded` | everything else | R², as one matrix product near the processor's peak |
 //!
-//! All of them work on blocks of sixteen images side by side ([`lanes`](super::lanes)), hand every finished
-//! plane to what follows ([`finish`]) while it is in the cache, and divide their work into tasks by shape.
+//! All of them work on blocks of sixteen images side by side (`lanes`), hand every finished
+//! plane to what follows (`finish`) while it is in the cache, and divide their work into tasks by shape.
 //! So bits depend on shapes and values alone, never on the number of threads, and an image's result never
 //! depends on the other images of its batch. The backward pass makes what it needs of the input anew,
 //! which is cheaper than keeping it.
