@@ -1,8 +1,10 @@
-"""LeNet as the course has it, its first weights, and one training step."""
+"""LeNet as the course has it, its first weights, and training steps of it or another model."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from measure import answer, arguments, times
 
 LEARNING_RATE = 0.1
 
@@ -46,3 +48,15 @@ def step(model, optimizer, images, labels):
     loss.backward()
     optimizer.step()
     return loss.item()
+
+
+def measure_steps(make_model, description, batch):
+    """Measure training steps of a model on one batch of `batch` images or as many as asked for."""
+    args = arguments(description, batch=batch)
+    model = make_model()
+    optimizer = sgd(model)
+    images, labels = random_batch(args.batch)
+    answer(
+        "seconds",
+        step=times(lambda: step(model, optimizer, images, labels), args.repetitions),
+    )

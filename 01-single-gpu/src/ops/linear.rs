@@ -24,7 +24,7 @@ use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gemm::{Into, Matrix, gemm};
-use super::relu::relu;
+use super::relu::{passed, rectified, relu};
 
 /// Rows of a task: enough that reading the other matrix is a small part of the work.
 const ROWS: usize = 64;
@@ -48,7 +48,7 @@ pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor>
     apply(x, weight, bias, true)
 }
 
-fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, rectified: bool) -> Result<Tensor> {
+fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     let ((_, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
     if inputs != weight_inputs || bias.dims() != [outputs] {
         bail!(
@@ -58,28 +58,28 @@ fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, rectified: bool) -> Result<
         );
     }
     if x.device().is_cpu() {
-        let operation = Linear { inputs, outputs, rectified };
+        let operation = Linear { inputs, outputs, with_relu };
         x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, operation)
     } else {
-        composed(x, weight, bias, rectified)
+        composed(x, weight, bias, with_relu)
     }
 }
 
-fn composed(x: &Tensor, weight: &Tensor, bias: &Tensor, rectified: bool) -> Result<Tensor> {
+fn composed(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     let y = x.matmul(weight)?.broadcast_add(bias)?;
-    if rectified { relu(&y) } else { Ok(y) }
+    if with_relu { relu(&y) } else { Ok(y) }
 }
 
 /// One application.
 struct Linear {
     inputs: usize,
     outputs: usize,
-    rectified: bool,
+    with_relu: bool,
 }
 
 impl Linear {
     fn forward<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
-        let Self { inputs, outputs, rectified } = *self;
+        let Self { inputs, outputs, with_relu } = *self;
         let weight = Matrix::new(weight, inputs, outputs);
         let mut y = vec![T::zero(); x.len() / inputs * outputs];
         let tasks = y.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs));
@@ -88,20 +88,19 @@ impl Linear {
             for row in y.chunks_exact_mut(outputs) {
                 for (y, &bias) in row.iter_mut().zip(bias) {
                     let sum = *y + bias;
-                    // "Not above zero" turned round: a NaN stays one, and is found.
-                    *y = if rectified && sum <= T::zero() { T::zero() } else { sum };
+                    *y = if with_relu { rectified(sum) } else { sum };
                 }
             }
         });
         y
     }
 
-    /// The gradient of the sums, before the rectifier. Where y is zero it was not above.
+    /// The gradient of the sums, before the rectifier.
     fn sums<T: Element>(&self, y: &[T], grad: &[T]) -> Vec<T> {
-        let open = |(&y, &grad): (&T, &T)| {
-            if self.rectified && y <= T::zero() { T::zero() } else { grad }
-        };
-        y.iter().zip(grad).map(open).collect()
+        if !self.with_relu {
+            return grad.to_vec();
+        }
+        y.iter().zip(grad).map(|(&y, &grad)| passed(y, grad)).collect()
     }
 
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
@@ -212,11 +211,11 @@ mod tests {
         // More than one task in every product, and the last one shorter.
         let (x, bias) = (noise("x", &[70, 130]), noise("bias", &[5]));
         let weight = noise("weight", &[130, 5]);
-        for rectified in [false, true] {
+        for with_relu in [false, true] {
             assert_agree(
                 &[&x, &weight, &bias],
-                || apply(&x, &weight, &bias, rectified),
-                || composed(&x, &weight, &bias, rectified),
+                || apply(&x, &weight, &bias, with_relu),
+                || composed(&x, &weight, &bias, with_relu),
             );
         }
     }

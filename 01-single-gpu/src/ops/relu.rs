@@ -57,25 +57,36 @@ impl CustomOp1 for Relu {
     }
 }
 
-// Written as "not above zero" turned round, so that a NaN stays one and is found where it arises.
+/// max(x, 0) of one number, for every operation that ends in a relu.
+///
+/// Written as "not above zero" turned round, so that a NaN stays one and is found where it arises.
+#[inline(always)]
+pub(super) fn rectified<T: Element>(x: T) -> T {
+    if x <= T::zero() { T::zero() } else { x }
+}
+
+/// What of a gradient passes a relu whose output was `y`. Where that is a NaN, all of it does.
+#[inline(always)]
+pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
+    if y <= T::zero() { T::zero() } else { grad }
+}
+
 fn forward<T: Element>(x: &[T]) -> Vec<T> {
-    let zero = T::zero();
-    let mut y = vec![zero; x.len()];
+    let mut y = vec![T::zero(); x.len()];
     y.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(y, x)| {
         for (y, &x) in y.iter_mut().zip(x) {
-            *y = if x <= zero { zero } else { x };
+            *y = rectified(x);
         }
     });
     y
 }
 
 fn backward<T: Element>(y: &[T], grad: &[T]) -> Vec<T> {
-    let zero = T::zero();
-    let mut dx = vec![zero; y.len()];
+    let mut dx = vec![T::zero(); y.len()];
     let blocks = y.par_chunks(BLOCK).zip(grad.par_chunks(BLOCK));
     dx.par_chunks_mut(BLOCK).zip(blocks).for_each(|(dx, (y, grad))| {
         for ((dx, &y), &grad) in dx.iter_mut().zip(y).zip(grad) {
-            *dx = if y <= zero { zero } else { grad };
+            *dx = passed(y, grad);
         }
     });
     dx

@@ -6,15 +6,12 @@
 use candle_core::WithDType;
 
 use crate::ops::Element;
-
-/// Interleaved sums: as many as the widest vectors have f32 elements.
-const LANES: usize = 16;
-
-type Lanes<T> = [T; LANES];
+use crate::ops::lanes::{LANES, Lane};
+use crate::ops::relu;
 
 /// The sum of all lanes, as a tree, and of what was left over after whole rows of lanes.
 #[inline(always)]
-fn total<T: Element>(lanes: Lanes<T>, rest: T) -> f64 {
+fn total<T: Element>(lanes: Lane<T>, rest: T) -> f64 {
     let (mut eight, mut four) = ([T::zero(); 8], [T::zero(); 4]);
     for lane in 0..8 {
         eight[lane] = lanes[lane] + lanes[lane + 8];
@@ -73,11 +70,10 @@ pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
     (WithDType::to_f64(near) + first * share, squares)
 }
 
-/// The gradient that passes a relu whose output was `y`; without relu all of it does.
+/// The gradient that passes the relu, if there is one, whose output was `y`.
 #[inline(always)]
 fn passed<T: Element, const RELU: bool>(y: T, grad: T) -> T {
-    // Turned round, so that a NaN passes.
-    if RELU && y <= T::zero() { T::zero() } else { grad }
+    if RELU { relu::passed(y, grad) } else { grad }
 }
 
 /// y = (x − centre) · scale + shift, for a plane, then max(y, 0) if `RELU`.
@@ -109,7 +105,7 @@ impl<T: Element> Line<T> {
     fn loop_over<const RELU: bool>(self, x: &[T], y: &mut [T]) {
         for (y, &x) in y.iter_mut().zip(x) {
             let value = (x - self.centre) * self.scale + self.shift;
-            *y = if RELU && value <= T::zero() { T::zero() } else { value };
+            *y = if RELU { relu::rectified(value) } else { value };
         }
     }
 }

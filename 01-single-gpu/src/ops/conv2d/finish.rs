@@ -17,6 +17,7 @@ use super::geometry::Geometry;
 use crate::ops::Element;
 use crate::ops::avg_pool2d::Windows;
 use crate::ops::lanes::{Frame, LANES, Lane, add, lanes_mut, scale};
+use crate::ops::relu::rectified;
 use crate::ops::scratch::Scratch;
 
 /// Which of eight neighbouring pixels are above zero: a bit for each, and a lane for each image.
@@ -77,9 +78,7 @@ impl Finish {
                 for (row, positive) in rows.zip(positive.chunks_exact_mut(frame.width)) {
                     let positive = positive.as_flattened_mut();
                     for (value, positive) in row.as_flattened_mut().iter_mut().zip(positive) {
-                        let sum = *value + bias;
-                        // "Not above zero" turned round: a NaN stays one, and is found.
-                        *value = if sum <= zero { zero } else { sum };
+                        *value = rectified(*value + bias);
                         *positive = *value != zero;
                     }
                 }

@@ -80,23 +80,12 @@ impl Geometry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::conv2d;
     use crate::ops::lanes::LANES;
 
+    /// One channel in, one out.
     fn geometry(size: usize, kernel: usize, stride: usize, padding: usize) -> Geometry {
-        let out = (size + 2 * padding - kernel) / stride + 1;
-        Geometry {
-            batch: 1,
-            in_channels: 1,
-            height: size,
-            width: size,
-            out_channels: 1,
-            kernel_h: kernel,
-            kernel_w: kernel,
-            stride,
-            padding,
-            out_h: out,
-            out_w: out,
-        }
+        conv2d::tests::geometry([1, 1, size, size, 1, kernel, kernel, stride, padding])
     }
 
     #[test]
