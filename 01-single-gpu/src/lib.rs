@@ -14,6 +14,7 @@
 //! | [`sgd`], [`train`], [`evaluate`] | a step, an epoch, an accuracy |
 //! | [`weights_hash`], [`difference`] | are two sets of weights equal, to the last bit? how far are they apart? |
 //! | [`report`], [`cli`] | what a run tells, and what it refuses |
+//! | `allocator` | memory stays with the device that freed it |
 //! | [`interrupt`] | Ctrl-C: ending early, together, with what was learnt so far |
 //!
 //! Two conventions hold from here to the last stage. A loss is the *sum* over its samples, and the
@@ -22,6 +23,7 @@
 //!
 //! Left out on purpose: other networks (stage 5), optimisers beyond plain SGD, data augmentation.
 
+mod allocator;
 pub mod cli;
 pub mod data;
 pub mod device;
