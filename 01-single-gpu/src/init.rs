@@ -18,6 +18,7 @@ use crate::random;
 /// # Errors
 ///
 /// When the tensor cannot be made on `device`.
+// ANCHOR: normal
 pub fn normal(
     name: &str,
     shape: &[usize],
@@ -37,6 +38,7 @@ pub fn normal(
     let value = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?;
     Ok(Parameter { name: name.to_owned(), value: Var::from_tensor(&value.to_device(device)?)? })
 }
+// ANCHOR_END: normal
 
 /// A parameter that starts at zero.
 ///

@@ -24,6 +24,7 @@ use crate::parameters::Parameters;
 const WEIGHT_STD: f64 = 0.01;
 
 /// Names and shapes of LeNet's parameters, first layer first.
+// ANCHOR: shapes
 const SHAPES: [(&str, &[usize]); 8] = [
     ("W1", &[20, 1, 3, 3]),
     ("b1", &[20]),
@@ -34,6 +35,7 @@ const SHAPES: [(&str, &[usize]); 8] = [
     ("W4", &[128, CLASSES]),
     ("b4", &[CLASSES]),
 ];
+// ANCHOR_END: shapes
 
 /// One replica of LeNet.
 #[derive(Debug)]
@@ -89,6 +91,7 @@ impl Lenet {
     /// # Errors
     ///
     /// When `images` has another shape or another dtype than the parameters.
+    // ANCHOR: forward
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let [w1, b1, w2, b2, w3, b3, w4, b4] = self.values()?;
         let x = conv2d_relu_pool(images, w1, b1, 2)?;
@@ -97,6 +100,7 @@ impl Lenet {
         let x = linear_relu(&x, w3, b3)?;
         linear(&x, w4, b4)
     }
+    // ANCHOR_END: forward
 
     fn values(&self) -> Result<[&Var; 8]> {
         let values: Vec<&Var> = self.parameters.iter().map(|p| &p.value).collect();

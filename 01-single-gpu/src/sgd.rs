@@ -62,9 +62,11 @@ pub fn sgd(
     Ok(())
 }
 
+// ANCHOR: update
 fn composed(value: &Var, gradient: &Tensor, step: f64) -> Result<()> {
     value.set(&value.as_detached_tensor().sub(&(gradient * step)?)?)
 }
+// ANCHOR_END: update
 
 /// value −= gradient · step, in place.
 struct Descend(f64);

@@ -12,6 +12,7 @@ use single_gpu::parameters::{Parameter, Parameters};
 /// # Errors
 ///
 /// When a copy fails.
+// ANCHOR: get_params
 pub fn get_params(parameters: &Parameters, device: &Device) -> Result<Parameters> {
     let copies = parameters.iter().map(|Parameter { name, value }| {
         let value = value.as_detached_tensor().to_device(device)?;
@@ -21,6 +22,7 @@ pub fn get_params(parameters: &Parameters, device: &Device) -> Result<Parameters
     });
     Parameters::new(copies.collect::<Result<_>>()?)
 }
+// ANCHOR_END: get_params
 
 #[cfg(test)]
 mod tests {

@@ -57,6 +57,7 @@ impl Sampler {
 
     /// The samples of this rank in an epoch, step by step. A step may be empty on some ranks when the
     /// last batch has fewer samples than there are ranks; they must take part all the same.
+    // ANCHOR: epoch
     pub fn epoch(&self, epoch: usize) -> impl Iterator<Item = Vec<u32>> + use<> {
         let order = epoch_order(self.samples, self.seed, epoch);
         let Self { global_batch, world_size, rank, .. } = *self;
@@ -66,6 +67,7 @@ impl Sampler {
             batch[shard_range(batch.len(), world_size, rank)].to_vec()
         })
     }
+    // ANCHOR_END: epoch
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ pub fn train_batch_broken(
     breakage: Breakage,
 ) -> Result<Step, Error> {
     let world_size = rank.world_size();
+    // ANCHOR: breakage
     let index = if breakage == Breakage::SameShard { 0 } else { rank.rank() };
     let shard = shard(batch, world_size, index, rank.device())?;
     let local = shard_gradients(model, &shard)?;
@@ -67,5 +68,6 @@ pub fn train_batch_broken(
             parameter.value.set(&sum)?;
         }
     }
+    // ANCHOR_END: breakage
     Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
 }

@@ -38,6 +38,7 @@ pub fn train_batch_reproducible(
     learning_rate: f64,
     shards: usize,
 ) -> Result<Step, Error> {
+    // ANCHOR: reproducible
     let tree = FixedTree::new(shards, rank.world_size())?;
     let hosted = tree.held_by(rank.rank()).map(|index| {
         let shard = shard(batch, shards, index, rank.device())?;
@@ -53,6 +54,7 @@ pub fn train_batch_reproducible(
         })
         .collect::<Result<Vec<Tensor>, Error>>()?;
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    // ANCHOR_END: reproducible
 
     let sums = hosted.iter().map(|step| step.sums.to_tensor(rank.device()));
     let sums = tree.sum(rank, &sums.collect::<Result<Vec<_>, _>>()?)?;

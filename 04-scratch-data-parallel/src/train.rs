@@ -132,6 +132,7 @@ impl<C: Communicator> Replica<'_, C> {
     }
 
     /// Makes sure that all replicas still hold the same bits: every rank sends its hash to rank 0.
+    // ANCHOR: check_replicas
     fn check_replicas(&self, epoch: usize) -> Result<(), Error> {
         let _span = info_span!(target: COMMUNICATION, "replica check").entered();
         let rank = self.rank;
@@ -153,4 +154,5 @@ impl<C: Communicator> Replica<'_, C> {
         }
         Ok(())
     }
+    // ANCHOR_END: check_replicas
 }

@@ -124,6 +124,7 @@ fn values(trace: &Trace) -> Vec<Tensor> {
 }
 
 #[test]
+// ANCHOR: k_devices_equal_one
 fn k_devices_equal_one_in_f64() {
     let expected = on_one_device(DType::F64);
     assert_eq!(expected.len(), STEPS);
@@ -137,6 +138,7 @@ fn k_devices_equal_one_in_f64() {
         }
     }
 }
+// ANCHOR_END: k_devices_equal_one
 
 #[test]
 fn one_step_in_f32_stays_within_its_rounding() {

@@ -27,6 +27,7 @@ fn variable(shape: &[usize], salt: u64) -> Var {
 }
 
 /// The derivative of `f` by each element in `elements` of `x`, by central differences.
+// ANCHOR: differences
 fn differences(x: &Var, elements: &[usize], f: &dyn Fn() -> Result<f64>) -> Result<Vec<f64>> {
     let original = x.flatten_all()?.to_vec1::<f64>()?;
     let at = |element: usize, offset: f64| {
@@ -42,6 +43,7 @@ fn differences(x: &Var, elements: &[usize], f: &dyn Fn() -> Result<f64>) -> Resu
     x.set(&Tensor::from_vec(original.clone(), x.shape(), &Device::Cpu)?)?;
     slopes
 }
+// ANCHOR_END: differences
 
 /// Compares an operation's backward with differences of Σ output · noise, for every input element.
 fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {

@@ -114,6 +114,7 @@ impl Windows {
         y
     }
 
+    // ANCHOR: backward
     fn backward<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = grad.len() / self.out_plane();
@@ -132,6 +133,7 @@ impl Windows {
         });
         dx
     }
+    // ANCHOR_END: backward
 
     /// Cutting off what no window covers, first, makes candle's own backward right for windows that do
     /// not overlap: cutting has a gradient of its own, zero where it cut.

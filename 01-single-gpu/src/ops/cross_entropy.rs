@@ -89,6 +89,7 @@ impl CustomOp2 for CrossEntropy {
     }
 }
 
+// ANCHOR: loss
 /// A row's largest logit, and the sum of exp(logit − largest).
 fn normaliser<T: Element>(row: &[T]) -> (T, T) {
     let largest = row.iter().copied().fold(T::neg_infinity(), num_traits::Float::max);
@@ -103,6 +104,7 @@ fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
     })
     .sum()
 }
+// ANCHOR_END: loss
 
 fn backward<T: Element>(logits: &[T], labels: &[u32], classes: usize, upstream: T) -> Vec<T> {
     let mut dlogits = Vec::with_capacity(logits.len());

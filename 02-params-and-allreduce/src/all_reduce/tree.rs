@@ -33,6 +33,7 @@ pub fn tree(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor,
 }
 
 /// The sum on rank 0; elsewhere what this rank passed on. The broadcast waits until that is read.
+// ANCHOR: reduce
 fn reduce(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let mut sum = tensor.clone();
@@ -50,3 +51,4 @@ fn reduce(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, E
     }
     Ok(sum)
 }
+// ANCHOR_END: reduce

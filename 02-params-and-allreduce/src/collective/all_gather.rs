@@ -54,6 +54,7 @@ pub(crate) fn gather_shared(
         return Ok(chunk);
     }
     let dtype = chunk.dtype();
+    // ANCHOR: all_gather
     let mut chunks = vec![chunk; world_size];
     for step in 0..world_size - 1 {
         let passed_on = (rank + world_size - step) % world_size;
@@ -61,6 +62,7 @@ pub(crate) fn gather_shared(
         communicator.share(next, &chunks[passed_on])?;
         chunks[arriving] = communicator.recv(previous, &length(arriving).into(), dtype)?;
     }
+    // ANCHOR_END: all_gather
     // Joined into memory of this rank's own: the chunks may be shared with all others.
     Ok(Tensor::cat(&chunks, 0)?)
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 /// # Panics
 ///
 /// When `chunk` is not below `chunks`.
+// ANCHOR: chunk_range
 pub fn chunk_range(len: usize, chunks: usize, chunk: usize) -> Range<usize> {
     assert!(chunk < chunks, "chunk {chunk} of {chunks}");
     let (size, larger) = (len / chunks, len % chunks);
@@ -17,6 +18,7 @@ pub fn chunk_range(len: usize, chunks: usize, chunk: usize) -> Range<usize> {
     let start = chunk * size + chunk.min(larger);
     start..start + size + usize::from(chunk < larger)
 }
+// ANCHOR_END: chunk_range
 
 #[cfg(test)]
 mod tests {

@@ -49,6 +49,7 @@ pub(crate) fn scatter_lent(
     if world_size == 1 {
         return Ok(flat.force_contiguous()?);
     }
+    // ANCHOR: reduce_scatter
     communicator.lend(next, &chunk(rank + world_size - 1)?)?;
     let mut step = 1;
     loop {
@@ -63,4 +64,5 @@ pub(crate) fn scatter_lent(
         communicator.share(next, &sum)?;
         step += 1;
     }
+    // ANCHOR_END: reduce_scatter
 }

@@ -101,7 +101,9 @@ pub trait Communicator {
     /// # Errors
     ///
     /// When `to` is no other rank of this world, or has stopped.
+    // ANCHOR: send
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error>;
+    // ANCHOR_END: send
 
     /// [`send`](Self::send)s a tensor that nobody will write to any more.
     ///
@@ -143,7 +145,9 @@ pub trait Communicator {
     ///
     /// When `from` is no other rank of this world, when it or a rank that it waits for has stopped or
     /// stalls, or when something else arrives than was expected.
+    // ANCHOR: recv
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
+    // ANCHOR_END: recv
 
     /// [`recv`](Self::recv)s a tensor that this rank only reads.
     ///
