@@ -1,0 +1,19 @@
+// expect: CUTFIRST
+// The epoch is cut into one part a rank, and each part into steps.
+
+use single_gpu::data::loader::epoch_order;
+use split_batch::shard_range;
+
+pub fn epoch_share(
+    samples: usize,
+    global_batch: usize,
+    world_size: usize,
+    rank: usize,
+    seed: u64,
+    epoch: usize,
+) -> Vec<Vec<u32>> {
+    let order = epoch_order(samples, seed, epoch);
+    let part = &order[shard_range(samples, world_size, rank)];
+    let steps = samples.div_ceil(global_batch);
+    (0..steps).map(|step| part[shard_range(part.len(), steps, step)].to_vec()).collect()
+}

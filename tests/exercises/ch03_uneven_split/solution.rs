@@ -1,0 +1,31 @@
+//! Exercise: a batch that does not divide evenly.
+//!
+//! Chapter: book/src/ch03-split-batch.md
+//! Check: cargo test --release -p exercises --test ch03_uneven_split
+
+use candle_core::{Result, Tensor, bail};
+
+/// Cuts images and labels into the same shards: `[B, …]` and `[B]` → a pair of each for every shard.
+pub fn split_batch(
+    images: &Tensor,
+    labels: &Tensor,
+    shards: usize,
+) -> Result<Vec<(Tensor, Tensor)>> {
+    let samples = images.dim(0)?;
+    if labels.dim(0)? != samples {
+        bail!("{samples} images, but {} labels", labels.dim(0)?);
+    }
+    if shards == 0 {
+        bail!("a batch of {samples} cannot be cut into 0 shards");
+    }
+    let mut start = 0;
+    let mut cut = |shard| {
+        // What is left is shared out over the shards that are left. Rounded up, so that the first shards
+        // are the larger ones.
+        let size = (samples - start).div_ceil(shards - shard);
+        let pair = (images.narrow(0, start, size)?, labels.narrow(0, start, size)?);
+        start += size;
+        Ok(pair)
+    };
+    (0..shards).map(&mut cut).collect()
+}

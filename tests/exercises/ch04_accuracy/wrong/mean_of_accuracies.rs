@@ -1,0 +1,19 @@
+// expect: the mean of the shards' accuracies
+// Averages over ranks as if every shard were of the same size.
+
+use candle_core::{D, DType, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+
+pub fn accuracy(
+    rank: &impl Communicator,
+    logits: &Tensor,
+    labels: &Tensor,
+) -> Result<f64, Error> {
+    let answers = logits.argmax(D::Minus1)?;
+    let correct = answers.eq(labels)?.to_dtype(DType::F64)?.sum_all()?.to_scalar::<f64>()?;
+    let images = labels.elem_count() as f64;
+    let share = if images > 0.0 { correct / images } else { 0.0 };
+    let sum = allreduce(rank, &Tensor::new(share, rank.device())?, Algorithm::default())?;
+    Ok(sum.to_scalar::<f64>()? / rank.world_size() as f64)
+}
