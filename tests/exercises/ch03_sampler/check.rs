@@ -26,9 +26,8 @@ struct Epoch {
 impl Epoch {
     fn found(self) -> Shares {
         let Self { samples, global_batch, world_size, seed, epoch } = self;
-        let share = |rank| {
-            exercise::epoch_share(samples, global_batch, world_size, rank, seed, epoch)
-        };
+        let share =
+            |rank| exercise::epoch_share(samples, global_batch, world_size, rank, seed, epoch);
         (0..world_size).map(share).collect()
     }
 

@@ -7,7 +7,8 @@ use exercises::ranks::{self, Sends};
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::CLASSES;
 
-const LAW: &str = "add up counts, not shares: correct answers and images over all ranks, then divide once";
+const LAW: &str =
+    "add up counts, not shares: correct answers and images over all ranks, then divide once";
 
 /// What a rank has: so many images, of which so many are classified correctly.
 #[derive(Clone, Copy)]
@@ -30,7 +31,8 @@ impl Shard {
             let label = image * 7 % CLASSES;
             let answer = if image < self.correct { label } else { (label + 3) % CLASSES };
             // No two logits of an image are equal, and the largest is at the answer.
-            let logit = |class: usize| (class as f64).sin() + if class == answer { 3.0 } else { 0.0 };
+            let logit =
+                |class: usize| (class as f64).sin() + if class == answer { 3.0 } else { 0.0 };
             logits.extend((0..CLASSES).map(logit));
             labels.push(label as u32);
         }

@@ -17,11 +17,7 @@ use params_and_allreduce::{Algorithm, allreduce};
 /// # Errors
 ///
 /// When a tensor operation fails, or another rank stops or stalls.
-pub fn accuracy(
-    rank: &impl Communicator,
-    logits: &Tensor,
-    labels: &Tensor,
-) -> Result<f64, Error> {
+pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     // TODO: count here, add up everywhere, divide once
     todo!("the accuracy of {} ranks together", rank.world_size())
 }

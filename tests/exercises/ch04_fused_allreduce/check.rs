@@ -89,10 +89,11 @@ impl Case {
         let mut number = 1;
         for (index, sum) in sums.iter().enumerate() {
             for (element, got) in numbers(sum)?.into_iter().enumerate() {
-                let expected = (0..self.ranks).map(|rank| number * BASE.pow(rank as u32)).sum();
+                let expected: usize = (0..self.ranks).map(|rank| number * BASE.pow(rank as u32)).sum();
                 if got != expected as f64 {
-                    let what =
-                        format!("rank {rank} gets a wrong sum in tensor {index}, element {element}");
+                    let what = format!(
+                        "rank {rank} gets a wrong sum in tensor {index}, element {element}"
+                    );
                     let got = self.explained(got);
                     self.fail(&what, &self.explained(expected as f64), &got, law);
                 }

@@ -19,7 +19,8 @@ const DEVICES: [usize; 3] = [1, 2, 3];
 fn experiment() -> Result<Experiment> {
     let images = |split, count| {
         let drawn = (0..count).map(|index| synthetic::draw(1, split, index)).collect();
-        Dataset::new(drawn, (0..count).map(synthetic::label).collect()).map_err(candle_core::Error::wrap)
+        Dataset::new(drawn, (0..count).map(synthetic::label).collect())
+            .map_err(candle_core::Error::wrap)
     };
     let test = images(Split::Test, 100)?;
     let all: Vec<u32> = (0..100).collect();
@@ -92,7 +93,8 @@ fn there_is_a_row_for_every_rate_on_every_number_of_devices() -> Result<()> {
     let rows = table(&RATES, &[1, 2])?;
     let settings = |row: &Row| format!("rate {} on {}", row.learning_rate, row.devices);
     let got: Vec<String> = rows.iter().map(settings).collect();
-    let pairs = RATES.iter().flat_map(|rate| [1, 2].map(|devices| format!("rate {rate} on {devices}")));
+    let pairs =
+        RATES.iter().flat_map(|rate| [1, 2].map(|devices| format!("rate {rate} on {devices}")));
     let expected: Vec<String> = pairs.collect();
     if got != expected {
         let law = "all device counts of the first rate, in their order, then those of the second";
@@ -124,7 +126,8 @@ fn a_row_does_not_depend_on_the_number_of_devices() -> Result<()> {
         for devices in DEVICES {
             for row in table(&[learning_rate], &[devices])? {
                 if !same(&row, &expected) {
-                    let what = format!("rate {learning_rate} on {devices} devices differs from one");
+                    let what =
+                        format!("rate {learning_rate} on {devices} devices differs from one");
                     let got = format!("{row}{}", guess(&row)?);
                     let law = "at the same global batch and the same rate, k devices equal one";
                     fail(&what, &expected.to_string(), &got, law);
