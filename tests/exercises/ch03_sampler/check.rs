@@ -1,6 +1,8 @@
 #[path = "exercise.rs"]
 mod exercise;
 
+// Each law of a sampler in turn, so that the first that is broken is named; then stage 3.
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -83,7 +85,8 @@ impl Epoch {
             }
         }
         if let Some((sample, places)) = (0..).zip(&places).find(|(_, places)| places.len() > 1) {
-            let what = format!("sample {sample} is {} and {}", places[0], places[1]);
+            let guess = self.guess(found);
+            let what = format!("sample {sample} is {} and {}{guess}", places[0], places[1]);
             self.fail(&what, found, law);
         }
         let lost = (0..).zip(&places).filter(|(_, places)| places.is_empty());
@@ -94,11 +97,33 @@ impl Epoch {
         }
     }
 
+    /// How samples may have come twice.
+    fn guess(self, found: &Shares) -> String {
+        let expected = self.expected();
+        let sizes = |share: &Vec<Vec<u32>>| share.iter().map(Vec::len).collect::<Vec<_>>();
+        if found.iter().all(|share| *share == found[0]) {
+            return ": all ranks have the same share".to_owned();
+        }
+        if found[0] == expected[0] && found.iter().map(sizes).eq(expected.iter().map(sizes)) {
+            return ": does rank 1 shuffle in another way than rank 0?".to_owned();
+        }
+        for (step, left) in (0..self.samples).step_by(self.global_batch).enumerate() {
+            let size = self.global_batch.min(self.samples - left);
+            let together: usize =
+                found.iter().map(|share| share.get(step).map_or(0, Vec::len)).sum();
+            if together > size {
+                return format!(": step {step} has {together} samples, but {size} are left");
+            }
+        }
+        String::new()
+    }
+
     fn batches_are_those_of_one_device(self, found: &Shares) {
         let law = "k devices equal one: the batches of one device, each cut into shards";
         let alone = Self { world_size: 1, ..self }.expected().swap_remove(0);
         if found[0].len() != alone.len() {
-            let what = format!("{} steps, where one device makes {}", found[0].len(), alone.len());
+            let (steps, alone) = (found[0].len(), alone.len());
+            let what = format!("an epoch is {steps} steps long, on one device {alone}");
             self.fail(&what, found, law);
         }
         for (step, batch) in alone.into_iter().enumerate() {

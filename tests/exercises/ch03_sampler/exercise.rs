@@ -1,7 +1,10 @@
-//! Exercise: each rank's share of an epoch.
+//! Chapter 3, `book/src/ch03-split-batch.md`: each rank's share of an epoch.
 //!
-//! Chapter: book/src/ch03-split-batch.md
-//! Check: cargo test --release -p exercises --test ch03_sampler
+//! Check your answer:
+//!
+//! ```text
+//! cargo test --release -p exercises --test ch03_sampler
+//! ```
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
@@ -34,7 +37,6 @@ pub fn epoch_share(
     seed: u64,
     epoch: usize,
 ) -> Vec<Vec<u32>> {
-    let order = epoch_order(samples, seed, epoch);
-    // TODO: cut the order into global batches, and take this rank's shard of each
-    todo!("the samples of rank {rank}, step by step")
+    // TODO: cut the epoch into global batches, and take this rank's shard of each.
+    todo!("the samples of a rank, step by step")
 }

@@ -1,7 +1,5 @@
-//! Exercise: each rank's share of an epoch.
-//!
-//! Chapter: book/src/ch03-split-batch.md
-//! Check: cargo test --release -p exercises --test ch03_sampler
+//! Shuffle and batches are everybody's. The rank decides only which shard of each batch is taken.
+
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
@@ -15,7 +13,6 @@ pub fn epoch_share(
     seed: u64,
     epoch: usize,
 ) -> Vec<Vec<u32>> {
-    // The same on every rank: rank decides only what is taken of it.
     let order = epoch_order(samples, seed, epoch);
     order
         .chunks(global_batch)

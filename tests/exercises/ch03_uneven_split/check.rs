@@ -1,6 +1,8 @@
 #[path = "exercise.rs"]
 mod exercise;
 
+// Each law of a split in turn, so that the first that is broken is named; then stage 3.
+
 use std::panic::catch_unwind;
 use std::time::Duration;
 
@@ -166,6 +168,6 @@ fn what_cannot_be_cut_is_refused() {
             Err(_) => "a panic".to_owned(),
         };
         let law = "what cannot be right is refused with an error that says why";
-        fail(&what, "an error", &got, law);
+        fail(&format!("{what} are not refused"), "an error", &got, law);
     }
 }

@@ -1,7 +1,10 @@
-//! Exercise: a batch that does not divide evenly.
+//! Chapter 3, `book/src/ch03-split-batch.md`: a batch that does not divide evenly.
 //!
-//! Chapter: book/src/ch03-split-batch.md
-//! Check: cargo test --release -p exercises --test ch03_uneven_split
+//! Check your answer:
+//!
+//! ```text
+//! cargo test --release -p exercises --test ch03_uneven_split
+//! ```
 
 use candle_core::{Result, Tensor};
 
@@ -29,5 +32,5 @@ pub fn split_batch(
     shards: usize,
 ) -> Result<Vec<(Tensor, Tensor)>> {
     // TODO: where does each shard start, and how many samples does it hold?
-    todo!("{shards} shards of {images} and {labels}")
+    todo!("the shards of a batch")
 }

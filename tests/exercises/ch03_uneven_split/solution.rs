@@ -1,7 +1,5 @@
-//! Exercise: a batch that does not divide evenly.
-//!
-//! Chapter: book/src/ch03-split-batch.md
-//! Check: cargo test --release -p exercises --test ch03_uneven_split
+//! What is left is shared out over the shards that are left, rounded up: so the first are the larger ones.
+
 
 use candle_core::{Result, Tensor, bail};
 
@@ -20,8 +18,6 @@ pub fn split_batch(
     }
     let mut start = 0;
     let mut cut = |shard| {
-        // What is left is shared out over the shards that are left. Rounded up, so that the first shards
-        // are the larger ones.
         let size = (samples - start).div_ceil(shards - shard);
         let pair = (images.narrow(0, start, size)?, labels.narrow(0, start, size)?);
         start += size;

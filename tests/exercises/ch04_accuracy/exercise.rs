@@ -1,7 +1,10 @@
-//! Exercise: test accuracy on all devices.
+//! Chapter 4, `book/src/ch04-data-parallel.md`: test accuracy on all devices.
 //!
-//! Chapter: book/src/ch04-data-parallel.md
-//! Check: cargo test --release -p exercises --test ch04_accuracy
+//! Check your answer:
+//!
+//! ```text
+//! cargo test --release -p exercises --test ch04_accuracy
+//! ```
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -18,6 +21,6 @@ use params_and_allreduce::{Algorithm, allreduce};
 ///
 /// When a tensor operation fails, or another rank stops or stalls.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
-    // TODO: count here, add up everywhere, divide once
-    todo!("the accuracy of {} ranks together", rank.world_size())
+    // TODO: count here, add up over all ranks, divide once.
+    todo!("the accuracy on all devices")
 }

@@ -1,6 +1,8 @@
 #[path = "exercise.rs"]
 mod exercise;
 
+// Each step against one device with a batch of k·b: which samples, how much each counts, the result.
+
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};

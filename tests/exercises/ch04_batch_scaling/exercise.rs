@@ -1,7 +1,10 @@
-//! Exercise: k devices, a batch k times as large.
+//! Chapter 4, `book/src/ch04-data-parallel.md`: k devices, a batch k times as large.
 //!
-//! Chapter: book/src/ch04-data-parallel.md
-//! Check: cargo test --release -p exercises --test ch04_batch_scaling
+//! Check your answer:
+//!
+//! ```text
+//! cargo test --release -p exercises --test ch04_batch_scaling
+//! ```
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -36,6 +39,6 @@ pub fn scaled_step(
     tuned: Tuned,
     rule: RateRule,
 ) -> Result<(), Error> {
-    // TODO: batch, shard, gradients, all-reduce, update
-    todo!("step {step} with {tuned:?} and RateRule::{rule:?} on {} devices", rank.world_size())
+    // TODO: the global batch, this rank's shard, its gradients, their sum over all ranks, the update.
+    todo!("a step on k devices")
 }

@@ -1,7 +1,5 @@
-//! Exercise: k devices, a batch k times as large.
-//!
-//! Chapter: book/src/ch04-data-parallel.md
-//! Check: cargo test --release -p exercises --test ch04_batch_scaling
+//! k decides how large the global batch is, and the rate if that was asked for. It divides nothing.
+
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -35,7 +33,7 @@ pub fn scaled_step(
         RateRule::Keep => tuned.learning_rate,
         RateRule::Linear => tuned.learning_rate * devices as f64,
     };
-    // What was summed is the whole batch, so the whole batch is what the sum is divided by.
+    // The sum is over the whole batch, and so is the division.
     sgd(model.parameters(), &gradients, rate, size)?;
     Ok(())
 }

@@ -1,6 +1,8 @@
 #[path = "exercise.rs"]
 mod exercise;
 
+// Sums, shapes and messages of a fused all-reduce, with numbers that tell where they come from.
+
 use candle_core::{DType, Device, Result, Tensor};
 use exercises::expectation::numbers;
 use exercises::mismatch::fail;
@@ -89,7 +91,8 @@ impl Case {
         let mut number = 1;
         for (index, sum) in sums.iter().enumerate() {
             for (element, got) in numbers(sum)?.into_iter().enumerate() {
-                let expected: usize = (0..self.ranks).map(|rank| number * BASE.pow(rank as u32)).sum();
+                let expected: usize =
+                    (0..self.ranks).map(|rank| number * BASE.pow(rank as u32)).sum();
                 if got != expected as f64 {
                     let what = format!(
                         "rank {rank} gets a wrong sum in tensor {index}, element {element}"

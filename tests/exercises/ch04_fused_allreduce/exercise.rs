@@ -1,7 +1,10 @@
-//! Exercise: all gradients in one all-reduce.
+//! Chapter 4, `book/src/ch04-data-parallel.md`: all gradients in one all-reduce.
 //!
-//! Chapter: book/src/ch04-data-parallel.md
-//! Check: cargo test --release -p exercises --test ch04_fused_allreduce
+//! Check your answer:
+//!
+//! ```text
+//! cargo test --release -p exercises --test ch04_fused_allreduce
+//! ```
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -30,6 +33,6 @@ pub fn allreduce_fused(
     tensors: &[Tensor],
     algorithm: Algorithm,
 ) -> Result<Vec<Tensor>, Error> {
-    // TODO: flatten and join, one all-reduce, cut and reshape
-    todo!("one all-reduce ({algorithm}) for {} tensors", tensors.len())
+    // TODO: make one row of all tensors, sum it over the ranks, cut it up again.
+    todo!("one all-reduce for all tensors")
 }

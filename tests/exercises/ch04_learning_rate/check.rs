@@ -1,6 +1,8 @@
 #[path = "exercise.rs"]
 mod exercise;
 
+// A small experiment against the same on one device, which knows nothing of ranks.
+
 use std::time::Duration;
 
 use candle_core::{DType, Device, Result};

@@ -1,7 +1,10 @@
-//! Exercise: accuracy against learning rate and number of devices.
+//! Chapter 4, `book/src/ch04-data-parallel.md`: accuracy against learning rate and number of devices.
 //!
-//! Chapter: book/src/ch04-data-parallel.md
-//! Check: cargo test --release -p exercises --test ch04_learning_rate
+//! Check your answer:
+//!
+//! ```text
+//! cargo test --release -p exercises --test ch04_learning_rate
+//! ```
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
@@ -35,6 +38,6 @@ pub fn rate_table(
     rates: &[f64],
     devices: &[usize],
 ) -> Result<Vec<Row>, RankFailure<Error>> {
-    // TODO: for every rate and every number of devices: train, measure, note a row
-    todo!("{} rates on {} numbers of devices", rates.len(), devices.len())
+    // TODO: for every rate and every number of devices: train, measure, add a row.
+    todo!("a row for every rate on every number of devices")
 }

@@ -1,9 +1,9 @@
 // expect: rank 1 makes 2 steps, rank 0 makes 3
-// A rank with nothing to do stays away, and the others wait for it at the all-reduce.
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// A rank with nothing to do stays away, and the others wait for it at the all-reduce.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

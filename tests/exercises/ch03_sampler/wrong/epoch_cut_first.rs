@@ -1,9 +1,9 @@
-// expect: CUTFIRST
-// The epoch is cut into one part a rank, and each part into steps.
+// expect: step 0 is made of samples 0 3 5 6, on one device of 0 1 2 6
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// The epoch is cut into one part a rank, and each part into steps.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

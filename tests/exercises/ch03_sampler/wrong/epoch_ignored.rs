@@ -1,9 +1,9 @@
 // expect: epoch 1 comes in the order of epoch 0
-// Shuffles once and for all: what `set_epoch` is forgotten for.
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// Shuffles once and for all: what `set_epoch` is forgotten for.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

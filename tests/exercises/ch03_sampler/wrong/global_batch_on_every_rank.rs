@@ -1,9 +1,9 @@
-// expect: 2 steps, where
-// Takes the global batch for the share of one rank: batches are k times too large.
+// expect: an epoch is 1 steps long, on one device 2
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// Takes the global batch for the share of one rank: batches are k times too large.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

@@ -1,9 +1,9 @@
-// expect: are on no rank
-// Only whole batches: the last samples of every epoch are not trained on.
+// expect: no rank has samples 1 3
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// Only whole batches: the last samples of every epoch are not trained on.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

@@ -1,9 +1,9 @@
-// expect: PER
-// Every rank works on every sample.
+// expect: all ranks have the same share
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// Every rank works on every sample.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

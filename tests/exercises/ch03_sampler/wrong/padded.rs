@@ -1,9 +1,9 @@
-// expect: PADDED
-// Fills the last batch up with the first samples, so that all shards are of one size.
+// expect: step 2 has 4 samples, but 2 are left
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// Fills the last batch up with the first samples, so that all shards are of one size.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

@@ -1,9 +1,9 @@
-// expect: PER_RANK
-// A seed for every rank, so that "each rank sees other samples".
+// expect: does rank 1 shuffle in another way than rank 0?
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;
 
+/// A seed for every rank, so that "each rank sees other samples".
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

@@ -1,8 +1,8 @@
 // expect: sample 8 is in no shard
-// Every shard gets B / k samples; what is left over is in none.
 
 use candle_core::{Result, Tensor, bail};
 
+/// Every shard gets B / k samples; what is left over is in none.
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,

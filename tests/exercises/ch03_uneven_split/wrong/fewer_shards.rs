@@ -1,8 +1,8 @@
-// expect: got 3 shards
-// candle's `chunk` makes no empty chunks: a device without a shard has nothing to index.
+// expect: 3 samples in 5 shards: got 3 of them
 
 use candle_core::{Result, Tensor, bail};
 
+/// candle's `chunk` makes no empty chunks: a device without a shard has nothing to index.
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,

@@ -1,8 +1,8 @@
 // expect: the image of sample 1 has the label of sample 4
-// Images are cut into runs, labels are dealt out like cards. All sizes are right.
 
 use candle_core::{Device, Result, Tensor, bail};
 
+/// Images are cut into runs, labels are dealt out like cards. All sizes are right.
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,

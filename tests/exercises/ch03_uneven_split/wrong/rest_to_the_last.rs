@@ -1,8 +1,8 @@
-// expect: the largest shard has 4 samples, the smallest 2
-// The last device takes all that is left over, and everyone waits for it.
+// expect: the largest has 4 samples, the smallest 2
 
 use candle_core::{Result, Tensor, bail};
 
+/// The last device takes all that is left over, and everyone waits for it.
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,

@@ -1,8 +1,8 @@
 // expect: sample 2 is in shards 0 and 1
-// Sizes are rounded up, starts are rounded down: neighbours overlap.
 
 use candle_core::{Result, Tensor, bail};
 
+/// Sizes are rounded up, starts are rounded down: neighbours overlap.
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,

@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Sums the bytes that `eq` returns: the count starts again after 255.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Sums the bytes that `eq` returns: the count starts again after 255.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

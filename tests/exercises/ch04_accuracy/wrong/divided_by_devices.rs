@@ -1,10 +1,10 @@
 // expect: divided by the number of ranks
-// Both counts are summed already; k does not belong here.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Both counts are summed already; k does not belong here.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

@@ -1,10 +1,10 @@
 // expect: NaN
-// Weighs each shard's accuracy by its size: right, until a shard is empty and 0 / 0 is NaN.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Weighs each shard's accuracy by its size: right, until a shard is empty and 0 / 0 is NaN.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

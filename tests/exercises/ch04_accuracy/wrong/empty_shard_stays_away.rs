@@ -1,10 +1,10 @@
 // expect: EXPECT
-// A rank without images returns at once, and the others wait for it at the all-reduce.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// A rank without images returns at once, and the others wait for it at the all-reduce.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Gathers the counts on rank 0; the others go by their own shard.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Gathers the counts on rank 0; the others go by their own shard.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

@@ -1,10 +1,10 @@
 // expect: the mean of the shards' accuracies
-// Averages over ranks as if every shard were of the same size.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Averages over ranks as if every shard were of the same size.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

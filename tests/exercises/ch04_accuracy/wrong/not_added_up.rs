@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Every rank reports the accuracy of its own shard.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Every rank reports the accuracy of its own shard.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

@@ -1,10 +1,10 @@
 // expect: EXPECT
-// This shard's correct answers over all images: with k devices about 1/k of the truth.
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// This shard's correct answers over all images: with k devices about 1/k of the truth.
 pub fn accuracy(
     rank: &impl Communicator,
     logits: &Tensor,

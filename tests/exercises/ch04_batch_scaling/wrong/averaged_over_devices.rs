@@ -1,5 +1,4 @@
 // expect: RateRule::Keep, step 0: the update is 1/2 of
-// Takes the mean over devices of what the update divides by the whole batch anyway.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// Takes the mean over devices of what the update divides by the whole batch anyway.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,5 +1,4 @@
 // expect: samples 0 to 3 took part
-// Shares the batch of one device out: shards of b / k, not of b.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// Shares the batch of one device out: shards of b / k, not of b.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,5 +1,4 @@
 // expect: samples 0 to 15 took part
-// Every device takes k·b samples, so the global batch holds k·k·b.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// Every device takes k·b samples, so the global batch holds k·k·b.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,5 +1,4 @@
 // expect: RateRule::Keep, step 0: the update is 2 times
-// Divides by the samples on this device: the rate is k times what was asked for.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// Divides by the samples on this device: the rate is k times what was asked for.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,5 +1,4 @@
 // expect: RateRule::Linear, step 0: the update is 2 times
-// The sum over k shards is divided by one shard, and the rate is multiplied by k on top.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// The sum over k shards is divided by one shard, and the rate is multiplied by k on top.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,5 +1,4 @@
 // expect: step 2: the update is 3/4 of
-// Always divides by k·b, although the last batch of the epoch is shorter.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// Always divides by k·b, although the last batch of the epoch is shorter.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

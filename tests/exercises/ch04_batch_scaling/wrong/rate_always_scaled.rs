@@ -1,5 +1,4 @@
 // expect: RateRule::Keep, step 0: the update is 2 times
-// Scales the rate with the batch, asked or not.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// Scales the rate with the batch, asked or not.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

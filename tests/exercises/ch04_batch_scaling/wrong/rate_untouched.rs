@@ -1,5 +1,4 @@
 // expect: RateRule::Linear, step 0: the update is 1/2 of
-// Never looks at the rule.
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
@@ -9,6 +8,7 @@ use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
+/// Never looks at the rule.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Leaves tensors without elements out, and then has one result too few.
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Leaves tensors without elements out, and then has one result too few.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Divides by the number of ranks; the update divides again.
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Divides by the number of ranks; the update divides again.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Joins without asking whether there is anything.
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Joins without asking whether there is anything.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

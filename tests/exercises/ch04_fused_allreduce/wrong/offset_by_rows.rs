@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Moves on by the first dimension, not by the number of elements.
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Moves on by the first dimension, not by the number of elements.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

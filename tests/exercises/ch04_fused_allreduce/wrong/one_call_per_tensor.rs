@@ -1,10 +1,10 @@
 // expect: EXPECT
-// The right sums, by a call for each: every tensor pays the fixed cost of a message.
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// The right sums, by a call for each: every tensor pays the fixed cost of a message.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Each rank starts with another tensor, "to spread the work": position p is another element on each.
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Each rank starts with another tensor, "to spread the work": position p is another element on each.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

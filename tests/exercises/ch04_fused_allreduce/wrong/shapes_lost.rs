@@ -1,10 +1,10 @@
 // expect: EXPECT
-// Hands the rows out as they were cut.
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// Hands the rows out as they were cut.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

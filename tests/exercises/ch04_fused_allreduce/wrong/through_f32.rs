@@ -1,10 +1,10 @@
 // expect: EXPECT
-// The joined message is always f32: half of the digits of an f64 are gone.
 
 use candle_core::{DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
+/// The joined message is always f32: half of the digits of an f64 are gone.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

@@ -1,5 +1,4 @@
 // expect: EXPECT
-// Takes the batch for one device's share: k devices train on batches of k times the size.
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
@@ -11,6 +10,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::BatchSums;
 use split_batch::split_batch;
 
+/// Takes the batch for one device's share: k devices train on batches of k times the size.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

@@ -1,5 +1,4 @@
 // expect: EXPECT
-// Goes through the devices first: every number stands beside another rate.
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
@@ -11,6 +10,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::BatchSums;
 use split_batch::split_batch;
 
+/// Goes through the devices first: every number stands beside another rate.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

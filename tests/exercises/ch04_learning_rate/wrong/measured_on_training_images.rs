@@ -1,5 +1,4 @@
 // expect: EXPECT
-// Reports the loss and accuracy of the images it has just trained on.
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
@@ -11,6 +10,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::BatchSums;
 use split_batch::split_batch;
 
+/// Reports the loss and accuracy of the images it has just trained on.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

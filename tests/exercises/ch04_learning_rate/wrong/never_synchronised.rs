@@ -1,5 +1,4 @@
 // expect: EXPECT
-// Every device trains on its own shards; rank 0's model is measured.
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
@@ -11,6 +10,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::BatchSums;
 use split_batch::split_batch;
 
+/// Every device trains on its own shards; rank 0's model is measured.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

@@ -1,5 +1,4 @@
 // expect: EXPECT
-// Scales the rate with the number of devices, although the global batch stays the same.
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
@@ -11,6 +10,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::BatchSums;
 use split_batch::split_batch;
 
+/// Scales the rate with the number of devices, although the global batch stays the same.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

@@ -1,5 +1,4 @@
 // expect: EXPECT
-// A seed of its own for every rank: the replicas start apart and never meet.
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
@@ -11,6 +10,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::BatchSums;
 use split_batch::split_batch;
 
+/// A seed of its own for every rank: the replicas start apart and never meet.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

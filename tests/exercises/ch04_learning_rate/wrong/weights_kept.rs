@@ -1,5 +1,4 @@
 // expect: EXPECT
-// Makes the model once: every run goes on where the last one ended.
 
 use candle_core::Device;
 use exercises::classifier::Classifier;
@@ -12,6 +11,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::BatchSums;
 use split_batch::split_batch;
 
+/// Makes the model once: every run goes on where the last one ended.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],
