@@ -165,7 +165,10 @@ fn what_cannot_be_cut_is_refused() {
         let got = match outcome {
             Ok(Err(_)) => continue,
             Ok(Ok(parts)) => format!("{} shards", parts.len()),
-            Err(_) => "a panic".to_owned(),
+            Err(panic) => match panic.downcast_ref::<&str>() {
+                Some(message) => format!("a panic: {message}"),
+                None => "a panic".to_owned(),
+            },
         };
         let law = "what cannot be right is refused with an error that says why";
         fail(&format!("{what} are not refused"), "an error", &got, law);

@@ -52,19 +52,24 @@ fn check(shards: &[(usize, usize)]) {
         images: shards.iter().map(|shard| shard.images).sum(),
     };
     let on_ranks = shards.clone();
-    let found = ranks::run(shards.len(), Sends::Buffered, move |rank| {
+    let found = ranks::attempt(shards.len(), Sends::Buffered, move |rank| {
         let (logits, labels) = on_ranks[rank.rank()].outputs(rank.device())?;
         exercise::accuracy(rank, &logits, &labels)
     });
     let counts = |shard: &Shard| format!("{} of {}", shard.correct, shard.images);
     let of_each = shards.iter().map(counts).collect::<Vec<_>>().join(", ");
+    let expected = format!("{:.4} ({})", all.accuracy(), counts(&all));
+    let found = found.unwrap_or_else(|failure| {
+        let law = "every rank takes part, and one without images adds two zeros";
+        fail(&format!("{of_each} correct: no accuracy"), &expected, &failure, law)
+    });
     for (rank, &got) in found.iter().enumerate() {
         // Written so that NaN counts as a difference.
         let equal = (got - all.accuracy()).abs() <= 1e-12;
         if !equal {
             fail(
-                &format!("{of_each} correct on {} ranks: rank {rank} is wrong", shards.len()),
-                &format!("{:.4} ({})", all.accuracy(), counts(&all)),
+                &format!("{of_each} correct: the accuracy on rank {rank} is wrong"),
+                &expected,
                 &format!("{got:.4}{}", guess(got, rank, all, &shards)),
                 LAW,
             );
@@ -78,6 +83,7 @@ fn guess(got: f64, rank: usize, all: Shard, shards: &[Shard]) -> String {
     let mean = shards.iter().filter(|shard| shard.images > 0).map(|shard| shard.accuracy());
     let mean = mean.sum::<f64>() / world_size;
     let local = shards[rank];
+    let missing = all.correct as f64 - got * all.images as f64;
     let guesses = [
         (got.is_nan(), "0 images divided by 0"),
         (same(got, all.accuracy() / world_size), "divided by the number of ranks"),
@@ -87,6 +93,7 @@ fn guess(got: f64, rank: usize, all: Shard, shards: &[Shard]) -> String {
             same(got, local.correct as f64 / all.images as f64),
             "this rank's correct answers over all ranks' images",
         ),
+        (same(missing, 256.0), "256 correct answers are missing: were they counted in bytes (u8)?"),
     ];
     let guess = guesses.iter().find(|(fits, _)| *fits);
     guess.map(|(_, what)| format!(": {what}")).unwrap_or_default()
@@ -97,30 +104,15 @@ fn same(a: f64, b: f64) -> bool {
 }
 
 #[test]
-fn one_rank_alone() {
-    check(&[(7, 10)]);
-    check(&[(0, 3)]);
-}
-
-#[test]
-fn shards_of_one_size() {
-    check(&[(1, 4), (3, 4)]);
-    check(&[(0, 5), (5, 5), (2, 5), (3, 5)]);
-}
-
-#[test]
-fn shards_that_differ() {
+fn every_rank_tells_the_accuracy_of_all() {
+    // Unequal shards, equal ones, one rank alone, ranks without images, and more than a byte can count.
     check(&[(3, 4), (1, 1)]);
     check(&[(2, 5), (4, 5), (1, 4)]);
-}
-
-#[test]
-fn ranks_without_images() {
+    check(&[(2, 6), (3, 6)]);
+    check(&[(0, 5), (5, 5), (2, 5), (3, 5)]);
+    check(&[(7, 10)]);
+    check(&[(0, 3)]);
     check(&[(2, 3), (0, 0), (1, 2)]);
     check(&[(0, 0), (1, 2)]);
-}
-
-#[test]
-fn many_images() {
     check(&[(300, 310), (5, 309)]);
 }

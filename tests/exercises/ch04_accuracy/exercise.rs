@@ -14,8 +14,8 @@ use params_and_allreduce::{Algorithm, allreduce};
 ///
 /// The test images are shared out over the ranks. Each rank has the logits of its own, `[Bᵣ, 10]` (f64), and
 /// their labels, `[Bᵣ]` (u32). An image is classified correctly when its largest logit is at its label. Shards
-/// may differ in size, and a rank may have none: `[0, 10]` and `[0]`. All ranks together have at least one
-/// image.
+/// may differ in size, and a rank may have no images at all: `[0, 10]` and `[0]`. (Then there is no largest
+/// logit to ask candle for.) All ranks together have at least one image.
 ///
 /// # Errors
 ///

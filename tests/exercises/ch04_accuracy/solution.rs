@@ -11,10 +11,19 @@ pub fn accuracy(
     logits: &Tensor,
     labels: &Tensor,
 ) -> Result<f64, Error> {
-    let answers = logits.argmax(D::Minus1)?;
-    // Counted in f64, in which whole numbers are exact up to 2⁵³: the bytes that `eq` returns end at 255.
-    let correct = answers.eq(labels)?.to_dtype(DType::F64)?.sum_all()?.to_scalar::<f64>()?;
-    let counts = Tensor::new(&[correct, labels.elem_count() as f64], rank.device())?;
+    let counts = [correct(logits, labels)?, labels.elem_count() as f64];
+    let counts = Tensor::new(&counts, rank.device())?;
     let sums = allreduce(rank, &counts, Algorithm::default())?.to_vec1::<f64>()?;
     Ok(sums[0] / sums[1])
+}
+
+/// How many images are classified correctly.
+fn correct(logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
+    // The largest of no logits is an error.
+    if labels.elem_count() == 0 {
+        return Ok(0.0);
+    }
+    let right = logits.argmax(D::Minus1)?.eq(labels)?;
+    // Whole numbers are exact in f64 up to 2⁵³. The bytes that `eq` returns end at 255.
+    Ok(right.to_dtype(DType::F64)?.sum_all()?.to_scalar()?)
 }

@@ -1,4 +1,4 @@
-// expect: rank 1 makes 2 steps, rank 0 makes 3
+// expect: rank 2 makes 2 steps, rank 0 makes 3
 
 use single_gpu::data::loader::epoch_order;
 use split_batch::shard_range;

@@ -1,4 +1,4 @@
-// expect: step 2: the update is 3/4 of
+// expect: RateRule::Keep, step 2: the update is 1/4 of what it should be
 
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};

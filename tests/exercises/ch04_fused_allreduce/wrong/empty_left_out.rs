@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: tensors [[2], [0, 4], [3]] F32: rank 0 gets 2 sums back
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};

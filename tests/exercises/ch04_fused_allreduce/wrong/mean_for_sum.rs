@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: got      50.5: the mean
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};

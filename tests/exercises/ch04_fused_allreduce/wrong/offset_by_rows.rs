@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: got      303: tensor 0[2] of every rank
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};

@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: rank 0 makes 4 all-reduces
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};

@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: got      701: tensor 0[0] of rank 0 + tensor 1[0] of rank 1
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};

@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: got      F32 [6]
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};

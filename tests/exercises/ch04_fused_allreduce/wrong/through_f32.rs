@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: got      17171716: the sum rounded to f32
 
 use candle_core::{DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
