@@ -1,4 +1,4 @@
-// expect: EXPECT
+// expect: rate 0.5 gives something else after other runs than alone
 
 use candle_core::Device;
 use exercises::classifier::Classifier;
