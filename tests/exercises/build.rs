@@ -17,7 +17,7 @@ const CANDIDATE: &str = "#[path = \"exercise.rs\"]\nmod exercise;\n";
 const LENIENT: &str = "#[allow(warnings, clippy::all)]";
 
 /// What the module of a solution carries: the lints that this package's manifest leaves out, again.
-const STRICT: &str = "#[warn(unused_variables, clippy::todo)]";
+const STRICT: &str = "#[warn(unused_imports, unused_variables, clippy::todo)]";
 
 /// A file that a check can be run against.
 struct Candidate {

@@ -14,6 +14,9 @@
 //! | [`ranks`] | runs an answer on k ranks, counts what they send, and tells a deadlock as one |
 //! | [`contributions`] | gives each rank numbers that show in a sum: who is missing, who was added twice |
 //! | [`expectation`] | compares numbers, and says where they part and which law that breaks |
+//! | [`mismatch`] | the same for what is no list of numbers |
+//! | [`classifier`] | a model that learns in a few steps |
+//! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
 //!
@@ -21,10 +24,14 @@
 
 #![deny(missing_docs)]
 
+pub mod classifier;
 pub mod contributions;
 pub mod expectation;
+pub mod experiment;
 pub mod limit;
+pub mod mismatch;
 pub mod ranks;
+pub mod scaling;
 
 pub use expectation::Expectation;
 pub use limit::within;

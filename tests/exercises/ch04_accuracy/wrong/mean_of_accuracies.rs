@@ -1,0 +1,27 @@
+// expect: the mean of the shards' accuracies
+
+use candle_core::{D, DType, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+
+/// Averages over ranks as if every shard were of the same size.
+pub fn accuracy(
+    rank: &impl Communicator,
+    logits: &Tensor,
+    labels: &Tensor,
+) -> Result<f64, Error> {
+    let (correct, images) = count(logits, labels)?;
+    let share = if images > 0.0 { correct / images } else { 0.0 };
+    let sum = allreduce(rank, &Tensor::new(share, rank.device())?, Algorithm::default())?;
+    Ok(sum.to_scalar::<f64>()? / rank.world_size() as f64)
+}
+
+/// Correct answers and images.
+fn count(logits: &Tensor, labels: &Tensor) -> Result<(f64, f64), Error> {
+    if labels.elem_count() == 0 {
+        return Ok((0.0, 0.0));
+    }
+    let right = logits.argmax(D::Minus1)?.eq(labels)?;
+    let correct = right.to_dtype(DType::F64)?.sum_all()?.to_scalar()?;
+    Ok((correct, labels.elem_count() as f64))
+}

@@ -1,0 +1,37 @@
+// expect: samples 0 to 3 took part
+
+use exercises::classifier::Classifier;
+use exercises::scaling::{RateRule, Tuned};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+/// Shares the batch of one device out: shards of b / k, not of b.
+pub fn scaled_step(
+    rank: &impl Communicator,
+    model: &Classifier,
+    epoch: &Batch,
+    step: usize,
+    tuned: Tuned,
+    rule: RateRule,
+) -> Result<(), Error> {
+    let devices = rank.world_size();
+    let start = step * tuned.batch_size;
+    let size = tuned.batch_size.min(epoch.len() - start);
+    let images = epoch.images.narrow(0, start, size)?;
+    let labels = epoch.labels.narrow(0, start, size)?;
+
+    let (images, labels) = split_batch(&images, &labels, devices)?.swap_remove(rank.rank());
+    let local = model.gradients(&Batch { images, labels })?;
+    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
+
+    let rate = match rule {
+        RateRule::Keep => tuned.learning_rate,
+        RateRule::Linear => tuned.learning_rate * devices as f64,
+    };
+    sgd(model.parameters(), &gradients, rate, size)?;
+    Ok(())
+}

@@ -1,0 +1,195 @@
+#[path = "exercise.rs"]
+mod exercise;
+
+// Sums, shapes and messages of a fused all-reduce, with numbers that tell where they come from.
+
+use candle_core::{DType, Device, Result, Tensor};
+use exercises::expectation::numbers;
+use exercises::mismatch::fail;
+use exercises::ranks::{self, Sends};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::Communicator as _;
+
+/// One more than the most elements that a rank brings.
+const BASE: usize = 100;
+
+/// A list of tensors on every rank.
+///
+/// Elements are numbered from 1 through all tensors, and rank r brings its number times 100 to the power
+/// r. So two digits of a sum tell for each rank which of its elements went in: on two ranks the first
+/// element's sum is 101, and 301 is element 1 of rank 0 and element 3 of rank 1.
+#[derive(Clone)]
+struct Case {
+    ranks: usize,
+    dtype: DType,
+    shapes: Vec<Vec<usize>>,
+}
+
+/// What a rank got, and how many messages it sent for that.
+struct Outcome {
+    sums: Vec<Tensor>,
+    messages: u64,
+}
+
+impl Case {
+    fn brought(&self, rank: usize) -> Result<Vec<Tensor>> {
+        let mut first = 1;
+        let tensor = |shape: &Vec<usize>| {
+            let elements: usize = shape.iter().product();
+            let numbers = first..first + elements;
+            first += elements;
+            let scale = BASE.pow(rank as u32);
+            let numbers: Vec<f64> = numbers.map(|number| (number * scale) as f64).collect();
+            let tensor = Tensor::from_vec(numbers, shape.as_slice(), &Device::Cpu)?;
+            // Matrices come as transposed views of themselves transposed: the same, stored otherwise.
+            match shape.len() {
+                2 => tensor.t()?.contiguous()?.t()?.to_dtype(self.dtype),
+                _ => tensor.to_dtype(self.dtype),
+            }
+        };
+        self.shapes.iter().map(tensor).collect()
+    }
+
+    fn fail(&self, what: &str, expected: &str, got: &str, law: &str) -> ! {
+        let Self { ranks, dtype, shapes } = self;
+        fail(&format!("{ranks} ranks, tensors {shapes:?} {dtype:?}: {what}"), expected, got, law)
+    }
+
+    fn check(&self) -> Result<()> {
+        let case = self.clone();
+        let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
+            let tensors = case.brought(rank.rank())?;
+            let sums = exercise::allreduce_fused(rank, &tensors, Algorithm::OneShot)?;
+            Ok(Outcome { sums, messages: rank.traffic().messages })
+        });
+        let outcomes = outcomes.unwrap_or_else(|failure| {
+            let law = "whatever its tensors are, every rank gets as many sums";
+            self.fail("there are no sums", &format!("{} sums", self.shapes.len()), &failure, law)
+        });
+        for (rank, outcome) in outcomes.iter().enumerate() {
+            self.kinds_are_kept(rank, &outcome.sums);
+            self.sums_are_right(rank, &outcome.sums)?;
+            self.one_call(rank, outcome.messages);
+        }
+        Ok(())
+    }
+
+    fn kinds_are_kept(&self, rank: usize, sums: &[Tensor]) {
+        let law = "what comes back has the shapes, the order and the type of what went in";
+        if sums.len() != self.shapes.len() {
+            let [expected, got] = [self.shapes.len(), sums.len()].map(|n| format!("{n} sums"));
+            self.fail(&format!("rank {rank} gets {got} back"), &expected, &got, law);
+        }
+        for (index, (sum, shape)) in sums.iter().zip(&self.shapes).enumerate() {
+            let expected = format!("{:?} {shape:?}", self.dtype);
+            let got = format!("{:?} {:?}", sum.dtype(), sum.dims());
+            if got != expected {
+                let what = format!("rank {rank} gets tensor {index} in another form");
+                self.fail(&what, &expected, &got, law);
+            }
+        }
+    }
+
+    fn sums_are_right(&self, rank: usize, sums: &[Tensor]) -> Result<()> {
+        let law = "a sum adds up what stands in the same place on every rank, and nothing else";
+        let mut number = 1;
+        for (index, sum) in sums.iter().enumerate() {
+            for (element, got) in numbers(sum)?.into_iter().enumerate() {
+                let expected: usize =
+                    (0..self.ranks).map(|rank| number * BASE.pow(rank as u32)).sum();
+                let expected = expected as f64;
+                if got != expected {
+                    let what = format!(
+                        "rank {rank} gets a wrong sum in tensor {index}, element {element}"
+                    );
+                    let got = self.guess(expected, got);
+                    self.fail(&what, &self.made_of(expected), &got, law);
+                }
+                number += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A wrong sum, and how it may have come about.
+    fn guess(&self, expected: f64, got: f64) -> String {
+        if got * self.ranks as f64 == expected {
+            return format!("{got}: the mean");
+        }
+        if self.dtype == DType::F64 && got == f64::from(expected as f32) {
+            return format!("{got}: the sum rounded to f32");
+        }
+        self.made_of(got)
+    }
+
+    /// A sum, and what it is made of.
+    fn made_of(&self, sum: f64) -> String {
+        let elements = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let whole = sum as usize;
+        let parts: Vec<usize> =
+            (0..self.ranks).map(|rank| whole / BASE.pow(rank as u32) % BASE).collect();
+        let readable = sum == whole as f64 && whole < BASE.pow(self.ranks as u32);
+        if !readable || parts.iter().any(|part| !(1..=elements).contains(part)) {
+            return format!("{sum}: no sum of one element of each rank");
+        }
+        if parts.iter().all(|&part| part == parts[0]) {
+            return format!("{sum}: {} of every rank", self.place(parts[0]));
+        }
+        let name = |(rank, &part): (usize, &usize)| format!("{} of rank {rank}", self.place(part));
+        let names: Vec<String> = parts.iter().enumerate().map(name).collect();
+        format!("{sum}: {}", names.join(" + "))
+    }
+
+    /// Where the element with this number stands.
+    fn place(&self, number: usize) -> String {
+        let mut element = number - 1;
+        for (index, shape) in self.shapes.iter().enumerate() {
+            let elements: usize = shape.iter().product();
+            if element < elements {
+                return format!("tensor {index}[{element}]");
+            }
+            element -= elements;
+        }
+        format!("element {number}")
+    }
+
+    /// The one-shot algorithm sends one message to every other rank.
+    fn one_call(&self, rank: usize, messages: u64) {
+        let others = self.ranks as u64 - 1;
+        let expected = if self.shapes.is_empty() { 0 } else { others };
+        // Whoever sees that there is no element to add up may leave it at that.
+        let nothing_to_send = self.shapes.iter().all(|shape| shape.contains(&0));
+        if messages != expected && !(nothing_to_send && messages == 0) {
+            let calls = messages / others.max(1);
+            let what = format!("rank {rank} makes {calls} all-reduces");
+            let [expected, messages] = [expected, messages].map(|n| format!("{n} messages sent"));
+            let law = "all tensors travel together, and the fixed cost of a call is paid once";
+            self.fail(&what, &expected, &messages, law);
+        }
+    }
+}
+
+/// Lists of tensors: two layers; all numbers of dimensions; one alone; some, or all, without elements;
+/// and none at all.
+const LISTS: [&[&[usize]]; 8] = [
+    &[&[2, 3], &[3], &[3, 4], &[4]],
+    &[&[3, 1, 2, 2], &[], &[1], &[2, 5]],
+    &[&[3, 2]],
+    &[&[]],
+    &[&[2], &[0, 4], &[3]],
+    &[&[0], &[2, 2], &[0]],
+    &[&[0, 3]],
+    &[],
+];
+
+#[test]
+fn one_all_reduce_gives_every_sum() -> Result<()> {
+    for list in LISTS {
+        let shapes: Vec<Vec<usize>> = list.iter().map(|shape| shape.to_vec()).collect();
+        // In f32 a sum of three ranks still has all its digits; in f64 one of four needs more than those.
+        for (ranks, dtype) in [(2, DType::F32), (1, DType::F32), (3, DType::F32), (4, DType::F64)] {
+            Case { ranks, dtype, shapes: shapes.clone() }.check()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+#[path = "exercise.rs"]
+mod exercise;
+
+// A small experiment against the same on one device, which knows nothing of ranks.
+
+use std::time::Duration;
+
+use candle_core::{DType, Device, Result};
+use exercises::classifier::Classifier;
+use exercises::experiment::{Experiment, Row};
+use exercises::mismatch::fail;
+use exercises::within;
+use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+const LIMIT: Duration = Duration::from_secs(15);
+/// Too small, good, and too large.
+const RATES: [f64; 3] = [0.01, 0.2, 0.5];
+const DEVICES: [usize; 3] = [1, 2, 3];
+
+/// Garments, in batches that three devices cannot share equally; the last of an epoch is shorter.
+fn experiment() -> Result<Experiment> {
+    let images = |split, count| {
+        let drawn = (0..count).map(|index| synthetic::draw(1, split, index)).collect();
+        Dataset::new(drawn, (0..count).map(synthetic::label).collect())
+            .map_err(candle_core::Error::wrap)
+    };
+    let test = images(Split::Test, 100)?;
+    let all: Vec<u32> = (0..100).collect();
+    Ok(Experiment {
+        train: images(Split::Train, 180)?,
+        test: test.batch(&all, DType::F64)?,
+        global_batch: 50,
+        epochs: 4,
+        seed: 1,
+    })
+}
+
+/// The answer's table.
+fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
+    let (owned_rates, owned_devices) = (rates.to_vec(), devices.to_vec());
+    let rows = within(LIMIT, "the experiment", move || {
+        Ok::<_, candle_core::Error>(
+            exercise::rate_table(&experiment()?, &owned_rates, &owned_devices)
+                .map_err(|failure| failure.to_string()),
+        )
+    })?;
+    Ok(rows.unwrap_or_else(|failure| panic!("rates {rates:?} on {devices:?} devices: {failure}")))
+}
+
+/// What one device does, which knows nothing of ranks.
+fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
+    let model = Classifier::new(experiment.seed, &Device::Cpu)?;
+    for epoch in 0..experiment.epochs {
+        for batch in experiment.batches(epoch)? {
+            let gradients = model.gradients(&batch)?.gradients;
+            sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+        }
+    }
+    let sums = model.evaluate(&experiment.test)?;
+    Ok(Row { learning_rate, devices: 1, loss: sums.mean_loss(), accuracy: sums.accuracy() })
+}
+
+fn same(a: &Row, b: &Row) -> bool {
+    (a.loss - b.loss).abs() <= 1e-9 * b.loss && (a.accuracy - b.accuracy).abs() <= 1e-9
+}
+
+/// How a wrong row may have come about.
+fn guess(got: &Row) -> Result<&'static str> {
+    let (experiment, rate) = (experiment()?, got.learning_rate);
+    if same(got, &on_one_device(&experiment, rate * got.devices as f64)?) {
+        return Ok("\nthis is what k times the rate gives");
+    }
+    let global_batch = experiment.global_batch * got.devices;
+    let larger = Experiment { global_batch, ..experiment.clone() };
+    if same(got, &on_one_device(&larger, rate)?) {
+        return Ok("\nthis is what k times the batch gives");
+    }
+    let all: Vec<u32> = (0..experiment.train.len() as u32).collect();
+    let seen = Experiment { test: experiment.train.batch(&all, DType::F64)?, ..experiment.clone() };
+    if same(got, &on_one_device(&seen, rate)?) {
+        return Ok("\nthis is measured on the training images");
+    }
+    if same(got, &without_all_reduce(&experiment, rate, got.devices)?) {
+        return Ok("\nthis is what rank 0 gives that hears nothing of the others' gradients");
+    }
+    Ok("")
+}
+
+/// What becomes of rank 0 when it is alone with its shards.
+fn without_all_reduce(experiment: &Experiment, learning_rate: f64, devices: usize) -> Result<Row> {
+    let model = Classifier::new(experiment.seed, &Device::Cpu)?;
+    for epoch in 0..experiment.epochs {
+        for batch in experiment.batches(epoch)? {
+            let (images, labels) =
+                split_batch(&batch.images, &batch.labels, devices)?.swap_remove(0);
+            let gradients = model.gradients(&Batch { images, labels })?.gradients;
+            sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+        }
+    }
+    let sums = model.evaluate(&experiment.test)?;
+    Ok(Row { learning_rate, devices, loss: sums.mean_loss(), accuracy: sums.accuracy() })
+}
+
+#[test]
+fn there_is_a_row_for_every_rate_on_every_number_of_devices() -> Result<()> {
+    let rows = table(&RATES, &[1, 2])?;
+    let settings = |row: &Row| format!("rate {} on {}", row.learning_rate, row.devices);
+    let got: Vec<String> = rows.iter().map(settings).collect();
+    let pairs =
+        RATES.iter().flat_map(|rate| [1, 2].map(|devices| format!("rate {rate} on {devices}")));
+    let expected: Vec<String> = pairs.collect();
+    if got != expected {
+        let law = "all device counts of the first rate, in their order, then those of the second";
+        fail("other rows than asked for", &expected.join("\n"), &got.join("\n"), law);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_rows_before_it() -> Result<()> {
+    let together = table(&RATES[1..], &[1])?;
+    let alone = table(&RATES[2..], &[1])?;
+    let (Some(together), Some(alone)) = (together.last(), alone.last()) else {
+        panic!("a table without rows");
+    };
+    if !same(together, alone) {
+        let what = format!("rate {} gives something else after other runs than alone", RATES[2]);
+        let law = "every run starts from fresh weights";
+        fail(&what, &alone.to_string(), &together.to_string(), law);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_number_of_devices() -> Result<()> {
+    let experiment = experiment()?;
+    for learning_rate in RATES {
+        let expected = on_one_device(&experiment, learning_rate)?;
+        for devices in DEVICES {
+            for row in table(&[learning_rate], &[devices])? {
+                if !same(&row, &expected) {
+                    let what =
+                        format!("rate {learning_rate} on {devices} devices differs from one");
+                    let got = format!("{row}{}", guess(&row)?);
+                    let law = "at the same global batch and the same rate, k devices equal one";
+                    fail(&what, &expected.to_string(), &got, law);
+                }
+            }
+        }
+    }
+    Ok(())
+}

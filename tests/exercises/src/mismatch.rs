@@ -1,0 +1,48 @@
+//! Answers that are not numbers in a row: shown beside what was expected.
+
+/// Ends a check: `what` is wrong, this was `expected`, that was `got`, and it breaks this `law`.
+///
+/// Either may have several lines.
+///
+/// # Panics
+///
+/// Always.
+#[track_caller]
+pub fn fail(what: &str, expected: &str, got: &str, law: &str) -> ! {
+    let lines = |text: &str| text.trim_end().replace('\n', "\n           ");
+    panic!("{what}\n  expected {}\n  got      {}\n  law: {law}", lines(expected), lines(got))
+}
+
+/// Numbers as `0 1 2`, or `(none)`.
+pub fn in_a_row(numbers: &[u32]) -> String {
+    if numbers.is_empty() {
+        return "(none)".to_owned();
+    }
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Groups of numbers as `0 1 | 2 3 | (none)`.
+pub fn in_groups(groups: &[Vec<u32>]) -> String {
+    groups.iter().map(|group| in_a_row(group)).collect::<Vec<_>>().join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    #[test]
+    fn what_came_stands_below_what_was_expected() {
+        let panic = catch_unwind(|| fail("shard 1 is wrong", "0 1\n2 3\n", "0 1", "once each"));
+        assert_eq!(
+            *panic.unwrap_err().downcast::<String>().unwrap(),
+            "shard 1 is wrong\n  expected 0 1\n           2 3\n  got      0 1\n  law: once each"
+        );
+    }
+
+    #[test]
+    fn groups_may_be_empty() {
+        assert_eq!(in_groups(&[vec![0, 1], vec![2], vec![]]), "0 1 | 2 | (none)");
+    }
+}
