@@ -52,6 +52,12 @@ pub enum Error {
         /// The rank that waited.
         waiting: usize,
     },
+    /// Ranks wait for each other in a circle, so none of them will ever get its message.
+    #[error("deadlock: {}", in_words(circle))]
+    Deadlock {
+        /// Each waits for the next, and the last for the first. The smallest comes first.
+        circle: Vec<usize>,
+    },
     /// What arrived is not what was expected: two ranks are not doing the same thing.
     #[error("rank {rank} sent {found}, but rank {waiting} expected {expected}")]
     Mismatch {
@@ -80,6 +86,15 @@ pub enum Error {
          --features nccl; the other algorithms run everywhere"
     )]
     NoNativeAllReduce,
+}
+
+/// `rank 0 waits for rank 2, which waits for rank 0`
+fn in_words(circle: &[usize]) -> String {
+    let (mut ranks, first) = (circle.iter(), circle.first());
+    let start = ranks.next().map(|rank| format!("rank {rank}")).unwrap_or_default();
+    let waits: Vec<String> =
+        ranks.chain(first).map(|rank| format!(" waits for rank {rank}")).collect();
+    start + &waits.join(", which")
 }
 
 /// One rank's end of the connections to all other ranks.

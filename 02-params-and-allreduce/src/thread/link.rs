@@ -19,7 +19,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Shape, Tensor};
 
 use super::patience::wait;
-use super::roster::{FirstCause, Roster};
+use super::roster::{Chain, FirstCause, Roster};
 use crate::communicator::{Error, Memory, Received};
 
 /// A tensor of up to this many bytes is copied sooner than the news of its return arrives.
@@ -192,21 +192,34 @@ impl<'a> Link<'a> {
     /// The other end is closed. Whoever failed first is the cause; if nobody failed, the other rank has
     /// simply returned too early.
     fn stopped(&self, other: usize) -> Error {
-        let cause = self.roster.accuse(other, "returned early");
-        Error::RankStopped { rank: cause.rank, why: cause.why, waiting: self.rank }
+        let early = FirstCause::Rank { rank: other, why: "returned early".to_owned() };
+        self.because_of(self.roster.accuse(early))
     }
 
     /// Nothing came in time. Another rank may have failed meanwhile in a way that never reached this
-    /// one: then that is the cause, and not the rank at the end of the chain.
+    /// one: then that is the cause, and not what the chain of waiting ranks leads to.
     fn timed_out(&self, other: usize) -> Error {
         let seconds = self.timeout.as_secs_f64();
-        let last = self.roster.end_of_chain(other);
-        let stalled = FirstCause { rank: last, why: format!("sent nothing for {seconds:.1} s") };
-        let cause = self.roster.accuse(stalled.rank, stalled.why.as_str());
-        if cause == stalled {
-            Error::TimedOut { rank: cause.rank, seconds, waiting: self.rank }
-        } else {
-            Error::RankStopped { rank: cause.rank, why: cause.why, waiting: self.rank }
+        let found = match self.roster.chain(other) {
+            Chain::Ends { rank } => {
+                FirstCause::Rank { rank, why: format!("sent nothing for {seconds:.1} s") }
+            }
+            Chain::Closes { circle } => FirstCause::Deadlock { circle },
+        };
+        let cause = self.roster.accuse(found.clone());
+        match cause {
+            FirstCause::Rank { rank, .. } if cause == found => {
+                Error::TimedOut { rank, seconds, waiting: self.rank }
+            }
+            cause => self.because_of(cause),
+        }
+    }
+
+    /// What this rank is told of another's failure.
+    fn because_of(&self, cause: FirstCause) -> Error {
+        match cause {
+            FirstCause::Rank { rank, why } => Error::RankStopped { rank, why, waiting: self.rank },
+            FirstCause::Deadlock { circle } => Error::Deadlock { circle },
         }
     }
 }

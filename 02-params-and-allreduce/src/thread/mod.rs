@@ -133,7 +133,8 @@ impl<E: std::error::Error + 'static> std::error::Error for RankFailure<E> {
 /// Inside, everything parallel stays on the rank's own device. The results come in rank order.
 ///
 /// A rank waits for a message at most `timeout`. When a rank fails, every other rank's pending call
-/// returns an error that names it, so nobody waits for a rank that is gone.
+/// returns an error that names it, so nobody waits for a rank that is gone. Ranks that wait for each other
+/// in a circle are all told so when the first of them has waited long enough.
 ///
 /// # Errors
 ///
@@ -221,6 +222,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
+    use std::sync::Barrier;
 
     use single_gpu::device::DeviceKind;
 
@@ -315,6 +317,41 @@ mod tests {
         for complaint in chain(SHORT, stall) {
             assert!(complaint.contains("rank 3"), "{complaint}");
         }
+    }
+
+    /// Three ranks in a ring, of which each waits for the next to send first, and one that waits for them.
+    #[test]
+    fn ranks_that_wait_in_a_circle_are_told_so() {
+        let (complaints, start) = (std::sync::Mutex::new(Vec::new()), Barrier::new(4));
+        let outcome = run_ranks(&plan(4), 5 * SHORT, |rank| {
+            let (own, next) = (number(1.0), (rank.rank() + 1) % 3);
+            // Nobody's time is up before the last has begun to wait.
+            start.wait();
+            let outcome = recv_number(rank, next);
+            if let Err(error) = &outcome {
+                complaints.lock().unwrap().push(error.to_string());
+            }
+            outcome.and_then(|_| rank.send(next, &own))
+        });
+        let circle =
+            "deadlock: rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0";
+        assert_eq!(complaints.into_inner().unwrap(), [circle; 4]);
+        let failure = outcome.unwrap_err();
+        assert!(matches!(failure.cause, Cause::Error(Error::Deadlock { .. })), "{failure}");
+    }
+
+    #[test]
+    fn two_loans_that_are_never_read_are_a_deadlock_too() {
+        let start = Barrier::new(2);
+        let outcome = run_ranks(&plan(2), 5 * SHORT, |rank| {
+            start.wait();
+            let large = Tensor::zeros(10_000, DType::F32, rank.device())?;
+            rank.lend(1 - rank.rank(), &large)?;
+            rank.reclaim()
+        });
+        let failure = outcome.unwrap_err().to_string();
+        let circle = "failed: deadlock: rank 0 waits for rank 1, which waits for rank 0";
+        assert!(failure.ends_with(circle), "{failure}");
     }
 
     #[test]

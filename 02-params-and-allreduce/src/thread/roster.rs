@@ -10,11 +10,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Stands for "waits for nobody".
 const NOBODY: usize = usize::MAX;
 
-/// A rank, and what it did to the others.
+/// What began it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FirstCause {
-    pub(super) rank: usize,
-    pub(super) why: String,
+pub(super) enum FirstCause {
+    /// A rank, and what it did to the others.
+    Rank { rank: usize, why: String },
+    /// Ranks of which each waits for the next, and the last for the first.
+    Deadlock { circle: Vec<usize> },
+}
+
+/// Where one gets by asking a rank whom it waits for, then that one, and so on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// To a rank that waits for nobody.
+    Ends { rank: usize },
+    /// Into a circle, told from its smallest rank on.
+    Closes { circle: Vec<usize> },
 }
 
 /// What all ranks of a run know in common.
@@ -47,29 +58,33 @@ impl Roster {
         outcome
     }
 
-    /// Follows the chain of waiting ranks from `rank` to the one that waits for nobody.
+    /// Follows the chain of waiting ranks from `rank` on.
     ///
-    /// When the chain closes on itself, every rank in it waits for another: a deadlock, and `rank` is as
-    /// good a name for it as any.
-    pub(super) fn end_of_chain(&self, rank: usize) -> usize {
+    /// Ask when a wait has run out of time. Earlier, a circle proves nothing: a message may just have
+    /// arrived, and a rank may have a second thread that is about to send one.
+    pub(super) fn chain(&self, rank: usize) -> Chain {
+        let mut met = vec![rank];
         let mut last = rank;
-        for _ in 0..self.waits_for.len() {
-            match self.waits_for[last].load(Ordering::SeqCst) {
-                NOBODY => return last,
-                next => last = next,
+        loop {
+            last = match self.waits_for[last].load(Ordering::SeqCst) {
+                NOBODY => return Chain::Ends { rank: last },
+                next => next,
+            };
+            if let Some(start) = met.iter().position(|&rank| rank == last) {
+                return Chain::Closes { circle: from_the_smallest(met.split_off(start)) };
             }
+            met.push(last);
         }
-        rank
     }
 
-    /// Names the rank that began it, unless one was named before; returns the one that stands.
-    pub(super) fn accuse(&self, rank: usize, why: impl Into<String>) -> FirstCause {
-        self.first_cause.get_or_init(|| FirstCause { rank, why: why.into() }).clone()
+    /// Tells what began it, unless that was told before; returns what stands.
+    pub(super) fn accuse(&self, cause: FirstCause) -> FirstCause {
+        self.first_cause.get_or_init(|| cause).clone()
     }
 
     /// Notes that a rank's work ended with a failure. Called before its links are let go.
     pub(super) fn failed(&self, rank: usize, why: String) {
-        self.accuse(rank, why);
+        self.accuse(FirstCause::Rank { rank, why });
         self.first_failure.get_or_init(|| rank);
     }
 
@@ -79,33 +94,50 @@ impl Roster {
     }
 }
 
+/// The same circle, whoever found it.
+fn from_the_smallest(mut circle: Vec<usize>) -> Vec<usize> {
+    let smallest = circle.iter().min().and_then(|min| circle.iter().position(|rank| rank == min));
+    circle.rotate_left(smallest.unwrap_or_default());
+    circle
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn slept(rank: usize) -> FirstCause {
+        FirstCause::Rank { rank, why: "slept".to_owned() }
+    }
 
     #[test]
     fn the_end_of_a_chain_is_who_waits_for_nobody() {
         let roster = Roster::new(4);
         roster.while_waiting(0, 1, || {
-            roster.while_waiting(1, 2, || assert_eq!(roster.end_of_chain(1), 2));
-            assert_eq!(roster.end_of_chain(1), 1);
+            roster.while_waiting(1, 2, || assert_eq!(roster.chain(1), Chain::Ends { rank: 2 }));
+            assert_eq!(roster.chain(1), Chain::Ends { rank: 1 });
         });
     }
 
+    /// 3 waits for 2, and 2 → 1 → 4 → 2: 0 and 3 are not in the circle.
     #[test]
-    fn a_circle_ends_too() {
-        let roster = Roster::new(2);
-        roster.while_waiting(0, 1, || {
-            roster.while_waiting(1, 0, || assert_eq!(roster.end_of_chain(1), 1));
-        });
+    fn a_circle_is_the_same_whoever_finds_it() {
+        let roster = Roster::new(5);
+        let circle = vec![1, 4, 2];
+        for (rank, other) in [(3, 2), (2, 1), (1, 4), (4, 2)] {
+            roster.waits_for[rank].store(other, Ordering::SeqCst);
+        }
+        for rank in [1, 2, 3, 4] {
+            assert_eq!(roster.chain(rank), Chain::Closes { circle: circle.clone() }, "from {rank}");
+        }
+        assert_eq!(roster.chain(0), Chain::Ends { rank: 0 });
     }
 
     #[test]
     fn the_first_cause_stands() {
         let roster = Roster::new(3);
-        roster.accuse(2, "slept");
+        roster.accuse(slept(2));
         roster.failed(1, "waited for rank 2".to_owned());
-        assert_eq!(roster.accuse(0, "left").rank, 2);
+        assert_eq!(roster.accuse(slept(0)), slept(2));
         assert_eq!(roster.first_failure(), Some(1));
     }
 }

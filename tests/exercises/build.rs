@@ -1,0 +1,102 @@
+//! Writes, for `verify.rs`, a copy of each check for every candidate: the exercise as it stands, its
+//! solution, and every known wrong answer.
+//!
+//! A check begins with `#[path = "exercise.rs"]` and `mod exercise;`. In a copy the path is that of the
+//! candidate, so one compilation of `verify.rs` holds them all, under names such as
+//! `ch02_ring::wrong_whole_tensors::…`.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// How every check begins, for the file that a learner writes in.
+const CANDIDATE: &str = "#[path = \"exercise.rs\"]\nmod exercise;\n";
+
+/// What the module of an answer that is no model carries.
+const LENIENT: &str = "#[allow(warnings, clippy::all)]";
+
+/// What the module of a solution carries: the lints that this package's manifest leaves out, again.
+const STRICT: &str = "#[warn(unused_variables, clippy::todo)]";
+
+/// A file that a check can be run against.
+struct Candidate {
+    /// The name of its module in `verify.rs`.
+    name: String,
+    path: PathBuf,
+    lints: &'static str,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    // A new exercise needs an entry here, so this is touched whenever one comes or goes.
+    watch(&root.join("Cargo.toml"));
+    watch(&root.join("build.rs"));
+    let mut modules = String::new();
+    for folder in exercises(&root)? {
+        let exercise = name_of(&folder)?;
+        let check = check(&folder)?;
+        writeln!(modules, "mod {exercise} {{")?;
+        for candidate in candidates(&folder)? {
+            let copy = out.join(format!("{exercise}_{}.rs", candidate.name));
+            let its_own = format!("#[path = {:?}]\nmod exercise;\n", candidate.path);
+            fs::write(&copy, check.replacen(CANDIDATE, &its_own, 1))?;
+            let Candidate { name, lints, .. } = candidate;
+            writeln!(modules, "    {lints}\n    #[path = {copy:?}]\n    mod {name};")?;
+        }
+        modules.push_str("}\n");
+    }
+    fs::write(out.join("candidates.rs"), modules)?;
+    Ok(())
+}
+
+/// The folders of exercises.
+fn exercises(root: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let mut folders = listing(root)?;
+    folders.retain(|path| path.is_dir() && name_of(path).is_ok_and(|name| name.starts_with("ch")));
+    Ok(folders)
+}
+
+/// The text of an exercise's check.
+fn check(folder: &Path) -> Result<String, Box<dyn Error>> {
+    let path = folder.join("check.rs");
+    watch(&path);
+    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !text.starts_with(CANDIDATE) {
+        return Err(format!("{} does not begin with\n{CANDIDATE}", path.display()).into());
+    }
+    Ok(text)
+}
+
+fn candidates(folder: &Path) -> Result<Vec<Candidate>, Box<dyn Error>> {
+    let wrong = folder.join("wrong");
+    watch(&wrong);
+    let mut candidates = vec![
+        Candidate { name: "stub".into(), path: folder.join("exercise.rs"), lints: LENIENT },
+        Candidate { name: "solution".into(), path: folder.join("solution.rs"), lints: STRICT },
+    ];
+    for path in listing(&wrong)? {
+        let stem = name_of(&path)?.strip_suffix(".rs").map(str::to_owned);
+        let stem = stem.ok_or_else(|| format!("{} is no Rust file", path.display()))?;
+        candidates.push(Candidate { name: format!("wrong_{stem}"), path, lints: LENIENT });
+    }
+    Ok(candidates)
+}
+
+/// What is in a folder, by name.
+fn listing(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn name_of(path: &Path) -> Result<String, Box<dyn Error>> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    Ok(name.ok_or_else(|| format!("{} has a name that is no text", path.display()))?.to_owned())
+}
+
+fn watch(path: &Path) {
+    println!("cargo::rerun-if-changed={}", path.display());
+}

@@ -1,0 +1,165 @@
+#[path = "exercise.rs"]
+mod exercise;
+
+// Cross-entropy, against numbers that can be computed by hand, its own derivative, and stage 1.
+
+use std::time::Duration;
+
+use candle_core::{Device, Tensor, Var};
+use exercises::expectation::numbers;
+use exercises::{Expectation, within};
+use single_gpu::ops;
+
+const LIMIT: Duration = Duration::from_secs(5);
+const CLASSES: usize = 4;
+const LABELS: [usize; 5] = [1, 3, 0, 0, 2];
+
+/// Five rows of logits between −2 and 2.
+fn logits() -> Vec<f64> {
+    (0..5 * CLASSES).map(|i| f64::from((i * 29 % 17) as u32) / 4.0 - 2.0).collect()
+}
+
+fn answer(logits: &[f64], labels: &[usize], classes: usize) -> (f64, Vec<f64>) {
+    let (logits, labels) = (logits.to_vec(), labels.to_vec());
+    within(LIMIT, "cross_entropy", move || exercise::cross_entropy(&logits, &labels, classes))
+}
+
+/// What these checks expect of a loss.
+fn loss(what: &str) -> Expectation<'static> {
+    Expectation::of(format!("the loss of {what}")).at(|_| "the end".into())
+}
+
+/// What these checks expect of a gradient.
+fn gradient(what: &str, classes: usize) -> Expectation<'static> {
+    Expectation::of(format!("the gradient of {what}"))
+        .at(move |index| format!("sample {}, class {}", index / classes, index % classes))
+}
+
+/// Three samples whose logits are all 0: every class is as likely as any other.
+#[test]
+fn the_loss_is_a_sum_over_the_batch() {
+    let (got, _) = answer(&[0.0; 3 * CLASSES], &[0, 1, 3], CLASSES);
+    loss("three samples with four equal logits each")
+        .law("a loss is the sum over its samples: 3 · ln 4 here; only the update divides, and once")
+        .guess(|expected, got| {
+            let mean = (got * 3.0 - expected).abs() < 1e-9;
+            mean.then(|| "that is the sum divided by 3: the mean".into())
+        })
+        .up_to(1e-12)
+        .check(&[3.0 * 4f64.ln()], &[got]);
+}
+
+/// One row, −ln 0.1, −ln 0.2, …: the probabilities are 0.1, 0.2, 0.3 and 0.4.
+#[test]
+fn it_is_the_loss_of_the_label() {
+    let logits = [0.1, 0.2, 0.3, 0.4].map(f64::ln);
+    for label in 0..CLASSES {
+        let guess = move |_, got: f64| {
+            let other = (0..CLASSES).find(|&other| (got + logits[other]).abs() < 1e-9)?;
+            Some(format!("that is the loss of label {other}"))
+        };
+        let sample = format!("a sample of label {label} with probabilities 0.1, 0.2, 0.3 and 0.4");
+        let (got, dlogits) = answer(&logits, &[label], CLASSES);
+        loss(&sample)
+            .law("a sample's loss is −ln of the probability at its label; labels begin at 0")
+            .guess(guess)
+            .up_to(1e-12)
+            .check(&[-logits[label]], &[got]);
+        let mut expected = [0.1, 0.2, 0.3, 0.4];
+        expected[label] -= 1.0;
+        gradient(&sample, CLASSES)
+            .law("the gradient is the probabilities, with 1 taken off at the label")
+            .guess(|expected, got| {
+                (got == -expected).then(|| "that has the opposite sign: it leads uphill".into())
+            })
+            .up_to(1e-12)
+            .check(&expected, &dlogits);
+    }
+}
+
+/// Central differences: an error of about the step's square.
+#[test]
+fn the_gradient_is_the_derivative_of_this_loss() {
+    const STEP: f64 = 1e-4;
+    let logits = logits();
+    let (_, dlogits) = answer(&logits, &LABELS, CLASSES);
+    let shifted = |index: usize, by: f64| {
+        let mut logits = logits.clone();
+        logits[index] += by;
+        answer(&logits, &LABELS, CLASSES).0
+    };
+    let slopes: Vec<f64> = (0..logits.len())
+        .map(|index| (shifted(index, STEP) - shifted(index, -STEP)) / (2.0 * STEP))
+        .collect();
+    gradient("five samples", CLASSES)
+        .law("a gradient is the derivative of the very loss that is returned: this one's slope is expected")
+        .guess(|expected, got| {
+            let mean = (got * 5.0 - expected).abs() < 1e-6;
+            mean.then(|| "that is the gradient of the mean over 5 samples, not of the sum".into())
+        })
+        .up_to(1e-7)
+        .check(&slopes, &dlogits);
+}
+
+#[test]
+fn large_logits_do_not_overflow() {
+    // In the second batch one row is small beside another.
+    let cases: [(&str, &[f64], &[usize], f64, &[f64]); 3] = [
+        ("logits 1000 and 0 with label 1", &[1000.0, 0.0], &[1], 1000.0, &[1.0, -1.0]),
+        (
+            "logits 1000 and 1000, then −1000 and −1000, both with label 0",
+            &[1000.0, 1000.0, -1000.0, -1000.0],
+            &[0, 0],
+            2.0 * 2f64.ln(),
+            &[-0.5, 0.5, -0.5, 0.5],
+        ),
+        ("logits −1000 and 0 with label 1", &[-1000.0, 0.0], &[1], 0.0, &[0.0, 0.0]),
+    ];
+    for (what, logits, labels, expected, expected_gradient) in cases {
+        let (got, dlogits) = answer(logits, labels, 2);
+        loss(what)
+            .law("exponentials are taken of logits minus their row's largest, and ln never of a 0")
+            .up_to(1e-12)
+            .check(&[expected], &[got]);
+        gradient(what, 2)
+            .law("exponentials are taken of logits minus their row's largest")
+            .up_to(1e-12)
+            .check(expected_gradient, &dlogits);
+    }
+}
+
+/// Why it is a sum: cut anywhere, the parts' losses and gradients are those of the whole.
+#[test]
+fn shards_of_any_size_add_up() {
+    let logits = logits();
+    let (whole, dlogits) = answer(&logits, &LABELS, CLASSES);
+    for first in 0..=LABELS.len() {
+        let (a, mut da) = answer(&logits[..first * CLASSES], &LABELS[..first], CLASSES);
+        let (b, db) = answer(&logits[first * CLASSES..], &LABELS[first..], CLASSES);
+        let what = format!("shards of {first} and {} samples", LABELS.len() - first);
+        let law = "the loss of a batch is the sum of its shards' losses, even where one is empty";
+        loss(&what).law(law).up_to(1e-12).check(&[whole], &[a + b]);
+        da.extend(db);
+        gradient(&what, CLASSES).law(law).up_to(1e-12).check(&dlogits, &da);
+    }
+}
+
+#[test]
+fn stage_1_has_the_same() {
+    let logits = logits();
+    let (theirs, their_gradient) = stage_1(&logits, &LABELS).expect("stage 1 takes these logits");
+    let (got, dlogits) = answer(&logits, &LABELS, CLASSES);
+    let law = "it is what single_gpu::ops::cross_entropy computes";
+    loss("five samples").law(law).up_to(1e-12).check(&[theirs], &[got]);
+    gradient("five samples", CLASSES).law(law).up_to(1e-12).check(&their_gradient, &dlogits);
+}
+
+fn stage_1(logits: &[f64], labels: &[usize]) -> candle_core::Result<(f64, Vec<f64>)> {
+    let logits = Tensor::from_slice(logits, (labels.len(), CLASSES), &Device::Cpu)?;
+    let labels: Vec<u32> = labels.iter().map(|&label| label as u32).collect();
+    let logits = Var::from_tensor(&logits)?;
+    let loss = ops::cross_entropy(&logits, &Tensor::new(labels, &Device::Cpu)?)?;
+    let gradients = loss.backward()?;
+    let gradient = gradients.get(&logits).expect("the logits are part of the loss");
+    Ok((loss.to_scalar()?, numbers(gradient)?))
+}

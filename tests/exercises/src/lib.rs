@@ -1,0 +1,28 @@
+//! What the checks of the course's exercises share.
+//!
+//! Each exercise is a folder of this package. A learner writes in its `exercise.rs` and asks with
+//!
+//! ```text
+//! cargo test --release -p exercises --test ch02_ring
+//! ```
+//!
+//! Nobody should have to guess what a failure means, and no answer may hang or hide another:
+//!
+//! | module | what it does for a check |
+//! | --- | --- |
+//! | [`limit`] | ends what never ends |
+//! | [`ranks`] | runs an answer on k ranks, counts what they send, and tells a deadlock as one |
+//! | [`contributions`] | gives each rank numbers that show in a sum: who is missing, who was added twice |
+//! | [`expectation`] | compares numbers, and says where they part and which law that breaks |
+//!
+//! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
+//!
+//! Left out: what is right. Each check derives that itself, from a formula or from the stages.
+
+pub mod contributions;
+pub mod expectation;
+pub mod limit;
+pub mod ranks;
+
+pub use expectation::Expectation;
+pub use limit::within;

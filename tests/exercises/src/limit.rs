@@ -1,0 +1,89 @@
+//! A time limit around work that may never end.
+//!
+//! A thread cannot be stopped from outside. So the work gets a thread of its own, which is left behind
+//! when its time is up, and goes when the program does.
+
+use std::panic::resume_unwind;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::{self, Builder};
+use std::time::Duration;
+
+/// What `work` returns, or `None` when it takes longer than `limit`.
+///
+/// # Panics
+///
+/// When `work` does, or no thread can be started.
+pub fn try_within<R: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> Option<R> {
+    let (done, waiting) = channel();
+    // A panic is reported under the name of the test that it belongs to.
+    let name = thread::current().name().unwrap_or("check").to_owned();
+    let worker = Builder::new().name(name).spawn(move || {
+        // Nobody listens any more when the time was up.
+        let _ = done.send(work());
+    });
+    let worker = worker.expect("a check needs one more thread");
+    match waiting.recv_timeout(limit) {
+        Ok(result) => Some(result),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => match worker.join() {
+            Err(panic) => resume_unwind(panic),
+            Ok(()) => unreachable!("a worker that does not panic sends its result"),
+        },
+    }
+}
+
+/// What `work` returns.
+///
+/// # Panics
+///
+/// When `work` does, or takes longer than `limit`: the message then says that it was `what` that did not
+/// end.
+#[track_caller]
+pub fn within<R: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> R {
+    let Some(result) = try_within(limit, work) else {
+        let seconds = limit.as_secs_f64();
+        panic!("{what} did not end within {seconds:.1} s: is there a loop that never ends?");
+    };
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn message_of(work: impl FnOnce() -> u32 + Send + std::panic::UnwindSafe + 'static) -> String {
+        let panic = catch_unwind(|| within(Duration::from_millis(50), "counting", work));
+        *panic.unwrap_err().downcast().unwrap()
+    }
+
+    #[test]
+    fn work_that_ends_gives_its_result() {
+        assert_eq!(within(LONG, "adding", || 1 + 1), 2);
+    }
+
+    #[test]
+    fn work_that_never_ends_is_named() {
+        let message = message_of(|| {
+            loop {
+                thread::sleep(LONG);
+            }
+        });
+        assert!(message.contains("counting did not end within 0.1 s"), "{message}");
+    }
+
+    #[test]
+    fn a_panic_keeps_its_message() {
+        assert_eq!(message_of(|| panic!("{} apples", std::hint::black_box(3))), "3 apples");
+    }
+}

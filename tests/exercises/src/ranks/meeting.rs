@@ -1,0 +1,236 @@
+//! Where the messages of all ranks pass through.
+//!
+//! One lock holds every message on the way and what each rank waits for. So whoever is about to wait can
+//! tell whether anyone will ever answer: if the ranks that it would wait for, one after another, lead back
+//! to itself, then all of them are blocked at this moment, and each can only be freed by another of them.
+//! That is a deadlock, known for certain and at once, whatever the machine's speed. (It takes that a rank
+//! is one thread, which [`Rank`](super::Rank) sees to.)
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use candle_core::{Device, Tensor};
+use params_and_allreduce::communicator::Error;
+use params_and_allreduce::thread::Traffic;
+
+/// When a send returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sends {
+    /// At once: the message is kept until it is received. `MPI_Bsend`; the channels of stage 2.
+    Buffered,
+    /// When the message has been received. `MPI_Ssend`; what `MPI_Send` does with large messages and NCCL
+    /// with all, and so what an algorithm has to bear.
+    WaitForReceiver,
+}
+
+/// What a rank is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Working,
+    ReceivingFrom(usize),
+    SendingTo(usize),
+    Done,
+}
+
+/// All messages between ranks, and who waits for whom.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    sends: Sends,
+    state: Mutex<State>,
+    /// A message came or went, or a rank is done.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Sent and not yet received, by sender and receiver.
+    messages: Vec<Vec<VecDeque<Tensor>>>,
+    doing: Vec<Doing>,
+    sent: Vec<Traffic>,
+    first_failure: Option<(usize, String)>,
+    deadlock: Option<Vec<usize>>,
+}
+
+impl Meeting {
+    pub(super) fn new(world_size: usize, sends: Sends) -> Self {
+        let state = State {
+            messages: vec![vec![VecDeque::new(); world_size]; world_size],
+            doing: vec![Doing::Working; world_size],
+            sent: vec![Traffic::default(); world_size],
+            first_failure: None,
+            deadlock: None,
+        };
+        Self { sends, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.lock().doing.len()
+    }
+
+    /// What a rank has sent so far.
+    pub(super) fn sent(&self, rank: usize) -> Traffic {
+        self.lock().sent[rank]
+    }
+
+    /// Sends a tensor in CPU memory that nobody else holds.
+    pub(super) fn send(&self, rank: usize, to: usize, message: Tensor) -> Result<(), Error> {
+        debug_assert!(matches!(message.device(), Device::Cpu));
+        let mut state = self.lock();
+        state.check_ranks(rank, to)?;
+        state.sent[rank].messages += 1;
+        state.sent[rank].bytes += (message.elem_count() * message.dtype().size_in_bytes()) as u64;
+        state.messages[rank][to].push_back(message);
+        self.changed.notify_all();
+        while self.sends == Sends::WaitForReceiver && !state.messages[rank][to].is_empty() {
+            state = self.wait(state, rank, Doing::SendingTo(to))?;
+        }
+        state.doing[rank] = Doing::Working;
+        Ok(())
+    }
+
+    /// Waits for the next message from a rank.
+    pub(super) fn receive(&self, rank: usize, from: usize) -> Result<Tensor, Error> {
+        let mut state = self.lock();
+        state.check_ranks(rank, from)?;
+        loop {
+            if let Some(message) = state.messages[from][rank].pop_front() {
+                state.doing[rank] = Doing::Working;
+                self.changed.notify_all();
+                return Ok(message);
+            }
+            state = self.wait(state, rank, Doing::ReceivingFrom(from))?;
+        }
+    }
+
+    /// Notes that a rank is done, and why if it failed.
+    pub(super) fn leave(&self, rank: usize, failure: Option<&String>) {
+        let mut state = self.lock();
+        state.doing[rank] = Doing::Done;
+        if let Some(why) = failure {
+            state.first_failure.get_or_insert_with(|| (rank, why.clone()));
+        }
+        self.changed.notify_all();
+    }
+
+    /// What became of it, when all ranks are done.
+    pub(super) fn verdict(&self) -> Result<(), String> {
+        let state = self.lock();
+        if let Some(circle) = &state.deadlock {
+            return Err(Error::Deadlock { circle: circle.clone() }.to_string());
+        }
+        if let Some((rank, why)) = &state.first_failure {
+            return Err(format!("rank {rank} {why}"));
+        }
+        for (from, to_each) in state.messages.iter().enumerate() {
+            for (to, unread) in to_each.iter().enumerate() {
+                if !unread.is_empty() {
+                    return Err(format!(
+                        "rank {from} sent a message that rank {to} never received"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What each rank is doing when their time is up.
+    pub(super) fn standstill(&self, limit: Duration) -> String {
+        let doing = |(rank, doing): (usize, &Doing)| match doing {
+            Doing::Working => {
+                Some(format!("rank {rank} is still at work (a loop that never ends?)"))
+            }
+            Doing::ReceivingFrom(other) | Doing::SendingTo(other) => {
+                Some(format!("rank {rank} waits for rank {other}"))
+            }
+            Doing::Done => None,
+        };
+        let state = self.lock();
+        let all: Vec<String> = state.doing.iter().enumerate().filter_map(doing).collect();
+        format!("after {:.1} s {}", limit.as_secs_f64(), all.join(", "))
+    }
+
+    /// Waits until something has changed, unless nobody is left who could change it.
+    fn wait<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        rank: usize,
+        doing: Doing,
+    ) -> Result<MutexGuard<'a, State>, Error> {
+        state.doing[rank] = doing;
+        let outcome = state.can_be_freed(rank);
+        if outcome.is_err() {
+            self.changed.notify_all();
+        }
+        outcome?;
+        Ok(self.changed.wait(state).unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn check_ranks(&self, rank: usize, other: usize) -> Result<(), Error> {
+        let world_size = self.doing.len();
+        if other == rank || other >= world_size {
+            return Err(Error::NoSuchRank { rank, other, world_size });
+        }
+        Ok(())
+    }
+
+    /// Whom a rank waits for, if what it waits for has not happened yet.
+    fn blocked_by(&self, rank: usize) -> Option<usize> {
+        match self.doing[rank] {
+            Doing::ReceivingFrom(other) if self.messages[other][rank].is_empty() => Some(other),
+            Doing::SendingTo(other) if !self.messages[rank][other].is_empty() => Some(other),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody can still do what a blocked rank waits for.
+    fn can_be_freed(&mut self, rank: usize) -> Result<(), Error> {
+        if self.deadlock.is_none() {
+            self.deadlock = self.circle_through(rank);
+        }
+        if let Some(circle) = &self.deadlock {
+            return Err(Error::Deadlock { circle: circle.clone() });
+        }
+        match self.blocked_by(rank) {
+            Some(other) if self.doing[other] == Doing::Done => Err(self.left(rank, other)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The ranks that wait for each other if `rank` does, from the smallest on.
+    fn circle_through(&self, rank: usize) -> Option<Vec<usize>> {
+        let mut circle = vec![rank];
+        let mut last = self.blocked_by(rank)?;
+        // Longer than there are ranks, a chain has run into a circle that `rank` is not part of.
+        while last != rank && circle.len() < self.doing.len() {
+            circle.push(last);
+            last = self.blocked_by(last)?;
+        }
+        if last != rank {
+            return None;
+        }
+        let smallest = circle.iter().min().and_then(|min| circle.iter().position(|r| r == min));
+        circle.rotate_left(smallest.unwrap_or_default());
+        Some(circle)
+    }
+
+    /// What a rank is told that waits for one that is done.
+    fn left(&self, waiting: usize, other: usize) -> Error {
+        let returned = match self.doing[waiting] {
+            Doing::SendingTo(_) => "returned without receiving all that was sent to it",
+            _ => "returned early",
+        };
+        let (rank, why) = match &self.first_failure {
+            Some((rank, why)) => (*rank, why.clone()),
+            None => (other, returned.to_owned()),
+        };
+        Error::RankStopped { rank, why, waiting }
+    }
+}

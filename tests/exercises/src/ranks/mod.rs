@@ -1,0 +1,92 @@
+//! An answer on k ranks, each on a one-core slice of the CPU.
+//!
+//! The ranks of stage 2 wait for each other as long as it takes. An exercise needs more: what goes wrong
+//! must be told at once, always in the same words, and its author must find the place. So the messages of
+//! these ranks all pass through one [`Meeting`], which knows at any moment who waits for whom.
+
+mod meeting;
+mod panic;
+mod rank;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+use crate::limit::try_within;
+use meeting::Meeting;
+pub use meeting::Sends;
+pub use rank::Rank;
+
+/// What ranks may take in all. Whoever waits in vain is told much sooner.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs `work` on every rank and returns the results in rank order.
+///
+/// # Panics
+///
+/// When a rank returns an error, panics, or never ends, when ranks wait for each other in a circle, and
+/// when a message is sent that nobody receives. The message names the ranks.
+#[track_caller]
+pub fn run<R: Send + 'static>(
+    world_size: usize,
+    sends: Sends,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
+) -> Vec<R> {
+    match attempt(world_size, sends, work) {
+        Ok(results) => results,
+        Err(failure) => panic!("on {world_size} ranks: {failure}"),
+    }
+}
+
+/// [`run`]s `work`.
+///
+/// # Errors
+///
+/// With what `run` panics with.
+pub fn attempt<R: Send + 'static>(
+    world_size: usize,
+    sends: Sends,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
+) -> Result<Vec<R>, String> {
+    attempt_within(LIMIT, world_size, sends, work)
+}
+
+fn attempt_within<R: Send + 'static>(
+    limit: Duration,
+    world_size: usize,
+    sends: Sends,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
+) -> Result<Vec<R>, String> {
+    let meeting = Arc::new(Meeting::new(world_size, sends));
+    let joined = Arc::clone(&meeting);
+    try_within(limit, move || run_in(&joined, &work))
+        .unwrap_or_else(|| Err(meeting.standstill(limit)))
+}
+
+/// Runs all ranks and waits for them.
+fn run_in<R: Send>(
+    meeting: &Meeting,
+    work: &(impl Fn(&Rank<'_>) -> Result<R, Error> + Sync),
+) -> Result<Vec<R>, String> {
+    let plan = DevicePlan::new(DeviceKind::Cpu, meeting.world_size(), NonZeroUsize::new(1))
+        .map_err(|error| error.to_string())?;
+    let results = run_ranks(&plan, LIMIT, |slot| {
+        let rank = Rank::new(slot, meeting);
+        let outcome = match panic::catch(|| work(&rank)) {
+            Ok(result) => result.map_err(|error| format!("failed: {error}")),
+            Err(panic) => Err(format!("panicked: {panic}")),
+        };
+        meeting.leave(rank.rank(), outcome.as_ref().err());
+        Ok::<_, Error>(outcome.ok())
+    });
+    let results = results.map_err(|failure| failure.to_string())?;
+    meeting.verdict()?;
+    Ok(results.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests;

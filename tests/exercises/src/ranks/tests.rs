@@ -1,0 +1,185 @@
+//! What goes wrong between ranks, and how it is told.
+
+use candle_core::{DType, Shape, Tensor};
+use params_and_allreduce::communicator::Communicator;
+
+use super::*;
+
+const BOTH: [Sends; 2] = [Sends::Buffered, Sends::WaitForReceiver];
+
+fn number(rank: &Rank<'_>, value: f32) -> Tensor {
+    Tensor::new(value, rank.device()).unwrap()
+}
+
+fn send_number(rank: &Rank<'_>, to: usize) -> Result<(), Error> {
+    rank.send(to, &number(rank, rank.rank() as f32))
+}
+
+fn receive_number(rank: &Rank<'_>, from: usize) -> Result<f32, Error> {
+    Ok(rank.recv(from, &Shape::from(()), DType::F32)?.to_scalar()?)
+}
+
+fn neighbours(rank: &Rank<'_>) -> (usize, usize) {
+    let (own, world_size) = (rank.rank(), rank.world_size());
+    ((own + 1) % world_size, (own + world_size - 1) % world_size)
+}
+
+#[test]
+fn messages_arrive_in_order_and_are_counted() {
+    for sends in BOTH {
+        let results = run(2, sends, |rank| {
+            let mut got = Vec::new();
+            for value in [5.0, 6.0, 7.0] {
+                if rank.rank() == 0 {
+                    rank.send(1, &number(rank, value))?;
+                } else {
+                    got.push(receive_number(rank, 0)?);
+                }
+            }
+            Ok((got, rank.traffic().messages, rank.traffic().bytes))
+        });
+        assert_eq!(results, [(vec![], 3, 12), (vec![5.0, 6.0, 7.0], 0, 0)], "{sends:?}");
+    }
+}
+
+#[test]
+fn whoever_receives_first_waits_in_a_circle() {
+    for sends in BOTH {
+        let failure = attempt(3, sends, |rank| {
+            let (next, previous) = neighbours(rank);
+            receive_number(rank, previous)?;
+            send_number(rank, next)
+        });
+        let circle =
+            "deadlock: rank 0 waits for rank 2, which waits for rank 1, which waits for rank 0";
+        assert_eq!(failure.unwrap_err(), circle, "{sends:?}");
+    }
+}
+
+#[test]
+fn to_send_first_is_a_deadlock_only_where_a_send_waits() {
+    let exchange = |rank: &Rank<'_>| {
+        let (next, previous) = neighbours(rank);
+        send_number(rank, next)?;
+        receive_number(rank, previous)
+    };
+    assert_eq!(run(3, Sends::Buffered, exchange), [2.0, 0.0, 1.0]);
+    let circle =
+        "deadlock: rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0";
+    assert_eq!(attempt(3, Sends::WaitForReceiver, exchange).unwrap_err(), circle);
+}
+
+/// The circle is 1 ↔ 2; rank 0 waits for it, rank 3 has nothing to do with it.
+#[test]
+fn a_circle_is_found_from_inside_and_outside() {
+    for _ in 0..100 {
+        let failure = attempt(4, Sends::Buffered, |rank| match rank.rank() {
+            0 | 2 => receive_number(rank, 1),
+            1 => receive_number(rank, 2),
+            _ => Ok(0.0),
+        });
+        let circle = "deadlock: rank 1 waits for rank 2, which waits for rank 1";
+        assert_eq!(failure.unwrap_err(), circle);
+    }
+}
+
+/// Every pair of ranks is in the middle of something at any time, and nobody is ever stuck.
+#[test]
+fn who_is_only_slow_is_never_blamed() {
+    for sends in BOTH {
+        let exchanges = |rank: &Rank<'_>| {
+            let (next, previous) = neighbours(rank);
+            for _ in 0..2000 {
+                if rank.rank() == 0 {
+                    receive_number(rank, previous)?;
+                    send_number(rank, next)?;
+                } else {
+                    send_number(rank, next)?;
+                    receive_number(rank, previous)?;
+                }
+            }
+            Ok(())
+        };
+        for world_size in [2, 3, 4] {
+            run(world_size, sends, exchanges);
+        }
+    }
+}
+
+#[test]
+fn a_panic_names_the_rank_and_the_line() {
+    for sends in BOTH {
+        let line = line!() + 3;
+        let failure = attempt(3, sends, |rank| match rank.rank() {
+            0 => receive_number(rank, 1),
+            1 => panic!("on purpose"),
+            _ => receive_number(rank, 0),
+        });
+        let expected = format!("rank 1 panicked: on purpose ({}:{line})", file!());
+        assert_eq!(failure.unwrap_err(), expected, "{sends:?}");
+    }
+}
+
+#[test]
+fn an_error_names_the_rank() {
+    let failure = attempt(2, Sends::Buffered, |rank| match rank.rank() {
+        0 => receive_number(rank, 1),
+        _ => Err(candle_core::Error::Msg("disk full".into()).into()),
+    });
+    assert_eq!(failure.unwrap_err(), "rank 1 failed: disk full");
+}
+
+#[test]
+fn a_rank_that_leaves_too_early_is_named() {
+    let leave = |rank: &Rank<'_>| match rank.rank() {
+        0 => receive_number(rank, 1),
+        _ => Ok(0.0),
+    };
+    let told = "rank 0 failed: rank 1 returned early, and rank 0 still needed it";
+    assert_eq!(attempt(2, Sends::Buffered, leave).unwrap_err(), told);
+    let leave = |rank: &Rank<'_>| match rank.rank() {
+        0 => send_number(rank, 1),
+        _ => Ok(()),
+    };
+    let told = attempt(2, Sends::WaitForReceiver, leave).unwrap_err();
+    assert!(told.contains("rank 1 returned without receiving all that was sent to it"), "{told}");
+    let told = attempt(2, Sends::Buffered, leave).unwrap_err();
+    assert_eq!(told, "rank 0 sent a message that rank 1 never received");
+}
+
+#[test]
+fn another_shape_than_expected_is_told() {
+    let failure = attempt(2, Sends::Buffered, |rank| match rank.rank() {
+        0 => rank.recv(1, &Shape::from(3), DType::F32).map(|_| ()),
+        _ => send_number(rank, 0),
+    });
+    let told = "rank 0 failed: rank 1 sent F32 [], but rank 0 expected F32 [3]";
+    assert_eq!(failure.unwrap_err(), told);
+}
+
+#[test]
+fn a_rank_that_does_not_exist_is_refused() {
+    for other in [0, 2] {
+        let failure = attempt(2, Sends::Buffered, move |rank| match rank.rank() {
+            0 => send_number(rank, other),
+            _ => Ok(()),
+        });
+        let told = failure.unwrap_err();
+        assert!(told.contains(&format!("with rank {other} in a world of 2")), "{told}");
+    }
+}
+
+#[test]
+fn a_loop_that_never_ends_names_its_rank() {
+    let limit = Duration::from_millis(200);
+    let failure = attempt_within(limit, 2, Sends::Buffered, move |rank| {
+        if rank.rank() == 1 {
+            loop {
+                std::thread::sleep(limit);
+            }
+        }
+        receive_number(rank, 1)
+    });
+    let told = failure.unwrap_err();
+    assert!(told.contains("rank 0 waits for rank 1, rank 1 is still at work"), "{told}");
+}
