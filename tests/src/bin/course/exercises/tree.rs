@@ -175,11 +175,13 @@ impl Exercise {
         })
     }
 
-    /// The exercise in one line: the first of its comment. Empty where there is none.
+    /// The exercise in one line: what the first line of its comment says after the chapter's page. Empty
+    /// where there is none.
     pub(super) fn title(&self) -> String {
         let text = fs::read_to_string(self.file()).unwrap_or_default();
-        let comment = text.lines().find_map(|line| line.strip_prefix("//! "));
-        comment.unwrap_or_default().trim_end_matches('.').to_owned()
+        let comment = text.lines().find_map(|line| line.strip_prefix("//! ")).unwrap_or_default();
+        let title = comment.split_once(".md`: ").map_or(comment, |(_, title)| title);
+        title.trim_end_matches('.').to_owned()
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Stub,
     /// It passes.
     Solution,
-    /// It fails with this text in a message. Where the file tells none, [`form`](super::form) does.
+    /// It fails with this text in a message, which its file has to tell.
     Wrong { expect: Option<String> },
 }
 
@@ -73,7 +73,9 @@ impl Candidate {
                 Err("passes: nothing is left to write, or the check accepts everything".to_owned())
             }
             (Kind::Wrong { .. }, Outcome::Passed(_)) => Err("passes, and is wrong".to_owned()),
-            (Kind::Wrong { expect: None }, Outcome::Failed(..)) => Ok(()),
+            (Kind::Wrong { expect: None }, Outcome::Failed(..)) => {
+                Err("its first line is not `// expect: TEXT`".to_owned())
+            }
             (Kind::Wrong { expect: Some(expect) }, Outcome::Failed(_, failures)) => {
                 let told = failures.iter().any(|failure| failure.message.contains(expect));
                 if told {
@@ -81,7 +83,9 @@ impl Candidate {
                 }
                 Err(format!("is rejected without \"{expect}\", but with\n{}", messages(outcome)))
             }
-            (_, outcome) => Err(format!("{}\n{}", outcome.verdict(), messages(outcome))),
+            (_, outcome) => {
+                Err(format!("{}\n{}", outcome.verdict(), messages(outcome)).trim_end().to_owned())
+            }
         }
     }
 }
@@ -138,7 +142,7 @@ pub(super) fn wrong_answers(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// The text that the author of a wrong answer should see: in its first line.
-pub(super) fn expected(text: &str) -> Option<String> {
+fn expected(text: &str) -> Option<String> {
     let expect = text.lines().next()?.strip_prefix("// expect: ")?.trim();
     (!expect.is_empty()).then(|| expect.to_owned())
 }
