@@ -1,6 +1,7 @@
 //! `cargo course`: the tool around the course.
 
 mod doctor;
+mod exercises;
 mod peers;
 
 use std::process::ExitCode;
@@ -18,6 +19,8 @@ struct Arguments {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Exercises(exercises::Command),
     /// Say what this machine has, which chapters run here, and how to get the rest
     Doctor,
     /// Measure our code and PyTorch, Gloo and Open MPI on the same work, in turn
@@ -29,6 +32,7 @@ enum Command {
 
 fn main() -> ExitCode {
     cli::main(|arguments: Arguments| match arguments.command {
+        Command::Exercises(command) => exercises::run(&command),
         Command::Doctor => doctor::run(),
         Command::Peers(arguments) => peers::run(&arguments),
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),

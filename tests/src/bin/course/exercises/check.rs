@@ -1,0 +1,170 @@
+//! `cargo course check`: is the reader's answer right, and what to do next?
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::bail;
+use single_gpu::interrupt;
+use single_gpu::report::line;
+
+use super::messages::{self, Counts, Failure};
+use super::progress::{self, Progress};
+use super::run::{self, Ended, How};
+use super::tree::{Exercise, Tree};
+use super::{compile, list};
+
+/// What became of a check.
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    /// So many checks passed, and none failed.
+    Passed(usize),
+    Failed(Counts, Vec<Failure>),
+    /// cargo has told why.
+    DoesNotCompile,
+    /// The process ended before its tests did.
+    Crashed {
+        status: ExitStatus,
+        during: Option<String>,
+        /// What it said on standard error.
+        said: String,
+    },
+    OutOfTime {
+        limit: Duration,
+        during: Option<String>,
+    },
+    Interrupted,
+}
+
+impl Outcome {
+    /// What an ended test binary means. That nothing was tested is no pass.
+    pub(super) fn of(ended: Ended, limit: Duration) -> Self {
+        let during = messages::running(&ended.stdout).map(str::to_owned);
+        match (ended.how, messages::counts(&ended.stdout)) {
+            (How::Interrupted, _) => Self::Interrupted,
+            (How::OutOfTime, _) => Self::OutOfTime { limit, during },
+            (How::Alone(status), Some(Counts { passed, failed: 0 }))
+                if status.success() && passed > 0 =>
+            {
+                Self::Passed(passed)
+            }
+            (How::Alone(_), Some(counts)) if counts.failed > 0 => {
+                Self::Failed(counts, messages::failures(&ended.stdout))
+            }
+            (How::Alone(status), _) => Self::Crashed { status, during, said: ended.stderr },
+        }
+    }
+
+    /// The outcome in a few words, where the check did not pass.
+    pub(super) fn verdict(&self) -> String {
+        let during = |check: &Option<String>| {
+            check.as_ref().map_or_else(String::new, |check| format!(" in {check}"))
+        };
+        match self {
+            Self::Passed(_) => "passes".to_owned(),
+            Self::Failed(Counts { passed, failed }, _) => {
+                format!("{failed} of {} checks fail", passed + failed)
+            }
+            Self::DoesNotCompile => "it does not compile".to_owned(),
+            Self::Crashed { status, during: check, .. } => {
+                format!("the check was ended by a crash{} ({status})", during(check))
+            }
+            Self::OutOfTime { limit, during: check } => {
+                format!("the check did not end within {} s{}", limit.as_secs(), during(check))
+            }
+            Self::Interrupted => "the check was interrupted".to_owned(),
+        }
+    }
+}
+
+/// Checks an exercise: the one that is named, or the next.
+///
+/// # Errors
+///
+/// When it does not pass.
+pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
+    interrupt::watch()?;
+    let exercise = match name {
+        Some(name) => tree.named(name)?,
+        None => match Progress::load(tree)?.next(tree) {
+            Some(exercise) => exercise,
+            None => return list::all_solved(tree),
+        },
+    };
+    let outcome = once(tree, exercise, limit)?;
+    tell(tree, exercise, &outcome)?;
+    match outcome {
+        Outcome::Passed(_) => list::what_is_next(tree),
+        // The exit code says so.
+        Outcome::Interrupted => Ok(()),
+        _ => bail!("{} does not pass yet: {}", exercise.name, outcome.verdict()),
+    }
+}
+
+/// Compiles and runs a check, and remembers if it passed.
+///
+/// # Errors
+///
+/// When it could not be done; that the check fails is an outcome.
+pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow::Result<Outcome> {
+    // For the message that says how to get it back.
+    exercise.text()?;
+    let checked = progress::fingerprint(exercise)?;
+    let Some(executable) = compile::compile(tree, &exercise.name)? else {
+        return Ok(if interrupt::requested() {
+            Outcome::Interrupted
+        } else {
+            Outcome::DoesNotCompile
+        });
+    };
+    let ended = run::run(&executable, &tree.package, "", limit)?;
+    let outcome = Outcome::of(ended, limit);
+    // What was saved meanwhile is not what passed.
+    if let Outcome::Passed(_) = outcome
+        && progress::fingerprint(exercise)? == checked
+    {
+        Progress::load(tree)?.passed(exercise, checked)?;
+    }
+    Ok(outcome)
+}
+
+/// Tells an outcome, and where help is.
+///
+/// # Errors
+///
+/// When nobody reads it.
+pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyhow::Result<()> {
+    let name = &exercise.name;
+    match outcome {
+        Outcome::Passed(checks) => {
+            let s = if *checks == 1 { "" } else { "s" };
+            line(format_args!("✓ {name} passes its {checks} check{s}"))?;
+            line(format_args!("  to compare with ours: cargo course solution {name}"))?;
+            return Ok(());
+        }
+        Outcome::Interrupted => return Ok(()),
+        Outcome::Failed(_, failures) => {
+            for Failure { check, message } in failures {
+                line(format_args!("✗ {check}\n{}\n", indented(message)))?;
+            }
+        }
+        Outcome::DoesNotCompile => line(format_args!("✗ {name} does not compile\n"))?,
+        Outcome::Crashed { said, .. } => {
+            line(format_args!("✗ {}\n{}\n", outcome.verdict(), indented(said.trim())))?;
+        }
+        Outcome::OutOfTime { .. } => line(format_args!(
+            "✗ {}\n    does a loop go on for ever, or a rank wait for what nobody sends?\n",
+            outcome.verdict()
+        ))?,
+    }
+    line(format_args!("your answer:  {}", tree.relative(&exercise.file())))?;
+    line(format_args!("a hint:       cargo course hint {name}"))?;
+    if let Some(page) = tree.page(exercise) {
+        line(format_args!("the chapter:  {}", tree.relative(&page)))?;
+    }
+    Ok(())
+}
+
+fn indented(text: &str) -> String {
+    let indent = |line: &str| if line.is_empty() { String::new() } else { format!("    {line}") };
+    text.lines().map(indent).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,66 @@
+//! `cargo course list` and `cargo course next`: what there is, and what to do now.
+
+use single_gpu::report::line;
+
+use super::progress::{Progress, Standing};
+use super::tree::Tree;
+
+/// Lists all exercises with what is known of them.
+pub(super) fn list(tree: &Tree) -> anyhow::Result<()> {
+    let progress = Progress::load(tree)?;
+    let longest = tree.exercises.iter().map(|one| one.name.len()).max().unwrap_or_default();
+    for exercise in &tree.exercises {
+        let (mark, note) = match progress.of(exercise) {
+            Standing::Solved => ('✓', ""),
+            Standing::Changed => ('?', " (changed since it passed)"),
+            Standing::Open => ('·', ""),
+        };
+        let title = exercise.title();
+        let told = format!("{mark} {:<longest$}  {title}{note}", exercise.name);
+        line(told.trim_end())?;
+    }
+    line("")?;
+    what_is_next(tree)
+}
+
+/// Says which exercise is next, where it is, and what to do with it.
+pub(super) fn next(tree: &Tree) -> anyhow::Result<()> {
+    let progress = Progress::load(tree)?;
+    let Some(exercise) = progress.next(tree) else { return all_solved(tree) };
+    let name = &exercise.name;
+    line(format_args!("{name}: {}\n", exercise.title()))?;
+    if progress.of(exercise) == Standing::Changed {
+        line("It passed, and has changed since.\n")?;
+    }
+    if let Some(page) = tree.page(exercise) {
+        line(format_args!("read    {}", tree.relative(&page)))?;
+    }
+    line(format_args!("write   {}", tree.relative(&exercise.file())))?;
+    line(format_args!("check   cargo course check {name}"))?;
+    line(format_args!("        cargo course watch checks whenever you save"))?;
+    line(format_args!("stuck?  cargo course hint {name}"))?;
+    Ok(())
+}
+
+/// One line: how many are solved, and which is next.
+pub(super) fn what_is_next(tree: &Tree) -> anyhow::Result<()> {
+    let progress = Progress::load(tree)?;
+    let (solved, all) = (progress.solved(tree), tree.exercises.len());
+    match progress.next(tree) {
+        Some(next) => {
+            line(format_args!(
+                "{solved} of {all} solved; next: {} (cargo course next)",
+                next.name
+            ))?;
+            Ok(())
+        }
+        None => all_solved(tree),
+    }
+}
+
+/// One line: nothing is left to do.
+pub(super) fn all_solved(tree: &Tree) -> anyhow::Result<()> {
+    let all = tree.exercises.len();
+    line(format_args!("{all} of {all} solved: nothing is left to do here"))?;
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! What has passed, and which hints were read: a file of the reader's own, which git ignores.
+//!
+//! It lies beside the sources and not among what cargo builds, so `cargo clean` does not forget it. What is
+//! remembered is not a name but the very text that passed: an edit afterwards makes the exercise unsolved.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use single_gpu::report::file;
+
+use super::tree::{Exercise, Tree};
+
+/// The folder of a checkout for what is its reader's own.
+pub(super) const FOLDER: &str = ".course";
+
+/// What is remembered of all exercises.
+#[derive(Debug)]
+pub(super) struct Progress {
+    path: PathBuf,
+    records: BTreeMap<String, Record>,
+}
+
+/// What is remembered of one exercise.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    /// The fingerprint of the answer that passed last, and of its check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    passed: Option<String>,
+    /// How many steps of the hint were read.
+    #[serde(default)]
+    hints: usize,
+}
+
+/// What is known of an exercise.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Standing {
+    /// It has not passed yet.
+    Open,
+    /// It passed, and the answer or its check is another since.
+    Changed,
+    /// It passed as it is.
+    Solved,
+}
+
+impl Progress {
+    /// Reads what is remembered: nothing, where nothing was written yet.
+    ///
+    /// # Errors
+    ///
+    /// When the file is there and cannot be read or understood.
+    pub(super) fn load(tree: &Tree) -> anyhow::Result<Self> {
+        let path = tree.root.join(FOLDER).join("progress.json");
+        let told = || format!("{}, which remembers your progress", path.display());
+        let records = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .with_context(|| format!("{}; delete it to start over", told()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error).with_context(told),
+        };
+        Ok(Self { path, records })
+    }
+
+    /// What is known of an exercise as it is now.
+    pub(super) fn of(&self, exercise: &Exercise) -> Standing {
+        match self.records.get(&exercise.name).and_then(|record| record.passed.as_ref()) {
+            None => Standing::Open,
+            Some(passed) => match fingerprint(exercise) {
+                Ok(now) if now == *passed => Standing::Solved,
+                _ => Standing::Changed,
+            },
+        }
+    }
+
+    /// The first exercise that is not solved.
+    pub(super) fn next<'a>(&self, tree: &'a Tree) -> Option<&'a Exercise> {
+        tree.exercises.iter().find(|exercise| self.of(exercise) != Standing::Solved)
+    }
+
+    /// How many exercises are solved.
+    pub(super) fn solved(&self, tree: &Tree) -> usize {
+        tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
+    }
+
+    /// How many steps of an exercise's hint were read.
+    pub(super) fn hints(&self, exercise: &Exercise) -> usize {
+        self.records.get(&exercise.name).map_or(0, |record| record.hints)
+    }
+
+    /// Remembers that the answer with this fingerprint passed.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(super) fn passed(
+        &mut self,
+        exercise: &Exercise,
+        fingerprint: String,
+    ) -> anyhow::Result<()> {
+        self.records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
+        self.store()
+    }
+
+    /// Remembers how many steps of the hint were read.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(super) fn read_hints(&mut self, exercise: &Exercise, steps: usize) -> anyhow::Result<()> {
+        self.records.entry(exercise.name.clone()).or_default().hints = steps;
+        self.store()
+    }
+
+    /// Forgets an exercise.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(super) fn forget(&mut self, exercise: &Exercise) -> anyhow::Result<()> {
+        match self.records.remove(&exercise.name) {
+            Some(_) => self.store(),
+            None => Ok(()),
+        }
+    }
+
+    fn store(&self) -> anyhow::Result<()> {
+        let folder = self.path.parent().context("the file is in a folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+        file::write(&self.path, |file| {
+            serde_json::to_writer_pretty(&mut *file, &self.records)?;
+            writeln!(file)
+        })
+        .with_context(|| format!("{}", self.path.display()))
+    }
+}
+
+/// A fingerprint of what a check judges: the answer, and the check itself.
+///
+/// # Errors
+///
+/// When one of them cannot be read.
+pub(super) fn fingerprint(exercise: &Exercise) -> anyhow::Result<String> {
+    let mut hash = Sha256::new();
+    for path in [exercise.file(), exercise.check()] {
+        let text = fs::read(&path).with_context(|| format!("{}", path.display()))?;
+        // The length keeps the two texts apart.
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}

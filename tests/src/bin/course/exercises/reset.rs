@@ -1,0 +1,94 @@
+//! `cargo course reset`: an exercise as it was given, out of git's history; the reader's text put aside.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use single_gpu::report::{file, line};
+
+use super::confirm::confirm;
+use super::progress::{FOLDER, Progress};
+use super::tree::{Exercise, Tree};
+use super::verify::todo;
+
+/// Brings an exercise back as it was given; asks first.
+///
+/// # Errors
+///
+/// When nobody can be asked, or git does not know how it was given.
+pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
+    let name = &exercise.name;
+    let given = given(tree, exercise)?;
+    let path = exercise.file();
+    let mine = fs::read_to_string(&path).ok();
+    if mine.as_deref() == Some(&given) {
+        line(format_args!("{} is as it was given", tree.relative(&path)))?;
+        return Progress::load(tree)?.forget(exercise);
+    }
+    let question = format!("Bring {name} back as it was given, and put your version aside?");
+    if !yes && !confirm(&question)? {
+        line("Nothing was changed")?;
+        return Ok(());
+    }
+    // In this order: whatever goes wrong, the reader's text is in one place or the other.
+    let aside = mine.map(|text| put_aside(tree, exercise, &text)).transpose()?;
+    write(&path, &given)?;
+    Progress::load(tree)?.forget(exercise)?;
+    line(format_args!("{} is as it was given", tree.relative(&path)))?;
+    if let Some(aside) = aside {
+        line(format_args!("what you had written is in {}", tree.relative(&aside)))?;
+    }
+    Ok(())
+}
+
+/// The newest version in git's history that still has its TODO.
+fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<String> {
+    let path = format!("./{}", tree.relative(&exercise.file())).replace('\\', "/");
+    let otherwise = || {
+        format!(
+            "git, which knows how {} was given; without it, take {path} from a fresh copy of the course",
+            exercise.name
+        )
+    };
+    let log = git(tree, &["log", "--format=%H", "--", &path]).with_context(otherwise)?;
+    for commit in log.lines() {
+        // A commit that took the file away has none to show.
+        if let Ok(text) = git(tree, &["show", &format!("{commit}:{path}")])
+            && text.lines().any(todo)
+        {
+            return Ok(text);
+        }
+    }
+    Err(anyhow::anyhow!("no commit has it with its `// TODO`")).with_context(otherwise)
+}
+
+/// What git answers.
+fn git(tree: &Tree, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("git")
+        .current_dir(&tree.root)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .context("git cannot be started")?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr);
+        bail!("{}", told.lines().next().unwrap_or("git failed without a word"));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Stores the reader's text under a name that nothing has yet, and returns it.
+fn put_aside(tree: &Tree, exercise: &Exercise, text: &str) -> anyhow::Result<PathBuf> {
+    let folder = tree.root.join(FOLDER);
+    fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+    let named = |number: usize| folder.join(format!("{}-{number}.rs", exercise.name));
+    let free = (1..).map(named).find(|path| !path.exists()).context("a number is free")?;
+    write(&free, text)?;
+    Ok(free)
+}
+
+fn write(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
+    file::write(path, |file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("{}", path.display()))
+}

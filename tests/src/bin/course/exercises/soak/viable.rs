@@ -1,0 +1,128 @@
+//! The changes that compile, all in one test binary.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, bail};
+use single_gpu::interrupt;
+
+use super::super::cargo::{Diagnostic, Message, cargo, messages};
+use super::super::compile;
+use super::super::tree::{Exercise, Tree};
+use super::super::verify::TARGET;
+use super::mutate::Mutant;
+
+/// Names a folder with other wrong answers, by exercise, to the package's build script.
+const VARIABLE: &str = "EXERCISES_WRONG_ANSWERS";
+
+/// The compiler finds mistakes in a few passes, and tells only those of the first that finds any.
+const ROUNDS: usize = 12;
+
+/// What compiled.
+#[derive(Debug)]
+pub(super) struct Viable {
+    pub(super) executable: PathBuf,
+    /// With the name of the module that each is in.
+    pub(super) mutants: Vec<(String, Mutant)>,
+}
+
+/// Compiles the solution with each change in a module of its own, and leaves out the changes that do not
+/// compile; none after Ctrl-C.
+///
+/// # Errors
+///
+/// When something else does not compile, or the files cannot be written.
+pub(super) fn compile(
+    tree: &Tree,
+    exercise: &Exercise,
+    mutants: Vec<Mutant>,
+) -> anyhow::Result<Option<Viable>> {
+    let all = tree.target.join("soak");
+    let folder = all.join(&exercise.name);
+    if all.exists() {
+        fs::remove_dir_all(&all).with_context(|| format!("{}", all.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+    let mut mutants: Vec<(PathBuf, Mutant)> = (1..)
+        .map(|number: usize| folder.join(format!("change_{number:03}.rs")))
+        .zip(mutants)
+        .collect();
+    for (path, mutant) in &mutants {
+        fs::write(path, &mutant.text).with_context(|| format!("{}", path.display()))?;
+    }
+    for _ in 0..ROUNDS {
+        match round(tree, &all)? {
+            _ if interrupt::requested() => return Ok(None),
+            Round::Compiled(executable) => {
+                let module = |path: &Path| {
+                    format!("wrong_{}", path.file_stem().unwrap_or_default().to_string_lossy())
+                };
+                let mutants =
+                    mutants.into_iter().map(|(path, mutant)| (module(&path), mutant)).collect();
+                return Ok(Some(Viable { executable, mutants }));
+            }
+            Round::Errors { files, rendered } => {
+                let before = mutants.len();
+                let broken = |path: &PathBuf| files.iter().any(|file| path.ends_with(file));
+                for (path, _) in mutants.extract_if(.., |(path, _)| broken(path)) {
+                    fs::remove_file(&path).with_context(|| format!("{}", path.display()))?;
+                }
+                if mutants.len() == before {
+                    bail!("{} does not compile, and not because of a change:\n{rendered}", TARGET);
+                }
+            }
+        }
+    }
+    bail!("after {ROUNDS} rounds there are still changes of {} that do not compile", exercise.name)
+}
+
+enum Round {
+    Compiled(PathBuf),
+    /// The ends of the paths of files that errors are in, and what the compiler says.
+    Errors {
+        files: BTreeSet<PathBuf>,
+        rendered: String,
+    },
+}
+
+fn round(tree: &Tree, wrong_answers: &Path) -> anyhow::Result<Round> {
+    let mut command = cargo(&tree.root);
+    compile::arguments(&mut command, TARGET);
+    command.args(["--quiet", "--message-format=json"]).env(VARIABLE, wrong_answers);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cargo")?;
+    let stdout = child.stdout.take().context("cargo's answers are piped")?;
+    let (mut executable, mut files, mut rendered) = (None, BTreeSet::new(), String::new());
+    for message in messages(BufReader::new(stdout)) {
+        match message? {
+            Message::CompilerArtifact { target, executable: Some(file) }
+                if target.name == TARGET =>
+            {
+                executable = Some(file);
+            }
+            Message::CompilerMessage { message } if message.level.starts_with("error") => {
+                rendered.push_str(message.rendered.as_deref().unwrap_or_default());
+                files.extend(places(&message));
+            }
+            _ => {}
+        }
+    }
+    let output = child.wait_with_output().context("cargo")?;
+    match executable {
+        Some(executable) if output.status.success() => Ok(Round::Compiled(executable)),
+        _ => {
+            rendered.push_str(&String::from_utf8_lossy(&output.stderr));
+            Ok(Round::Errors { files, rendered })
+        }
+    }
+}
+
+/// Where an error is: its own places, and those of its notes, since a mistake in a signature shows in the
+/// check that calls it.
+fn places(message: &Diagnostic) -> BTreeSet<PathBuf> {
+    let own = message.spans.iter().map(|span| span.file_name.clone());
+    own.chain(message.children.iter().flat_map(places)).collect()
+}

@@ -1,0 +1,190 @@
+//! Where the exercises are: in the checkout that the command is run from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use single_gpu::cli::UsageError;
+
+use super::cargo;
+
+/// The package of the exercises.
+pub(super) const PACKAGE: &str = "exercises";
+
+/// What is told where there are no exercises.
+const HERE: &str = "run this in a checkout of the course";
+
+/// So many names are offered in place of one that is none.
+const OFFERED: usize = 3;
+
+/// A checkout of the course.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    /// The workspace's folder.
+    pub(super) root: PathBuf,
+    /// The folder of the package `exercises`.
+    pub(super) package: PathBuf,
+    /// Where cargo builds.
+    pub(super) target: PathBuf,
+    /// The package's edition of Rust.
+    pub(super) edition: String,
+    /// In the course's order, which is that of the package's test targets. Never empty.
+    pub(super) exercises: Vec<Exercise>,
+}
+
+/// One exercise: a folder with what belongs to it.
+#[derive(Clone, Debug)]
+pub(super) struct Exercise {
+    /// `ch02_ring`: the name of its folder and of its test target.
+    pub(super) name: String,
+    pub(super) folder: PathBuf,
+}
+
+impl Tree {
+    /// Finds the workspace upwards from the current folder, and its exercises.
+    ///
+    /// # Errors
+    ///
+    /// When there is no workspace, or it has no exercises.
+    pub(super) fn find() -> anyhow::Result<Self> {
+        let metadata = cargo::metadata(Path::new(".")).context(HERE)?;
+        let root = metadata.workspace_root;
+        let package = metadata.packages.into_iter().find(|package| package.name == PACKAGE);
+        let Some(package) = package else {
+            bail!("{HERE}: {} has no package `{PACKAGE}`", root.display())
+        };
+        let folder = package.manifest_path.parent().unwrap_or(&root).to_owned();
+        let exercise = |target: cargo::Target| {
+            let exercise = Exercise { folder: folder.join(&target.name), name: target.name };
+            (target.src_path == exercise.check()).then_some(exercise)
+        };
+        let exercises: Vec<Exercise> = package.targets.into_iter().filter_map(exercise).collect();
+        if exercises.is_empty() {
+            bail!("the package `{PACKAGE}` names no test `NAME` with the path \"NAME/check.rs\"");
+        }
+        Ok(Self {
+            root,
+            package: folder,
+            edition: package.edition,
+            target: metadata.target_directory,
+            exercises,
+        })
+    }
+
+    /// The exercise of that name, or the only one that the name fits: without its chapter (`ring`), at the
+    /// beginning (`ch01_p`), anywhere (`entropy`).
+    ///
+    /// # Errors
+    ///
+    /// When there is none, with the nearest names, or when several fit, with those.
+    pub(super) fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
+        let wanted = asked.trim_end_matches('/').to_lowercase().replace('-', "_");
+        let fits: [&dyn Fn(&Exercise) -> bool; 4] = [
+            &|exercise| exercise.name == wanted,
+            &|exercise| exercise.topic() == wanted,
+            &|exercise| exercise.name.starts_with(&wanted),
+            &|exercise| exercise.name.contains(&wanted),
+        ];
+        for fit in fits {
+            match self.exercises.iter().filter(|one| fit(one)).collect::<Vec<_>>()[..] {
+                [] => {}
+                [exercise] => return Ok(exercise),
+                ref several => {
+                    let names = names(several.iter().copied());
+                    let refusal = format!("'{asked}' fits several exercises: {names}");
+                    return Err(UsageError::new(refusal).into());
+                }
+            }
+        }
+        let mut nearest: Vec<&Exercise> = self.exercises.iter().collect();
+        nearest.sort_by_key(|exercise| {
+            let to = |name: &str| strsim::damerau_levenshtein(&wanted, name);
+            to(&exercise.name).min(to(exercise.topic()))
+        });
+        nearest.truncate(OFFERED);
+        let names = names(nearest.into_iter());
+        Err(UsageError::new(format!("no exercise is called '{asked}'; the nearest: {names}"))
+            .into())
+    }
+
+    /// A path as it is told: from the workspace's folder.
+    pub(super) fn relative<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
+        path.strip_prefix(&self.root).unwrap_or(path).display()
+    }
+
+    /// The chapter's page, from the workspace's folder: the one in `book/src` whose name begins with the
+    /// exercise's chapter. There may be none.
+    pub(super) fn page(&self, exercise: &Exercise) -> Option<PathBuf> {
+        let folder = self.root.join("book").join("src");
+        let prefix = format!("{}-", exercise.chapter());
+        let mut pages: Vec<PathBuf> = fs::read_dir(folder)
+            .ok()?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|page| page.extension().is_some_and(|extension| extension == "md"))
+            .filter(|page| {
+                page.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
+            })
+            .collect();
+        pages.sort();
+        pages.into_iter().next()
+    }
+}
+
+impl Exercise {
+    /// What the reader writes.
+    pub(super) fn file(&self) -> PathBuf {
+        self.folder.join("exercise.rs")
+    }
+
+    pub(super) fn check(&self) -> PathBuf {
+        self.folder.join("check.rs")
+    }
+
+    pub(super) fn solution(&self) -> PathBuf {
+        self.folder.join("solution.rs")
+    }
+
+    pub(super) fn hint(&self) -> PathBuf {
+        self.folder.join("hint.md")
+    }
+
+    /// The folder of the known wrong answers.
+    pub(super) fn wrong(&self) -> PathBuf {
+        self.folder.join("wrong")
+    }
+
+    /// `ch02` of `ch02_ring`.
+    pub(super) fn chapter(&self) -> &str {
+        self.name.split_once('_').map_or(&self.name, |(chapter, _)| chapter)
+    }
+
+    /// `ring` of `ch02_ring`.
+    fn topic(&self) -> &str {
+        self.name.split_once('_').map_or(&self.name, |(_, topic)| topic)
+    }
+
+    /// What the reader has written so far.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read; the message says how to get it back.
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        let file = self.file();
+        fs::read_to_string(&file).with_context(|| {
+            format!("{} (`cargo course reset {}` brings it back)", file.display(), self.name)
+        })
+    }
+
+    /// The exercise in one line: what the first line of its comment says after the chapter's page. Empty
+    /// where there is none.
+    pub(super) fn title(&self) -> String {
+        let text = fs::read_to_string(self.file()).unwrap_or_default();
+        let comment = text.lines().find_map(|line| line.strip_prefix("//! ")).unwrap_or_default();
+        let title = comment.split_once(".md`: ").map_or(comment, |(_, title)| title);
+        title.trim_end_matches('.').to_owned()
+    }
+}
+
+fn names<'a>(exercises: impl Iterator<Item = &'a Exercise>) -> String {
+    exercises.map(|exercise| exercise.name.as_str()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,104 @@
+//! What belongs to every exercise: one TODO, steps of a hint, a chapter that leads to it and back, wrong
+//! answers.
+
+use std::fs;
+
+use anyhow::Context as _;
+
+use super::super::hint;
+use super::super::tree::{Exercise, Tree};
+use super::candidate::wrong_answers;
+
+/// Fewer steps are no way from a nudge to the answer.
+const STEPS: usize = 3;
+
+/// Fewer wrong answers say too little of what a check notices.
+const WRONG_ANSWERS: usize = 3;
+
+/// Whether a line is what tells the reader where to write.
+pub(crate) fn todo(line: &str) -> bool {
+    line.trim_start().starts_with("// TODO")
+}
+
+/// Everything that is missing, of all exercises.
+///
+/// # Errors
+///
+/// When the package's folder cannot be read.
+pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
+    let mut problems = unlisted(tree)?;
+    for exercise in &tree.exercises {
+        let name = &exercise.name;
+        problems
+            .extend(of_exercise(tree, exercise).into_iter().map(|what| format!("{name}: {what}")));
+        match wrong_answers(&exercise.wrong()) {
+            Ok(files) if files.len() >= WRONG_ANSWERS => {}
+            Ok(files) => problems.push(format!(
+                "{name}: {} wrong answers in wrong/, at least {WRONG_ANSWERS} are wanted",
+                files.len()
+            )),
+            Err(error) => problems.push(format!("{name}: {error:#}")),
+        }
+    }
+    Ok(problems)
+}
+
+/// Folders that look like an exercise and are no test target, so that nobody would check them.
+fn unlisted(tree: &Tree) -> anyhow::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    let told = || format!("{}", tree.package.display());
+    for entry in fs::read_dir(&tree.package).with_context(told)? {
+        let folder = entry.with_context(told)?.path();
+        let listed = tree.exercises.iter().any(|exercise| exercise.folder == folder);
+        if !listed && folder.join("exercise.rs").exists() {
+            let folder = tree.relative(&folder);
+            problems.push(format!("{folder}: no [[test]] of the package names its check.rs"));
+        }
+    }
+    problems.sort();
+    Ok(problems)
+}
+
+fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
+    let mut problems = Vec::new();
+    let name = &exercise.name;
+    let text = match exercise.text() {
+        Ok(text) => text,
+        Err(error) => return vec![format!("{error:#}")],
+    };
+    match text.lines().filter(|line| todo(line)).count() {
+        1 => {}
+        number => problems.push(format!("exercise.rs has {number} lines `// TODO`, and not one")),
+    }
+    let command = format!("cargo course check {name}");
+    if !text.contains(&command) && !text.contains(&format!("--test {name}")) {
+        problems.push(format!("exercise.rs does not name the command that checks it, {command}"));
+    }
+    match hint::steps(exercise) {
+        Ok(steps) if steps.len() >= STEPS => {}
+        Ok(steps) => problems.push(format!(
+            "hint.md has {} steps (lines that begin with `## `), at least {STEPS} are wanted",
+            steps.len()
+        )),
+        Err(error) => problems.push(format!("{error:#}")),
+    }
+    match tree.page(exercise) {
+        None => problems.push(format!("there is no page book/src/{}-….md", exercise.chapter())),
+        Some(page) => {
+            // As the reader writes it, on any system.
+            let told = tree.relative(&page).to_string().replace('\\', "/");
+            if !text.contains(&told) {
+                problems.push(format!("exercise.rs does not name its chapter's page, {told}"));
+            }
+            if !fs::read_to_string(&page).unwrap_or_default().split(is_no_name).any(|w| w == name) {
+                problems.push(format!("{told} does not name the exercise"));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a character cannot be part of an exercise's name.
+fn is_no_name(character: char) -> bool {
+    !character.is_alphanumeric() && character != '_'
+}

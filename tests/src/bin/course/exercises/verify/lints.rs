@@ -1,0 +1,61 @@
+//! What rustfmt and clippy say of the exercises.
+//!
+//! The package's test targets are left out by `cargo test` and by `cargo clippy --all-targets`, because the
+//! readers' answers are among them. Here the solutions get what all other code gets.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+
+use super::super::cargo::cargo;
+use super::super::tree::{PACKAGE, Tree};
+use super::TARGET;
+use super::candidate::wrong_answers;
+
+/// Files that are not formatted, and that clippy has something to say, which it tells on standard error.
+///
+/// # Errors
+///
+/// When one of the two cannot be started.
+pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
+    let mut problems = unformatted(tree)?;
+    let clippy = cargo(&tree.root)
+        .args(["clippy", "--quiet", "--release", "--package", PACKAGE, "--test", TARGET])
+        .args(["--", "--deny", "warnings"])
+        .stdout(Stdio::null())
+        .status()
+        .context("cargo clippy")?;
+    if !clippy.success() {
+        problems.push("clippy has something to say of the solutions or checks, above".to_owned());
+    }
+    Ok(problems)
+}
+
+/// A problem for each file that rustfmt would change.
+fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for exercise in &tree.exercises {
+        files.extend([exercise.file(), exercise.check(), exercise.solution()]);
+        files.extend(wrong_answers(&exercise.wrong())?);
+    }
+    let output = Command::new("rustfmt")
+        .current_dir(&tree.root)
+        .args(["--check", "--files-with-diff", "--edition", &tree.edition])
+        .args(files)
+        .stdin(Stdio::null())
+        .output()
+        .context("rustfmt cannot be started")?;
+    let changed = String::from_utf8_lossy(&output.stdout);
+    let mut files: Vec<&str> = changed.lines().collect();
+    files.sort_unstable();
+    // `check.rs` leads rustfmt to `exercise.rs` a second time.
+    files.dedup();
+    let told = |file: &&str| format!("{}: rustfmt would change it", tree.relative(file.as_ref()));
+    let mut problems: Vec<String> = files.iter().map(told).collect();
+    if problems.is_empty() && !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        problems.push(format!("rustfmt failed: {}", why.trim()));
+    }
+    Ok(problems)
+}

@@ -1,0 +1,92 @@
+//! `cargo course verify`: can the exercises be trusted?
+//!
+//! A check that accepts everything teaches nothing, so every exercise brings answers that its check has to
+//! judge: the stub that the reader starts from, our solution, and wrong answers with the message that their
+//! author should see. All of them are compiled into one test target, `verify`, in a module each, and run in
+//! a process each.
+
+mod candidate;
+mod form;
+mod lints;
+
+use std::time::Duration;
+
+use anyhow::bail;
+pub(super) use candidate::{Candidate, Kind, run_all};
+pub(super) use form::todo;
+use single_gpu::interrupt;
+use single_gpu::report::line;
+
+use super::compile;
+use super::tree::Tree;
+
+/// The test target with all answers.
+pub(super) const TARGET: &str = "verify";
+
+/// Runs every check on every answer, and looks at what belongs to each exercise.
+///
+/// # Errors
+///
+/// When anything is not as it should be; all of it has been told by then.
+pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
+    interrupt::watch()?;
+    let mut problems: Vec<String> = form::problems(tree)?;
+    let candidates = candidate::all(tree)?;
+    let mut counts = Counts::default();
+    match compile::compile(tree, TARGET)? {
+        None if interrupt::requested() => return Ok(()),
+        None => problems.push(format!("the test target `{TARGET}` does not compile")),
+        Some(executable) => {
+            let told = |candidate: &Candidate, outcome: &_| match candidate.judge(outcome) {
+                Ok(()) => line(format_args!("✓ {candidate} {}", candidate.kind.praise())),
+                Err(why) => line(format_args!("✗ {candidate}: {}", first_line(&why))),
+            };
+            for (candidate, outcome) in run_all(tree, &executable, &candidates, limit, told)? {
+                match candidate.judge(&outcome) {
+                    Ok(()) => counts.add(&candidate.kind),
+                    Err(why) => problems.push(format!("{candidate}: {why}")),
+                }
+            }
+            if interrupt::requested() {
+                return Ok(());
+            }
+            problems.extend(lints::problems(tree)?);
+        }
+    }
+    for problem in &problems {
+        line(format_args!("\n✗ {problem}"))?;
+    }
+    let Counts { stubs, solutions, wrong } = counts;
+    line(format_args!(
+        "\n{} exercises: {stubs} stubs fail, {solutions} solutions pass, {wrong} wrong answers are rejected \
+         with their message",
+        tree.exercises.len()
+    ))?;
+    match problems.len() {
+        0 => Ok(()),
+        1 => bail!("1 problem, told above"),
+        several => bail!("{several} problems, told above"),
+    }
+}
+
+/// Answers that were judged as they should be.
+#[derive(Debug, Default)]
+struct Counts {
+    stubs: usize,
+    solutions: usize,
+    wrong: usize,
+}
+
+impl Counts {
+    fn add(&mut self, kind: &Kind) {
+        match kind {
+            Kind::Stub => self.stubs += 1,
+            Kind::Solution => self.solutions += 1,
+            Kind::Wrong { .. } => self.wrong += 1,
+        }
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}

@@ -1,0 +1,131 @@
+//! A small workspace with two exercises, for the course tool to work on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+/// The real package's build script and test target: what they do for two exercises they do for all.
+const BUILD: &str = include_str!("../../exercises/build.rs");
+const VERIFY: &str = include_str!("../../exercises/verify.rs");
+
+const MANIFEST: &str = r#"
+[package]
+name = "exercises"
+version = "0.0.0"
+edition = "2024"
+
+[lib]
+path = "lib.rs"
+
+[[test]]
+name = "ch01_sum"
+path = "ch01_sum/check.rs"
+test = false
+
+[[test]]
+name = "ch02_ring"
+path = "ch02_ring/check.rs"
+test = false
+
+[[test]]
+name = "verify"
+path = "verify.rs"
+test = false
+"#;
+
+const CHECK: &str = r##"#[path = "exercise.rs"]
+mod exercise;
+
+#[test]
+fn adds() {
+    let (got, expected) = (exercise::sum(2, 3), 5);
+    let law = "law: sum, then divide once";
+    assert!(got == expected, "2 + 3: expected {expected}, got {got}\n{law}");
+}
+
+#[test]
+fn of_two_numbers_is_another_number() {
+    assert_ne!(exercise::sum(1, 1), 1);
+}
+"##;
+
+/// A checkout, gone when dropped.
+pub struct Checkout {
+    folder: TempDir,
+}
+
+impl Checkout {
+    /// Two sound exercises that nobody has solved.
+    pub fn new() -> Self {
+        let checkout = Self { folder: tempfile::tempdir().unwrap() };
+        checkout.write(
+            "Cargo.toml",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"tests/exercises\"]\n",
+        );
+        checkout.write("tests/exercises/Cargo.toml", MANIFEST);
+        checkout.write("tests/exercises/build.rs", BUILD);
+        checkout.write("tests/exercises/verify.rs", VERIFY);
+        checkout.write("tests/exercises/lib.rs", "");
+        for (name, page) in [("ch01_sum", "ch01-sums"), ("ch02_ring", "ch02-rings")] {
+            checkout.write(&format!("book/src/{page}.md"), &format!("Do `{name}`.\n"));
+            let file = |file: &str, text: &str| {
+                checkout.write(&format!("tests/exercises/{name}/{file}"), text);
+            };
+            file("check.rs", CHECK);
+            file("exercise.rs", &stub(name, page));
+            file("solution.rs", &answer("a + b"));
+            file("hint.md", "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n");
+            for (wrong, body) in [("product", "a * b"), ("first", "a"), ("less", "b - a")] {
+                let expect = "// expect: expected 5, got";
+                file(&format!("wrong/{wrong}.rs"), &format!("{expect}\n{}", answer(body)));
+            }
+        }
+        checkout
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// Writes the reader's answer to `ch01_sum`.
+    pub fn sum_is(&self, body: &str) {
+        self.write("tests/exercises/ch01_sum/exercise.rs", &answer(body));
+    }
+
+    /// `cargo course` with these words, run in the checkout.
+    pub fn course(&self, words: &[&str]) -> Command {
+        course_in(self.folder.path(), words)
+    }
+}
+
+/// `cargo course` with these words, run in a folder.
+pub fn course_in(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command.args(words).current_dir(folder).env_remove("CARGO_TARGET_DIR");
+    command
+}
+
+/// An answer with this body.
+pub fn answer(body: &str) -> String {
+    format!("//! An answer.\n\npub fn sum(a: i32, b: i32) -> i32 {{\n    {body}\n}}\n")
+}
+
+/// What a reader starts from.
+pub fn stub(name: &str, page: &str) -> String {
+    format!(
+        "//! Chapter 1, `book/src/{page}.md`: two numbers, added.\n//!\n//! Check it: `cargo course check {name}`\n\n\
+         pub fn sum(a: i32, b: i32) -> i32 {{\n    // TODO: add them.\n    todo!(\"add {{a}} and {{b}}\")\n}}\n"
+    )
+}

@@ -1,0 +1,66 @@
+//! What is asked wrongly, or asked in the wrong place, is told in one line.
+
+use predicates::prelude::PredicateBooleanExt as _;
+use predicates::str::{contains, diff, starts_with};
+
+use crate::fixture::{Checkout, course_in};
+
+#[test]
+fn a_wrong_name_gets_the_nearest_ones() {
+    let checkout = Checkout::new();
+    for command in ["check", "hint", "watch", "solution", "reset", "soak"] {
+        let refused = checkout.course(&[command, "rnig"]).assert().code(2).stdout("");
+        refused.stderr(diff(
+            "error: no exercise is called 'rnig'; the nearest: ch02_ring, ch01_sum\n",
+        ));
+        let several = checkout.course(&[command, "ch0"]).assert().code(2);
+        several.stderr(diff("error: 'ch0' fits several exercises: ch01_sum, ch02_ring\n"));
+    }
+    // A part is enough, in any case, with any dash.
+    for part in ["ring", "ch02", "CH02-Ring", "rin", "ch02_ring/"] {
+        checkout.course(&["hint", part]).assert().success().stdout(starts_with("ch02_ring"));
+    }
+}
+
+#[test]
+fn outside_of_a_checkout_it_says_where_it_belongs() {
+    let empty = tempfile::tempdir().unwrap();
+    let lost = course_in(empty.path(), &["list"]).assert().code(1).stdout("");
+    let told = contains("error: run this in a checkout of the course").and(contains("Cargo.toml"));
+    lost.stderr(told);
+    let checkout = Checkout::new();
+    checkout.write("other/Cargo.toml", "[package]\nname = \"other\"\n[workspace]\n");
+    checkout.write("other/src/lib.rs", "");
+    let other = course_in(&checkout.path("other"), &["list"]).assert().code(1);
+    other.stderr(contains("has no package `exercises`"));
+    // Below the workspace's folder is inside of it.
+    let below = course_in(&checkout.path("tests/exercises/ch01_sum"), &["list"]).assert();
+    below.success().stdout(contains("0 of 2 solved"));
+}
+
+#[test]
+fn nobody_is_asked_where_nobody_can_answer() {
+    let checkout = Checkout::new();
+    let refused = checkout.course(&["solution", "sum"]).assert().code(2).stdout("");
+    refused.stderr(contains("ch01_sum is not solved yet").and(contains("--yes")));
+    checkout.course(&["solution", "sum", "--yes"]).assert().success().stdout(contains("a + b"));
+    for limit in ["0", "3601", "soon"] {
+        checkout.course(&["check", "--limit", limit]).assert().code(2).stderr(contains(limit));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let checkout = Checkout::new();
+    checkout.write(".course/progress.json", "{\"ch01_sum\": {\"passed\": 7}}");
+    let progress = checkout.course(&["list"]).assert().code(1);
+    progress.stderr(contains(".course/progress.json").and(contains("delete it to start over")));
+    std::fs::remove_dir_all(checkout.path(".course")).unwrap();
+
+    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/exercise.rs")).unwrap();
+    let gone = checkout.course(&["check", "sum"]).assert().code(1);
+    gone.stderr(contains("`cargo course reset ch01_sum` brings it back"));
+    // There is no repository around this checkout.
+    let reset = checkout.course(&["reset", "sum", "--yes"]).assert().code(1);
+    reset.stderr(contains("git").and(contains("fresh copy of the course")));
+}

@@ -1,0 +1,65 @@
+//! Whatever the reader's code does, it ends the check and not the tool.
+
+use std::time::{Duration, Instant};
+
+use predicates::prelude::PredicateBooleanExt as _;
+use predicates::str::contains;
+
+use crate::fixture::Checkout;
+
+#[test]
+fn a_crash_is_told_with_its_own_words() {
+    let checkout = Checkout::new();
+    let crash = |body: &str| {
+        checkout.sum_is(body);
+        checkout.course(&["check", "sum"]).assert().code(1)
+    };
+    let verdict = || contains("ended by a crash in adds");
+    crash("eprintln!(\"last words {a} {b}\");\n    std::process::abort()").stderr(verdict());
+    crash("if a == 0 { b } else { sum(a + 1, b) + std::hint::black_box(1) }")
+        .stdout(contains("overflowed its stack"))
+        .stderr(verdict());
+    // Leaving quietly, before the checks have had their say, is no pass.
+    crash("std::process::exit(a - b + 1)").stderr(verdict());
+    let compile = crash("a + c").stdout(contains("✗ ch01_sum does not compile"));
+    compile.stderr(contains("cannot find value `c`").and(contains("it does not compile")));
+    assert!(!checkout.path(".course/progress.json").exists());
+}
+
+#[test]
+fn an_endless_loop_is_ended_and_so_is_what_it_started() {
+    let checkout = Checkout::new();
+    let id = checkout.path("id");
+    checkout.sum_is(&format!(
+        "let sleeper = std::process::Command::new(\"sleep\").arg(\"300\").spawn().unwrap();\n    \
+         std::fs::write({id:?}, sleeper.id().to_string()).unwrap();\n    \
+         loop {{\n        std::hint::black_box((a, b));\n    }}"
+    ));
+    let started = Instant::now();
+    let check = checkout.course(&["check", "sum", "--limit", "2"]).assert().code(1);
+    check
+        .stdout(contains("does a loop go on for ever"))
+        .stderr(contains("the check did not end within 2 s in adds"));
+    assert!(started.elapsed() < Duration::from_secs(60));
+    #[cfg(unix)]
+    {
+        let sleeper = std::fs::read_to_string(id).unwrap();
+        // A process that is ended stays in the table until whoever inherits it looks.
+        let gone = || {
+            let mut ps = std::process::Command::new("ps");
+            let answer = ps.args(["-o", "stat=", "-p", &sleeper]).output().unwrap();
+            let state = String::from_utf8(answer.stdout).unwrap();
+            state.trim().is_empty() || state.starts_with('Z')
+        };
+        assert!(gone(), "process {sleeper} goes on");
+    }
+}
+
+#[test]
+fn a_message_of_several_lines_arrives_whole() {
+    let checkout = Checkout::new();
+    let deadlock = "rank 1 waits for rank 0, which waits for rank 1";
+    checkout.sum_is(&format!("panic!(\"deadlock of {{a}} and {{b}}:\\n  {deadlock}\")"));
+    let check = checkout.course(&["check", "sum"]).assert().code(1);
+    check.stdout(contains(format!("    deadlock of 2 and 3:\n      {deadlock}\n")));
+}

@@ -1,0 +1,101 @@
+//! `verify` and `soak`: exercises that cannot be trusted are found.
+
+use predicates::prelude::PredicateBooleanExt as _;
+use predicates::str::{contains, ends_with};
+
+use crate::fixture::{Checkout, answer};
+
+#[test]
+fn sound_exercises_are_counted() {
+    let checkout = Checkout::new();
+    let verify = checkout.course(&["verify"]).assert().success();
+    verify.stdout(ends_with(
+        "\n2 exercises: 2 stubs fail, 2 solutions pass, 6 wrong answers are rejected with their message\n",
+    ));
+}
+
+#[test]
+fn every_flaw_is_told() {
+    let checkout = Checkout::new();
+    let sum = |file: &str, text: &str| {
+        checkout.write(&format!("tests/exercises/ch01_sum/{file}"), text);
+    };
+    let ring = |file: &str, text: &str| {
+        checkout.write(&format!("tests/exercises/ch02_ring/{file}"), text);
+    };
+    sum("exercise.rs", &answer("a + b"));
+    sum("solution.rs", &answer("let unused = 1;\n    a - b"));
+    sum("hint.md", "## Look\n\n## Think\n");
+    sum("wrong/first.rs", &answer("a"));
+    sum("wrong/less.rs", &format!("// expect: law: sum\n{}", answer("b + a")));
+    sum("wrong/product.rs", &format!("// expect: rank 7\n{}", answer("a * b")));
+    ring("wrong/less.rs", &format!("// expect: law\n{}", answer("loop {}")));
+    ring("wrong/first.rs", &format!("// expect: law\n{}", answer("std::process::abort()")));
+    ring("wrong/product.rs", &format!("// expect: law\n{}", answer("a*b")));
+    std::fs::remove_file(checkout.path("book/src/ch01-sums.md")).unwrap();
+    checkout.write("book/src/ch02-rings.md", "See `ch02_ring_again`.\n");
+    checkout.write("tests/exercises/ch03_lost/exercise.rs", &answer("a"));
+    checkout.write("tests/exercises/ch03_lost/solution.rs", &answer("a"));
+    checkout.write("tests/exercises/ch03_lost/wrong/a.rs", &answer("a"));
+    checkout
+        .write("tests/exercises/ch03_lost/check.rs", "#[path = \"exercise.rs\"]\nmod exercise;\n");
+    let verify = checkout.course(&["verify", "--limit", "2"]).assert().code(1);
+    let told = String::from_utf8(verify.get_output().stdout.clone()).unwrap();
+    let folder = "tests/exercises/ch01_sum";
+    for flaw in [
+        "ch01_sum: exercise.rs has 0 lines `// TODO`, and not one",
+        "ch01_sum: exercise.rs does not name the command that checks it",
+        "ch01_sum: hint.md has 2 steps",
+        "ch01_sum: there is no page book/src/ch01-….md",
+        "book/src/ch02-rings.md does not name the exercise",
+        "ch03_lost: no [[test]] of the package names its check.rs",
+        &format!("{folder}/wrong/first.rs: its first line is not `// expect: TEXT`"),
+        &format!("{folder}/exercise.rs: passes: nothing is left to write"),
+        &format!("{folder}/solution.rs: 1 of 2 checks fail\nadds: 2 + 3: expected 5, got -1"),
+        &format!("{folder}/wrong/less.rs: passes, and is wrong"),
+        &format!(
+            "{folder}/wrong/product.rs: is rejected without \"rank 7\", but with\nadds: 2 + 3"
+        ),
+        "ch02_ring/wrong/less.rs: the check did not end within 2 s in adds",
+        "ch02_ring/wrong/first.rs: the check was ended by a crash in adds",
+        "ch02_ring/wrong/product.rs: rustfmt would change it",
+        "clippy has something to say",
+    ] {
+        assert!(told.contains(&format!("\n✗ {flaw}")) || told.contains(flaw), "{flaw}\n{told}");
+    }
+    let last = "\n2 exercises: 1 stubs fail, 1 solutions pass, 1 wrong answers are rejected with their message\n";
+    assert!(told.ends_with(last), "{told}");
+    verify.stderr(contains("unused variable").and(ends_with("problems, told above\n")));
+}
+
+#[test]
+fn what_does_not_compile_is_a_flaw() {
+    let checkout = Checkout::new();
+    checkout.write("tests/exercises/ch01_sum/solution.rs", &answer("a + c"));
+    let verify = checkout.course(&["verify"]).assert().code(1);
+    let told = contains("`verify` does not compile").and(contains("0 solutions pass"));
+    verify.stdout(told).stderr(contains("cannot find value `c`"));
+}
+
+#[test]
+fn a_change_that_survives_needs_a_reason() {
+    let checkout = Checkout::new();
+    let soak = || checkout.course(&["soak", "ch01_sum"]).assert();
+    soak().success().stdout(ends_with("\nin all: 1 of 1 viable changes are caught\n"));
+
+    let solution = answer("let carry = 0;\n    a + b + carry * (a - 2)");
+    checkout.write("tests/exercises/ch01_sum/solution.rs", &solution);
+    let told = contains("solution.rs:4: `0` → `1` survives\n")
+        .and(contains("of 9 viable changes are caught: fewer than 90 %"))
+        .and(contains("ch01_sum | let carry = 0; | `0` → `1` | REASON"));
+    soak().code(1).stdout(told);
+
+    checkout.write(
+        "tests/exercises/survivors.txt",
+        "ch01_sum | let carry = 0; | `0` → `1` | times a − 2, which is 0 in the check\n\
+         ch01_sum | let carry = 1; | `1` → `2` | long gone\n",
+    );
+    let told = contains("`0` → `1` survives: times a − 2, which is 0")
+        .and(contains("survivors.txt:2: no such change survives"));
+    soak().code(1).stdout(told.and(contains("let carry = 0; | `0` → `1` | REASON").not()));
+}
