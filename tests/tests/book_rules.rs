@@ -298,4 +298,8 @@ fn the_commands_of_pages_are_known_with_their_marks() {
     write(folder.path(), RECORDINGS, &recordings.replace("\"seconds\": 6", "\"seconds\": 60"));
     let commands = commands::all(&Book::open(folder.path()).unwrap()).unwrap();
     assert_eq!(commands[0].marks, ["long"]);
+    let fails = recordings.replace("\"seconds\": 6", "\"seconds\": 6, \"fails\": true");
+    write(folder.path(), RECORDINGS, &fails);
+    let commands = commands::all(&Book::open(folder.path()).unwrap()).unwrap();
+    assert_eq!(commands[0].marks, ["fails"]);
 }
