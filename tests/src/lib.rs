@@ -1,8 +1,11 @@
 //! What the tests that span the stages share: results that PyTorch computed, and inputs that any
-//! language can compute.
+//! language can compute. And what the course tool and the tests have in common: the rules of the book.
 
+pub mod book;
 mod fixture;
+mod machine;
 mod noise;
 
 pub use fixture::Fixture;
+pub use machine::Machine;
 pub use noise::noise;
