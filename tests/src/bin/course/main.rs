@@ -2,6 +2,7 @@
 
 mod doctor;
 mod peers;
+mod steps;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,8 @@ enum Command {
     /// Our side of it, in a process of its own
     #[command(hide = true)]
     PeersOurs(peers::ours::Arguments),
+    /// Record what each all-reduce sends, for the book's stepper
+    Steps,
 }
 
 fn main() -> ExitCode {
@@ -32,5 +35,6 @@ fn main() -> ExitCode {
         Command::Doctor => doctor::run(),
         Command::Peers(arguments) => peers::run(&arguments),
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),
+        Command::Steps => steps::run(),
     })
 }
