@@ -51,7 +51,8 @@
     const added = messages.filter((message) => !kept.includes(message));
     const sentences = [];
     if (added.length > 0) {
-      const sizes = [...new Set(added.map(({ sum_of }) => sum_of.length + 1))].sort();
+      const held = holdings(run, step);
+      const sizes = [...new Set(added.map(({ to, chunks }) => held[to][chunks[0]].size))].sort();
       const result = `now the sum of ${list(sizes, "or")} ranks`;
       sentences.push(`${who(run, added, ["adds it to what it has", "add it to what they have"])}: ${result}.`);
     }
@@ -88,8 +89,8 @@
 
   // Ranks are rows and chunks columns; sizes in pixels, so that letters stay readable on a telephone.
   function layout(run, width) {
-    const wide = width >= 560;
-    const [left, right] = wide ? [64, 112] : [20, 6];
+    const wide = width >= 600;
+    const [left, right] = wide ? [64, 136] : [20, 6];
     const pitch = Math.min(84, Math.floor((width - left - right) / run.ranks));
     const gap = Math.max(11, Math.floor(pitch / 5));
     const cell = pitch - gap;
@@ -115,7 +116,7 @@
     holdings(run, step).forEach((chunks, rank) => {
       const line = y(rank) + high / 2 + 5;
       write(wide ? `rank ${rank}` : rank, edge, line);
-      if (wide) write(`sent ${number(sent[rank])}`, x(run.ranks) + 8, line);
+      if (wide) write(`sent ${number(sent[rank])} bytes`, x(run.ranks) + 8, line);
       chunks.forEach((held, chunk) => {
         const arrived = messages.some(({ to, chunks }) => to === rank && chunks.includes(chunk));
         shapes.push(...drawCell(held, run.ranks, arrived, x(chunk), y(rank), place, rank, chunk));
@@ -159,15 +160,17 @@ V${end - 3 * down}Q${turn} ${end} ${turn - 3} ${end}H${start + 1}`;
   // ---- The element
 
   const PARTS = `
-    <div class="choices">
-      <label>Algorithm <select class="algorithm"></select></label>
-      <label>Devices <select class="devices"></select></label>
-    </div>
-    <div class="buttons">
-      <button type="button" class="first">First</button>
-      <button type="button" class="back">Back</button>
-      <button type="button" class="next">Step</button>
-      <button type="button" class="play">Play</button>
+    <div class="controls">
+      <div>
+        <label>Algorithm <select class="algorithm"></select></label>
+        <label>Devices <select class="devices"></select></label>
+      </div>
+      <div>
+        <button type="button" class="first">First</button>
+        <button type="button" class="back">Back</button>
+        <button type="button" class="next">Step</button>
+        <button type="button" class="play">Play</button>
+      </div>
     </div>
     <div class="stage" tabindex="0" role="group"
       aria-label="The ranks and their chunks. Arrow keys step, space plays, Home and End jump.">

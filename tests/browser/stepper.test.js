@@ -86,9 +86,13 @@ function expected(run, step) {
     sent[from] += bytes;
     for (const chunk of chunks) held[to][chunk] = [...new Set([...held[to][chunk], ...sum_of])].sort();
   }
+  // How many ranks' numbers are in what was added up in this step.
+  const added = (run.steps[step - 1] ?? []).filter(({ to, sum_of }) => !sum_of.includes(to));
+  const sizes = added.flatMap(({ to, chunks }) => chunks.map((chunk) => held[to][chunk].length));
   const partial = held.flat().filter((ranks) => ranks.length < run.ranks);
   const names = (ranks) => ranks.join(", ").replace(/, (\d+)$/, " and $1");
   return {
+    sums: [...new Set(sizes)].sort().join(" or "),
     step: `${step} of ${run.steps.length}`,
     all: sent.reduce((a, b) => a + b),
     busiest: Math.max(...sent),
@@ -102,7 +106,9 @@ function expected(run, step) {
 
 async function check(page, run, step) {
   const { now, ...seen } = await shown(page);
-  assert.deepEqual(seen, expected(run, step), `${run.algorithm} on ${run.ranks}, step ${step}`);
+  const { sums, ...wanted } = expected(run, step);
+  assert.deepEqual(seen, wanted, `${run.algorithm} on ${run.ranks}, step ${step}`);
+  assert.equal(/now the sum of (.+) ranks/.exec(now)?.[1] ?? "", sums, now);
   return now;
 }
 

@@ -9,15 +9,15 @@ use std::fmt::Write as _;
 
 use super::{Message, Run};
 
-const CELL: usize = 20;
-const GAP: usize = 4;
+const CELL: usize = 16;
+const GAP: usize = 3;
 /// Between two ranks.
-const AISLE: usize = 28;
+const AISLE: usize = 20;
 /// Where the first rank begins: the names of the steps stand before it.
-const LEFT: usize = 66;
+const LEFT: usize = 56;
 const TOP: usize = 30;
 /// From one row of cells to the next: arrows lie between.
-const ROW: usize = CELL + 34;
+const ROW: usize = CELL + 32;
 
 /// The picture. Its lines are part of a page, so none of them is empty.
 pub fn picture(run: &Run) -> String {
@@ -45,7 +45,7 @@ pub fn picture(run: &Run) -> String {
     for (step, (holdings, arrived)) in run.holdings().iter().zip(arrived).enumerate() {
         let y = TOP + step * ROW;
         let name = if step == 0 { "before".to_owned() } else { format!("step {step}") };
-        put(&mut svg, format_args!("<text x=\"0\" y=\"{}\">{name}</text>", y + 15));
+        put(&mut svg, format_args!("<text x=\"0\" y=\"{}\">{name}</text>", y + 13));
         for (rank, chunks) in holdings.iter().enumerate() {
             for (chunk, held) in chunks.iter().enumerate() {
                 let new = arrived.iter().any(|m| m.to == rank && m.chunks.contains(&chunk));
