@@ -25,8 +25,8 @@ fn the_book_has_what_the_collectives_send_today() {
         ("figures/ring-steps.svg", picture(run)),
     ] {
         let old = in_the_book(name);
-        let part = old.lines().zip(now.lines()).position(|(old, now)| old != now);
-        assert!(old == now, "book/{name} differs from line {part:?} on: run `cargo course steps`");
+        let same = old.lines().zip(now.lines()).take_while(|(old, now)| old == now).count();
+        assert!(old == now, "book/{name}, line {}: run `cargo course steps`", same + 1);
     }
 }
 

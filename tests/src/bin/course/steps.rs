@@ -25,7 +25,7 @@ fn store(name: &str, text: &str) -> anyhow::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     }
-    file::write(&path, |file| Ok(file.write_all(text.as_bytes())?))
+    file::write(&path, |file| file.write_all(text.as_bytes()))
         .with_context(|| format!("{}", path.display()))?;
     line(format_args!("wrote book/{name}"))?;
     Ok(())
