@@ -84,6 +84,7 @@ impl Lenet {
         &self.parameters
     }
 
+    // ANCHOR: forward
     /// The logits of a batch: `[B, 1, 28, 28]` → `[B, 10]`.
     ///
     /// # Errors
@@ -97,6 +98,7 @@ impl Lenet {
         let x = linear_relu(&x, w3, b3)?;
         linear(&x, w4, b4)
     }
+    // ANCHOR_END: forward
 
     fn values(&self) -> Result<[&Var; 8]> {
         let values: Vec<&Var> = self.parameters.iter().map(|p| &p.value).collect();

@@ -1,6 +1,7 @@
 //! What an all-reduce costs here: algorithm × size × devices, beside what memory allows.
 
 use std::fmt;
+use std::io;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
@@ -9,7 +10,9 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
+use serde::Serialize;
 use single_gpu::device::DevicePlan;
+use single_gpu::report::metrics::Metrics;
 
 /// Bytes of the tensors, in f32.
 const SIZES: [(&str, usize); 4] =
@@ -37,10 +40,21 @@ impl fmt::Display for Work {
 
 /// What one number of devices achieves.
 pub(crate) struct Table {
-    devices: String,
-    note: Option<String>,
-    /// GB/s for each size.
+    plan: DevicePlan,
+    /// Seconds for each size.
     rows: Vec<(Work, [f64; SIZES.len()])>,
+}
+
+/// A number of the table, as `--metrics` writes it.
+#[derive(Serialize)]
+struct Measured<'a> {
+    devices: &'a [String],
+    note: Option<&'a str>,
+    work: String,
+    bytes: usize,
+    seconds: f64,
+    /// As the table has it: bus bandwidth.
+    gb_per_s: f64,
 }
 
 /// How the numbers are to be read.
@@ -78,20 +92,43 @@ impl Table {
                 rows.iter().map(|&work| seconds(rank, work, len, &limit)).collect()
             })?);
         }
-        let n = plan.len() as f64;
-        let rate = |row: usize, size: usize| {
+        let middle = |row: usize, size: usize| {
             let ranks = &times[size];
             let runs = (0..ranks[0][row].len())
                 .map(|run| ranks.iter().map(|rank| rank[row][run]).fold(0.0, f64::max));
-            let share = match rows[row] {
-                Work::AllReduce(_) | Work::AddAndCopy => 2.0 * (n - 1.0) / n,
-                Work::Copy => 1.0,
-            };
-            SIZES[size].1 as f64 * share / median(runs.collect()) / 1e9
+            median(runs.collect())
         };
-        let rates = |row: usize| std::array::from_fn(|size| rate(row, size));
-        let rows = rows.iter().enumerate().map(|(row, work)| (*work, rates(row))).collect();
-        Ok(Self { devices: plan.to_string(), note: plan.note().map(str::to_owned), rows })
+        let middles = |row: usize| std::array::from_fn(|size| middle(row, size));
+        let rows = rows.iter().enumerate().map(|(row, work)| (*work, middles(row))).collect();
+        Ok(Self { plan: plan.clone(), rows })
+    }
+
+    /// Writes a line for each number.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(crate) fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
+        let devices: Vec<String> = self.plan.slots().iter().map(ToString::to_string).collect();
+        for (work, times) in &self.rows {
+            for ((_, bytes), &seconds) in SIZES.into_iter().zip(times) {
+                let (devices, note) = (&devices[..], self.plan.note());
+                let (gb_per_s, work) = (self.rate(*work, bytes, seconds), work.to_string());
+                let measured = Measured { devices, note, work, bytes, seconds, gb_per_s };
+                metrics.write("all-reduce", &measured)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// GB/s of one run.
+    fn rate(&self, work: Work, bytes: usize, seconds: f64) -> f64 {
+        let n = self.plan.len() as f64;
+        let share = match work {
+            Work::AllReduce(_) | Work::AddAndCopy => 2.0 * (n - 1.0) / n,
+            Work::Copy => 1.0,
+        };
+        bytes as f64 * share / seconds / 1e9
     }
 }
 
@@ -126,18 +163,18 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.devices)?;
-        if let Some(note) = &self.note {
+        write!(f, "{}", self.plan)?;
+        if let Some(note) = self.plan.note() {
             write!(f, "\n  note: {note}")?;
         }
         write!(f, "\n  {:<18}", "")?;
         for (name, _) in SIZES {
             write!(f, "{name:>9}")?;
         }
-        for (work, rates) in &self.rows {
+        for (work, times) in &self.rows {
             write!(f, "\n  {:<18}", work.to_string())?;
-            for rate in rates {
-                write!(f, "{rate:>9.3}")?;
+            for ((_, bytes), &seconds) in SIZES.into_iter().zip(times) {
+                write!(f, "{:>9.3}", self.rate(*work, bytes, seconds))?;
             }
         }
         Ok(())

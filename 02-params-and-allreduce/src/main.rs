@@ -2,6 +2,7 @@
 
 mod bandwidth;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bandwidth::Table;
@@ -10,11 +11,12 @@ use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce, get_params};
-use single_gpu::cli::{self, SeveralDevices};
+use single_gpu::cli::{self, SeveralDevices, UsageError};
 use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
 use single_gpu::lenet::Lenet;
-use single_gpu::report::line;
+use single_gpu::report::metrics::Metrics;
+use single_gpu::report::{file, line};
 use single_gpu::train::local_gradients;
 
 /// Copy LeNet's parameters to a device, add tensors up across devices, and measure what that costs.
@@ -27,6 +29,10 @@ struct Arguments {
     /// Decides the initial weights
     #[arg(long, default_value_t = 1)]
     seed: u64,
+
+    /// Write one JSON object for each number of the table to this file
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -35,13 +41,20 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.devices.plan()?;
+    let mut metrics = arguments.metrics.as_deref().map(open).transpose()?;
     line(format_args!("devices {plan}"))?;
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;
     }
     show_parameters(&plan, arguments.seed)?;
     show_allreduce(&plan)?;
-    show_bandwidth(&arguments)
+    show_bandwidth(&arguments, metrics.as_mut())
+}
+
+/// The metrics file, empty.
+fn open(path: &Path) -> Result<Metrics, UsageError> {
+    let opened = file::check(path).and_then(|()| Metrics::create(path));
+    opened.map_err(|error| UsageError::new(format_args!("--metrics {}: {error}", path.display())))
 }
 
 /// A copy of LeNet's parameters on the last device: what it holds, and when there is a gradient.
@@ -97,7 +110,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
 }
 
 /// GB/s of each algorithm on 2 and 4 devices, and on as many as were asked for.
-fn show_bandwidth(arguments: &Arguments) -> anyhow::Result<()> {
+fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> anyhow::Result<()> {
     /// With more, one table would take minutes.
     const MOST: usize = 16;
     let mut counts = vec![2, 4, arguments.devices.count.clamp(2, MOST)];
@@ -110,7 +123,11 @@ fn show_bandwidth(arguments: &Arguments) -> anyhow::Result<()> {
     })?;
     for devices in counts {
         let plan = arguments.devices.each.plan(devices)?;
-        line(format_args!("\n{}", Table::measure(&plan)?))?;
+        let table = Table::measure(&plan)?;
+        line(format_args!("\n{table}"))?;
+        if let Some(metrics) = &mut metrics {
+            table.write(metrics)?;
+        }
     }
     Ok(())
 }

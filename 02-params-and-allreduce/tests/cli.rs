@@ -40,6 +40,28 @@ fn it_ends_in_a_table_of_bandwidths() {
 }
 
 #[test]
+fn metrics_have_every_number_of_the_tables() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    let output = params_and_allreduce(&["--devices=3", "--metrics"]).arg(&file).output();
+    let text = String::from_utf8(output.expect("a run").stdout).expect("text");
+    let written = std::fs::read_to_string(file).expect("a metrics file");
+    let lines: Vec<serde_json::Value> =
+        written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    // Five rows of four sizes on 2, 3 and 4 devices.
+    assert_eq!(lines.len(), 5 * 4 * 3, "{written}");
+    for line in &lines {
+        let number = |name: &str| line[name].as_f64().expect(name);
+        let devices = line["devices"].as_array().expect("devices").len() as f64;
+        let share = 2.0 * (devices - 1.0) / devices;
+        let rate = number("bytes") * share / number("seconds") / 1e9;
+        assert!((rate / number("gb_per_s") - 1.0).abs() < 1e-9, "{line}");
+        assert!(text.contains(&format!("{:>9.3}", number("gb_per_s"))), "{line} is not in {text}");
+        assert_eq!(line["kind"], "all-reduce");
+    }
+}
+
+#[test]
 fn help_and_refusals() {
     params_and_allreduce(&["--help"]).assert().success().stdout(contains("--devices <K>"));
     for devices in ["0", "100000000", "two"] {
@@ -49,4 +71,6 @@ fn help_and_refusals() {
             .stdout("")
             .stderr(contains("a run has 1 to 1024 devices"));
     }
+    let nowhere = ["--metrics", "/no such folder/file"];
+    params_and_allreduce(&nowhere).assert().code(2).stdout("").stderr(contains("--metrics /no"));
 }

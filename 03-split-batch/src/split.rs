@@ -25,6 +25,7 @@ pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> 
 /// # Errors
 ///
 /// When there are no shards, or images and labels are not of the same number.
+// ANCHOR: split_batch
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,
@@ -45,6 +46,7 @@ pub fn split_batch(
         })
         .collect()
 }
+// ANCHOR_END: split_batch
 
 #[cfg(test)]
 mod tests {

@@ -21,6 +21,7 @@ use crate::Error;
 /// # Errors
 ///
 /// When the batch does not fit the model, or another rank stops or stalls.
+// ANCHOR: train_batch
 pub fn train_batch(
     rank: &impl Communicator,
     model: &Lenet,
@@ -36,6 +37,7 @@ pub fn train_batch(
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
 }
+// ANCHOR_END: train_batch
 
 /// A shard of the batch, on the device that works on it.
 pub(crate) fn shard(

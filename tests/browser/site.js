@@ -12,12 +12,13 @@ const book = join(here, "../../book");
 
 export const trace = JSON.parse(readFileSync(join(book, "data/all-reduce-steps.json"), "utf8"));
 
-// As mdBook does it: a file's text in place of the line that names it, and so on within that file.
-async function included(file) {
-  const text = (await readFile(file, "utf8")).trimEnd();
-  const parts = text.split(/\{\{#include (.+?)\}\}/);
-  const files = parts.map((part, i) => (i % 2 ? included(join(dirname(file), part)) : part));
-  return (await Promise.all(files)).join("");
+// The figure as the chapter has it, with the text of files in place of the lines that name them.
+async function figure() {
+  const chapter = await readFile(join(book, "src/ch02-all-reduce.md"), "utf8");
+  const [markup] = /^<all-reduce-stepper .*?^<\/all-reduce-stepper>/ms.exec(chapter);
+  const parts = markup.split(/\{\{#include (.+?)\}\}/);
+  const files = parts.map((part, i) => (i % 2 ? readFile(join(book, "src", part), "utf8") : part));
+  return (await Promise.all(files)).map((text, i) => (i % 2 ? text.trimEnd() : text)).join("");
 }
 
 // The page's file, in a folder that has all it needs.
@@ -25,8 +26,8 @@ async function page() {
   if (process.env.PAGE) return resolve(process.env.PAGE);
   const folder = await mkdtemp(join(tmpdir(), "stepper-"));
   await cp(join(book, "theme"), join(folder, "theme"), { recursive: true });
-  const markup = await included(join(book, "figures/all-reduce-stepper.html"));
-  const html = (await readFile(join(here, "page.html"), "utf8")).replace("{{markup}}", () => markup);
+  const markup = await figure();
+  const html = (await readFile(join(here, "page.html"), "utf8")).replace("{{figure}}", () => markup);
   await writeFile(join(folder, "index.html"), html);
   return join(folder, "index.html");
 }

@@ -22,6 +22,7 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// As [`allreduce`](super::allreduce).
+// ANCHOR: naive
 pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let world_size = communicator.world_size();
     if world_size == 1 {
@@ -45,3 +46,4 @@ pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor
         Ok(sum)
     }
 }
+// ANCHOR_END: naive

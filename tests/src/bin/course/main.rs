@@ -1,8 +1,15 @@
 //! `cargo course`: the tool around the course.
 
+mod checkout;
 mod doctor;
+mod figures;
+mod install_tools;
+mod machine;
+mod outputs;
 mod peers;
+mod shell;
 mod steps;
+mod walk;
 
 use std::process::ExitCode;
 
@@ -26,6 +33,14 @@ enum Command {
     /// Our side of it, in a process of its own
     #[command(hide = true)]
     PeersOurs(peers::ours::Arguments),
+    /// Install the programs that make the book, in the versions it is written for
+    InstallTools(install_tools::Arguments),
+    /// Make the book's recorded outputs anew, or check that they would come out again
+    Outputs(outputs::Arguments),
+    /// Draw the book's measured figures from its data
+    Figures(figures::Arguments),
+    /// Run every command of every page of the book
+    Walk(walk::Arguments),
     /// Record what each all-reduce sends, for the book's stepper
     Steps,
 }
@@ -35,6 +50,10 @@ fn main() -> ExitCode {
         Command::Doctor => doctor::run(),
         Command::Peers(arguments) => peers::run(&arguments),
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),
+        Command::InstallTools(arguments) => install_tools::run(&arguments),
+        Command::Outputs(arguments) => outputs::run(&arguments),
+        Command::Figures(arguments) => figures::run(&arguments),
+        Command::Walk(arguments) => walk::run(&arguments),
         Command::Steps => steps::run(),
     })
 }

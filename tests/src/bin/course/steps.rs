@@ -1,13 +1,10 @@
 //! `cargo course steps`: what each all-reduce sends, recorded for the book's stepper.
 
-use std::path::Path;
-
 use anyhow::Context as _;
 use course_tests::steps::{PICTURED, Trace, picture};
 use single_gpu::report::{file, line};
 
-/// The book, in the reader's checkout.
-const BOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../book");
+use crate::checkout;
 
 /// Runs all of them and stores their messages, and one of them as a picture.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -21,7 +18,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 }
 
 fn store(name: &str, text: &str) -> anyhow::Result<()> {
-    let path = Path::new(BOOK).join(name);
+    let path = checkout::root().join("book").join(name);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     }

@@ -22,6 +22,21 @@ pub(crate) fn cpu_name() -> Option<String> {
     Some(model.split_once(':')?.1.trim().to_owned())
 }
 
+/// What tells processors of the same name apart, where the system says it: `family 25 model 17, cache 1024 KB`.
+pub(crate) fn cpu_model() -> Option<String> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.split(':').next().map(str::trim) == Some(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    Some(format!(
+        "family {} model {}, cache {}",
+        field("cpu family")?,
+        field("model")?,
+        field("cache size")?
+    ))
+}
+
 /// The vector instruction sets, of those the matrix product has kernels for.
 pub(crate) fn instruction_sets() -> Vec<&'static str> {
     let mut sets = Vec::new();

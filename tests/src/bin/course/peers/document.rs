@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use course_tests::Machine;
 use serde::Serialize;
 
-use super::machine::{Machine, Software, today};
+use super::machine::Software;
 use super::report::Row;
+use crate::machine::{this_machine, today};
 
 /// The whole file.
 #[derive(Clone, Debug, Serialize)]
@@ -34,7 +36,7 @@ impl Document {
             date: today(),
             alternations,
             quick,
-            machine: Machine::this(),
+            machine: this_machine(),
             versions: Software::with(peers),
             rows: Vec::new(),
         }

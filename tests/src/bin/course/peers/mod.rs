@@ -12,7 +12,7 @@
 //! | [`environment`] | the Python of the other side |
 //! | [`side`] | one process: started, waited for, believed or not |
 //! | [`statistics`] | medians and ratios |
-//! | [`machine`] | what it was measured on |
+//! | [`machine`] | what it was measured with |
 //! | [`report`] | the rows of the table |
 //! | [`document`] | the file |
 

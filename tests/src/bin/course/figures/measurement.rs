@@ -1,0 +1,73 @@
+//! What a stage's `--metrics` wrote, with the machine on which it did.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use course_tests::Machine;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use single_gpu::report::file;
+
+use super::drawing::escaped;
+use crate::machine::{this_machine, today};
+use crate::{checkout, shell};
+
+/// Three trainings take a few minutes.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// A data file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Measurement {
+    command: String,
+    date: Option<String>,
+    machine: Machine,
+    lines: Vec<Value>,
+}
+
+impl Measurement {
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// The lines of one kind.
+    pub(super) fn lines<T: DeserializeOwned>(&self, kind: &str) -> anyhow::Result<Vec<T>> {
+        let lines = self.lines.iter().filter(|line| line["kind"] == kind);
+        let lines: Vec<T> = lines.map(|line| T::deserialize(line)).collect::<Result<_, _>>()?;
+        if lines.is_empty() {
+            bail!("there are no lines of kind \"{kind}\"");
+        }
+        Ok(lines)
+    }
+
+    pub(super) fn caption(&self) -> String {
+        caption(&self.machine, self.date.as_deref(), &self.command)
+    }
+}
+
+/// `Measured on …, DATE, by COMMAND.`
+pub(super) fn caption(machine: &Machine, date: Option<&str>, command: &str) -> String {
+    let machine = escaped(&machine.short());
+    let date = date.map_or_else(String::new, |date| format!(", {date}"));
+    format!("Measured on {machine}{date}, by <code>{}</code>.\n", escaped(command))
+}
+
+/// Runs a command that writes metrics where it says FILE, and stores them with this machine.
+pub(super) fn make(path: &Path, command: &str) -> anyhow::Result<()> {
+    let metrics = tempfile::NamedTempFile::new()?;
+    let here = command.replace("FILE", &metrics.path().to_string_lossy());
+    let ended = shell::run(&here, &checkout::root(), LIMIT)?;
+    if !ended.status.success() {
+        bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
+    }
+    let lines = std::fs::read_to_string(metrics.path())?;
+    let lines = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let (machine, date) = (this_machine(), today());
+    let measurement = Measurement { command: command.to_owned(), date, machine, lines };
+    file::write(path, |file| {
+        serde_json::to_writer_pretty(&mut *file, &measurement)?;
+        writeln!(file)
+    })
+    .with_context(|| format!("{}", path.display()))
+}

@@ -1,0 +1,126 @@
+//! `cargo course figures`: draws the book's measured figures from its data.
+//!
+//! A figure is `book/figures/NAME.svg`, drawn from `book/data/NAME.json` alone; beside it lies
+//! `NAME.caption.txt`, which says on what it was measured. So a figure changes when its data does, and a
+//! test sees to it that it does.
+//!
+//! | module | what it draws or does |
+//! | --- | --- |
+//! | [`drawing`] | lines and words as SVG that follows the page's theme |
+//! | [`chart`] | axes and curves |
+//! | [`peers`] | our time ÷ PyTorch's |
+//! | [`all_reduce`] | bandwidth of each algorithm by size |
+//! | [`training`] | test accuracy by epoch |
+//! | [`measurement`] | data that a stage's `--metrics` wrote, with the machine |
+
+mod all_reduce;
+mod chart;
+mod drawing;
+mod measurement;
+mod peers;
+mod training;
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use single_gpu::report::{file, line};
+
+use crate::checkout;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    /// Change nothing; say which figures are not what their data gives
+    #[arg(long, conflicts_with = "measure")]
+    check: bool,
+
+    /// First run what makes the data of these figures, and store what it measured with this machine
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    measure: Vec<Measured>,
+}
+
+/// What can be measured by running a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Measured {
+    /// Stage 2's table
+    AllReduceCpu,
+    /// Stage 4's default run
+    TrainingCpu,
+}
+
+impl Measured {
+    /// The name of its data, and the command that makes it.
+    fn command(self) -> (&'static str, &'static str) {
+        match self {
+            Self::AllReduceCpu => {
+                ("all-reduce-cpu", "cargo run --release -p params-and-allreduce -- --metrics FILE")
+            }
+            Self::TrainingCpu => (
+                "training-cpu",
+                "cargo run --release -p scratch-data-parallel -- --data synthetic --metrics FILE",
+            ),
+        }
+    }
+}
+
+/// A figure and what is said below it.
+pub(super) struct Figure {
+    svg: String,
+    caption: String,
+}
+
+/// Draws a figure from the text of its data file.
+type Draw = fn(&str) -> anyhow::Result<Figure>;
+
+/// Every figure by the name of its data.
+const FIGURES: [(&str, Draw); 3] = [
+    ("peers-cpu", peers::draw),
+    ("all-reduce-cpu", all_reduce::draw),
+    ("training-cpu", training::draw),
+];
+
+/// Draws all figures, or checks them.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let book = checkout::root().join("book");
+    for measured in &arguments.measure {
+        let (name, command) = measured.command();
+        measurement::make(&book.join("data").join(name).with_extension("json"), command)?;
+        line(format_args!("{name}: measured"))?;
+    }
+    let mut stale = Vec::new();
+    for (name, draw) in FIGURES {
+        let data = book.join("data").join(name).with_extension("json");
+        let text = std::fs::read_to_string(&data).with_context(|| format!("{}", data.display()))?;
+        let figure = draw(&text).with_context(|| format!("{}", data.display()))?;
+        let folder = book.join("figures");
+        let parts = [(".svg", figure.svg), (".caption.txt", figure.caption)];
+        for (ending, content) in parts {
+            let path = folder.join(format!("{name}{ending}"));
+            let there = std::fs::read_to_string(&path).unwrap_or_default();
+            if there == content {
+                continue;
+            }
+            if arguments.check {
+                stale.push(format!("{name}{ending}"));
+            } else {
+                write(&path, &content)?;
+                line(format_args!("{name}{ending}: drawn"))?;
+            }
+        }
+    }
+    match &stale[..] {
+        [] => Ok(line(format_args!("{} figures are what their data gives", FIGURES.len()))?),
+        stale => bail!(
+            "not what the data gives: {}; `cargo course figures` draws them",
+            stale.join(", ")
+        ),
+    }
+}
+
+fn write(path: &Path, content: &str) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    file::write(path, |file| file.write_all(content.as_bytes()))
+        .with_context(|| format!("{}", path.display()))
+}

@@ -1,0 +1,25 @@
+//! The machine that this runs on, and the day: what is measured means little without it.
+
+use course_tests::Machine;
+use single_gpu::device::available_cores;
+
+use crate::doctor::hardware::{cpu_model, cpu_name, instruction_sets, total_memory};
+use crate::doctor::probe::ask;
+
+/// The one that this runs on.
+pub(crate) fn this_machine() -> Machine {
+    Machine {
+        processor: cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        model: cpu_model(),
+        cores: available_cores(),
+        instruction_sets: instruction_sets().into_iter().map(str::to_owned).collect(),
+        memory: total_memory(),
+        system: ask("uname", &["-srm"])
+            .unwrap_or_else(|_| format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+    }
+}
+
+/// The day, as the system's own program tells it.
+pub(crate) fn today() -> Option<String> {
+    ask("date", &["+%Y-%m-%d"]).ok()
+}

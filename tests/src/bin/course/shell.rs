@@ -1,0 +1,111 @@
+//! Commands as a reader types them, with a limit of time.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+/// How often to look whether a command has ended. Looking takes microseconds.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    /// What it printed, on standard output and standard error, as a terminal would show it.
+    pub(crate) output: String,
+    pub(crate) seconds: f64,
+}
+
+/// Runs a command in a folder; nobody types, nothing is coloured, and cargo tells of failures only.
+///
+/// # Errors
+///
+/// When it cannot be started, or has not ended in time; then it and what it started are ended.
+pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ended> {
+    let mut output = tempfile::tempfile()?;
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", command])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output.try_clone()?)
+        .env("NO_COLOR", "1")
+        .env("CARGO_TERM_COLOR", "never")
+        .env("CARGO_TERM_QUIET", "true");
+    // What cargo told this tool about itself is not for the programs that it starts.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            shell.env_remove(&name);
+        }
+    }
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut shell, 0);
+    let started = Instant::now();
+    let mut child = shell.spawn().context("sh, which runs the commands, cannot be started")?;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if started.elapsed() < limit => std::thread::sleep(LOOK),
+            None => {
+                end(&mut child);
+                bail!("did not end within {} s", limit.as_secs());
+            }
+        }
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(Ended { status, output: read(&mut output)?, seconds })
+}
+
+/// Ends a shell and everything that it started.
+fn end(child: &mut Child) {
+    // The group first: without its leader there would be nobody left to name it by.
+    #[cfg(unix)]
+    let _ = Command::new("sh")
+        .args(["-c", &format!("kill -KILL -- -{}", child.id())])
+        .stderr(Stdio::null())
+        .status();
+    // It may have ended by itself meanwhile; either way it is gone after this.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn read(file: &mut File) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_streams_are_kept_in_order() {
+        let ended =
+            run("echo a; echo b >&2; echo c; exit 3", Path::new("/"), Duration::from_secs(20));
+        let ended = ended.unwrap();
+        assert_eq!((ended.output.as_str(), ended.status.code()), ("a\nb\nc\n", Some(3)));
+    }
+
+    #[test]
+    fn what_does_not_end_is_ended_with_all_that_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let command = "(sleep 2; touch late) & sleep 60";
+        let started = Instant::now();
+        let error = run(command, folder.path(), Duration::from_millis(200)).unwrap_err();
+        assert!(error.to_string().contains("did not end within"), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(2));
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!folder.path().join("late").exists(), "a process lived on");
+    }
+}

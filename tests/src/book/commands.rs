@@ -1,0 +1,66 @@
+//! The commands that pages print.
+
+use std::io;
+
+use super::Book;
+use super::outputs::{Recording, Recordings};
+use super::page::only_directive;
+
+/// What can be written behind `console`, and what it means to whoever runs the commands:
+/// they take minutes, need a GPU or MPI, wait for a person, change the reader's files, or fail on purpose.
+pub const MARKS: [&str; 6] = ["long", "gpu", "mpi", "interactive", "edits", "fails"];
+
+/// A command of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The page's path below `book/src`.
+    pub page: String,
+    /// Where its block begins.
+    pub line: usize,
+    /// What is typed behind the prompt.
+    pub text: String,
+    /// What is known about it, from [`MARKS`].
+    pub marks: Vec<String>,
+}
+
+/// The commands of all pages, in order, with those of the outputs that they include.
+///
+/// # Errors
+///
+/// When an output cannot be read.
+pub fn all(book: &Book) -> io::Result<Vec<Command>> {
+    let recordings = Recordings::load(book.root())?;
+    let mut commands = Vec::new();
+    for page in book.pages() {
+        for block in &page.blocks {
+            let Some([language, marks @ ..]) = block.info.as_deref() else { continue };
+            if language != "console" {
+                continue;
+            }
+            let mut marks = marks.to_vec();
+            let mut content = block.content.clone();
+            if let Some(include) = only_directive(&content)
+                && let Some(file) = book.resolve(page, &include.path)
+            {
+                // Of an output, its first line; what it prints may look like anything.
+                let recorded = std::fs::read_to_string(book.root().join(&file))?;
+                content = recorded.lines().next().unwrap_or_default().to_owned();
+                let name = super::stem(&file);
+                if recordings.get(&name).is_some_and(Recording::is_long) {
+                    marks.push("long".to_owned());
+                }
+                if super::outputs::needs_gpu(&name) {
+                    marks.push("gpu".to_owned());
+                }
+            }
+            let typed = content.lines().filter_map(|line| line.strip_prefix("$ "));
+            commands.extend(typed.map(|text| Command {
+                page: page.name.display().to_string(),
+                line: block.line,
+                text: text.to_owned(),
+                marks: marks.clone(),
+            }));
+        }
+    }
+    Ok(commands)
+}

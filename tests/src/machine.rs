@@ -1,0 +1,36 @@
+//! A machine that something was measured on.
+
+use serde::{Deserialize, Serialize};
+
+/// A machine, as far as it tells.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Numbers that tell processors of the same name apart, and the size of the last cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// That a process may use.
+    pub cores: usize,
+    /// Vector instructions, of those that matter here.
+    pub instruction_sets: Vec<String>,
+    /// As the system tells it.
+    pub memory: Option<String>,
+    /// The operating system.
+    pub system: String,
+}
+
+impl Machine {
+    /// Whether results can be expected to have the same bits on both: rounding depends on the vector
+    /// instructions, and on the sizes of caches, by which matrix products are cut into blocks.
+    pub fn rounds_like(&self, other: &Self) -> bool {
+        (&self.processor, &self.model, &self.instruction_sets)
+            == (&other.processor, &other.model, &other.instruction_sets)
+    }
+
+    /// `AMD EPYC, 2 cores`
+    pub fn short(&self) -> String {
+        let Self { processor, cores, .. } = self;
+        format!("{processor}, {cores} {}", if *cores == 1 { "core" } else { "cores" })
+    }
+}

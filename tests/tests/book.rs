@@ -1,0 +1,128 @@
+//! The book keeps its rules: `course_tests::book` says which.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use course_tests::book::{Book, RULES, Rule, commands};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn keeps(name: &str) {
+    let (_, rule): &(&str, Rule) = RULES.iter().find(|(rule, _)| *rule == name).unwrap();
+    let problems = rule(&Book::open(root()).unwrap()).unwrap();
+    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert!(told.is_empty(), "\n{}\n", told.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_summary() {
+    keeps("summary");
+}
+
+#[test]
+fn every_include_resolves() {
+    keeps("includes");
+}
+
+#[test]
+fn every_anchor_is_included() {
+    keeps("anchors");
+}
+
+#[test]
+fn code_is_included_or_a_sketch() {
+    keeps("code");
+}
+
+#[test]
+fn every_output_is_recorded_and_shown() {
+    keeps("outputs");
+}
+
+#[test]
+fn every_figure_works_inside_a_page() {
+    keeps("figures");
+}
+
+#[test]
+fn links_within_the_book_resolve() {
+    keeps("links");
+}
+
+#[test]
+fn exercises_and_pages_name_each_other() {
+    keeps("exercises");
+}
+
+#[test]
+fn a_number_with_a_unit_was_measured() {
+    keeps("numbers");
+}
+
+#[test]
+fn no_rule_is_left_out_here() {
+    let this = include_str!("book.rs");
+    for (name, _) in RULES {
+        assert!(this.contains(&format!("keeps(\"{name}\")")), "{name}");
+    }
+}
+
+/// Without pages, every rule would be kept.
+#[test]
+fn there_is_a_book() {
+    let book = Book::open(root()).unwrap();
+    let names: Vec<_> = book.pages().map(|page| page.name.display().to_string()).collect();
+    for page in ["introduction", "four-ways", "ch01-single-gpu", "ch04-data-parallel", "glossary"] {
+        assert!(names.contains(&format!("{page}.md")), "{page}: {names:?}");
+    }
+    assert!(book.pages().any(|page| !page.blocks.is_empty()));
+    assert!(commands::all(&book).unwrap().len() >= 4);
+}
+
+/// Stage 4 promises the same bits on any number of devices; the recorded runs have to show it.
+#[test]
+fn recorded_runs_with_shards_end_with_the_same_weights() {
+    let hashes = |name: &str| -> Vec<String> {
+        let path = root().join("book/outputs").join(name);
+        let text = std::fs::read_to_string(path).unwrap();
+        let hashes = text.split(", weights ").skip(1).map(|rest| rest[..8].to_owned());
+        hashes.collect()
+    };
+    let (two, four) = (hashes("ch04-shards-2-devices.txt"), hashes("ch04-shards-4-devices.txt"));
+    assert!(two.len() > 1 && four.len() > 1, "{two:?} {four:?}");
+    assert!(two.iter().chain(&four).all(|hash| *hash == two[0]), "{two:?} {four:?}");
+}
+
+#[test]
+fn figures_are_what_their_data_gives() {
+    let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
+    course.args(["figures", "--check"]).assert().success();
+}
+
+/// All chapters are one page when they are printed: an id would be there twice.
+#[test]
+fn figures_have_no_ids() {
+    for entry in std::fs::read_dir(root().join("book/figures")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(!text.contains(" id=\""), "{}", path.display());
+    }
+}
+
+#[test]
+fn an_output_or_a_page_that_is_not_there_is_refused() {
+    for (arguments, told) in [
+        (vec!["outputs", "no-such-output"], "there is no output no-such-output"),
+        (vec!["walk", "--page", "no-such-page"], "no-such-page: there is no such page"),
+        (vec!["outputs", "--all"], "--check"),
+    ] {
+        let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
+        let refused = course.args(&arguments).assert().code(2);
+        let stderr = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(stderr.contains(told), "{arguments:?}: {stderr}");
+    }
+}
