@@ -1,10 +1,12 @@
 //! What the tests that span the stages share: results that PyTorch computed, and inputs that any
-//! language can compute. And what the course tool and the tests have in common: the rules of the book.
+//! language can compute. And what the course tool and the tests have in common: the rules of the book, and
+//! what an all-reduce sends, step by step.
 
 pub mod book;
 mod fixture;
 mod machine;
 mod noise;
+pub mod steps;
 
 pub use fixture::Fixture;
 pub use machine::Machine;

@@ -9,6 +9,7 @@ mod machine;
 mod outputs;
 mod peers;
 mod shell;
+mod steps;
 mod walk;
 
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ enum Command {
     Figures(figures::Arguments),
     /// Run every command of every page of the book
     Walk(walk::Arguments),
+    /// Record what each all-reduce sends, for the book's stepper
+    Steps,
 }
 
 fn main() -> ExitCode {
@@ -55,5 +58,6 @@ fn main() -> ExitCode {
         Command::Outputs(arguments) => outputs::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),
+        Command::Steps => steps::run(),
     })
 }

@@ -1,0 +1,104 @@
+//! What the book's stepper shows is what the collectives send.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::path::Path;
+
+use candle_core::Tensor;
+use course_tests::steps::{PICTURED, RANKS, Recorder, Trace, picture, record};
+use params_and_allreduce::collective::{all_gather, chunk_range, reduce_scatter};
+use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+
+fn in_the_book(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book").join(name);
+    // Git may have been told to end lines as another system does.
+    std::fs::read_to_string(path).unwrap().replace("\r\n", "\n")
+}
+
+#[test]
+fn the_book_has_what_the_collectives_send_today() {
+    let trace = Trace::record().unwrap();
+    let run = trace.run(PICTURED.0, PICTURED.1).unwrap();
+    for (name, now) in [
+        ("data/all-reduce-steps.json", trace.json().unwrap()),
+        ("figures/ring-steps.svg", picture(run)),
+    ] {
+        let old = in_the_book(name);
+        let same = old.lines().zip(now.lines()).take_while(|(old, now)| old == now).count();
+        assert!(old == now, "book/{name}, line {}: run `cargo course steps`", same + 1);
+    }
+}
+
+#[test]
+fn bytes_of_messages_are_the_bytes_that_the_links_counted() {
+    for run in Trace::record().unwrap().runs {
+        let mut sent = vec![0; run.ranks];
+        for message in run.steps.iter().flatten() {
+            sent[message.from] += message.bytes;
+        }
+        assert_eq!(sent, run.sent, "{} on {}", run.algorithm, run.ranks);
+    }
+}
+
+/// The stepper shows what each rank holds by adding up what it was sent: these are the sums that the
+/// collectives then really send on, and all of them in the end.
+#[test]
+fn what_a_rank_is_shown_to_hold_is_what_it_sends() {
+    for run in Trace::record().unwrap().runs {
+        let holdings = run.holdings();
+        for (before, messages) in holdings.iter().zip(&run.steps) {
+            for message in messages {
+                for &chunk in &message.chunks {
+                    let held: Vec<usize> = before[message.from][chunk].iter().copied().collect();
+                    assert_eq!(held, message.sum_of, "{} on {}", run.algorithm, run.ranks);
+                }
+            }
+        }
+        let last = holdings.last().unwrap().iter().flatten();
+        assert!(last.into_iter().all(|held| held.len() == run.ranks), "{}", run.algorithm);
+    }
+}
+
+#[test]
+fn the_steps_are_as_many_as_the_course_says() {
+    let trace = Trace::record().unwrap();
+    for ranks in RANKS {
+        let rounds = ranks.next_power_of_two().ilog2() as usize;
+        for (algorithm, steps) in [
+            (Algorithm::Naive, 2 * (ranks - 1)),
+            (Algorithm::Tree, 2 * rounds),
+            (Algorithm::Ring, 2 * (ranks - 1)),
+        ] {
+            let run = trace.run(algorithm, ranks).unwrap();
+            assert_eq!(run.steps.len(), steps, "{algorithm} on {ranks}");
+        }
+    }
+}
+
+/// A ring whose ranks end with this instead of the sum.
+fn broken(ring: impl Fn(&Recorder<'_>, &Tensor) -> Result<Tensor, Error> + Sync) -> String {
+    format!("{:#}", record("broken ring", 4, ring).unwrap_err())
+}
+
+#[test]
+fn a_broken_ring_is_not_recorded() {
+    let doubled = broken(|recorder, tensor| {
+        let chunk = reduce_scatter(recorder, tensor)?;
+        let everything = tensor.elem_count();
+        all_gather(recorder, &(chunk * 2.0)?, everything)
+    });
+    assert!(doubled.contains("no sum of contributions of 4 ranks"), "{doubled}");
+    let gathered = broken(|recorder, tensor| {
+        let range = chunk_range(tensor.elem_count(), 4, recorder.rank());
+        all_gather(recorder, &tensor.narrow(0, range.start, range.len())?, tensor.elem_count())
+    });
+    assert!(gathered.contains("rank 0 ends with 0x1 as element 0"), "{gathered}");
+    let pieces = broken(|recorder, tensor| {
+        let part = tensor.narrow(0, 0, 100)?;
+        allreduce(recorder, &part, Algorithm::Ring)
+    });
+    assert!(pieces.contains("cuts chunk 0 into pieces"), "{pieces}");
+    let nothing = broken(|_, tensor| Ok(tensor.clone()));
+    assert!(nothing.contains("rank 0 ends with 0x1 as element 0"), "{nothing}");
+}
