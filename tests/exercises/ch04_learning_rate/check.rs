@@ -5,7 +5,7 @@ mod exercise;
 
 use std::time::Duration;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result};
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
 use exercises::mismatch::fail;
@@ -72,10 +72,12 @@ fn on_replicas(
                 Ok(model.gradients(&Batch { images, labels })?.gradients)
             });
             let local = local.collect::<Result<Vec<_>>>()?;
-            let sum = local.iter().skip(1).try_fold(local[0].clone(), |sum, gradients| {
-                sum.iter().zip(gradients).map(|(sum, gradient)| sum + gradient).collect()
-            });
-            let sum: Vec<Tensor> = sum?;
+            let mut sum = local[0].clone();
+            for gradients in &local[1..] {
+                for (sum, gradient) in sum.iter_mut().zip(gradients) {
+                    *sum = (&*sum + gradient)?;
+                }
+            }
             for (model, own) in replicas.iter().zip(&local) {
                 let gradients = if added_up { &sum } else { own };
                 sgd(model.parameters(), gradients, learning_rate, batch.len())?;
