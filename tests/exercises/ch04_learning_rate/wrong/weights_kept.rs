@@ -40,7 +40,10 @@ fn train(
     experiment: &Experiment,
     learning_rate: f64,
 ) -> Result<(Classifier, BatchSums), Error> {
-    let model = start.replica(rank.device())?;
+    let model = Classifier::new(experiment.seed, rank.device())?;
+    for (own, kept) in model.parameters().iter().zip(start.parameters()) {
+        own.value.set(&kept.value)?;
+    }
     for epoch in 0..experiment.epochs {
         for batch in experiment.batches(epoch)? {
             let mut shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
