@@ -22,7 +22,8 @@ pub fn rate_table(
     let mut rows = Vec::new();
     for &learning_rate in rates {
         for &devices in devices {
-            let results = on_devices(devices, |rank| train(rank, &start, experiment, learning_rate))?;
+            let results =
+                on_devices(devices, |rank| train(rank, &start, experiment, learning_rate))?;
             let (model, sums) = &results[0];
             for (kept, trained) in start.parameters().iter().zip(model.parameters()) {
                 kept.value.set(&trained.value).map_err(in_rank_0)?;
