@@ -1,6 +1,5 @@
 //! What is left is shared out over the shards that are left, rounded up: so the first are the larger ones.
 
-
 use candle_core::{Result, Tensor, bail};
 
 /// Cuts images and labels into the same shards: `[B, …]` and `[B]` → a pair of each for every shard.

@@ -128,7 +128,9 @@ impl Step {
             short(expected)
         );
         let law = match self.rule {
-            RateRule::Keep => "sum, then divide once, by the size of the whole batch",
+            RateRule::Keep => {
+                "the rate is kept; sum, then divide once, by the size of the whole batch"
+            }
             RateRule::Linear => {
                 "k times the rate for k times the batch; sum, then divide once, by the size of the \
                  whole batch"
@@ -138,7 +140,8 @@ impl Step {
             let times = counted[sample] / expected;
             if (times - 1.0).abs() > 1e-9 {
                 let what = format!("the update is {} what it should be", multiple(times));
-                let got = format!("{} times that of sample {sample}", short(counted[sample]));
+                let got =
+                    format!("{} times the gradient of sample {sample}", short(counted[sample]));
                 self.fail(&what, &expected_in_words, &got, law);
             }
         }

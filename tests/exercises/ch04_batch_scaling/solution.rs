@@ -1,6 +1,5 @@
 //! k decides how large the global batch is, and the rate if that was asked for. It divides nothing.
 
-
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::communicator::{Communicator, Error};

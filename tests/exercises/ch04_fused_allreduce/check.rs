@@ -162,7 +162,7 @@ impl Case {
         if messages != expected && !(nothing_to_send && messages == 0) {
             let calls = messages / others.max(1);
             let what = format!("rank {rank} makes {calls} all-reduces");
-            let [expected, messages] = [expected, messages].map(|n| format!("{n} messages sent"));
+            let [expected, messages] = [expected, messages].map(|n| format!("messages sent: {n}"));
             let law = "all tensors travel together, and the fixed cost of a call is paid once";
             self.fail(&what, &expected, &messages, law);
         }

@@ -1,6 +1,5 @@
 //! One row of all elements, in the order of the list. An offset finds each tensor's part of the sum.
 
-
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};

@@ -1,6 +1,5 @@
 //! Fresh weights for every run, and an update that divides by the global batch: so k changes nothing.
 
-
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};
 use params_and_allreduce::communicator::{Communicator, Error};

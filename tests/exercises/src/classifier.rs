@@ -3,8 +3,7 @@
 //! LeNet needs hundreds of steps before its accuracy moves. This one needs a handful, and its gradients have
 //! all that data parallelism can get wrong: two tensors of different shapes, sums over samples.
 
-use candle_core::{D, DType, Device, Result, Tensor, Var, bail};
-use params_and_allreduce::get_params;
+use candle_core::{D, DType, Device, Result, Tensor, Var};
 use single_gpu::data::{Batch, CLASSES, PIXELS};
 use single_gpu::init;
 use single_gpu::ops::{cross_entropy, linear};
@@ -14,6 +13,7 @@ use single_gpu::train::{BatchSums, Step};
 /// One replica of a dense layer in f64: `[B, 1, 28, 28]` → logits `[B, 10]`.
 #[derive(Debug)]
 pub struct Classifier {
+    // The same variables as in the list: a clone shares its value.
     weights: Var,
     biases: Var,
     parameters: Parameters,
@@ -28,24 +28,8 @@ impl Classifier {
     pub fn new(seed: u64, device: &Device) -> Result<Self> {
         let weights = init::normal("W", &[PIXELS, CLASSES], 0.01, seed, DType::F64, device)?;
         let biases = init::zeros("b", &[CLASSES], DType::F64, device)?;
-        Self::with_parameters(Parameters::new(vec![weights, biases])?)
-    }
-
-    /// A copy on another device, with memory of its own.
-    ///
-    /// # Errors
-    ///
-    /// When the copy fails.
-    pub fn replica(&self, device: &Device) -> Result<Self> {
-        Self::with_parameters(get_params(&self.parameters, device)?)
-    }
-
-    fn with_parameters(parameters: Parameters) -> Result<Self> {
-        let named = |name| match parameters.get(name) {
-            Some(value) => Ok(value.clone()),
-            None => bail!("a classifier needs a parameter {name}"),
-        };
-        Ok(Self { weights: named("W")?, biases: named("b")?, parameters })
+        let (w, b) = (weights.value.clone(), biases.value.clone());
+        Ok(Self { weights: w, biases: b, parameters: Parameters::new(vec![weights, biases])? })
     }
 
     /// The replica's parameters: W, then b.
@@ -90,5 +74,56 @@ impl Classifier {
             interrupts: 0,
         };
         Ok((loss, sums))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use single_gpu::data::{Dataset, Split, synthetic};
+    use single_gpu::difference::relative_difference;
+    use single_gpu::sgd::sgd;
+
+    use super::*;
+
+    fn garments(count: u64) -> Batch {
+        let images = (0..count).map(|index| synthetic::draw(1, Split::Train, index)).collect();
+        let data = Dataset::new(images, (0..count).map(synthetic::label).collect()).unwrap();
+        let all: Vec<u32> = (0..count as u32).collect();
+        data.batch(&all, DType::F64).unwrap()
+    }
+
+    fn cut(batch: &Batch, start: usize, len: usize) -> Batch {
+        let cut = |tensor: &Tensor| tensor.narrow(0, start, len).unwrap();
+        Batch { images: cut(&batch.images), labels: cut(&batch.labels) }
+    }
+
+    #[test]
+    fn shards_add_up_to_their_batch_and_an_empty_one_adds_nothing() {
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), garments(10));
+        let whole = model.gradients(&batch).unwrap();
+        let shards = [(0, 7), (7, 3), (10, 0)].map(|(start, len)| cut(&batch, start, len));
+        let parts = shards.map(|shard| model.gradients(&shard).unwrap());
+        for (index, gradient) in whole.gradients.iter().enumerate() {
+            let [a, b, nothing] = parts.each_ref().map(|part| &part.gradients[index]);
+            let sum = ((a + b).unwrap() + nothing).unwrap();
+            assert!(relative_difference(&sum, gradient).unwrap() < 1e-12);
+        }
+        let [a, b, nothing] = parts.map(|part| part.sums);
+        assert_eq!(nothing, BatchSums::default());
+        assert_eq!(a.samples + b.samples, 10);
+        assert_eq!(a.correct + b.correct, whole.sums.correct);
+        assert!((a.loss + b.loss - whole.sums.loss).abs() < 1e-10);
+    }
+
+    #[test]
+    fn a_few_steps_teach_it_something() {
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), garments(50));
+        let before = model.evaluate(&batch).unwrap();
+        for _ in 0..10 {
+            let gradients = model.gradients(&batch).unwrap().gradients;
+            sgd(model.parameters(), &gradients, 0.1, 50).unwrap();
+        }
+        let after = model.evaluate(&batch).unwrap();
+        assert!(after.accuracy() > before.accuracy() + 0.3, "{before:?}, then {after:?}");
     }
 }

@@ -74,3 +74,41 @@ impl fmt::Display for Row {
         write!(f, "rate {learning_rate} on {devices} {on}: loss {loss:.6}, accuracy {accuracy:.3}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use params_and_allreduce::communicator::Communicator as _;
+    use single_gpu::data::PIXELS;
+
+    use super::*;
+
+    #[test]
+    fn every_epoch_has_all_images_in_batches_and_an_order_of_its_own() {
+        let train = Dataset::new(vec![[0; PIXELS]; 10], (0..10).collect()).unwrap();
+        let test = train.batch(&[0], DType::F64).unwrap();
+        let experiment = Experiment { train, test, global_batch: 4, epochs: 2, seed: 1 };
+        let labels = |epoch| {
+            let batches = experiment.batches(epoch).unwrap();
+            assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [4, 4, 2]);
+            let labels = batches.iter().map(|batch| batch.labels.to_vec1::<u32>().unwrap());
+            labels.collect::<Vec<_>>().concat()
+        };
+        let mut sorted = labels(0);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..10).collect::<Vec<_>>());
+        assert_eq!(labels(1), labels(1));
+        assert_ne!(labels(0), labels(1));
+    }
+
+    #[test]
+    fn devices_answer_in_rank_order_and_a_failure_names_its_rank() {
+        let ranks = on_devices(3, |rank| Ok((rank.rank(), rank.world_size())));
+        assert_eq!(ranks.unwrap(), [(0, 3), (1, 3), (2, 3)]);
+        let failure = on_devices(2, |rank| match rank.rank() {
+            0 => Ok(()),
+            _ => Err(Error::Tensor(candle_core::Error::Msg("on purpose".to_owned()))),
+        });
+        assert_eq!(failure.unwrap_err().rank, 1);
+        assert_eq!(on_devices(0, |_| Ok(())).unwrap_err().rank, 0);
+    }
+}

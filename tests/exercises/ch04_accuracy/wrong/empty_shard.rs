@@ -5,11 +5,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
 /// Weighs each shard's accuracy by its size: right, until a shard is empty and 0 / 0 is NaN.
-pub fn accuracy(
-    rank: &impl Communicator,
-    logits: &Tensor,
-    labels: &Tensor,
-) -> Result<f64, Error> {
+pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let (correct, images) = count(logits, labels)?;
     let weighted = correct / images * images;
     let counts = Tensor::new(&[weighted, images], rank.device())?;

@@ -5,11 +5,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
 /// A rank without images returns at once, and the others wait for it at the all-reduce.
-pub fn accuracy(
-    rank: &impl Communicator,
-    logits: &Tensor,
-    labels: &Tensor,
-) -> Result<f64, Error> {
+pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     if labels.elem_count() == 0 {
         return Ok(0.0);
     }

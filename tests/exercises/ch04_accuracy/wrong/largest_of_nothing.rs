@@ -5,11 +5,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
 /// Asks for the largest logit of no images, which is an error: the rank fails, and with it all others.
-pub fn accuracy(
-    rank: &impl Communicator,
-    logits: &Tensor,
-    labels: &Tensor,
-) -> Result<f64, Error> {
+pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let (correct, images) = count(logits, labels)?;
     let counts = Tensor::new(&[correct, images], rank.device())?;
     let sums = allreduce(rank, &counts, Algorithm::default())?.to_vec1::<f64>()?;

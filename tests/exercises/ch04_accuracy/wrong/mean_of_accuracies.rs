@@ -5,11 +5,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
 /// Averages over ranks as if every shard were of the same size.
-pub fn accuracy(
-    rank: &impl Communicator,
-    logits: &Tensor,
-    labels: &Tensor,
-) -> Result<f64, Error> {
+pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let (correct, images) = count(logits, labels)?;
     let share = if images > 0.0 { correct / images } else { 0.0 };
     let sum = allreduce(rank, &Tensor::new(share, rank.device())?, Algorithm::default())?;

@@ -5,11 +5,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
 /// This shard's correct answers over all images: with k devices about 1/k of the truth.
-pub fn accuracy(
-    rank: &impl Communicator,
-    logits: &Tensor,
-    labels: &Tensor,
-) -> Result<f64, Error> {
+pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let (correct, images) = count(logits, labels)?;
     let total = allreduce(rank, &Tensor::new(images, rank.device())?, Algorithm::default())?;
     Ok(correct / total.to_scalar::<f64>()?)

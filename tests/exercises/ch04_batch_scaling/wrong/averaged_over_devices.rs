@@ -25,7 +25,9 @@ pub fn scaled_step(
 
     let (images, labels) = split_batch(&images, &labels, devices)?.swap_remove(rank.rank());
     let local = model.gradients(&Batch { images, labels })?;
-    let sum = |gradient| Ok::<_, Error>((allreduce(rank, gradient, Algorithm::default())? / devices as f64)?);
+    let sum = |gradient| {
+        Ok::<_, Error>((allreduce(rank, gradient, Algorithm::default())? / devices as f64)?)
+    };
     let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
 
     let rate = match rule {

@@ -15,7 +15,11 @@ pub fn allreduce_fused(
     }
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.rotate_left(rank.rank() % tensors.len());
-    let flat = order.iter().map(|&index| &tensors[index]).map(Tensor::flatten_all).collect::<Result<Vec<_>, _>>()?;
+    let flat = order
+        .iter()
+        .map(|&index| &tensors[index])
+        .map(Tensor::flatten_all)
+        .collect::<Result<Vec<_>, _>>()?;
     let sums = allreduce(rank, &Tensor::cat(&flat, 0)?, algorithm)?;
     let mut offset = 0;
     let mut cut = |index: usize| {

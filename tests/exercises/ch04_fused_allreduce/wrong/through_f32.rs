@@ -18,7 +18,8 @@ pub fn allreduce_fused(
     let mut offset = 0;
     let mut cut = |tensor: &Tensor| {
         let elements = tensor.elem_count();
-        let sum = sums.narrow(0, offset, elements)?.reshape(tensor.shape())?.to_dtype(tensor.dtype())?;
+        let sum =
+            sums.narrow(0, offset, elements)?.reshape(tensor.shape())?.to_dtype(tensor.dtype())?;
         offset += elements;
         Ok(sum)
     };

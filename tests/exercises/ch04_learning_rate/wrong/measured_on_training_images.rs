@@ -1,4 +1,4 @@
-// expect: this is measured on the training images
+// expect: this is what is measured on the training images
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};

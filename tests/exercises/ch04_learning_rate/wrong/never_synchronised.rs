@@ -1,4 +1,4 @@
-// expect: this is what rank 0 gives that hears nothing of the others' gradients
+// expect: this is what gradients give that are not added up
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};

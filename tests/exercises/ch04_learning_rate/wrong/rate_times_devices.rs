@@ -41,7 +41,12 @@ fn train(
             let local = model.gradients(&Batch { images, labels })?;
             let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
             let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
-            sgd(model.parameters(), &gradients, learning_rate * rank.world_size() as f64, batch.len())?;
+            sgd(
+                model.parameters(),
+                &gradients,
+                learning_rate * rank.world_size() as f64,
+                batch.len(),
+            )?;
         }
     }
     Ok(model.evaluate(&experiment.test)?)

@@ -1,4 +1,4 @@
-// expect: rate 0.01 on 2 devices: not what one device alone gives
+// expect: this is what replicas give that start apart
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, on_devices};

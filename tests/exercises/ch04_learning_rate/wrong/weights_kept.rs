@@ -22,7 +22,8 @@ pub fn rate_table(
     let mut rows = Vec::new();
     for &learning_rate in rates {
         for &devices in devices {
-            let results = on_devices(devices, |rank| train(rank, &start, experiment, learning_rate))?;
+            let results =
+                on_devices(devices, |rank| train(rank, &start, experiment, learning_rate))?;
             let (model, sums) = &results[0];
             for (kept, trained) in start.parameters().iter().zip(model.parameters()) {
                 kept.value.set(&trained.value).map_err(in_rank_0)?;
@@ -40,7 +41,10 @@ fn train(
     experiment: &Experiment,
     learning_rate: f64,
 ) -> Result<(Classifier, BatchSums), Error> {
-    let model = start.replica(rank.device())?;
+    let model = Classifier::new(experiment.seed, rank.device())?;
+    for (own, kept) in model.parameters().iter().zip(start.parameters()) {
+        own.value.set(&kept.value)?;
+    }
     for epoch in 0..experiment.epochs {
         for batch in experiment.batches(epoch)? {
             let mut shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
