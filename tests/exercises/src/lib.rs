@@ -19,6 +19,8 @@
 //!
 //! Left out: what is right. Each check derives that itself, from a formula or from the stages.
 
+#![deny(missing_docs)]
+
 pub mod contributions;
 pub mod expectation;
 pub mod limit;

@@ -48,6 +48,8 @@ struct State {
     messages: Vec<Vec<VecDeque<Tensor>>>,
     doing: Vec<Doing>,
     sent: Vec<Traffic>,
+    /// In bytes, by sender.
+    largest_message: Vec<u64>,
     first_failure: Option<(usize, String)>,
     deadlock: Option<Vec<usize>>,
 }
@@ -58,6 +60,7 @@ impl Meeting {
             messages: vec![vec![VecDeque::new(); world_size]; world_size],
             doing: vec![Doing::Working; world_size],
             sent: vec![Traffic::default(); world_size],
+            largest_message: vec![0; world_size],
             first_failure: None,
             deadlock: None,
         };
@@ -73,13 +76,20 @@ impl Meeting {
         self.lock().sent[rank]
     }
 
+    /// The bytes of the largest message that a rank has sent so far.
+    pub(super) fn largest_message(&self, rank: usize) -> u64 {
+        self.lock().largest_message[rank]
+    }
+
     /// Sends a tensor in CPU memory that nobody else holds.
     pub(super) fn send(&self, rank: usize, to: usize, message: Tensor) -> Result<(), Error> {
         debug_assert!(matches!(message.device(), Device::Cpu));
         let mut state = self.lock();
         state.check_ranks(rank, to)?;
         state.sent[rank].messages += 1;
-        state.sent[rank].bytes += (message.elem_count() * message.dtype().size_in_bytes()) as u64;
+        let bytes = (message.elem_count() * message.dtype().size_in_bytes()) as u64;
+        state.sent[rank].bytes += bytes;
+        state.largest_message[rank] = state.largest_message[rank].max(bytes);
         state.messages[rank][to].push_back(message);
         self.changed.notify_all();
         while self.sends == Sends::WaitForReceiver && !state.messages[rank][to].is_empty() {

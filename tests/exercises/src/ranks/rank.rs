@@ -29,6 +29,11 @@ impl<'a> Rank<'a> {
     pub fn traffic(&self) -> Traffic {
         self.meeting.sent(self.rank())
     }
+
+    /// The bytes of the largest message that it has sent so far; 0 if there was none.
+    pub fn largest_message(&self) -> u64 {
+        self.meeting.largest_message(self.rank())
+    }
 }
 
 impl Communicator for Rank<'_> {

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Shape, Tensor};
 use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::thread::Traffic;
 
 use super::*;
 
@@ -36,9 +37,11 @@ fn messages_arrive_in_order_and_are_counted() {
                     got.push(receive_number(rank, 0)?);
                 }
             }
-            Ok((got, rank.traffic().messages, rank.traffic().bytes))
+            Ok((got, rank.traffic(), rank.largest_message()))
         });
-        assert_eq!(results, [(vec![], 3, 12), (vec![5.0, 6.0, 7.0], 0, 0)], "{sends:?}");
+        let sent = Traffic { messages: 3, bytes: 12 };
+        let expected = [(vec![], sent, 4), (vec![5.0, 6.0, 7.0], Traffic::default(), 0)];
+        assert_eq!(results, expected, "{sends:?}");
     }
 }
 

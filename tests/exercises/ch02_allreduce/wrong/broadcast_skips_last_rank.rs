@@ -1,0 +1,28 @@
+// expect: deadlock: rank 0 waits for rank 2, which waits for rank 0
+
+use candle_core::Var;
+use params_and_allreduce::communicator::{Communicator, Error};
+
+/// Sends the sum to all but the last rank.
+pub fn allreduce(rank: &impl Communicator, gradients: &mut [Var]) -> Result<(), Error> {
+    for gradient in gradients {
+        let (shape, dtype) = (&gradient.shape().clone(), gradient.dtype());
+        let sum = if rank.rank() == 0 {
+            let mut sum = gradient.as_detached_tensor();
+            for other in 1..rank.world_size() {
+                sum = (sum + rank.recv(other, shape, dtype)?)?;
+            }
+            for other in 1..rank.world_size() - 1 {
+                rank.send(other, &sum)?;
+            }
+            sum
+        } else {
+            rank.send(0, gradient)?;
+            rank.recv(0, shape, dtype)?
+        };
+        if rank.world_size() > 1 {
+            gradient.set(&sum)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,28 @@
+// expect: gradient 1 on rank 0 of 3 is wrong
+
+use candle_core::Var;
+use params_and_allreduce::communicator::{Communicator, Error};
+
+/// Reduces the first gradient of the list.
+pub fn allreduce(rank: &impl Communicator, gradients: &mut [Var]) -> Result<(), Error> {
+    for gradient in gradients.iter_mut().take(1) {
+        let (shape, dtype) = (&gradient.shape().clone(), gradient.dtype());
+        let sum = if rank.rank() == 0 {
+            let mut sum = gradient.as_detached_tensor();
+            for other in 1..rank.world_size() {
+                sum = (sum + rank.recv(other, shape, dtype)?)?;
+            }
+            for other in 1..rank.world_size() {
+                rank.send(other, &sum)?;
+            }
+            sum
+        } else {
+            rank.send(0, gradient)?;
+            rank.recv(0, shape, dtype)?
+        };
+        if rank.world_size() > 1 {
+            gradient.set(&sum)?;
+        }
+    }
+    Ok(())
+}

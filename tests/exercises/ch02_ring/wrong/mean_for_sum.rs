@@ -1,0 +1,41 @@
+// expect: that is the sum divided by 2: the mean
+
+use candle_core::Tensor;
+use params_and_allreduce::communicator::{Communicator, Error};
+
+/// Divides by the number of ranks; the update divides again.
+pub fn ring(rank: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
+    let (own, ranks) = (rank.rank(), rank.world_size());
+    let flat = tensor.flatten_all()?.force_contiguous()?;
+    let elements = flat.elem_count();
+    let start = |chunk: usize| elements * chunk / ranks;
+    let mut chunks = (0..ranks)
+        .map(|chunk| flat.narrow(0, start(chunk), start(chunk + 1) - start(chunk)))
+        .collect::<candle_core::Result<Vec<_>>>()?;
+    let before = |back: usize| (own + ranks - back) % ranks;
+    for step in 1..ranks {
+        let (out, into) = (before(step), before((step + 1) % ranks));
+        let arrived = exchange(rank, &chunks[out], &chunks[into])?;
+        chunks[into] = (&chunks[into] + arrived)?;
+    }
+    for step in 0..ranks - 1 {
+        let (out, into) = (before(step), before((step + 1) % ranks));
+        chunks[into] = exchange(rank, &chunks[out], &chunks[into])?;
+    }
+    Ok((Tensor::cat(&chunks, 0)?.reshape(tensor.shape())? / ranks as f64)?)
+}
+
+fn exchange(rank: &impl Communicator, out: &Tensor, expected: &Tensor) -> Result<Tensor, Error> {
+    let (own, ranks) = (rank.rank(), rank.world_size());
+    let (next, previous) = ((own + 1) % ranks, (own + ranks - 1) % ranks);
+    let send = || rank.send(next, out);
+    let receive = || rank.recv(previous, expected.shape(), expected.dtype());
+    if own % 2 == 0 {
+        send()?;
+        receive()
+    } else {
+        let arrived = receive()?;
+        send()?;
+        Ok(arrived)
+    }
+}
