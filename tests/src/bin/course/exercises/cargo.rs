@@ -26,7 +26,6 @@ pub(super) struct Package {
     pub(super) name: String,
     pub(super) manifest_path: PathBuf,
     pub(super) edition: String,
-    /// In the manifest's order.
     pub(super) targets: Vec<Target>,
 }
 
