@@ -38,15 +38,12 @@ pub(super) struct Target {
 
 /// A line of `--message-format=json`.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "reason", rename_all = "kebab-case")]
+#[serde(tag = "reason")]
 pub(super) enum Message {
-    CompilerArtifact {
-        target: Target,
-        executable: Option<PathBuf>,
-    },
-    CompilerMessage {
-        message: Diagnostic,
-    },
+    #[serde(rename = "compiler-artifact")]
+    Artifact { target: Target, executable: Option<PathBuf> },
+    #[serde(rename = "compiler-message")]
+    Compiler { message: Diagnostic },
     #[serde(other)]
     Other,
 }
