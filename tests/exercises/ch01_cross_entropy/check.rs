@@ -101,30 +101,52 @@ fn the_gradient_is_the_derivative_of_this_loss() {
         .check(&slopes, &dlogits);
 }
 
+/// Rows of two logits, and what must come of them.
+struct Large {
+    what: &'static str,
+    logits: &'static [f64],
+    labels: &'static [usize],
+    loss: f64,
+    gradient: &'static [f64],
+}
+
+/// In the second batch one row is small beside another.
+const LARGE: [Large; 3] = [
+    Large {
+        what: "logits 1000 and 0 with label 1",
+        logits: &[1000.0, 0.0],
+        labels: &[1],
+        loss: 1000.0,
+        gradient: &[1.0, -1.0],
+    },
+    Large {
+        what: "logits 1000 and 1000, then −1000 and −1000, both with label 0",
+        logits: &[1000.0, 1000.0, -1000.0, -1000.0],
+        labels: &[0, 0],
+        loss: 2.0 * std::f64::consts::LN_2,
+        gradient: &[-0.5, 0.5, -0.5, 0.5],
+    },
+    Large {
+        what: "logits −1000 and 0 with label 1",
+        logits: &[-1000.0, 0.0],
+        labels: &[1],
+        loss: 0.0,
+        gradient: &[0.0, 0.0],
+    },
+];
+
 #[test]
 fn large_logits_do_not_overflow() {
-    // In the second batch one row is small beside another.
-    let cases: [(&str, &[f64], &[usize], f64, &[f64]); 3] = [
-        ("logits 1000 and 0 with label 1", &[1000.0, 0.0], &[1], 1000.0, &[1.0, -1.0]),
-        (
-            "logits 1000 and 1000, then −1000 and −1000, both with label 0",
-            &[1000.0, 1000.0, -1000.0, -1000.0],
-            &[0, 0],
-            2.0 * 2f64.ln(),
-            &[-0.5, 0.5, -0.5, 0.5],
-        ),
-        ("logits −1000 and 0 with label 1", &[-1000.0, 0.0], &[1], 0.0, &[0.0, 0.0]),
-    ];
-    for (what, logits, labels, expected, expected_gradient) in cases {
-        let (got, dlogits) = answer(logits, labels, 2);
-        loss(what)
+    for case in LARGE {
+        let (got, dlogits) = answer(case.logits, case.labels, 2);
+        loss(case.what)
             .law("exponentials are taken of logits minus their row's largest, and ln never of a 0")
             .up_to(1e-12)
-            .check(&[expected], &[got]);
-        gradient(what, 2)
+            .check(&[case.loss], &[got]);
+        gradient(case.what, 2)
             .law("exponentials are taken of logits minus their row's largest")
             .up_to(1e-12)
-            .check(expected_gradient, &dlogits);
+            .check(case.gradient, &dlogits);
     }
 }
 
