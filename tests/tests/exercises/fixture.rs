@@ -9,6 +9,7 @@ use tempfile::TempDir;
 /// The real package's build script and test target: what they do for two exercises they do for all.
 const BUILD: &str = include_str!("../../exercises/build.rs");
 const VERIFY: &str = include_str!("../../exercises/verify.rs");
+const FORMAT: &str = include_str!("../../../rustfmt.toml");
 
 const MANIFEST: &str = r#"
 [package]
@@ -68,6 +69,7 @@ impl Checkout {
         checkout.write("tests/exercises/build.rs", BUILD);
         checkout.write("tests/exercises/verify.rs", VERIFY);
         checkout.write("tests/exercises/lib.rs", "");
+        checkout.write("rustfmt.toml", FORMAT);
         for (name, page) in [("ch01_sum", "ch01-sums"), ("ch02_ring", "ch02-rings")] {
             checkout.write(&format!("book/src/{page}.md"), &format!("Do `{name}`.\n"));
             let file = |file: &str, text: &str| {

@@ -54,6 +54,16 @@ fn what_passed_is_remembered_until_the_answer_changes() {
 }
 
 #[test]
+fn the_manifest_gives_the_order() {
+    let checkout = Checkout::new();
+    let manifest = checkout.read("tests/exercises/Cargo.toml").replace("ch01_sum", "first");
+    let manifest = manifest.replace("ch02_ring", "ch01_sum").replace("first", "ch02_ring");
+    checkout.write("tests/exercises/Cargo.toml", &manifest);
+    let list = checkout.course(&["list"]).assert().success();
+    list.stdout(starts_with("· ch02_ring").and(contains("next: ch02_ring")));
+}
+
+#[test]
 fn a_hint_comes_step_by_step() {
     let checkout = Checkout::new();
     let hint = |words: &[&str]| checkout.course(&[&["hint", "sum"], words].concat()).assert();

@@ -83,19 +83,22 @@ fn a_change_that_survives_needs_a_reason() {
     let soak = || checkout.course(&["soak", "ch01_sum"]).assert();
     soak().success().stdout(ends_with("\nin all: 1 of 1 viable changes are caught\n"));
 
-    let solution = answer("let carry = 0;\n    a + b + carry * (a - 2)");
-    checkout.write("tests/exercises/ch01_sum/solution.rs", &solution);
-    let told = contains("solution.rs:4: `0` → `1` survives\n")
-        .and(contains("of 9 viable changes are caught: fewer than 90 %"))
-        .and(contains("ch01_sum | let carry = 0; | `0` → `1` | REASON"));
+    checkout.write(
+        "tests/exercises/ch01_sum/solution.rs",
+        &answer("let carry = 0;\n    a + b + carry"),
+    );
+    let change = "a + b + carry | `a + b + carry` → `a + b - carry`";
+    let told = contains("solution.rs:5: `a + b + carry` → `a + b - carry` survives\n")
+        .and(contains("ch01_sum: 2 of 3 viable changes are caught: fewer than 90 %"))
+        .and(contains(format!("ch01_sum | {change} | REASON")));
     soak().code(1).stdout(told);
 
     checkout.write(
         "tests/exercises/survivors.txt",
-        "ch01_sum | let carry = 0; | `0` → `1` | times a − 2, which is 0 in the check\n\
-         ch01_sum | let carry = 1; | `1` → `2` | long gone\n",
+        &format!("ch01_sum | {change} | carry is 0\nch01_sum | a | without `a` | long gone\n"),
     );
-    let told = contains("`0` → `1` survives: times a − 2, which is 0")
-        .and(contains("survivors.txt:2: no such change survives"));
-    soak().code(1).stdout(told.and(contains("let carry = 0; | `0` → `1` | REASON").not()));
+    let told = contains("`a + b - carry` survives: carry is 0\n")
+        .and(contains("survivors.txt:2: no such change survives: a | without `a`"))
+        .and(contains("fewer than 90 %"));
+    soak().code(1).stdout(told.and(contains("REASON").not()));
 }

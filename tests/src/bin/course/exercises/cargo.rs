@@ -26,7 +26,6 @@ pub(super) struct Package {
     pub(super) name: String,
     pub(super) manifest_path: PathBuf,
     pub(super) edition: String,
-    /// In the manifest's order.
     pub(super) targets: Vec<Target>,
 }
 
@@ -39,15 +38,12 @@ pub(super) struct Target {
 
 /// A line of `--message-format=json`.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "reason", rename_all = "kebab-case")]
+#[serde(tag = "reason")]
 pub(super) enum Message {
-    CompilerArtifact {
-        target: Target,
-        executable: Option<PathBuf>,
-    },
-    CompilerMessage {
-        message: Diagnostic,
-    },
+    #[serde(rename = "compiler-artifact")]
+    Artifact { target: Target, executable: Option<PathBuf> },
+    #[serde(rename = "compiler-message")]
+    Compiler { message: Diagnostic },
     #[serde(other)]
     Other,
 }

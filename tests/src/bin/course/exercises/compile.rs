@@ -33,7 +33,7 @@ pub(super) fn compile(tree: &Tree, target: &str) -> anyhow::Result<Option<PathBu
     let stdout = child.stdout.take().context("cargo's answers are piped")?;
     let mut executable = None;
     for message in messages(BufReader::new(stdout)) {
-        if let Message::CompilerArtifact { target: built, executable: Some(file) } = message?
+        if let Message::Artifact { target: built, executable: Some(file) } = message?
             && built.name == target
         {
             executable = Some(file);

@@ -28,7 +28,7 @@ pub(super) struct Tree {
     pub(super) target: PathBuf,
     /// The package's edition of Rust.
     pub(super) edition: String,
-    /// In the course's order, which is that of the package's test targets. Never empty.
+    /// In the course's order, which is that of the package's manifest. Never empty.
     pub(super) exercises: Vec<Exercise>,
 }
 
@@ -58,7 +58,12 @@ impl Tree {
             let exercise = Exercise { folder: folder.join(&target.name), name: target.name };
             (target.src_path == exercise.check()).then_some(exercise)
         };
-        let exercises: Vec<Exercise> = package.targets.into_iter().filter_map(exercise).collect();
+        let mut exercises: Vec<Exercise> =
+            package.targets.into_iter().filter_map(exercise).collect();
+        // cargo tells targets by name; the manifest has them in the course's order.
+        let manifest = fs::read_to_string(&package.manifest_path)
+            .with_context(|| format!("{}", package.manifest_path.display()))?;
+        exercises.sort_by_key(|exercise| manifest.find(&format!("\"{}\"", exercise.name)));
         if exercises.is_empty() {
             bail!("the package `{PACKAGE}` names no test `NAME` with the path \"NAME/check.rs\"");
         }

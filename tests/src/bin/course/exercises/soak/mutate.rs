@@ -149,7 +149,7 @@ impl<'ast> Visit<'ast> for Changes<'_> {
 
     fn visit_expr_if(&mut self, condition: &'ast ExprIf) {
         let span = condition.cond.span();
-        if !binds(&condition.cond) {
+        if !binds(&condition.cond) && !negated_by_its_operator(&condition.cond) {
             let negated = format!("!({})", &self.text[span.byte_range()]);
             self.add(span, negated, span);
         }
@@ -226,6 +226,11 @@ fn binds(condition: &Expr) -> bool {
     }
 }
 
+/// Whether another operator already says the opposite, so that negating the whole would be the same change.
+fn negated_by_its_operator(condition: &Expr) -> bool {
+    matches!(condition, Expr::Binary(ExprBinary { op: BinOp::Eq(_) | BinOp::Ne(_), .. }))
+}
+
 /// What may stand in an operator's place.
 fn others(operator: &BinOp) -> &'static [&'static str] {
     match operator {
@@ -292,5 +297,12 @@ mod tests {
     #[test]
     fn a_condition_that_binds_is_not_negated() {
         assert_eq!(changes("fn f() {\n    if let Some(a) = b && c {}\n}\n").len(), 1);
+    }
+
+    #[test]
+    fn a_condition_is_negated_once() {
+        let told = |condition: &str| changes(&format!("fn f() {{\n    if {condition} {{}}\n}}\n"));
+        assert_eq!(told("a == b"), [(2, "`a == b` → `a != b`".to_owned())]);
+        assert_eq!(told("a"), [(2, "`a` → `!(a)`".to_owned())]);
     }
 }

@@ -98,12 +98,10 @@ fn round(tree: &Tree, wrong_answers: &Path) -> anyhow::Result<Round> {
     let (mut executable, mut files, mut rendered) = (None, BTreeSet::new(), String::new());
     for message in messages(BufReader::new(stdout)) {
         match message? {
-            Message::CompilerArtifact { target, executable: Some(file) }
-                if target.name == TARGET =>
-            {
+            Message::Artifact { target, executable: Some(file) } if target.name == TARGET => {
                 executable = Some(file);
             }
-            Message::CompilerMessage { message } if message.level.starts_with("error") => {
+            Message::Compiler { message } if message.level.starts_with("error") => {
                 rendered.push_str(message.rendered.as_deref().unwrap_or_default());
                 files.extend(places(&message));
             }
