@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use course_tests::book::{Book, commands};
+use course_tests::book::{Book, built, commands};
 use tempfile::TempDir;
 
 const SUMMARY: &str = "book/src/SUMMARY.md";
@@ -298,4 +298,44 @@ fn the_commands_of_pages_are_known_with_their_marks() {
     write(folder.path(), RECORDINGS, &recordings.replace("\"seconds\": 6", "\"seconds\": 60"));
     let commands = commands::all(&Book::open(folder.path()).unwrap()).unwrap();
     assert_eq!(commands[0].marks, ["long"]);
+    let fails = recordings.replace("\"seconds\": 6", "\"seconds\": 6, \"fails\": true");
+    write(folder.path(), RECORDINGS, &fails);
+    let commands = commands::all(&Book::open(folder.path()).unwrap()).unwrap();
+    assert_eq!(commands[0].marks, ["fails"]);
+}
+
+#[test]
+fn a_built_page_loads_nothing_from_another_host() {
+    let told = |name: &str, text: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "html/page.html", "<p><a href=\"https://example.com\">there</a>");
+        write(folder.path(), &format!("html/{name}"), text);
+        let problems = built::check(&folder.path().join("html")).unwrap();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (name, text) in [
+        ("a.html", "<link rel=\"stylesheet\"\n href=\"css/a.css\"><script src='a.js'></script>"),
+        ("a.css", "@font-face { src: url(fonts/a.woff2) } /* https://example.com */"),
+        (
+            "a.js",
+            "// https://example.com\nfetch('toc.html'); fetch_later('https://play.rust-lang.org/x')",
+        ),
+    ] {
+        assert!(told(name, text).is_empty(), "{name}: {:?}", told(name, text));
+    }
+    for (name, text) in [
+        ("a.html", "<link rel=\"stylesheet\"\n href=\"https://example.com/a.css\">"),
+        ("a.html", "<img alt='' src=//example.com/a.png>"),
+        ("a.html", "<div style=\"background: url('http://example.com/a.png')\">"),
+        ("a.html", "<pre><pre class=\"playground\"><code>"),
+        ("a.svg", "<svg><image href=\"https://example.com/a.png\"/></svg>"),
+        ("a.css", "@import \"https://example.com/a.css\";"),
+        ("a.css", "@font-face { src: url(https://example.com/a.woff2) }"),
+        ("a.js", "fetch('https://example.com/a.json')"),
+        ("a.js", "script.src = \"https://example.com/a.js\""),
+    ] {
+        assert_eq!(told(name, text).len(), 1, "{name}: {text}: {:?}", told(name, text));
+    }
+    let empty = tempfile::tempdir().unwrap();
+    assert!(built::check(empty.path()).is_err());
 }

@@ -46,8 +46,12 @@ pub fn all(book: &Book) -> io::Result<Vec<Command>> {
                 let recorded = std::fs::read_to_string(book.root().join(&file))?;
                 content = recorded.lines().next().unwrap_or_default().to_owned();
                 let name = super::stem(&file);
-                if recordings.get(&name).is_some_and(Recording::is_long) {
+                let recording = recordings.get(&name);
+                if recording.is_some_and(Recording::is_long) {
                     marks.push("long".to_owned());
+                }
+                if recording.is_some_and(|recording| recording.fails) {
+                    marks.push("fails".to_owned());
                 }
                 if super::outputs::needs_gpu(&name) {
                     marks.push("gpu".to_owned());

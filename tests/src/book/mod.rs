@@ -15,7 +15,9 @@
 //! | [`exercises`] | exercises and the pages that set them |
 //! | [`numbers`] | numbers with a unit that nobody measured |
 //! | [`commands`] | (the commands that pages print) |
+//! | [`built`] | what a built page would fetch from another host; asked after mdBook has run |
 
+pub mod built;
 pub mod code;
 pub mod commands;
 pub mod exercises;

@@ -24,6 +24,9 @@ pub struct Recording {
     pub date: Option<String>,
     /// How long its command took.
     pub seconds: f64,
+    /// Whether its command fails, on purpose.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fails: bool,
 }
 
 impl Recording {

@@ -76,7 +76,7 @@ static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
         .expect("a valid expression")
 });
 static SOURCE: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"<!--\s*source:\s*\S").expect("a valid expression"));
+    LazyLock::new(|| Regex::new(r"<!--\s*source:\s*[^\s>-]").expect("a valid expression"));
 static TAG: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(?s)<!--.*?-->|<[^>]*>").expect("a valid expression"));
 
@@ -106,7 +106,7 @@ impl Page {
         let mut undefined = Vec::new();
         let mut broken = |link: BrokenLink<'_>| {
             // `[text]` alone is no link, just brackets.
-            if matches!(link.link_type, LinkType::ReferenceUnknown | LinkType::CollapsedUnknown) {
+            if matches!(link.link_type, LinkType::Reference | LinkType::Collapsed) {
                 undefined.push((link.span.start, text[link.span].to_owned()));
             }
             None

@@ -1,5 +1,6 @@
 //! `cargo course`: the tool around the course.
 
+mod book;
 mod checkout;
 mod doctor;
 mod figures;
@@ -35,6 +36,8 @@ enum Command {
     PeersOurs(peers::ours::Arguments),
     /// Install the programs that make the book, in the versions it is written for
     InstallTools(install_tools::Arguments),
+    /// Build the book with mdBook, and check that its pages load nothing from elsewhere
+    Book,
     /// Make the book's recorded outputs anew, or check that they would come out again
     Outputs(outputs::Arguments),
     /// Draw the book's measured figures from its data
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Peers(arguments) => peers::run(&arguments),
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),
         Command::InstallTools(arguments) => install_tools::run(&arguments),
+        Command::Book => book::run(),
         Command::Outputs(arguments) => outputs::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),

@@ -124,7 +124,9 @@ impl Quantity {
             // A part of a name, of a longer word, or of a shape such as 3×3.
             if before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '×'))
                 || at_once.is_some_and(|c| c.is_alphanumeric() && !whole_unit(&captures[3]))
-                || (&captures[3] == "×" && after.is_some_and(char::is_alphanumeric))
+                || (&captures[3] == "×"
+                    && (at_once.is_some_and(char::is_alphanumeric)
+                        || after.is_some_and(|c| c.is_ascii_digit())))
             {
                 continue;
             }
@@ -177,7 +179,10 @@ mod tests {
             told("9830 images/s at 6.1 s/epoch, 87 %."),
             ["9830 images/s", "6.1 s/epoch", "87 %"]
         );
-        assert_eq!(told("a 16 MiB tensor, a 5-second limit"), ["16 MiB", "5 second"]);
+        assert_eq!(
+            told("a 16 MiB tensor, a 5-second limit, 2× as fast"),
+            ["16 MiB", "5 second", "2 ×"]
+        );
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) fn legend(drawing: &mut Drawing, names: &[String]) -> f64 {
         drawing.text("label", (x + 11.0, y), Anchor::Start, name);
         x += width;
     }
-    y + 12.0
+    y + 20.0
 }
 
 /// Draws a panel whose top is at `top`.

@@ -35,6 +35,10 @@ pub(crate) struct Arguments {
     /// With --check: also those that take more than 20 seconds
     #[arg(long, requires = "check")]
     all: bool,
+
+    /// Record commands that fail on purpose
+    #[arg(long, conflicts_with = "check", requires = "names")]
+    fails: bool,
 }
 
 /// What became of an output.
@@ -98,8 +102,17 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
         }
     }
     let ended = shell::run(command, root, LIMIT)?;
-    if !ended.status.success() {
-        bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
+    let fails = arguments.fails || recording.is_some_and(|recording| recording.fails);
+    match ended.status.success() {
+        true if fails => bail!("`{command}` succeeds, and was to fail"),
+        false if !fails => {
+            bail!(
+                "`{command}` failed ({}; --fails records one that does so on purpose):\n{}",
+                ended.status,
+                ended.output.trim_end()
+            )
+        }
+        _ => {}
     }
     if ended.output.contains(&*root.to_string_lossy()) {
         bail!("`{command}` prints where this checkout lies, which is not for the book");
@@ -108,7 +121,8 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     if !arguments.check {
         file::write(&path, |file| file.write_all(made.as_bytes()))?;
         let (machine, date) = (this_machine(), today());
-        recordings.insert(name, Recording { machine, date, seconds: ended.seconds.round() });
+        let seconds = ended.seconds.round();
+        recordings.insert(name, Recording { machine, date, seconds, fails });
         let json = serde_json::to_vec_pretty(&recordings)?;
         file::write(&root.join(Recordings::FILE), |file| {
             file.write_all(&json)?;
