@@ -99,6 +99,9 @@ fn a_broken_ring_is_not_recorded() {
         allreduce(recorder, &part, Algorithm::Ring)
     });
     assert!(pieces.contains("cuts chunk 0 into pieces"), "{pieces}");
+    let too_many =
+        record("ring", 9, |recorder, tensor| allreduce(recorder, tensor, Algorithm::Ring));
+    assert!(too_many.unwrap_err().to_string().contains("only two to eight"));
     let nothing = broken(|_, tensor| Ok(tensor.clone()));
     assert!(nothing.contains("rank 0 ends with 0x1 as element 0"), "{nothing}");
 }

@@ -5,10 +5,10 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`numbers`] | tensors whose numbers tell which chunk they are and whose contributions they hold |
-//! | [`recorder`] | a communicator that writes down what it passes on |
-//! | [`order`] | messages that can travel at the same time, in one step |
-//! | [`picture`] | a run as SVG, for paper and for pages without scripts |
+//! | `numbers` | tensors whose numbers tell which chunk they are and whose contributions they hold |
+//! | `recorder` | a communicator that writes down what it passes on |
+//! | `order` | messages that can travel at the same time, in one step |
+//! | `picture` | a run as SVG, for paper and for pages without scripts |
 //!
 //! One-shot is left out: it is one exchange of everything with everyone, and eight ranks would draw 56
 //! arrows at once.
@@ -152,15 +152,17 @@ impl Trace {
 ///
 /// # Errors
 ///
-/// When a rank fails, when a message holds something other than whole chunks of one partial sum, when the
-/// order of the messages cannot be made into steps, or when a rank does not end with the whole sum.
+/// When there are not two to eight ranks, when one fails, when a message holds something other than whole
+/// chunks of one partial sum, when the order of the messages cannot be made into steps, or when a rank does
+/// not end with the whole sum.
 pub fn record(
     algorithm: &str,
     ranks: usize,
     all_reduce: impl Fn(&Recorder<'_>, &Tensor) -> Result<Tensor, Error> + Sync,
 ) -> anyhow::Result<Run> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1))?;
     let what = || format!("{algorithm} on {ranks} ranks");
+    ensure!(RANKS.contains(&ranks), "{}: only two to eight can be told apart", what());
+    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1))?;
     let outcomes = run_ranks(&plan, TIMEOUT, |rank| {
         let recorder = Recorder::new(rank);
         let contribution = Tensor::new(numbers::contribution(rank.rank(), ranks), &Device::Cpu)?;

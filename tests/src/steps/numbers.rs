@@ -1,7 +1,7 @@
 //! Numbers that tell what they are.
 //!
-//! In hexadecimal, digit r of an element is 0 if the contribution of rank r is not in it; otherwise it is one more
-//! than the element's chunk. A sum of several contributions needs no carry, so it can be read:
+//! In hexadecimal, digit r of an element is 0 if the contribution of rank r is not in it; otherwise it is
+//! one more than the element's chunk. A sum of several contributions needs no carry, so it can be read:
 //!
 //! ```text
 //! 0x0003   chunk 2, the contribution of rank 0
