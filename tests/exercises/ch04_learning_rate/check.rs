@@ -16,7 +16,6 @@ use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// Too small, good, and too large.
 const RATES: [f64; 3] = [0.01, 0.2, 0.5];
 const DEVICES: [usize; 3] = [1, 2, 3];
 
@@ -71,17 +70,11 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
 
 /// What one device does.
 fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
-    on_replicas(experiment, learning_rate, &[experiment.seed], true)
+    on_replicas(experiment, learning_rate, &[experiment.seed])
 }
 
 /// What the first of several replicas measures that start from these seeds, worked out in one thread.
-/// Gradients are added up, or each replica keeps its own.
-fn on_replicas(
-    experiment: &Experiment,
-    learning_rate: f64,
-    seeds: &[u64],
-    added_up: bool,
-) -> Result<Row> {
+fn on_replicas(experiment: &Experiment, learning_rate: f64, seeds: &[u64]) -> Result<Row> {
     let devices = seeds.len();
     let replicas = seeds.iter().map(|&seed| Classifier::new(seed, &Device::Cpu));
     let replicas = replicas.collect::<Result<Vec<_>>>()?;
@@ -98,9 +91,8 @@ fn on_replicas(
                     *sum = (&*sum + gradient)?;
                 }
             }
-            for (model, own) in replicas.iter().zip(&local) {
-                let gradients = if added_up { &sum } else { own };
-                sgd(model.parameters(), gradients, learning_rate, batch.len())?;
+            for model in &replicas {
+                sgd(model.parameters(), &sum, learning_rate, batch.len())?;
             }
         }
     }
@@ -119,14 +111,12 @@ fn guess(got: &Row) -> Result<&'static str> {
     let larger = Experiment { global_batch, ..experiment.clone() };
     let all: Vec<u32> = (0..experiment.train.len() as u32).collect();
     let seen = Experiment { test: experiment.train.batch(&all, DType::F64)?, ..experiment.clone() };
-    let one_seed = vec![experiment.seed; devices];
     let a_seed_each: Vec<u64> = (experiment.seed..).take(devices).collect();
     let guesses = [
         (on_one_device(&experiment, rate * devices as f64)?, "k times the rate gives"),
         (on_one_device(&larger, rate)?, "k times the batch gives"),
         (on_one_device(&seen, rate)?, "is measured on the training images"),
-        (on_replicas(&experiment, rate, &one_seed, false)?, "gradients give that are not added up"),
-        (on_replicas(&experiment, rate, &a_seed_each, true)?, "replicas give that start apart"),
+        (on_replicas(&experiment, rate, &a_seed_each)?, "replicas give that start apart"),
     ];
     let fits = guesses.iter().find(|(row, _)| same(got, row));
     Ok(fits.map(|(_, what)| *what).unwrap_or_default())
