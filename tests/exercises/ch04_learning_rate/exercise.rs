@@ -7,7 +7,7 @@
 //! ```
 
 use exercises::classifier::Classifier;
-use exercises::experiment::{Experiment, Row, on_devices};
+use exercises::experiment::{Experiment, Row};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
@@ -28,7 +28,7 @@ use split_batch::split_batch;
 /// The batch stays the same whatever k is, and so does the rate. So a run's result must not depend on the
 /// number of devices, but for rounding in the last of sixteen digits.
 ///
-/// `on_devices(k, |rank| …)` runs a closure on k devices and returns the results in rank order.
+/// `experiment.on_devices(k, |rank| …)` runs a closure on k devices and returns the results in rank order.
 ///
 /// # Errors
 ///

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use candle_core::{DType, Result};
@@ -27,6 +28,17 @@ pub struct Experiment {
     pub epochs: usize,
     /// Decides initial weights and shuffles.
     pub seed: u64,
+    /// What has been run so far. Clones share it.
+    pub runs: Arc<Mutex<Vec<Run>>>,
+}
+
+/// One call of [`Experiment::on_devices`] that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The number of devices.
+    pub devices: usize,
+    /// The messages that they sent each other.
+    pub messages: u64,
 }
 
 impl Experiment {
@@ -38,20 +50,29 @@ impl Experiment {
     pub fn batches(&self, epoch: usize) -> Result<Vec<Batch>> {
         Loader::new(&self.train, self.global_batch, self.seed, DType::F64).epoch(epoch).collect()
     }
-}
 
-/// Runs `work` on `devices` slices of the CPU, one core each, and returns the results in rank order.
-///
-/// # Errors
-///
-/// The failure of the rank that failed first.
-pub fn on_devices<R: Send>(
-    devices: usize,
-    work: impl Fn(&Rank<'_>) -> std::result::Result<R, Error> + Sync,
-) -> std::result::Result<Vec<R>, RankFailure<Error>> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1));
-    let in_rank_0 = |error| RankFailure::new(0, Error::Tensor(candle_core::Error::wrap(error)));
-    run_ranks(&plan.map_err(in_rank_0)?, WAIT, work)
+    /// Runs `work` on `devices` slices of the CPU, one core each, and returns the results in rank order.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the rank that failed first.
+    pub fn on_devices<R: Send>(
+        &self,
+        devices: usize,
+        work: impl Fn(&Rank<'_>) -> std::result::Result<R, Error> + Sync,
+    ) -> std::result::Result<Vec<R>, RankFailure<Error>> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1));
+        let in_rank_0 = |error| RankFailure::new(0, Error::Tensor(candle_core::Error::wrap(error)));
+        let results = run_ranks(&plan.map_err(in_rank_0)?, WAIT, |rank| {
+            let result = work(rank)?;
+            Ok::<_, Error>((result, rank.traffic().messages))
+        })?;
+        let messages = results.iter().map(|(_, messages)| messages).sum();
+        // A push leaves the list whole even if the thread that did it panics later.
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.push(Run { devices, messages });
+        Ok(results.into_iter().map(|(result, _)| result).collect())
+    }
 }
 
 /// One run: its settings, and what it measured on the test images.
@@ -78,15 +99,20 @@ impl fmt::Display for Row {
 #[cfg(test)]
 mod tests {
     use params_and_allreduce::communicator::Communicator as _;
+    use params_and_allreduce::{Algorithm, allreduce};
     use single_gpu::data::PIXELS;
 
     use super::*;
 
-    #[test]
-    fn every_epoch_has_all_images_in_batches_and_an_order_of_its_own() {
+    fn experiment() -> Experiment {
         let train = Dataset::new(vec![[0; PIXELS]; 10], (0..10).collect()).unwrap();
         let test = train.batch(&[0], DType::F64).unwrap();
-        let experiment = Experiment { train, test, global_batch: 4, epochs: 2, seed: 1 };
+        Experiment { train, test, global_batch: 4, epochs: 2, seed: 1, runs: Arc::default() }
+    }
+
+    #[test]
+    fn every_epoch_has_all_images_in_batches_and_an_order_of_its_own() {
+        let experiment = experiment();
         let labels = |epoch| {
             let batches = experiment.batches(epoch).unwrap();
             assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [4, 4, 2]);
@@ -101,14 +127,27 @@ mod tests {
     }
 
     #[test]
-    fn devices_answer_in_rank_order_and_a_failure_names_its_rank() {
-        let ranks = on_devices(3, |rank| Ok((rank.rank(), rank.world_size())));
+    fn devices_answer_in_rank_order_and_their_messages_are_counted() {
+        let experiment = experiment();
+        let ranks = experiment.on_devices(3, |rank| Ok((rank.rank(), rank.world_size())));
         assert_eq!(ranks.unwrap(), [(0, 3), (1, 3), (2, 3)]);
-        let failure = on_devices(2, |rank| match rank.rank() {
+        let sum = |rank: &Rank<'_>| {
+            allreduce(rank, &experiment.test.images, Algorithm::OneShot).map(|_| ())
+        };
+        experiment.on_devices(2, sum).unwrap();
+        let runs = experiment.runs.lock().unwrap().clone();
+        assert_eq!(runs, [Run { devices: 3, messages: 0 }, Run { devices: 2, messages: 2 }]);
+    }
+
+    #[test]
+    fn a_failure_names_its_rank_and_is_no_run() {
+        let experiment = experiment();
+        let failure = experiment.on_devices(2, |rank| match rank.rank() {
             0 => Ok(()),
             _ => Err(Error::Tensor(candle_core::Error::Msg("on purpose".to_owned()))),
         });
         assert_eq!(failure.unwrap_err().rank, 1);
-        assert_eq!(on_devices(0, |_| Ok(())).unwrap_err().rank, 0);
+        assert_eq!(experiment.on_devices(0, |_| Ok(())).unwrap_err().rank, 0);
+        assert!(experiment.runs.lock().unwrap().is_empty());
     }
 }

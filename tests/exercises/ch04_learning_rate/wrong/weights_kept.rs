@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 use exercises::classifier::Classifier;
-use exercises::experiment::{Experiment, Row, on_devices};
+use exercises::experiment::{Experiment, Row};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
@@ -22,8 +22,8 @@ pub fn rate_table(
     let mut rows = Vec::new();
     for &learning_rate in rates {
         for &devices in devices {
-            let results =
-                on_devices(devices, |rank| train(rank, &start, experiment, learning_rate))?;
+            let results = experiment
+                .on_devices(devices, |rank| train(rank, &start, experiment, learning_rate))?;
             let (model, sums) = &results[0];
             for (kept, trained) in start.parameters().iter().zip(model.parameters()) {
                 kept.value.set(&trained.value).map_err(in_rank_0)?;

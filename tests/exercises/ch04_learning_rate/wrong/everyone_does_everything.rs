@@ -1,0 +1,45 @@
+// expect: 2 devices send each other no message
+
+use exercises::classifier::Classifier;
+use exercises::experiment::{Experiment, Row};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::thread::RankFailure;
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use single_gpu::train::BatchSums;
+use split_batch::split_batch;
+
+/// Every device trains on the whole batch: the results agree, and k devices do k times the work.
+pub fn rate_table(
+    experiment: &Experiment,
+    rates: &[f64],
+    devices: &[usize],
+) -> Result<Vec<Row>, RankFailure<Error>> {
+    let mut rows = Vec::new();
+    for &learning_rate in rates {
+        for &devices in devices {
+            let results =
+                experiment.on_devices(devices, |rank| train(rank, experiment, learning_rate))?;
+            let sums = results[0];
+            let (loss, accuracy) = (sums.mean_loss(), sums.accuracy());
+            rows.push(Row { learning_rate, devices, loss, accuracy });
+        }
+    }
+    Ok(rows)
+}
+
+fn train(
+    rank: &impl Communicator,
+    experiment: &Experiment,
+    learning_rate: f64,
+) -> Result<BatchSums, Error> {
+    let model = Classifier::new(experiment.seed, rank.device())?;
+    for epoch in 0..experiment.epochs {
+        for batch in experiment.batches(epoch)? {
+            let local = model.gradients(&batch)?;
+            sgd(model.parameters(), &local.gradients, learning_rate, batch.len())?;
+        }
+    }
+    Ok(model.evaluate(&experiment.test)?)
+}

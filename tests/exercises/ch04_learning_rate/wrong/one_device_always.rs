@@ -1,0 +1,49 @@
+// expect: got      runs on 1, 1, 1, 1, 1, 1 devices
+
+use exercises::classifier::Classifier;
+use exercises::experiment::{Experiment, Row};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::thread::RankFailure;
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use single_gpu::train::BatchSums;
+use split_batch::split_batch;
+
+/// Never asks for more than one device: of course the results agree.
+pub fn rate_table(
+    experiment: &Experiment,
+    rates: &[f64],
+    devices: &[usize],
+) -> Result<Vec<Row>, RankFailure<Error>> {
+    let mut rows = Vec::new();
+    for &learning_rate in rates {
+        for &devices in devices {
+            let results =
+                experiment.on_devices(1, |rank| train(rank, experiment, learning_rate))?;
+            let sums = results[0];
+            let (loss, accuracy) = (sums.mean_loss(), sums.accuracy());
+            rows.push(Row { learning_rate, devices, loss, accuracy });
+        }
+    }
+    Ok(rows)
+}
+
+fn train(
+    rank: &impl Communicator,
+    experiment: &Experiment,
+    learning_rate: f64,
+) -> Result<BatchSums, Error> {
+    let model = Classifier::new(experiment.seed, rank.device())?;
+    for epoch in 0..experiment.epochs {
+        for batch in experiment.batches(epoch)? {
+            let mut shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+            let (images, labels) = shards.swap_remove(rank.rank());
+            let local = model.gradients(&Batch { images, labels })?;
+            let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+            let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
+            sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+        }
+    }
+    Ok(model.evaluate(&experiment.test)?)
+}
