@@ -143,8 +143,12 @@ pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyho
         }
         Outcome::Interrupted => return Ok(()),
         Outcome::Failed(_, failures) => {
-            for Failure { check, message } in failures {
-                line(format_args!("✗ {check}\n{}\n", indented(message)))?;
+            // What several checks say alike is told once: a stub says the same to all of them.
+            for same in failures.chunk_by(|one, next| one.message == next.message) {
+                for Failure { check, .. } in same {
+                    line(format_args!("✗ {check}"))?;
+                }
+                line(format_args!("{}\n", indented(&same[0].message)))?;
             }
         }
         Outcome::DoesNotCompile => line(format_args!("✗ {name} does not compile\n"))?,

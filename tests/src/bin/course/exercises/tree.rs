@@ -180,13 +180,19 @@ impl Exercise {
         })
     }
 
-    /// The exercise in one line: what the first line of its comment says after the chapter's page. Empty
-    /// where there is none.
+    /// What the exercise is about: what the first line of its comment says after the chapter's page. Empty
+    /// where the reader has another comment.
     pub(super) fn title(&self) -> String {
         let text = fs::read_to_string(self.file()).unwrap_or_default();
         let comment = text.lines().find_map(|line| line.strip_prefix("//! ")).unwrap_or_default();
-        let title = comment.split_once(".md`: ").map_or(comment, |(_, title)| title);
+        let title = comment.split_once(".md`: ").map_or("", |(_, title)| title);
         title.trim_end_matches('.').to_owned()
+    }
+
+    /// Name and title in one line.
+    pub(super) fn heading(&self) -> String {
+        let heading = format!("{}: {}", self.name, self.title());
+        heading.trim_end_matches(": ").to_owned()
     }
 }
 

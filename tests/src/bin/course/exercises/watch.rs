@@ -34,7 +34,7 @@ pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::R
         if saved && terminal.is_term() {
             terminal.clear_screen()?;
         }
-        line(format_args!("{}: {}\n", exercise.name, exercise.title()))?;
+        line(format_args!("{}\n", exercise.heading()))?;
         let outcome = check::once(tree, exercise, limit)?;
         check::tell(tree, exercise, &outcome)?;
         match outcome {
