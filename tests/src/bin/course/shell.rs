@@ -82,7 +82,7 @@ fn end(child: &mut Child) {
     // The group first: without its leader there would be nobody left to name it by.
     #[cfg(unix)]
     let _ = Command::new("sh")
-        .args(["-c", &format!("kill -KILL -- -{}", child.id())])
+        .args(["-c", &format!("kill -s KILL -- -{}", child.id())])
         .stderr(Stdio::null())
         .status();
     // It may have ended by itself meanwhile; either way it is gone after this.
