@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use single_gpu::interrupt;
 
 /// How often to look whether a command has ended. Looking takes microseconds.
 const LOOK: Duration = Duration::from_millis(10);
@@ -24,7 +26,8 @@ pub(crate) struct Ended {
 ///
 /// # Errors
 ///
-/// When it cannot be started, or has not ended in time; then it and what it started are ended.
+/// When it cannot be started, or has not ended in time, or Ctrl-C was pressed; then it and what it started
+/// are ended.
 pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ended> {
     let mut output = tempfile::tempfile()?;
     let mut shell = Command::new("sh");
@@ -47,13 +50,22 @@ pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Resu
             shell.env_remove(&name);
         }
     }
+    // A group of its own can be ended as a whole, but the terminal's Ctrl-C does not reach it.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut shell, 0);
+    static WATCHED: Once = Once::new();
+    let mut watched = Ok(());
+    WATCHED.call_once(|| watched = interrupt::watch());
+    watched?;
     let started = Instant::now();
     let mut child = shell.spawn().context("sh, which runs the commands, cannot be started")?;
     let status = loop {
         match child.try_wait()? {
             Some(status) => break status,
+            None if interrupt::requested() => {
+                end(&mut child);
+                bail!("interrupted");
+            }
             None if started.elapsed() < limit => std::thread::sleep(LOOK),
             None => {
                 end(&mut child);
@@ -70,7 +82,7 @@ fn end(child: &mut Child) {
     // The group first: without its leader there would be nobody left to name it by.
     #[cfg(unix)]
     let _ = Command::new("sh")
-        .args(["-c", &format!("kill -KILL -- -{}", child.id())])
+        .args(["-c", &format!("kill -s KILL -- -{}", child.id())])
         .stderr(Stdio::null())
         .status();
     // It may have ended by itself meanwhile; either way it is gone after this.
