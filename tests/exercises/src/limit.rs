@@ -2,11 +2,26 @@
 //!
 //! A thread cannot be stopped from outside. So the work gets a thread of its own, which is left behind
 //! when its time is up, and goes when the program does.
+//!
+//! An answer that does not end in one test of a check seldom ends in the next. So after the first, the
+//! others get less time: nobody wants to wait for the same news six times.
 
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{self, Builder};
 use std::time::Duration;
+
+/// Whether something has run out of time in this program.
+static SOMETHING_HANGS: AtomicBool = AtomicBool::new(false);
+
+/// What the others get then: plenty for what takes milliseconds.
+const AFTERWARDS: Duration = Duration::from_secs(2);
+
+/// `limit`, or less if something has run out of time before.
+pub(crate) fn still_allowed(limit: Duration) -> Duration {
+    if SOMETHING_HANGS.load(Ordering::Relaxed) { limit.min(AFTERWARDS) } else { limit }
+}
 
 /// What `work` returns, or `None` when it takes longer than `limit`.
 ///
@@ -27,7 +42,10 @@ pub fn try_within<R: Send + 'static>(
     let worker = worker.expect("a check needs one more thread");
     match waiting.recv_timeout(limit) {
         Ok(result) => Some(result),
-        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Timeout) => {
+            SOMETHING_HANGS.store(true, Ordering::Relaxed);
+            None
+        }
         Err(RecvTimeoutError::Disconnected) => match worker.join() {
             Err(panic) => resume_unwind(panic),
             Ok(()) => unreachable!("a worker that does not panic sends its result"),
@@ -39,14 +57,15 @@ pub fn try_within<R: Send + 'static>(
 ///
 /// # Panics
 ///
-/// When `work` does, or takes longer than `limit`: the message then says that it was `what` that did not
-/// end.
+/// When `work` does, or takes longer than `limit` (2 s, if something has taken too long before): the
+/// message then says that it was `what` that did not end.
 #[track_caller]
 pub fn within<R: Send + 'static>(
     limit: Duration,
     what: &str,
     work: impl FnOnce() -> R + Send + 'static,
 ) -> R {
+    let limit = still_allowed(limit);
     let Some(result) = try_within(limit, work) else {
         let seconds = limit.as_secs_f64();
         panic!("{what} did not end within {seconds:.1} s: is there a loop that never ends?");

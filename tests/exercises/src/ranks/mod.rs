@@ -2,7 +2,7 @@
 //!
 //! The ranks of stage 2 wait for each other as long as it takes. An exercise needs more: what goes wrong
 //! must be told at once, always in the same words, and its author must find the place. So the messages of
-//! these ranks all pass through one [`Meeting`], which knows at any moment who waits for whom.
+//! these ranks all pass through one meeting point, which knows at any moment who waits for whom.
 
 mod meeting;
 mod panic;
@@ -16,7 +16,7 @@ use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::device::{DeviceKind, DevicePlan};
 
-use crate::limit::try_within;
+use crate::limit::{still_allowed, try_within};
 use meeting::Meeting;
 pub use meeting::Sends;
 pub use rank::Rank;
@@ -52,7 +52,7 @@ pub fn attempt<R: Send + 'static>(
     sends: Sends,
     work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Result<Vec<R>, String> {
-    attempt_within(LIMIT, world_size, sends, work)
+    attempt_within(still_allowed(LIMIT), world_size, sends, work)
 }
 
 fn attempt_within<R: Send + 'static>(
