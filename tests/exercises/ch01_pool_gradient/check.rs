@@ -80,7 +80,6 @@ fn what_is_in_no_window_gets_nothing() {
 fn nothing_is_lost_and_nothing_added() {
     let total = answer(vec![1.0; 16], 9, 9).iter().sum();
     Expectation::of("the sum of the gradient of a plane of 9×9, whose 16 windows have 1 each,")
-        .at(|_| "the end".into())
         .law("a window's four quarters are as much as the window")
         .up_to(1e-12)
         .check(&[16.0], &[total]);

@@ -49,7 +49,7 @@ impl<'a> Expectation<'a> {
         self
     }
 
-    /// How the place of a number is called, by its index.
+    /// How the place of a number is called, by its index. (A single number has none.)
     pub fn at(mut self, place: impl Fn(usize) -> String + 'a) -> Self {
         self.place = Box::new(place);
         self
@@ -113,15 +113,14 @@ impl<'a> Expectation<'a> {
             2..=FEW => format!("   of {}", list(numbers)),
             _ => String::new(),
         };
-        let others = match (wrong, expected.len()) {
-            (_, 1) => String::new(),
-            (wrong, all) => format!(" ({wrong} of {all} numbers are wrong)"),
+        let place = match expected.len() {
+            1 => String::new(),
+            all => format!(" at {} ({wrong} wrong of {all})", (self.place)(first)),
         };
         let note = (self.note)(expected[first], got[first]);
         format!(
-            "{} is wrong at {}{others}\n  expected {wanted}{}\n  got      {came}{}{}{}",
+            "{} is wrong{place}\n  expected {wanted}{}\n  got      {came}{}{}{}",
             self.what,
-            (self.place)(first),
             among(expected),
             among(got),
             note.map(|note| format!("\n  {note}")).unwrap_or_default(),
@@ -183,12 +182,18 @@ mod tests {
         let message = message_of(&expectation, &[1.0, 6.0], &[1.0, 3.0]).unwrap();
         assert_eq!(
             message,
-            "the sum on rank 1 is wrong at row 1 (1 of 2 numbers are wrong)\n  \
+            "the sum on rank 1 is wrong at row 1 (1 wrong of 2)\n  \
              expected 6   of [1, 6]\n  \
              got      3   of [1, 3]\n  \
              that is the mean\n  \
              law: sum, then divide once"
         );
+    }
+
+    #[test]
+    fn a_single_number_has_no_place() {
+        let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.0]).unwrap();
+        assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-// expect: is wrong at row 0, column 8 (17 of 81 numbers are wrong)
+// expect: is wrong at row 0, column 8 (17 wrong of 81)
 
 /// Lets the last row and column of an odd plane share the window beside them.
 pub fn pool_gradient(dy: &[f64], height: usize, width: usize) -> Vec<f64> {
