@@ -6,7 +6,7 @@
 //! | module | a rule about |
 //! | --- | --- |
 //! | [`page`] | (what a page consists of) |
-//! | [`include`] | files and anchors that pages include; anchors that nobody includes |
+//! | [`mod@include`] | files and anchors that pages include; anchors that nobody includes |
 //! | [`code`] | code that was retyped instead of included |
 //! | [`outputs`] | recorded outputs |
 //! | [`figures`] | drawings |
