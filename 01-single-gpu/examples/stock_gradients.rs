@@ -16,7 +16,7 @@ const KERNEL: usize = 2;
 const STEP: f64 = 1e-3;
 
 fn main() -> std::process::ExitCode {
-    cli::main(|_: Arguments| Ok(run()?))
+    cli::main(|_: Arguments| run())
 }
 
 /// Show two gradients of candle's own operations, beside finite differences and the course's.
