@@ -40,16 +40,7 @@ pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Resu
         .env("NO_COLOR", "1")
         .env("CARGO_TERM_COLOR", "never")
         .env("CARGO_TERM_QUIET", "true");
-    // What cargo told this tool about itself is not for the programs that it starts.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix))
-        {
-            shell.env_remove(&name);
-        }
-    }
+    forget_cargo(&mut shell);
     // A group of its own can be ended as a whole, but the terminal's Ctrl-C does not reach it.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut shell, 0);
@@ -95,6 +86,23 @@ fn read(file: &mut File) -> std::io::Result<String> {
     file.rewind()?;
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Keeps from a program what cargo told this tool about itself.
+///
+/// The build script of a dependency asks for these variables. A cargo that is started with them finds them
+/// changed, and compiles that dependency anew with all that depends on it; then so does the reader's own next
+/// command, without them.
+pub(crate) fn forget_cargo(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            command.env_remove(&name);
+        }
+    }
 }
 
 #[cfg(all(test, unix))]

@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
+use crate::shell;
+
 /// What `cargo metadata` tells of a workspace.
 #[derive(Debug, Deserialize)]
 pub(super) struct Metadata {
@@ -69,6 +71,7 @@ pub(super) fn cargo(folder: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.current_dir(folder).stdin(Stdio::null());
+    shell::forget_cargo(&mut command);
     command
 }
 
