@@ -51,6 +51,11 @@ impl FixedTree {
         Ok(Self { leaves, world_size })
     }
 
+    /// How many leaves there are.
+    pub fn leaves(&self) -> usize {
+        self.leaves
+    }
+
     /// The leaves that a rank holds.
     pub fn held_by(&self, rank: usize) -> Range<usize> {
         rank * self.leaves / self.world_size..(rank + 1) * self.leaves / self.world_size

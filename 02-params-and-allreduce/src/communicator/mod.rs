@@ -21,6 +21,8 @@
 
 mod received;
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Shape, Tensor};
 
 pub(crate) use received::Memory;
@@ -185,5 +187,50 @@ pub trait Communicator {
     /// [`Error::NoNativeAllReduce`] where there is none, and those of [`allreduce`](crate::allreduce).
     fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
         Err(Error::NoNativeAllReduce)
+    }
+}
+
+/// Any communicator that can be kept and called from any thread: what operations and wrappers hold.
+pub type SharedCommunicator = Arc<dyn Communicator + Send + Sync>;
+
+impl<C: Communicator + ?Sized> Communicator for Arc<C> {
+    fn rank(&self) -> usize {
+        (**self).rank()
+    }
+
+    fn world_size(&self) -> usize {
+        (**self).world_size()
+    }
+
+    fn device(&self) -> &Device {
+        (**self).device()
+    }
+
+    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        (**self).send(to, tensor)
+    }
+
+    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        (**self).share(to, tensor)
+    }
+
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        (**self).lend(to, tensor)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        (**self).reclaim()
+    }
+
+    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+        (**self).recv(from, shape, dtype)
+    }
+
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        (**self).borrow(from, shape, dtype)
+    }
+
+    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        (**self).native_all_reduce(tensor)
     }
 }

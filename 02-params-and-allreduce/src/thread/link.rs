@@ -13,7 +13,7 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
@@ -36,12 +36,13 @@ pub struct Traffic {
 
 /// One rank's ends of the channels to and from all others.
 #[derive(Debug)]
-pub(super) struct Link<'a> {
+pub(super) struct Link {
     rank: usize,
-    roster: &'a Roster,
+    world_size: usize,
+    roster: Arc<Roster>,
     timeout: Duration,
-    /// To each rank; `None` to itself.
-    to: Vec<Option<Sender<Received>>>,
+    /// To each rank; `None` to itself. Empty once the link is closed.
+    to: Mutex<Vec<Option<Sender<Received>>>>,
     /// From each rank; `None` from itself. The lock is never contended: it lets the rank's own worker
     /// threads share the link.
     from: Vec<Option<Mutex<Receiver<Received>>>>,
@@ -51,19 +52,16 @@ pub(super) struct Link<'a> {
     bytes_sent: AtomicU64,
 }
 
-impl<'a> Link<'a> {
+impl Link {
     /// Connects every rank with every other; the links come in rank order.
-    pub(super) fn connect(
-        world_size: usize,
-        roster: &'a Roster,
-        timeout: Duration,
-    ) -> Vec<Link<'a>> {
+    pub(super) fn connect(world_size: usize, roster: &Arc<Roster>, timeout: Duration) -> Vec<Self> {
         let mut links: Vec<Self> = (0..world_size)
             .map(|rank| Self {
                 rank,
-                roster,
+                world_size,
+                roster: Arc::clone(roster),
                 timeout,
-                to: Vec::new(),
+                to: Mutex::default(),
                 from: Vec::new(),
                 loans: Mutex::default(),
                 messages_sent: AtomicU64::new(0),
@@ -78,7 +76,7 @@ impl<'a> Link<'a> {
                     let (to, from) = channel();
                     (Some(to), Some(Mutex::new(from)))
                 };
-                links[sender].to.push(to);
+                locked(&links[sender].to).push(to);
                 links[receiver].from.push(from);
             }
         }
@@ -90,7 +88,12 @@ impl<'a> Link<'a> {
     }
 
     pub(super) fn world_size(&self) -> usize {
-        self.to.len()
+        self.world_size
+    }
+
+    /// Lets go of the ends of all channels to others: whoever waits for this rank is told so.
+    pub(super) fn close(&self) {
+        locked(&self.to).clear();
     }
 
     /// What this rank has sent so far.
@@ -122,13 +125,14 @@ impl<'a> Link<'a> {
         }
         let (until_closed, loan) = channel();
         self.queue(to, tensor, Memory::Lent { _until_closed: until_closed })?;
-        self.loans.lock().unwrap_or_else(PoisonError::into_inner).push((to, loan));
+        locked(&self.loans).push((to, loan));
         Ok(())
     }
 
     fn queue(&self, to: usize, tensor: &Tensor, memory: Memory) -> Result<(), Error> {
-        let channel = self.to.get(to).and_then(Option::as_ref);
-        let channel = channel.ok_or_else(|| self.no_such_rank(to))?;
+        if to == self.rank || to >= self.world_size {
+            return Err(self.no_such_rank(to));
+        }
         let tensor = tensor.detach();
         // A view that leaves a GPU would take all of its memory along, so it is cut out first. (Nothing
         // is to be cut out of an empty one: GPUs have no memory of size 0.)
@@ -139,7 +143,15 @@ impl<'a> Link<'a> {
         };
         let message = message.to_device(&Device::Cpu)?;
         let bytes = bytes(&message);
-        channel.send(Received::new(message, memory)).map_err(|_| self.stopped(to))?;
+        let message = Received::new(message, memory);
+        let sent = match locked(&self.to).get(to) {
+            Some(Some(channel)) => channel.send(message).is_ok(),
+            // This rank has ended, and what it still sends reaches nobody.
+            _ => false,
+        };
+        if !sent {
+            return Err(self.stopped(to));
+        }
         self.messages_sent.fetch_add(1, Ordering::Relaxed);
         self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(())
@@ -147,7 +159,7 @@ impl<'a> Link<'a> {
 
     /// Waits until everything is read that this rank has lent.
     pub(super) fn reclaim(&self) -> Result<(), Error> {
-        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loans = locked(&self.loans);
         for (to, loan) in loans.drain(..) {
             let waiting = || match wait(&loan, self.timeout) {
                 Err(RecvTimeoutError::Timeout) => Err(self.timed_out(to)),
@@ -165,8 +177,7 @@ impl<'a> Link<'a> {
     pub(super) fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
         let channel = self.from.get(from).and_then(Option::as_ref);
         let channel = channel.ok_or_else(|| self.no_such_rank(from))?;
-        // A rank that panicked while it held the lock is gone, and so is its link: nothing to protect.
-        let channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = locked(channel);
         let waiting = || match wait(&channel, self.timeout) {
             // Asked while this rank still counts as waiting, so that nobody blames it meanwhile.
             Err(RecvTimeoutError::Timeout) => Err(self.timed_out(from)),
@@ -222,6 +233,11 @@ impl<'a> Link<'a> {
             FirstCause::Deadlock { circle } => Error::Deadlock { circle },
         }
     }
+}
+
+/// A rank that panicked while it held the lock is gone, and so is its link: nothing to protect.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn bytes(tensor: &Tensor) -> usize {

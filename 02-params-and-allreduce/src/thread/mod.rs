@@ -1,5 +1,6 @@
 //! Devices as threads of one process: one thread drives one device.
 
+mod line;
 mod link;
 mod patience;
 mod roster;
@@ -7,6 +8,7 @@ mod roster;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use single_gpu::device::{ComputeDevice, DevicePlan, DeviceSlot};
 
 use crate::communicator::{Communicator, Error, Received};
+pub use line::Line;
 use link::Link;
 pub use link::Traffic;
 use roster::Roster;
@@ -25,7 +28,32 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub struct Rank<'a> {
     device: ComputeDevice,
-    link: &'a Link<'a>,
+    links: &'a Links,
+}
+
+/// One rank's connections: two, so that two of its threads can talk at the same time.
+#[derive(Debug)]
+struct Links {
+    main: Arc<Link>,
+    background: Arc<Link>,
+}
+
+impl Links {
+    /// Connects every rank with every other, twice; in rank order.
+    fn connect(roster: &Arc<Roster>, world_size: usize, timeout: Duration) -> Vec<Self> {
+        let other = Arc::new(roster.of_other_threads());
+        let links = |roster| Link::connect(world_size, roster, timeout).into_iter().map(Arc::new);
+        let both = links(roster).zip(links(&other));
+        both.map(|(main, background)| Self { main, background }).collect()
+    }
+}
+
+impl Drop for Links {
+    /// Tells the others, even while a thread of this rank still waits for one of them.
+    fn drop(&mut self) {
+        self.main.close();
+        self.background.close();
+    }
 }
 
 impl Rank<'_> {
@@ -36,17 +64,32 @@ impl Rank<'_> {
 
     /// What this rank has sent so far.
     pub fn traffic(&self) -> Traffic {
-        self.link.traffic()
+        self.links.main.traffic()
+    }
+
+    /// This rank's end of the connections as a value that can be kept, and given to operations.
+    ///
+    /// It is the same connection: what is sent here and there arrives in one row. After the rank has
+    /// ended, every call fails.
+    pub fn line(&self) -> Line {
+        Line::new(&self.links.main, self.device())
+    }
+
+    /// A second connection to all others, for a thread that talks while this one works.
+    ///
+    /// What is sent through one connection never meets what is sent through the other.
+    pub fn background_line(&self) -> Line {
+        Line::new(&self.links.background, self.device())
     }
 }
 
 impl Communicator for Rank<'_> {
     fn rank(&self) -> usize {
-        self.link.rank()
+        self.links.main.rank()
     }
 
     fn world_size(&self) -> usize {
-        self.link.world_size()
+        self.links.main.world_size()
     }
 
     fn device(&self) -> &Device {
@@ -54,19 +97,19 @@ impl Communicator for Rank<'_> {
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.link.send(to, tensor)
+        self.links.main.send(to, tensor)
     }
 
     fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.link.share(to, tensor)
+        self.links.main.share(to, tensor)
     }
 
     fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.link.lend(to, tensor)
+        self.links.main.lend(to, tensor)
     }
 
     fn reclaim(&self) -> Result<(), Error> {
-        self.link.reclaim()
+        self.links.main.reclaim()
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
@@ -74,7 +117,7 @@ impl Communicator for Rank<'_> {
     }
 
     fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        Ok(self.link.recv(from, shape, dtype)?.moved_to(self.device())?)
+        Ok(self.links.main.recv(from, shape, dtype)?.moved_to(self.device())?)
     }
 }
 
@@ -148,19 +191,19 @@ where
     R: Send,
     E: From<Error> + fmt::Display + Send,
 {
-    let roster = Roster::new(plan.len());
+    let roster = Arc::new(Roster::new(plan.len()));
     let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
         let threads: Vec<_> = plan
             .slots()
             .iter()
-            .zip(Link::connect(plan.len(), &roster, timeout))
-            .map(|(slot, link)| {
+            .zip(Links::connect(&roster, plan.len(), timeout))
+            .map(|(slot, links)| {
                 let (roster, work) = (&roster, &work);
-                // The link is let go at the end of the thread, after a failure has been written down:
+                // The links are let go at the end of the thread, after a failure has been written down:
                 // whoever wakes because of that looks there for the cause.
-                let rank = link.rank();
+                let rank = links.main.rank();
                 let spawned = thread::Builder::new()
-                    .spawn_scoped(scope, move || run_rank(slot, &link, roster, work));
+                    .spawn_scoped(scope, move || run_rank(slot, &links, roster, work));
                 spawned.map_err(|error| {
                     let error = E::from(candle_core::Error::wrap(error).into());
                     let cause = Cause::Error(error);
@@ -193,21 +236,21 @@ where
 /// One rank's thread.
 fn run_rank<R: Send, E: From<Error> + fmt::Display + Send>(
     slot: &DeviceSlot,
-    link: &Link<'_>,
+    links: &Links,
     roster: &Roster,
     work: &(impl Fn(&Rank<'_>) -> Result<R, E> + Sync),
 ) -> Result<R, Cause<E>> {
     // Opened here, in the thread that drives it.
     let opened = slot.open().map_err(|error| Cause::Error(E::from(error.into())));
     let outcome = opened.and_then(|device| {
-        let rank = Rank { device, link };
+        let rank = Rank { device, links };
         match catch_unwind(AssertUnwindSafe(|| rank.device.run(|| work(&rank)))) {
             Ok(outcome) => outcome.map_err(Cause::Error),
             Err(payload) => Err(Cause::Panic(message(&*payload))),
         }
     });
     if let Err(cause) = &outcome {
-        roster.failed(link.rank(), cause.to_string());
+        roster.failed(links.main.rank(), cause.to_string());
     }
     outcome
 }

@@ -4,8 +4,8 @@
 //! them should name the rank that *began* it, not the one it happened to wait for. So the first cause
 //! is written down here before the rank that knows it lets go of its links.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Stands for "waits for nobody".
 const NOBODY: usize = usize::MAX;
@@ -31,17 +31,26 @@ pub(super) enum Chain {
 /// What all ranks of a run know in common.
 #[derive(Debug)]
 pub(super) struct Roster {
-    first_cause: OnceLock<FirstCause>,
-    first_failure: OnceLock<usize>,
+    first_cause: Arc<OnceLock<FirstCause>>,
+    first_failure: Arc<OnceLock<usize>>,
     waits_for: Vec<AtomicUsize>,
 }
 
 impl Roster {
     pub(super) fn new(world_size: usize) -> Self {
         Self {
-            first_cause: OnceLock::new(),
-            first_failure: OnceLock::new(),
-            waits_for: (0..world_size).map(|_| AtomicUsize::new(NOBODY)).collect(),
+            first_cause: Arc::default(),
+            first_failure: Arc::default(),
+            waits_for: nobody_waits(world_size),
+        }
+    }
+
+    /// For other threads of the same ranks: who waits for whom among them, and the same first cause.
+    pub(super) fn of_other_threads(&self) -> Self {
+        Self {
+            first_cause: Arc::clone(&self.first_cause),
+            first_failure: Arc::clone(&self.first_failure),
+            waits_for: nobody_waits(self.waits_for.len()),
         }
     }
 
@@ -92,6 +101,10 @@ impl Roster {
     pub(super) fn first_failure(&self) -> Option<usize> {
         self.first_failure.get().copied()
     }
+}
+
+fn nobody_waits(world_size: usize) -> Vec<AtomicUsize> {
+    (0..world_size).map(|_| AtomicUsize::new(NOBODY)).collect()
 }
 
 /// The same circle, whoever found it.
