@@ -1,11 +1,9 @@
 //! Accuracy on images that were not trained on.
 
-use candle_core::{DType, Result};
+use candle_core::{DType, Device, Module, Result};
 use tracing::info_span;
 
 use crate::data::Dataset;
-use crate::device::ComputeDevice;
-use crate::lenet::Lenet;
 use crate::ops::cross_entropy;
 use crate::report::trace::COMPUTE;
 use crate::train::{BatchSums, sums};
@@ -19,16 +17,16 @@ const BATCH: usize = 256;
 ///
 /// When the images do not fit the model.
 pub fn evaluate(
-    model: &Lenet,
+    model: &impl Module,
     dataset: &Dataset,
     dtype: DType,
-    device: &ComputeDevice,
+    device: &Device,
 ) -> Result<BatchSums> {
     let _span = info_span!(target: COMPUTE, "evaluate").entered();
     let indices: Vec<u32> = (0..).take(dataset.len()).collect();
     let mut total = BatchSums::default();
     for chunk in indices.chunks(BATCH) {
-        let batch = dataset.batch(chunk, dtype)?.to_device(device.tensors())?;
+        let batch = dataset.batch(chunk, dtype)?.to_device(device)?;
         let logits = model.forward(&batch.images)?;
         let loss = cross_entropy(&logits, &batch.labels)?;
         total += sums(&loss, &logits, &batch)?;

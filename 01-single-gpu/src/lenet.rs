@@ -13,7 +13,7 @@
 //!   dense                 W4 [128,10]    b4 [10]     → [B, 10]
 //! ```
 
-use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use crate::data::CLASSES;
 use crate::init;
@@ -21,11 +21,11 @@ use crate::ops::{conv2d_relu_pool, linear, linear_relu};
 use crate::parameters::Parameters;
 
 /// The standard deviation of the initial weights.
-const WEIGHT_STD: f64 = 0.01;
+pub const WEIGHT_STD: f64 = 0.01;
 
 /// Names and shapes of LeNet's parameters, first layer first.
 // ANCHOR: shapes
-const SHAPES: [(&str, &[usize]); 8] = [
+pub const SHAPES: [(&str, &[usize]); 8] = [
     ("W1", &[20, 1, 3, 3]),
     ("b1", &[20]),
     ("W2", &[50, 20, 5, 5]),
@@ -91,23 +91,35 @@ impl Lenet {
     /// # Errors
     ///
     /// When `images` has another shape or another dtype than the parameters.
-    // ANCHOR: forward
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        let [w1, b1, w2, b2, w3, b3, w4, b4] = self.values()?;
-        let x = conv2d_relu_pool(images, w1, b1, 2)?;
-        let x = conv2d_relu_pool(&x, w2, b2, 2)?;
-        let x = x.flatten_from(1)?;
-        let x = linear_relu(&x, w3, b3)?;
-        linear(&x, w4, b4)
-    }
-    // ANCHOR_END: forward
-
-    fn values(&self) -> Result<[&Var; 8]> {
-        let values: Vec<&Var> = self.parameters.iter().map(|p| &p.value).collect();
+        let values: Vec<&Tensor> = self.parameters.iter().map(|p| p.value.as_tensor()).collect();
         let Ok(values) = values.try_into() else { bail!("LeNet has {} parameters", SHAPES.len()) };
-        Ok(values)
+        forward(values, images)
     }
 }
+
+impl Module for Lenet {
+    fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        self.forward(images)
+    }
+}
+
+/// The logits of a batch, as a function of LeNet's parameters in their order: `[B, 1, 28, 28]` →
+/// `[B, 10]`.
+///
+/// # Errors
+///
+/// When the shapes or dtypes do not fit.
+// ANCHOR: forward
+pub fn forward(parameters: [&Tensor; 8], images: &Tensor) -> Result<Tensor> {
+    let [w1, b1, w2, b2, w3, b3, w4, b4] = parameters;
+    let x = conv2d_relu_pool(images, w1, b1, 2)?;
+    let x = conv2d_relu_pool(&x, w2, b2, 2)?;
+    let x = x.flatten_from(1)?;
+    let x = linear_relu(&x, w3, b3)?;
+    linear(&x, w4, b4)
+}
+// ANCHOR_END: forward
 
 #[cfg(test)]
 mod tests {

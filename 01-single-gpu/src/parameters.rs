@@ -92,3 +92,15 @@ impl<'a> IntoIterator for &'a Parameters {
         self.iter()
     }
 }
+
+/// Overwrites a tensor's elements, in place, with those of another of its shape and type, which may be on
+/// another device. Whatever shares the tensor's memory sees the new values.
+///
+/// # Errors
+///
+/// When the two differ in shape or type, or share memory.
+pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
+    let value = value.detach().to_device(tensor.device())?.contiguous()?;
+    // A new axis in front, as a scalar cannot be sliced.
+    tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
+}

@@ -4,14 +4,14 @@
 //! memory traffic and two operations for each element in f32. As a formula of tensors the same update
 //! makes two temporary tensors and a copy, four times the traffic, and fresh memory each time.
 
-use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, Var, WithDType, bail};
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 use tracing::info_span;
 
 use crate::ops::Element;
 use crate::ops::element::cpu_elements;
 use crate::ops::simd::vectorised;
-use crate::parameters::{Parameter, Parameters};
+use crate::parameters::{Parameter, Parameters, overwrite};
 use crate::report::trace::COMPUTE;
 
 /// Elements per parallel task: enough work to be worth handing to another thread.
@@ -53,18 +53,27 @@ pub fn sgd(
                 gradient.dims()
             );
         }
-        if value.device().is_cpu() {
-            value.inplace_op2(&gradient.contiguous()?, &Descend(step))?;
-        } else {
-            composed(value, gradient, step)?;
-        }
+        descend(value, gradient, step)?;
     }
     Ok(())
 }
 
+/// value −= step · direction, in place.
+///
+/// # Errors
+///
+/// When the two differ in shape or type.
+pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
+    if value.device().is_cpu() {
+        value.inplace_op2(&direction.contiguous()?, &Descend(step))
+    } else {
+        composed(value, direction, step)
+    }
+}
+
 // ANCHOR: update
-fn composed(value: &Var, gradient: &Tensor, step: f64) -> Result<()> {
-    value.set(&value.as_detached_tensor().sub(&(gradient * step)?)?)
+fn composed(value: &Tensor, gradient: &Tensor, step: f64) -> Result<()> {
+    overwrite(value, &value.detach().sub(&(gradient * step)?)?)
 }
 // ANCHOR_END: update
 
@@ -87,13 +96,13 @@ impl InplaceOp2 for Descend {
             bail!("sgd: a parameter must be contiguous, got strides {:?}", value_layout.stride());
         };
         match value {
-            CpuStorage::F32(value) => descend(
+            CpuStorage::F32(value) => walk(
                 &mut value[start..end],
                 cpu_elements(gradient, gradient_layout)?,
                 WithDType::from_f64(self.0),
             ),
             CpuStorage::F64(value) => {
-                descend(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
+                walk(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
             }
             _ => bail!("sgd: works on f32 and f64"),
         }
@@ -102,7 +111,7 @@ impl InplaceOp2 for Descend {
 }
 
 /// The product is rounded before it is subtracted, as in the composed form: both give the same bits.
-fn descend<T: Element>(value: &mut [T], gradient: &[T], step: T) {
+fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
     let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
     blocks.for_each(|(value, gradient)| {
         vectorised(

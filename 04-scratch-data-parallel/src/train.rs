@@ -10,7 +10,7 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, nccl::with_nccl};
 use single_gpu::data::loader::Loader;
 use single_gpu::data::source::LoadedData;
-use single_gpu::device::{ComputeDevice, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::evaluate::evaluate;
 use single_gpu::lenet::Lenet;
 use single_gpu::report::Report;
@@ -72,14 +72,13 @@ pub fn train(
         };
         let report = taken.unwrap_or(&mut silent);
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let device = rank.compute_device();
         #[cfg(feature = "nccl")]
         if method.algorithm() == Some(Algorithm::Nccl) {
             return with_nccl(rank, DEFAULT_TIMEOUT, |rank| {
-                Replica { rank, device, model, options, dtype, method }.train(data, report)
+                Replica { rank, model, options, dtype, method }.train(data, report)
             });
         }
-        Replica { rank, device, model, options, dtype, method }.train(data, report)
+        Replica { rank, model, options, dtype, method }.train(data, report)
     })?;
     let hash = |outcome: &RankOutcome| WeightsHash::new(&outcome.weights);
     let hashes = outcomes.iter().map(hash).collect::<Result<_, _>>().map_err(in_rank_0)?;
@@ -90,7 +89,6 @@ pub fn train(
 /// One rank's copy of the model, and how it is trained.
 struct Replica<'a, C> {
     rank: &'a C,
-    device: &'a ComputeDevice,
     model: Lenet,
     options: &'a TrainOptions,
     dtype: DType,
@@ -103,7 +101,7 @@ impl<C: Communicator> Replica<'_, C> {
         let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
         let mut after_first_step = Vec::new();
         let mut epoch = 0;
-        let records = run_epochs::<Error>(
+        let records = run_epochs::<_, Error>(
             options,
             &loader,
             report,
@@ -123,7 +121,7 @@ impl<C: Communicator> Replica<'_, C> {
                 if self.rank.rank() > 0 {
                     return Ok(None);
                 }
-                Ok(Some(evaluate(&self.model, &data.test, self.dtype, self.device)?))
+                Ok(Some(evaluate(&self.model, &data.test, self.dtype, self.rank.device())?))
             },
         );
         let records = records.map_err(|error| error.blame(self.method.breakage()))?;

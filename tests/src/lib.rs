@@ -4,10 +4,12 @@
 
 pub mod book;
 mod fixture;
+mod garments;
 mod machine;
 mod noise;
 pub mod steps;
 
 pub use fixture::Fixture;
+pub use garments::garments;
 pub use machine::Machine;
 pub use noise::noise;

@@ -13,13 +13,14 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use course_tests::garments;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
 use scratch_data_parallel::{Error, train_batch};
-use single_gpu::data::loader::Loader;
-use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::data::Batch;
+use single_gpu::data::loader::{Epochs as _, Loader};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
@@ -40,10 +41,7 @@ struct Trace {
 /// The batches of all steps: garments, 50 each, shuffled. (With equally many of each class the gradient
 /// of the last bias nearly cancels at the start, and f32 would compare rounding with rounding.)
 fn batches(dtype: DType) -> Vec<Batch> {
-    let count = (STEPS * BATCH) as u64;
-    let images = (0..count).map(|index| synthetic::draw(1, Split::Train, index)).collect();
-    let labels = (0..count).map(synthetic::label).collect();
-    let data = Dataset::new(images, labels).unwrap();
+    let data = garments(STEPS * BATCH);
     Loader::new(&data, BATCH, 1, dtype).epoch(1).collect::<Result<_, _>>().unwrap()
 }
 

@@ -11,14 +11,14 @@ use candle_core::{DType, Device, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::data::Batch;
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::difference::largest_difference;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::{BatchSums, train_batch};
 
 const STEPS: usize = 5;
-const SAMPLES: u64 = 37;
+const SAMPLES: usize = 37;
 const RATE: f64 = 0.2;
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -33,8 +33,7 @@ fn gpus(ranks: usize) -> Option<DevicePlan> {
 }
 
 fn garments(dtype: DType) -> Batch {
-    let images = (0..SAMPLES).map(|index| synthetic::draw(1, Split::Train, index)).collect();
-    let data = Dataset::new(images, (0..SAMPLES).map(synthetic::label).collect()).unwrap();
+    let data = course_tests::garments(SAMPLES);
     let indices: Vec<u32> = (0..).take(data.len()).collect();
     data.batch(&indices, dtype).unwrap()
 }

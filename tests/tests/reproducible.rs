@@ -6,12 +6,13 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
+use course_tests::garments;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch_reproducible};
-use single_gpu::data::loader::Loader;
-use single_gpu::data::{Batch, Dataset, PIXELS, Split, synthetic};
+use single_gpu::data::loader::{Epochs as _, Loader};
+use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
@@ -20,17 +21,9 @@ use single_gpu::weights_hash::WeightsHash;
 const SHARDS: usize = 8;
 const STEPS: usize = 3;
 
-/// Garments, in order.
-fn garments(count: usize) -> (Vec<[u8; PIXELS]>, Vec<u8>) {
-    let indices = 0..count as u64;
-    let draw = |index| synthetic::draw(1, Split::Train, index);
-    (indices.clone().map(draw).collect(), indices.map(synthetic::label).collect())
-}
-
 /// Shuffled batches of this size.
-fn batches((images, labels): (Vec<[u8; PIXELS]>, Vec<u8>), size: usize) -> Vec<Batch> {
-    let data = Dataset::new(images, labels).unwrap();
-    Loader::new(&data, size, 1, DType::F32).epoch(1).collect::<Result<_, _>>().unwrap()
+fn batches(data: &Dataset, size: usize) -> Vec<Batch> {
+    Loader::new(data, size, 1, DType::F32).epoch(1).collect::<Result<_, _>>().unwrap()
 }
 
 /// Weights ten times as large as usual: with those of a fresh LeNet, gradients are so small at first
@@ -64,7 +57,7 @@ fn hash(batches: &[Batch], devices: usize, threads: usize) -> WeightsHash {
 fn one_hash_for_any_number_of_devices_and_threads() {
     // 64 gives shards of 8; 77 gives shards of 9 and 10; 11 gives shards of 1 and 2.
     for size in [64, 77, 11] {
-        let batches = batches(garments(STEPS * size), size);
+        let batches = batches(&garments(STEPS * size), size);
         let expected = hash(&batches, 1, 1);
         for devices in [1, 2, 3, 4, 5, 8] {
             for threads in [1, 2, 4] {
@@ -77,17 +70,19 @@ fn one_hash_for_any_number_of_devices_and_threads() {
 
 #[test]
 fn one_bit_of_one_input_changes_the_hash() {
-    let (mut images, labels) = garments(STEPS * 64);
-    let expected = hash(&batches((images.clone(), labels.clone()), 64), 2, 1);
+    let data = garments(STEPS * 64);
+    let expected = hash(&batches(&data, 64), 2, 1);
+    let mut images = data.images().to_vec();
     // A pixel in the middle of a garment, and its lowest bit.
     images[100][14 * 28 + 14] ^= 1;
-    assert_ne!(hash(&batches((images, labels), 64), 2, 1), expected);
+    let data = Dataset::new(images, data.labels().to_vec()).unwrap();
+    assert_ne!(hash(&batches(&data, 64), 2, 1), expected);
 }
 
 #[test]
 fn without_it_the_bits_do_depend_on_the_number_of_devices() {
     // Otherwise the first test would prove nothing.
-    let batches = batches(garments(STEPS * 64), 64);
+    let batches = batches(&garments(STEPS * 64), 64);
     let hash = |devices| {
         let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap();
         let initial = initial();
@@ -105,7 +100,7 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
 
 #[test]
 fn it_is_the_step_of_one_device_up_to_rounding() {
-    let batch = &batches(garments(64), 64)[0];
+    let batch = &batches(&garments(64), 64)[0];
     let one = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
     let expected = train::train_batch(&one, batch, 0.5).unwrap();
     let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
@@ -129,7 +124,7 @@ fn approx(found: f64, expected: f64) {
 
 #[test]
 fn fewer_shards_than_devices_are_refused() {
-    let batch = &batches(garments(64), 64)[0];
+    let batch = &batches(&garments(64), 64)[0];
     let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
     let outcome = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;

@@ -38,44 +38,70 @@ impl Loader {
         Self { dataset: dataset.clone(), batch_size, seed, dtype }
     }
 
-    /// Batches in an epoch.
-    pub fn batches_per_epoch(&self) -> usize {
-        self.dataset.len().div_ceil(self.batch_size)
-    }
-
-    /// Samples in an epoch.
-    pub fn samples_per_epoch(&self) -> usize {
-        self.dataset.len()
-    }
-
     /// The order of the samples in an epoch.
     pub fn order(&self, epoch: usize) -> Vec<u32> {
         epoch_order(self.dataset.len(), self.seed, epoch)
     }
+}
+
+impl Epochs for Loader {
+    type Batch = Batch;
+
+    fn batches_per_epoch(&self) -> usize {
+        self.dataset.len().div_ceil(self.batch_size)
+    }
+
+    fn samples_per_epoch(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn epoch(&self, epoch: usize) -> Ahead<Batch> {
+        let (loader, order) = (self.clone(), self.order(epoch));
+        ahead(self.batches_per_epoch(), move |batch| {
+            let start = batch * loader.batch_size;
+            let end = order.len().min(start + loader.batch_size);
+            loader.dataset.batch(&order[start..end], loader.dtype)
+        })
+    }
+}
+
+/// What a training loop goes through: batches, epoch by epoch.
+pub trait Epochs {
+    /// What a step is given.
+    type Batch;
+
+    /// Batches in an epoch.
+    fn batches_per_epoch(&self) -> usize;
+
+    /// Samples in an epoch, over all devices.
+    fn samples_per_epoch(&self) -> usize;
 
     /// The batches of an epoch, in CPU memory, made ahead of time by a thread of their own.
-    pub fn epoch(&self, epoch: usize) -> Batches {
-        let (sender, ready) = mpsc::sync_channel(READY);
-        let loader = self.clone();
-        let order = self.order(epoch);
-        let make = {
-            let sender = sender.clone();
-            move || {
-                for indices in order.chunks(loader.batch_size) {
-                    let batch = loader.dataset.batch(indices, loader.dtype);
-                    // Whoever asked for the epoch has stopped early: so does this thread.
-                    if sender.send(batch).is_err() {
-                        break;
-                    }
+    fn epoch(&self, epoch: usize) -> Ahead<Self::Batch>;
+}
+
+/// `count` items, made one after the other, ahead of time, by a thread of their own.
+pub fn ahead<T: Send + 'static>(
+    count: usize,
+    make: impl Fn(usize) -> Result<T> + Send + 'static,
+) -> Ahead<T> {
+    let (sender, ready) = mpsc::sync_channel(READY);
+    let work = {
+        let sender = sender.clone();
+        move || {
+            for index in 0..count {
+                // Whoever asked has stopped early: so does this thread.
+                if sender.send(make(index)).is_err() {
+                    break;
                 }
             }
-        };
-        if let Err(error) = thread::Builder::new().name("loader".to_owned()).spawn(make) {
-            // The channel is empty, so there is room.
-            let _ = sender.send(Err(Error::wrap(error)));
         }
-        Batches { ready, left: self.batches_per_epoch() }
+    };
+    if let Err(error) = thread::Builder::new().name("loader".to_owned()).spawn(work) {
+        // The channel is empty, so there is room.
+        let _ = sender.send(Err(Error::wrap(error)));
     }
+    Ahead { ready, left: count }
 }
 
 /// A permutation of `0..samples` that depends on the seed and the epoch alone.
@@ -85,17 +111,17 @@ pub fn epoch_order(samples: usize, seed: u64, epoch: usize) -> Vec<u32> {
     order
 }
 
-/// The batches of an epoch, in order. Dropped early, it stops the thread that makes them.
+/// Items in order, of which the next is being made. Dropped early, it stops the thread that makes them.
 #[derive(Debug)]
-pub struct Batches {
-    ready: Receiver<Result<Batch>>,
+pub struct Ahead<T> {
+    ready: Receiver<Result<T>>,
     left: usize,
 }
 
-impl Iterator for Batches {
-    type Item = Result<Batch>;
+impl<T> Iterator for Ahead<T> {
+    type Item = Result<T>;
 
-    fn next(&mut self) -> Option<Result<Batch>> {
+    fn next(&mut self) -> Option<Result<T>> {
         self.left = self.left.checked_sub(1)?;
         Some(self.ready.recv().unwrap_or_else(|_| bail!("the thread that makes batches is gone")))
     }

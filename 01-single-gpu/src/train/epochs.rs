@@ -6,8 +6,7 @@ use serde::Serialize;
 use tracing::info_span;
 
 use super::{BatchSums, TrainOptions};
-use crate::data::Batch;
-use crate::data::loader::Loader;
+use crate::data::loader::Epochs;
 use crate::report::Report;
 use crate::report::trace::{COMPUTE, STEPS};
 
@@ -74,7 +73,7 @@ fn likely_cause(epoch: usize, step: usize, learning_rate: f64) -> String {
 
 /// Trains for `options.epochs` epochs and measures each.
 ///
-/// `train_batch` is given every batch, in CPU memory, and returns the sums over the *whole* batch.
+/// `train_batch` is given every batch of the `loader`, in CPU memory, and returns the sums over the *whole* batch.
 /// `evaluate` is called after each epoch and returns the sums over the test images, or `None` on a
 /// device that leaves evaluation to another; its time does not count.
 ///
@@ -84,11 +83,11 @@ fn likely_cause(epoch: usize, step: usize, learning_rate: f64) -> String {
 /// # Errors
 ///
 /// The first error of either, or [`Error::NotFinite`].
-pub fn run_epochs<E: From<Error>>(
+pub fn run_epochs<L: Epochs, E: From<Error>>(
     options: &TrainOptions,
-    loader: &Loader,
+    loader: &L,
     report: &mut Report<'_>,
-    mut train_batch: impl FnMut(&Batch) -> std::result::Result<BatchSums, E>,
+    mut train_batch: impl FnMut(&L::Batch) -> std::result::Result<BatchSums, E>,
     mut evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
 ) -> std::result::Result<Vec<EpochRecord>, E> {
     let mut records = Vec::with_capacity(options.epochs);
@@ -167,7 +166,8 @@ mod tests {
     use candle_core::DType;
 
     use super::*;
-    use crate::data::{Dataset, PIXELS};
+    use crate::data::loader::Loader;
+    use crate::data::{Batch, Dataset, PIXELS};
 
     /// Three epochs of three steps of two samples; `sums` is told the step, from 1, and its samples.
     fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {

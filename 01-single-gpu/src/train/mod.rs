@@ -144,8 +144,12 @@ pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> Result<S
     Ok(step)
 }
 
-/// Reads loss and correct answers off the device.
-pub(crate) fn sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
+/// Reads loss and correct answers of a batch off its device; the loss is the sum over the batch.
+///
+/// # Errors
+///
+/// When the shapes do not fit.
+pub fn sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
     let _span = info_span!(target: COMPUTE, "read loss").entered();
     let answers = logits.detach().argmax(D::Minus1)?;
     let correct = answers.eq(&batch.labels)?.to_dtype(DType::U32)?.sum_all()?;
@@ -182,7 +186,7 @@ pub fn train(
         let _rank = trace::rank(report.run(), 0, device);
         let model = Lenet::new(options.seed, dtype, device.tensors())?;
         let loader = Loader::new(&data.train, options.batch_size, options.seed, dtype);
-        let records = run_epochs::<Error>(
+        let records = run_epochs::<_, Error>(
             options,
             &loader,
             report,
@@ -190,7 +194,7 @@ pub fn train(
                 let batch = batch.to_device(device.tensors())?;
                 Ok(train_batch(&model, &batch, options.learning_rate)?.sums)
             },
-            || Ok(Some(evaluate(&model, &data.test, dtype, device)?)),
+            || Ok(Some(evaluate(&model, &data.test, dtype, device.tensors())?)),
         )?;
         Ok(Trained { records, weights: model.parameters().snapshot()? })
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use candle_core::{DType, Result};
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
-use single_gpu::data::loader::Loader;
+use single_gpu::data::loader::{Epochs as _, Loader};
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::{DeviceKind, DevicePlan};
 

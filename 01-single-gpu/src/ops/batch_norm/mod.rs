@@ -41,7 +41,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Result, Tensor, bail};
 
 pub use gradient::{GradientSums, input_gradient};
-pub use statistics::Statistics;
+pub use statistics::{Statistics, average_into};
 
 use super::relu::relu as rectified;
 use gradient::per_channel;

@@ -105,13 +105,8 @@ impl Statistics {
     ///
     /// When the shapes do not fit.
     pub fn average_into(&self, mean: &Var, variance: &Var, momentum: f64) -> Result<()> {
-        let average = |running: &Var, new: &Tensor| {
-            let old = running.as_detached_tensor().to_dtype(DType::F64)?;
-            let sum = (old * (1.0 - momentum))?.add(&(new * momentum)?)?;
-            running.set(&sum.to_dtype(running.dtype())?)
-        };
-        average(mean, &self.mean)?;
-        average(variance, &self.unbiased_variance()?)
+        average_into(mean, &self.mean, momentum)?;
+        average_into(variance, &self.unbiased_variance()?, momentum)
     }
 
     pub(super) fn to_moments(&self, channels: usize) -> Result<Moments> {
@@ -130,6 +125,17 @@ impl Statistics {
             count: self.count,
         })
     }
+}
+
+/// running = (1 − momentum) · running + momentum · new, `[C]`; the sum is taken in f64.
+///
+/// # Errors
+///
+/// When the shapes do not fit.
+pub fn average_into(running: &Var, new: &Tensor, momentum: f64) -> Result<()> {
+    let old = running.as_detached_tensor().to_dtype(DType::F64)?;
+    let sum = (old * (1.0 - momentum))?.add(&(new * momentum)?)?;
+    running.set(&sum.to_dtype(running.dtype())?)
 }
 
 /// [`Statistics`] in plain memory, of all channels or of a block of them.

@@ -9,6 +9,7 @@
 //! rank 0 steps          | step 7                                    |
 //! rank 0 compute         load shard forward backward          update
 //! rank 0 communication                              all-reduce
+//! rank 0 background                      bucket 0 bucket 1
 //! ```
 //!
 //! A span shows what the rank's *thread* was doing. A GPU works on after the thread has queued its work:
@@ -40,8 +41,11 @@ pub const COMPUTE: &str = "compute";
 /// The target of spans in which a device sends to, or waits for, another.
 pub const COMMUNICATION: &str = "communication";
 
+/// The target of spans in which a second thread of the device sends and waits, while the first computes.
+pub const BACKGROUND: &str = "background";
+
 /// The tracks of each rank, from top to bottom.
-const TRACKS: [&str; 3] = [STEPS, COMPUTE, COMMUNICATION];
+const TRACKS: [&str; 4] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND];
 
 /// The target of the span around everything that a rank does.
 const RANK: &str = "rank";
@@ -128,7 +132,7 @@ mod tests {
         assert_eq!(name(steps[0])["args"]["name"], "rank 0 steps on cpu");
         let threads: std::collections::BTreeSet<_> =
             names.iter().map(|name| name["tid"].as_u64()).collect();
-        assert_eq!(threads.len(), 9, "every track has a number of its own");
+        assert_eq!(threads.len(), 12, "every track has a number of its own");
         let end = |e: &Value| e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap();
         assert!(end(reduced[0]) <= end(steps[0]) + 1e-3);
     }

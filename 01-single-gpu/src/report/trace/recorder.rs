@@ -9,7 +9,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::events::{Fields, Place, Recorded, Span};
-use super::{MOST_SPANS, RANK, TRACKS, lock};
+use super::{BACKGROUND, MOST_SPANS, RANK, TRACKS, lock};
 
 /// When a span was entered.
 struct Entered(Instant);
@@ -63,7 +63,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         let now = Instant::now();
         let Some(span) = context.span(id) else { return };
-        let Some(track) = TRACKS.iter().position(|track| *track == span.metadata().target()) else {
+        // What is done within background work is background work.
+        let background = span.scope().any(|span| span.metadata().target() == BACKGROUND);
+        let target = if background { BACKGROUND } else { span.metadata().target() };
+        let Some(track) = TRACKS.iter().position(|track| *track == target) else {
             return;
         };
         // The outermost span says whose work this is. Work that belongs to no rank has no track.
