@@ -1,10 +1,12 @@
-//! The committed PyTorch results: `fixtures/pytorch.safetensors`, made by `fixtures/make_fixtures.py`.
+//! The committed PyTorch results: `fixtures/pytorch.safetensors`, made by `fixtures/make_fixtures.py`, and
+//! `fixtures/resnet18.safetensors`, made by `fixtures/make_resnet18.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{Device, Result, Tensor, bail};
 
-const BYTES: &[u8] = include_bytes!("../fixtures/pytorch.safetensors");
+const OPERATIONS: &[u8] = include_bytes!("../fixtures/pytorch.safetensors");
+const RESNET18: &[u8] = include_bytes!("../fixtures/resnet18.safetensors");
 
 /// All tensors of the fixture, by name.
 #[derive(Debug)]
@@ -13,13 +15,26 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Reads the file.
+    /// The operations one by one, and LeNet.
     ///
     /// # Errors
     ///
-    /// When it is malformed.
+    /// When the file is malformed.
     pub fn load() -> Result<Self> {
-        let tensors = candle_core::safetensors::load_buffer(BYTES, &Device::Cpu)?;
+        Self::read(OPERATIONS)
+    }
+
+    /// A narrow ResNet-18 in training.
+    ///
+    /// # Errors
+    ///
+    /// When the file is malformed.
+    pub fn resnet18() -> Result<Self> {
+        Self::read(RESNET18)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let tensors = candle_core::safetensors::load_buffer(bytes, &Device::Cpu)?;
         Ok(Self { tensors: tensors.into_iter().collect() })
     }
 

@@ -1,0 +1,120 @@
+//! What one device of a data-parallel model does: it waits for orders.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use candle_core::{Module as _, ModuleT, Tensor};
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::Rank;
+use single_gpu::data::Batch;
+use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
+use single_gpu::train::BatchSums;
+use tracing::info_span;
+
+use crate::model::{gradients_of, loss_of};
+use crate::weights::Named;
+use crate::{Error, Network};
+
+/// What a device is told to do.
+pub(super) enum Order {
+    /// Loss and gradients of a shard.
+    Backward(Batch),
+    /// The logits of some images.
+    Predict(Tensor),
+    /// Batch norms are to use the statistics of all devices' images.
+    SynchroniseNorms,
+}
+
+/// What it answers.
+pub(super) enum Answer {
+    /// The sums of its shard; from the first device, the gradients summed over all.
+    Gradients(BatchSums, Vec<Tensor>),
+    /// The logits; `None` of no images.
+    Logits(Option<Tensor>),
+    /// Done.
+    Done,
+}
+
+/// Follows orders until there are no more.
+pub(super) fn follow<M: ModuleT>(
+    rank: &Rank<'_>,
+    leader: &Network<M>,
+    orders: &Receiver<Order>,
+    answers: &Sender<Answer>,
+) -> Result<(), Error> {
+    let replica = leader.replica(rank.device())?;
+    for order in orders {
+        let answer = match order {
+            Order::Backward(shard) => backward(rank, leader, &replica, &shard)?,
+            Order::Predict(images) => {
+                replicate(leader, &replica)?;
+                Answer::Logits(predict(&replica, &images)?)
+            }
+            Order::SynchroniseNorms => {
+                replica.norms().synchronise(Arc::new(rank.line()));
+                Answer::Done
+            }
+        };
+        if answers.send(answer).is_err() {
+            // Nobody listens any more.
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the leader's weights. It waits meanwhile, and changes nothing.
+fn replicate<M: ModuleT>(leader: &Network<M>, replica: &Network<M>) -> candle_core::Result<()> {
+    let _span = info_span!(target: COMMUNICATION, "replicate").entered();
+    replica.weights().copy_from(leader.weights())
+}
+
+fn backward<M: ModuleT>(
+    rank: &Rank<'_>,
+    leader: &Network<M>,
+    replica: &Network<M>,
+    shard: &Batch,
+) -> Result<Answer, Error> {
+    replicate(leader, replica)?;
+    let (loss, unread) = loss_of(replica, shard)?;
+    let gradients = gradients_of(replica, &loss)?;
+    let sums = unread.read()?;
+    let gradients = gathered(rank, gradients)?;
+    if rank.rank() == 0 {
+        // As in PyTorch, the first replica's running statistics are the ones to keep.
+        for (Named { tensor, .. }, of_replica) in
+            leader.weights().buffers.iter().zip(&replica.weights().buffers)
+        {
+            single_gpu::parameters::overwrite(tensor, &of_replica.tensor)?;
+        }
+    }
+    Ok(Answer::Gradients(sums, gradients))
+}
+
+/// The sums over all ranks, in rank order, on the first; nothing on the others.
+fn gathered(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+    let _span = info_span!(target: COMMUNICATION, "gather gradients").entered();
+    if rank.rank() > 0 {
+        for gradient in &gradients {
+            // Nobody writes to a gradient.
+            rank.share(0, gradient)?;
+        }
+        return Ok(Vec::new());
+    }
+    let mut sums = gradients;
+    for other in 1..rank.world_size() {
+        for sum in &mut sums {
+            let gradient = rank.borrow(other, sum.shape(), sum.dtype())?;
+            *sum = (&*sum + &*gradient)?;
+        }
+    }
+    Ok(sums)
+}
+
+fn predict<M: ModuleT>(replica: &Network<M>, images: &Tensor) -> Result<Option<Tensor>, Error> {
+    let _span = info_span!(target: COMPUTE, "forward").entered();
+    if images.dim(0)? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(replica.forward(&images.to_device(replica.device())?)?.detach()))
+}

@@ -1,0 +1,72 @@
+//! Ranks that were not started alike are told so before they train.
+//!
+//! A rank with another learning rate, another seed or a layer more trains without complaint, and what
+//! comes out is nobody's model; or it waits for ever, in the middle of a step, for a message that the
+//! others never send. So every rank compares what it has with what rank 0 has, first thing.
+
+use candle_core::{DType, Shape, Tensor};
+use params_and_allreduce::collective::{barrier, broadcast};
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+
+use crate::Error;
+use crate::weights::Weights;
+
+/// Compares named values with rank 0's; all ranks call this together.
+///
+/// # Errors
+///
+/// [`Error::NotAlike`] on a rank that differs, with the first difference. The others are told that it has
+/// stopped.
+pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
+    let text =
+        mine.iter().map(|(what, value)| format!("{what}\u{1f}{value}\n")).collect::<String>();
+    let theirs = text_of_rank_0(rank, &text)?;
+    let entries: Vec<(&str, &str)> =
+        theirs.lines().filter_map(|line| line.split_once('\u{1f}')).collect();
+    let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
+        rank: rank.rank(),
+        what: what.to_owned(),
+        here: here.to_owned(),
+        there: there.to_owned(),
+    };
+    for (position, (what, here)) in mine.iter().enumerate() {
+        match entries.get(position) {
+            Some((their_what, there)) if their_what == what && there == here => {}
+            Some((their_what, there)) if their_what == what => {
+                return Err(differs(what, here, there));
+            }
+            Some((their_what, _)) => return Err(differs("something else:", what, their_what)),
+            None => return Err(differs(what, here, "nothing of the kind")),
+        }
+    }
+    if let Some((what, there)) = entries.get(mine.len()) {
+        return Err(differs(what, "nothing of the kind", there));
+    }
+    // Nobody goes on before all have found that they agree.
+    Ok(barrier(rank)?)
+}
+
+/// Compares the structure of networks: names, shapes and element types, in order.
+///
+/// # Errors
+///
+/// As [`compare`].
+pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+    let entry = |named: &crate::weights::Named| {
+        let tensor = &named.tensor;
+        (format!("tensor {}", named.name), format!("{:?} {:?}", tensor.dtype(), tensor.dims()))
+    };
+    compare(rank, &weights.iter().map(entry).collect::<Vec<_>>())
+}
+
+fn text_of_rank_0(rank: &SharedCommunicator, mine: &str) -> Result<String, Error> {
+    let device = rank.device();
+    let length = Tensor::new(&[mine.len() as u32], device)?;
+    let length = broadcast(rank, &length, 0)?.to_vec1::<u32>()?[0] as usize;
+    let bytes = match rank.rank() {
+        0 => Tensor::from_slice(mine.as_bytes(), length, device)?,
+        _ => Tensor::zeros(Shape::from(length), DType::U8, device)?,
+    };
+    let bytes = broadcast(rank, &bytes, 0)?.to_vec1::<u8>()?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,81 @@
+//! Gradients gathered into buckets, so that few large messages are sent in place of many small ones.
+//!
+//! The gradient of the last layer is finished first. So the buckets are filled from the last parameter to
+//! the first, and the first bucket is small: it is full soon, and the devices begin to talk early. With
+//! caps of 4 and 10, and sizes of
+//!
+//! ```text
+//! parameter    0  1  2  3  4  5
+//! size         3  6  2  9  2  1
+//! bucket       2  2  -  1  0  0      2 + 1 ≤ 4, but not with 9; 9, but not with 2; 2 + 6 …
+//! ```
+//!
+//! A parameter larger than the cap has a bucket of its own. None is ever split.
+
+/// How large buckets are, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketCaps {
+    /// The most for the bucket that is full first.
+    pub first: usize,
+    /// The most for every other.
+    pub others: usize,
+}
+
+impl Default for BucketCaps {
+    /// 1 MB, then 25 MB, as PyTorch's DDP has it (Li et al., "PyTorch Distributed", 2020).
+    fn default() -> Self {
+        Self { first: 1 << 20, others: 25 << 20 }
+    }
+}
+
+/// Which parameters are in which bucket: `sizes` are the parameters' in bytes, in their order.
+///
+/// The buckets come in the order in which they are to be reduced, and so do the parameters in each: last
+/// layer first.
+// ANCHOR: buckets
+pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
+    let mut buckets: Vec<Vec<usize>> = Vec::new();
+    let mut filled = 0;
+    for parameter in (0..sizes.len()).rev() {
+        let cap = if buckets.len() <= 1 { caps.first } else { caps.others };
+        match buckets.last_mut() {
+            Some(bucket) if filled + sizes[parameter] <= cap => bucket.push(parameter),
+            _ => {
+                buckets.push(vec![parameter]);
+                filled = 0;
+            }
+        }
+        filled += sizes[parameter];
+    }
+    buckets
+}
+// ANCHOR_END: buckets
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_layer_first_and_no_cap_exceeded() {
+        let caps = BucketCaps { first: 4, others: 10 };
+        let sizes = [3, 6, 2, 9, 2, 1];
+        assert_eq!(buckets(&sizes, caps), [vec![5, 4], vec![3], vec![2, 1], vec![0]]);
+        assert_eq!(buckets(&[50, 1], caps), [vec![1], vec![0]]);
+        assert!(buckets(&[], caps).is_empty());
+    }
+
+    #[test]
+    fn every_parameter_is_in_one_bucket() {
+        for others in [1, 7, 30, 1000] {
+            let sizes: Vec<usize> = (0..40).map(|i| 1 + i * 7 % 23).collect();
+            let buckets = buckets(&sizes, BucketCaps { first: 5, others });
+            let all: Vec<usize> = buckets.iter().flatten().copied().collect();
+            assert_eq!(all, (0..40).rev().collect::<Vec<_>>());
+            for (index, bucket) in buckets.iter().enumerate() {
+                let cap = if index == 0 { 5 } else { others };
+                let size: usize = bucket.iter().map(|&parameter| sizes[parameter]).sum();
+                assert!(bucket.len() == 1 || size <= cap, "{bucket:?} of {size}");
+            }
+        }
+    }
+}

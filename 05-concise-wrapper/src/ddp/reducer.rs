@@ -1,0 +1,241 @@
+//! Gradients that are added up while the backward pass still runs.
+//!
+//! ```text
+//! this thread       backward  layer 8  layer 7  layer 6  layer 5 …          wait  update
+//! background thread                  └ bucket 0 ───── └ bucket 1 ───────────── ┘
+//! ```
+//!
+//! The backward pass hands out each gradient as soon as it is finished. It is copied to its place in its
+//! bucket, and a bucket that is full goes to a thread of its own, which adds it up over all ranks.
+//!
+//! Buckets are added up in their order, on every rank: a full bucket waits for those before it. In the
+//! order in which they happen to get full, two ranks could wait for each other's next bucket for ever.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use candle_core::{Result, Tensor, bail};
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::{Algorithm, allreduce, communicator};
+use single_gpu::parameters::overwrite;
+use single_gpu::report::trace::BACKGROUND;
+use tracing::{Span, info_span};
+
+use super::bucket::{BucketCaps, buckets};
+use crate::leaf::OnGradient;
+use crate::weights::Named;
+
+/// Adds gradients up over all ranks, bucket by bucket, in the background.
+pub(super) struct Reducer {
+    /// The bucket of each parameter, and its place there.
+    places: Vec<Place>,
+    names: Vec<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    bucket: usize,
+    start: usize,
+    shape: Vec<usize>,
+}
+
+struct State {
+    buckets: Vec<Bucket>,
+    /// Which gradients have come in this backward pass.
+    come: Vec<bool>,
+    /// The first bucket that has not been sent.
+    next: usize,
+    synchronise: bool,
+    overlap: bool,
+    /// Sums of earlier backward passes that were not synchronised; of all, where there is one rank.
+    carried: Vec<Option<Tensor>>,
+    /// `None` where there is one rank: then nothing is to be added up.
+    worker: Option<Worker>,
+}
+
+struct Bucket {
+    /// All gradients in a row.
+    flat: Tensor,
+    parameters: usize,
+    missing: usize,
+}
+
+impl Reducer {
+    pub(super) fn new(
+        parameters: &[Named],
+        caps: BucketCaps,
+        communicator: SharedCommunicator,
+        algorithm: Algorithm,
+        overlap: bool,
+    ) -> Result<Self> {
+        let alone = communicator.world_size() == 1;
+        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let sizes: Vec<usize> = parameters.iter().map(|named| bytes(&named.tensor)).collect();
+        let mut places = vec![None; parameters.len()];
+        let mut made = Vec::new();
+        let buckets = if alone { Vec::new() } else { buckets(&sizes, caps) };
+        for (bucket, members) in buckets.iter().enumerate() {
+            let mut start = 0;
+            for &parameter in members {
+                let tensor = &parameters[parameter].tensor;
+                places[parameter] = Some(Place { bucket, start, shape: tensor.dims().to_vec() });
+                start += tensor.elem_count();
+            }
+            let first = &parameters[members[0]].tensor;
+            let flat = Tensor::zeros(start, first.dtype(), first.device())?;
+            made.push(Bucket { flat, parameters: members.len(), missing: members.len() });
+        }
+        let state = State {
+            buckets: made,
+            come: vec![false; parameters.len()],
+            next: 0,
+            synchronise: true,
+            carried: vec![None; parameters.len()],
+            overlap,
+            worker: match alone {
+                true => None,
+                false => Some(Worker::start(communicator, algorithm)?),
+            },
+        };
+        Ok(Self {
+            places: places.into_iter().flatten().collect(),
+            names: parameters.iter().map(|named| named.name.clone()).collect(),
+            state: Mutex::new(state),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many buckets there are.
+    pub(super) fn buckets(&self) -> usize {
+        self.lock().buckets.len()
+    }
+
+    /// Before a backward pass: whether it is the one at whose end all ranks hold the sum.
+    pub(super) fn begin(&self, synchronise: bool) {
+        let mut state = self.lock();
+        state.synchronise = synchronise;
+        state.next = 0;
+        state.come.fill(false);
+        for bucket in &mut state.buckets {
+            bucket.missing = bucket.parameters;
+        }
+    }
+
+    /// After a backward pass without synchronisation: makes sure that nothing is missing.
+    pub(super) fn carry(&self) -> Result<()> {
+        self.nothing_missing(&self.lock())
+    }
+
+    /// After a synchronised backward pass: the sums over all ranks, in the order of the parameters.
+    pub(super) fn finish(&self) -> std::result::Result<Vec<Tensor>, communicator::Error> {
+        let mut state = self.lock();
+        self.nothing_missing(&state)?;
+        let carried = std::mem::replace(&mut state.carried, vec![None; self.names.len()]);
+        let State { buckets, next, worker: Some(worker), .. } = &mut *state else {
+            return Ok(carried.into_iter().flatten().collect());
+        };
+        for (bucket, Bucket { flat, .. }) in buckets.iter().enumerate().skip(*next) {
+            worker.add_up(bucket, flat);
+        }
+        let sums = buckets.iter().map(|_| worker.sum());
+        let sums = sums.collect::<std::result::Result<Vec<Tensor>, _>>()?;
+        let gradient = |Place { bucket, start, shape }: &Place| {
+            let elements = shape.iter().product();
+            sums[*bucket].narrow(0, *start, elements)?.reshape(shape.as_slice())
+        };
+        Ok(self.places.iter().map(gradient).collect::<Result<_>>()?)
+    }
+
+    fn nothing_missing(&self, state: &State) -> Result<()> {
+        match state.come.iter().position(|come| !come) {
+            Some(slot) => bail!(
+                "parameter {} has no gradient: the loss does not depend on it",
+                self.names[slot]
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+impl OnGradient for Reducer {
+    // ANCHOR: on_gradient
+    fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.come[slot] = true;
+        let sum = match &state.carried[slot] {
+            Some(earlier) => &(earlier + gradient)?,
+            None => gradient,
+        };
+        let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {
+            state.carried[slot] = Some(sum.clone());
+            return Ok(());
+        };
+        let place = &self.places[slot];
+        let bucket = &mut state.buckets[place.bucket];
+        let room = bucket.flat.narrow(0, place.start, sum.elem_count())?;
+        overwrite(&room, &sum.flatten_all()?)?;
+        bucket.missing -= 1;
+        while state.overlap
+            && let Some(bucket) = state.buckets.get(state.next)
+            && bucket.missing == 0
+        {
+            worker.add_up(state.next, &bucket.flat);
+            state.next += 1;
+        }
+        Ok(())
+    }
+    // ANCHOR_END: on_gradient
+}
+
+/// The background thread.
+struct Worker {
+    buckets: Sender<(usize, Tensor)>,
+    sums: Receiver<std::result::Result<Tensor, communicator::Error>>,
+}
+
+impl Worker {
+    fn start(communicator: SharedCommunicator, algorithm: Algorithm) -> Result<Self> {
+        let (buckets, full) = channel::<(usize, Tensor)>();
+        let (done, sums) = channel();
+        // What this thread does is the rank's work, and belongs on its tracks.
+        let rank = Span::current();
+        let work = move || {
+            let _rank = rank.enter();
+            for (bucket, flat) in full {
+                let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
+                let sum = allreduce(&communicator, &flat, algorithm);
+                let failed = sum.is_err();
+                // After a failure the ranks no longer agree on what comes next.
+                if done.send(sum).is_err() || failed {
+                    break;
+                }
+            }
+        };
+        let builder = thread::Builder::new().name("buckets".to_owned());
+        // Nobody waits for its end. It comes when this rank or one that it waits for has ended, and not
+        // before: to wait here would keep the others from hearing that this rank has failed.
+        builder.spawn(work).map_err(candle_core::Error::wrap)?;
+        Ok(Self { buckets, sums })
+    }
+
+    /// Hands a bucket over, and goes on.
+    fn add_up(&self, bucket: usize, flat: &Tensor) {
+        // A thread that is gone has left its error behind, for `sum` to find.
+        let _ = self.buckets.send((bucket, flat.clone()));
+    }
+
+    /// Waits for the next sum.
+    fn sum(&self) -> std::result::Result<Tensor, communicator::Error> {
+        let gone = || {
+            let text = "the thread that adds gradients up is gone".to_owned();
+            candle_core::Error::Msg(text).into()
+        };
+        self.sums.recv().unwrap_or_else(|_| Err(gone()))
+    }
+}

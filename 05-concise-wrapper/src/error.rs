@@ -1,0 +1,45 @@
+//! What can go wrong in a wrapped model.
+
+use params_and_allreduce::communicator;
+use single_gpu::train;
+
+/// Why training stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// Another rank stopped, stalled, or does something else.
+    #[error(transparent)]
+    Communication(#[from] communicator::Error),
+    /// The training loop stopped.
+    #[error(transparent)]
+    Train(#[from] train::Error),
+    /// Two ranks were not started alike.
+    #[error("rank {rank} has {what} {here}, rank 0 has {there}: start all ranks alike")]
+    NotAlike {
+        /// The rank that differs from rank 0.
+        rank: usize,
+        /// In what.
+        what: String,
+        /// Its value there.
+        here: String,
+        /// Rank 0's.
+        there: String,
+    },
+    /// Replicas that should be equal are not.
+    #[error("after epoch {epoch} rank {rank} holds weights {found}, rank 0 holds {expected}")]
+    ReplicasDiffer {
+        /// Counted from 1.
+        epoch: usize,
+        /// The first rank that differs from rank 0.
+        rank: usize,
+        /// Its weights hash.
+        found: String,
+        /// Rank 0's weights hash.
+        expected: String,
+    },
+    /// A device of a [`DataParallel`](crate::DataParallel) model has failed.
+    #[error("{0}")]
+    Device(String),
+}

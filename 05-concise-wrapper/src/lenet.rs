@@ -1,0 +1,36 @@
+//! LeNet of stage 1, built by name: so that the wrappers of this stage can take it too.
+
+use candle_core::{Module, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_nn::init::Init;
+use single_gpu::lenet::{SHAPES, WEIGHT_STD, forward};
+
+/// LeNet: `[B, 1, 28, 28]` → `[B, 10]`; names, shapes, initial weights and results of stage 1's.
+pub struct LeNet {
+    values: [Tensor; SHAPES.len()],
+}
+
+impl LeNet {
+    /// A network of these tensors.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be made.
+    pub fn new(vb: &VarBuilder<'_>) -> Result<Self> {
+        let value = |(name, shape): (&str, &[usize])| {
+            let init = match name.starts_with('W') {
+                true => Init::Randn { mean: 0.0, stdev: WEIGHT_STD },
+                false => Init::Const(0.0),
+            };
+            vb.get_with_hints(shape, name, init)
+        };
+        let [w1, b1, w2, b2, w3, b3, w4, b4] = SHAPES.map(value);
+        Ok(Self { values: [w1?, b1?, w2?, b2?, w3?, b3?, w4?, b4?] })
+    }
+}
+
+impl Module for LeNet {
+    fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        forward(self.values.each_ref(), images)
+    }
+}

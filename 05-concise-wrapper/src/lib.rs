@@ -1,0 +1,39 @@
+//! Stage 5: the same behind one wrapper.
+//!
+//! After stage 4 it is known what data parallelism is. This is the tool one would use: a line that wraps a
+//! model, a loop that does not know how many devices there are, and what makes it hold up in practice.
+//!
+//! | module | what it teaches |
+//! | --- | --- |
+//! | [`mod@network`], [`weights`] | a network is a function and named tensors, whoever builds, copies or saves it |
+//! | `leaf` | a parameter that hands its gradient out during the backward pass |
+//! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
+//! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
+//! | [`model`], [`shares`] | what a training loop needs of a model, plain or wrapped |
+//! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
+//! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
+//! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
+//! | [`mod@train`] | the loop |
+
+pub mod batch_norm;
+pub mod data_parallel;
+pub mod ddp;
+mod error;
+mod given;
+mod initial;
+mod leaf;
+pub mod lenet;
+pub mod model;
+pub mod network;
+pub mod optimiser;
+pub mod resnet;
+pub mod shares;
+pub mod train;
+pub mod weights;
+
+pub use data_parallel::DataParallel;
+pub use ddp::Ddp;
+pub use error::Error;
+pub use model::Model;
+pub use network::Network;
+pub use train::train;

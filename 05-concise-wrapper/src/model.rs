@@ -1,0 +1,125 @@
+//! What a training loop needs of a model, be it on one device or on many.
+
+use std::ops::Range;
+
+use candle_core::{ModuleT, Result, Tensor};
+use single_gpu::data::{Batch, Dataset};
+use single_gpu::evaluate::evaluate;
+use single_gpu::ops::cross_entropy;
+use single_gpu::report::trace::COMPUTE;
+use single_gpu::train::{BatchSums, Step, sums};
+use tracing::info_span;
+
+use crate::shares::Share;
+use crate::weights::Weights;
+use crate::{Error, Network};
+
+/// A model that can be trained: plain, or wrapped.
+///
+/// The loop makes a step of two calls, and knows nothing of devices: [`backward`](Self::backward), then an
+/// update of [`weights`](Self::weights) by the gradients that came back.
+// ANCHOR: model
+pub trait Model {
+    /// The shards of each global batch that this model is to be given, and how many there are in all.
+    fn hosts(&self) -> Hosts;
+
+    /// Loss and gradients of a global batch, of which `share` holds this model's shards; nothing is
+    /// updated.
+    ///
+    /// What comes back is summed over the *whole* batch, on however many devices it was.
+    ///
+    /// # Errors
+    ///
+    /// When the batch does not fit the model, or another rank stops or stalls.
+    fn backward(&self, share: &Share) -> std::result::Result<Step, Error>;
+
+    /// The tensors to update. The wrapper sees to it that all devices use the new values.
+    fn weights(&self) -> &Weights;
+
+    /// Sums of loss and correct answers over a data set; `None` on a rank that leaves it to another.
+    ///
+    /// # Errors
+    ///
+    /// When the images do not fit the model, or another rank stops or stalls.
+    fn evaluate(&self, images: &Dataset) -> std::result::Result<Option<BatchSums>, Error>;
+}
+// ANCHOR_END: model
+
+/// Some shards of every batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// The shards.
+    pub shards: Range<usize>,
+    /// Into how many shards a batch is cut.
+    pub of: usize,
+}
+
+impl Hosts {
+    /// The whole batch, in one piece.
+    pub const WHOLE: Self = Self { shards: 0..1, of: 1 };
+}
+
+impl<M: ModuleT> Model for Network<M> {
+    fn hosts(&self) -> Hosts {
+        Hosts::WHOLE
+    }
+
+    fn backward(&self, share: &Share) -> std::result::Result<Step, Error> {
+        let (loss, sums) = loss_of(self, &share.shards[0])?;
+        let gradients = gradients_of(self, &loss)?;
+        Ok(Step { sums: sums.read()?, gradients })
+    }
+
+    fn weights(&self) -> &Weights {
+        Network::weights(self)
+    }
+
+    fn evaluate(&self, images: &Dataset) -> std::result::Result<Option<BatchSums>, Error> {
+        Ok(Some(evaluate(self, images, self.dtype(), self.device())?))
+    }
+}
+
+/// The loss of a shard, summed over its samples; and what is to be read off the device later, when the
+/// device is not kept waiting by that.
+///
+/// An empty shard is stood in for by one black image whose loss counts nothing: so a rank without samples
+/// does what all others do, layer by layer, and all its gradients are zero.
+pub(crate) fn loss_of<M: ModuleT>(network: &Network<M>, shard: &Batch) -> Result<(Tensor, Unread)> {
+    let _span = info_span!(target: COMPUTE, "forward").entered();
+    if shard.is_empty() {
+        let mut dims = shard.images.dims().to_vec();
+        dims[0] = 1;
+        let image = Tensor::zeros(dims, network.dtype(), network.device())?;
+        network.norms().stand_in(true);
+        let logits = network.forward_training(&image);
+        network.norms().stand_in(false);
+        let logits = logits?;
+        let loss = logits.mul(&logits.zeros_like()?)?.sum_all()?;
+        return Ok((loss, Unread(None)));
+    }
+    let shard = shard.to_device(network.device())?;
+    let logits = network.forward_training(&shard.images)?;
+    let loss = cross_entropy(&logits, &shard.labels)?;
+    let unread = Unread(Some((loss.detach(), logits.detach(), shard)));
+    Ok((loss, unread))
+}
+
+/// The gradients of a loss, with a span.
+pub(crate) fn gradients_of<M: ModuleT>(network: &Network<M>, loss: &Tensor) -> Result<Vec<Tensor>> {
+    info_span!(target: COMPUTE, "backward").in_scope(|| network.gradients(loss))
+}
+
+/// Loss and logits that are still on the device; `None` for an empty shard.
+pub(crate) struct Unread(Option<(Tensor, Tensor, Batch)>);
+
+impl Unread {
+    pub(crate) fn read(&self) -> Result<BatchSums> {
+        match &self.0 {
+            Some((loss, logits, shard)) => sums(loss, logits, shard),
+            None => Ok(BatchSums {
+                interrupts: single_gpu::interrupt::requested().into(),
+                ..BatchSums::default()
+            }),
+        }
+    }
+}

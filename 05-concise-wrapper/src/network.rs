@@ -1,0 +1,185 @@
+//! A network: what it computes, and its tensors by name.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::{DType, Device, Module, ModuleT, Result, Tensor, bail};
+use candle_nn::VarBuilder;
+
+use crate::batch_norm::Norms;
+use crate::leaf::OnGradient;
+use crate::weights::{Registry, Source, Weights};
+
+/// Builds a network out of named tensors; called once for every replica.
+type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
+
+/// One replica of a network, in training or in use.
+///
+/// Anything that is made of [`VarBuilder`]'s tensors will do: layers of `candle_nn`, this course's, your
+/// own.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use concise_wrapper::Network;
+/// use concise_wrapper::resnet::ResNet18;
+///
+/// let network = Network::new(1, DType::F32, &Device::Cpu, |vb, norms| {
+///     ResNet18::new(8, norms, vb)
+/// })?;
+/// assert_eq!(network.weights().parameters[0].name, "conv1.weight");
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub struct Network<M> {
+    module: M,
+    weights: Weights,
+    norms: Norms,
+    gradients: Arc<Gradients>,
+    dtype: DType,
+    device: Device,
+    build: Arc<Build<M>>,
+}
+
+impl<M: ModuleT> Network<M> {
+    /// A network with fresh weights. Each depends on its name and the seed alone.
+    ///
+    /// `build` is given the builder of tensors, and what the batch norms of the network share.
+    ///
+    /// # Errors
+    ///
+    /// Those of `build`.
+    pub fn new(
+        seed: u64,
+        dtype: DType,
+        device: &Device,
+        build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        Self::built(Source::Seed(seed), dtype, device, Arc::new(build))
+    }
+
+    /// A copy on another device: the same values, in memory of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the tensors cannot be made there.
+    pub fn replica(&self, device: &Device) -> Result<Self> {
+        let source = Source::Copy(self.weights.clone());
+        Self::built(source, self.dtype, device, Arc::clone(&self.build))
+    }
+
+    fn built(source: Source, dtype: DType, device: &Device, build: Arc<Build<M>>) -> Result<Self> {
+        let (gradients, norms) = (Arc::<Gradients>::default(), Norms::default());
+        let told: Arc<dyn OnGradient> = gradients.clone();
+        let (builder, made) = Registry::builder(source, told, dtype, device);
+        let module = build(&builder, &norms)?;
+        let weights = std::mem::take(&mut *made.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Self { module, weights, norms, gradients, dtype, device: device.clone(), build })
+    }
+
+    /// The logits of a batch, as in training: batch norms use the batch's statistics, and keep them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the layers.
+    pub fn forward_training(&self, images: &Tensor) -> Result<Tensor> {
+        self.module.forward_t(images, true)
+    }
+
+    /// The gradient of every parameter, in their order.
+    ///
+    /// # Errors
+    ///
+    /// When a parameter has none: the message names it.
+    pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
+        self.gradients.begin(self.weights.parameters.len());
+        loss.backward()?;
+        let slots = self.weights.parameters.iter().zip(self.gradients.take());
+        slots
+            .map(|(parameter, gradient)| match gradient {
+                Some(gradient) => Ok(gradient),
+                None => bail!(
+                    "parameter {} has no gradient: the loss does not depend on it",
+                    parameter.name
+                ),
+            })
+            .collect()
+    }
+
+    /// A backward pass whose gradients nobody keeps but the [listener](Self::listen).
+    pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
+        loss.backward().map(drop)
+    }
+
+    /// The network's tensors.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// What the batch norms of this network share.
+    pub fn norms(&self) -> &Norms {
+        &self.norms
+    }
+
+    /// The element type of weights and images.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the tensors are.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// From now on `listener` is told of every gradient during the backward pass, and keeps it.
+    pub(crate) fn listen(&self, listener: Arc<dyn OnGradient>) {
+        self.gradients.lock().listener = Some(listener);
+    }
+}
+
+impl<M: ModuleT> Module for Network<M> {
+    /// The logits of a batch, as in evaluation: batch norms use their running statistics.
+    fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        self.module.forward_t(images, false)
+    }
+}
+
+/// Where the leaves of a network hand their gradients to.
+#[derive(Default)]
+struct Gradients(Mutex<Collected>);
+
+#[derive(Default)]
+struct Collected {
+    listener: Option<Arc<dyn OnGradient>>,
+    slots: Vec<Option<Tensor>>,
+}
+
+impl Gradients {
+    fn lock(&self) -> MutexGuard<'_, Collected> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, parameters: usize) {
+        self.lock().slots = vec![None; parameters];
+    }
+
+    fn take(&self) -> Vec<Option<Tensor>> {
+        std::mem::take(&mut self.lock().slots)
+    }
+}
+
+impl OnGradient for Gradients {
+    fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()> {
+        let mut collected = self.lock();
+        let listener = collected.listener.clone();
+        match (listener, collected.slots.get_mut(slot)) {
+            (Some(listener), _) => {
+                drop(collected);
+                listener.on_gradient(slot, gradient)
+            }
+            (None, Some(room)) => {
+                *room = Some(gradient.clone());
+                Ok(())
+            }
+            // A backward pass that nobody asked the gradients of.
+            (None, None) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Stochastic gradient descent with momentum and weight decay, and the learning rate's course.
+//!
+//! With g the gradient of the *mean* loss over the global batch, w a parameter, v its velocity:
+//!
+//! ```text
+//! v ← momentum · v + g + decay · w
+//! w ← w − rate · v
+//! ```
+//!
+//! PyTorch's convention: v starts as the first g + decay · w, nothing is damped, and the rate is applied
+//! to v, so that a change of the rate acts at once (Sutskever et al. 2013 put it inside v).
+
+mod schedule;
+
+use candle_core::{CpuStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
+use rayon::prelude::*;
+use serde::Serialize;
+use single_gpu::report::trace::COMPUTE;
+use single_gpu::sgd::descend;
+use tracing::info_span;
+
+pub use schedule::Schedule;
+
+use crate::weights::{Named, Weights};
+
+/// Elements per parallel task.
+const BLOCK: usize = 16 * 1024;
+
+/// What is constant during a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Momentum {
+    /// The share of the velocity that is kept from step to step, 0 to 1.
+    pub momentum: f64,
+    /// How strongly weights are pulled towards 0.
+    pub weight_decay: f64,
+}
+
+/// The optimiser of one replica.
+#[derive(Debug)]
+pub struct Sgd {
+    constants: Momentum,
+    /// In the order of the parameters; empty before the first step, and always without momentum.
+    velocities: Vec<Tensor>,
+}
+
+impl Sgd {
+    /// An optimiser at rest.
+    pub fn new(constants: Momentum) -> Self {
+        Self { constants, velocities: Vec::new() }
+    }
+
+    /// One update. `gradients` are *sums* over the samples of the global batch, in the order of the
+    /// parameters; this is the only place that divides.
+    ///
+    /// # Errors
+    ///
+    /// When the gradients do not fit the parameters: the message names the first that does not; or when
+    /// `samples` is 0.
+    pub fn step(
+        &mut self,
+        weights: &Weights,
+        gradients: &[Tensor],
+        rate: f64,
+        samples: usize,
+    ) -> Result<()> {
+        check(weights, gradients, samples)?;
+        let _span = info_span!(target: COMPUTE, "update").entered();
+        let Momentum { momentum, weight_decay } = self.constants;
+        let share = 1.0 / samples as f64;
+        let mut slots = weights.parameters.iter().zip(gradients);
+        if momentum == 0.0 && weight_decay == 0.0 {
+            return slots
+                .try_for_each(|(named, gradient)| descend(&named.tensor, gradient, rate * share));
+        }
+        if self.velocities.is_empty() {
+            let zeros = gradients.iter().map(|gradient| gradient.detach().zeros_like());
+            self.velocities = zeros.collect::<Result<_>>()?;
+        }
+        let accelerate = Accelerate { momentum, share, weight_decay };
+        for ((Named { tensor, .. }, gradient), velocity) in slots.zip(&self.velocities) {
+            accelerate.apply(velocity, gradient, tensor)?;
+            descend(tensor, velocity, rate)?;
+        }
+        Ok(())
+    }
+
+    /// The state between two steps, by name: what a checkpoint has to keep.
+    pub fn velocities(&self, weights: &Weights) -> Vec<(String, Tensor)> {
+        let named = weights.parameters.iter().zip(&self.velocities);
+        named.map(|(parameter, velocity)| (parameter.name.clone(), velocity.clone())).collect()
+    }
+
+    /// Puts a state back: all velocities, or none for an optimiser at rest.
+    ///
+    /// # Errors
+    ///
+    /// When they are not one for each parameter, of its shape and type.
+    pub fn set_velocities(
+        &mut self,
+        weights: &Weights,
+        velocities: &[(String, Tensor)],
+    ) -> Result<()> {
+        if velocities.is_empty() {
+            self.velocities.clear();
+            return Ok(());
+        }
+        let find = |named: &Named| {
+            let found = velocities.iter().find(|(name, _)| *name == named.name);
+            match found {
+                Some((_, velocity))
+                    if velocity.shape() == named.tensor.shape()
+                        && velocity.dtype() == named.tensor.dtype() =>
+                {
+                    velocity.force_contiguous()?.to_device(named.tensor.device())
+                }
+                _ => bail!("there is no velocity for parameter {}", named.name),
+            }
+        };
+        if velocities.len() != weights.parameters.len() {
+            bail!("{} velocities for {} parameters", velocities.len(), weights.parameters.len());
+        }
+        self.velocities = weights.parameters.iter().map(find).collect::<Result<_>>()?;
+        Ok(())
+    }
+}
+
+fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
+    if gradients.len() != weights.parameters.len() {
+        bail!("{} gradients for {} parameters", gradients.len(), weights.parameters.len());
+    }
+    if samples == 0 {
+        bail!("an update needs at least one sample");
+    }
+    for (Named { name, tensor }, gradient) in weights.parameters.iter().zip(gradients) {
+        if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
+            bail!(
+                "parameter {name} is {:?} {:?}, its gradient {:?} {:?}",
+                tensor.dtype(),
+                tensor.dims(),
+                gradient.dtype(),
+                gradient.dims()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// velocity ← momentum · velocity + share · gradient + decay · value, in place.
+struct Accelerate {
+    momentum: f64,
+    share: f64,
+    weight_decay: f64,
+}
+
+impl Accelerate {
+    fn apply(&self, velocity: &Tensor, gradient: &Tensor, value: &Tensor) -> Result<()> {
+        let (gradient, value) = (gradient.contiguous()?, value.detach());
+        if velocity.device().is_cpu() {
+            return velocity.inplace_op3(&gradient, &value, self);
+        }
+        let pull = ((gradient * self.share)? + (value * self.weight_decay)?)?;
+        single_gpu::parameters::overwrite(velocity, &((velocity * self.momentum)? + pull)?)
+    }
+
+    fn walk<T: WithDType>(&self, velocity: &mut [T], gradient: &[T], value: &[T]) {
+        let [momentum, share, decay] =
+            [self.momentum, self.share, self.weight_decay].map(T::from_f64);
+        let blocks = velocity.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
+        blocks.zip(value.par_chunks(BLOCK)).for_each(|((velocity, gradient), value)| {
+            for ((velocity, &gradient), &value) in velocity.iter_mut().zip(gradient).zip(value) {
+                *velocity = *velocity * momentum + (gradient * share + value * decay);
+            }
+        });
+    }
+}
+
+impl InplaceOp3 for Accelerate {
+    fn name(&self) -> &'static str {
+        "momentum"
+    }
+
+    fn cpu_fwd(
+        &self,
+        velocity: &mut CpuStorage,
+        velocity_layout: &Layout,
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
+        value: &CpuStorage,
+        value_layout: &Layout,
+    ) -> Result<()> {
+        let range = |layout: &Layout| match layout.contiguous_offsets() {
+            Some((start, end)) => Ok(start..end),
+            None => bail!("momentum: a contiguous tensor was expected"),
+        };
+        let [own, of_gradient, of_value] =
+            [range(velocity_layout)?, range(gradient_layout)?, range(value_layout)?];
+        match (velocity, gradient, value) {
+            (CpuStorage::F32(velocity), CpuStorage::F32(gradient), CpuStorage::F32(value)) => {
+                self.walk(&mut velocity[own], &gradient[of_gradient], &value[of_value]);
+            }
+            (CpuStorage::F64(velocity), CpuStorage::F64(gradient), CpuStorage::F64(value)) => {
+                self.walk(&mut velocity[own], &gradient[of_gradient], &value[of_value]);
+            }
+            _ => bail!("momentum: works on f32 and f64"),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! ResNet-18, for images of 28×28 pixels.
+//!
+//! ```text
+//! [B, 1, 28, 28]
+//!   conv 3×3, W planes, batch norm, relu          → [B, W, 28, 28]      no max-pooling after it
+//!   group 1: two blocks of W planes               → [B, W, 28, 28]
+//!   group 2: two blocks of 2W planes, stride 2    → [B, 2W, 14, 14]
+//!   group 3: two blocks of 4W planes, stride 2    → [B, 4W, 7, 7]
+//!   group 4: two blocks of 8W planes, stride 2    → [B, 8W, 4, 4]
+//!   mean over all pixels                          → [B, 8W]
+//!   dense                                         → [B, 10]
+//! ```
+//!
+//! W is 64 (He et al., "Deep Residual Learning for Image Recognition", 2015); a smaller W makes a network
+//! of the same structure for a smaller machine. Names are those of PyTorch's torchvision, so that weights
+//! can be exchanged.
+//!
+//! The convolutions have no bias. What is constant in a channel, the batch norm after them subtracts
+//! again: a bias there would have a gradient of exactly 0 and never change.
+
+use candle_core::{Module as _, ModuleT, Result, Tensor};
+use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
+use candle_nn::{Linear, VarBuilder, linear};
+use single_gpu::data::CLASSES;
+use single_gpu::ops::{conv2d, relu};
+
+use crate::batch_norm::{BatchNorm, Norms};
+
+/// The planes of the first group in the original.
+pub const WIDTH: usize = 64;
+
+/// The spread that keeps gradients of one size from the last layer to the first: N(0, 2 / fan-out) (He et
+/// al., "Delving deep into rectifiers", 2015), as torchvision has it for its ResNets.
+const HE: Init = Init::Kaiming {
+    dist: NormalOrUniform::Normal,
+    fan: FanInOut::FanOut,
+    non_linearity: NonLinearity::ReLU,
+};
+
+/// ResNet-18: `[B, 1, 28, 28]` → `[B, 10]`.
+pub struct ResNet18 {
+    conv1: Conv,
+    bn1: BatchNorm,
+    blocks: Vec<Block>,
+    fc: Linear,
+}
+
+impl ResNet18 {
+    /// A network whose first group has `width` planes.
+    ///
+    /// # Errors
+    ///
+    /// When the tensors cannot be made.
+    // ANCHOR: new
+    pub fn new(width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
+        let conv1 = Conv::new(1, width, 3, 1, &vb.pp("conv1"))?;
+        let bn1 = BatchNorm::new(width, true, norms, &vb.pp("bn1"))?;
+        let mut blocks = Vec::with_capacity(8);
+        let mut inputs = width;
+        for (group, planes) in (1..).zip([width, 2 * width, 4 * width, 8 * width]) {
+            let vb = vb.pp(format!("layer{group}"));
+            let stride = if group == 1 { 1 } else { 2 };
+            blocks.push(Block::new(inputs, planes, stride, norms, &vb.pp("0"))?);
+            blocks.push(Block::new(planes, planes, 1, norms, &vb.pp("1"))?);
+            inputs = planes;
+        }
+        Ok(Self { conv1, bn1, blocks, fc: linear(inputs, CLASSES, vb.pp("fc"))? })
+    }
+    // ANCHOR_END: new
+}
+
+impl ModuleT for ResNet18 {
+    // ANCHOR: forward
+    fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
+        let mut x = self.bn1.forward_t(&self.conv1.forward(images)?, train)?;
+        for block in &self.blocks {
+            x = block.forward_t(&x, train)?;
+        }
+        self.fc.forward(&x.flatten_from(2)?.mean(2)?)
+    }
+    // ANCHOR_END: forward
+}
+
+/// Two 3×3 convolutions beside a short cut.
+struct Block {
+    conv1: Conv,
+    bn1: BatchNorm,
+    conv2: Conv,
+    bn2: BatchNorm,
+    /// A 1×1 convolution where the block changes the shape; `None` where the short cut is x itself.
+    downsample: Option<(Conv, BatchNorm)>,
+}
+
+impl Block {
+    fn new(
+        inputs: usize,
+        planes: usize,
+        stride: usize,
+        norms: &Norms,
+        vb: &VarBuilder<'_>,
+    ) -> Result<Self> {
+        let conv1 = Conv::new(inputs, planes, 3, stride, &vb.pp("conv1"))?;
+        let bn1 = BatchNorm::new(planes, true, norms, &vb.pp("bn1"))?;
+        let conv2 = Conv::new(planes, planes, 3, 1, &vb.pp("conv2"))?;
+        let bn2 = BatchNorm::new(planes, false, norms, &vb.pp("bn2"))?;
+        let downsample = if stride > 1 {
+            let vb = vb.pp("downsample");
+            let conv = Conv::new(inputs, planes, 1, stride, &vb.pp("0"))?;
+            Some((conv, BatchNorm::new(planes, false, norms, &vb.pp("1"))?))
+        } else {
+            None
+        };
+        Ok(Self { conv1, bn1, conv2, bn2, downsample })
+    }
+}
+
+impl ModuleT for Block {
+    // ANCHOR: block
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let y = self.bn1.forward_t(&self.conv1.forward(x)?, train)?;
+        let y = self.bn2.forward_t(&self.conv2.forward(&y)?, train)?;
+        let short_cut = match &self.downsample {
+            Some((conv, norm)) => &norm.forward_t(&conv.forward(x)?, train)?,
+            None => x,
+        };
+        relu(&(y + short_cut)?)
+    }
+    // ANCHOR_END: block
+}
+
+/// A convolution without bias that only its stride makes smaller.
+struct Conv {
+    weight: Tensor,
+    stride: usize,
+    padding: usize,
+}
+
+impl Conv {
+    fn new(
+        inputs: usize,
+        outputs: usize,
+        kernel: usize,
+        stride: usize,
+        vb: &VarBuilder<'_>,
+    ) -> Result<Self> {
+        let weight = vb.get_with_hints((outputs, inputs, kernel, kernel), "weight", HE)?;
+        Ok(Self { weight, stride, padding: kernel / 2 })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        conv2d(x, &self.weight, None, self.stride, self.padding)
+    }
+}

@@ -1,0 +1,76 @@
+//! A model's share of an epoch: of every global batch the shards that it hosts, made ahead of time.
+
+use candle_core::DType;
+use single_gpu::data::loader::{Ahead, Epochs, ahead, epoch_order};
+use single_gpu::data::{Batch, Dataset};
+use split_batch::split::shard_range;
+
+use crate::model::Hosts;
+
+/// A model's part of one global batch, in CPU memory.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The shards that the model hosts. A shard may be empty where a batch has few samples.
+    pub shards: Vec<Batch>,
+    /// Samples of the whole batch, over all ranks: what an update divides by.
+    pub samples: usize,
+}
+
+/// Cuts a data set into global batches, shuffled anew each epoch, and a model's shards out of each.
+///
+/// Every rank has the same seed and so the same batches; nothing is exchanged. Only the rank's own images
+/// are read. It is the rule of stage 3's [`Sampler`](split_batch::sampler::Sampler), for several shards.
+#[derive(Clone, Debug)]
+pub struct Shares {
+    dataset: Dataset,
+    batch_size: usize,
+    seed: u64,
+    dtype: DType,
+    hosts: Hosts,
+}
+
+impl Shares {
+    /// The shards `hosts` of batches of `batch_size` samples over all ranks; the last one of an epoch may
+    /// be shorter.
+    ///
+    /// # Panics
+    ///
+    /// When `batch_size` is 0.
+    pub fn new(
+        dataset: &Dataset,
+        batch_size: usize,
+        seed: u64,
+        dtype: DType,
+        hosts: Hosts,
+    ) -> Self {
+        assert!(batch_size > 0, "a batch has at least one sample");
+        Self { dataset: dataset.clone(), batch_size, seed, dtype, hosts }
+    }
+}
+
+impl Epochs for Shares {
+    type Batch = Share;
+
+    fn batches_per_epoch(&self) -> usize {
+        self.dataset.len().div_ceil(self.batch_size)
+    }
+
+    fn samples_per_epoch(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn epoch(&self, epoch: usize) -> Ahead<Share> {
+        let order = epoch_order(self.dataset.len(), self.seed, epoch);
+        let Self { dataset, batch_size, dtype, hosts, .. } = self.clone();
+        ahead(self.batches_per_epoch(), move |step| {
+            let end = order.len().min((step + 1) * batch_size);
+            let batch = &order[step * batch_size..end];
+            let shard = |shard| {
+                let samples = shard_range(batch.len(), hosts.of, shard);
+                dataset.batch(&batch[samples], dtype)
+            };
+            let shards = hosts.shards.clone().map(shard).collect::<Result<_, _>>()?;
+            Ok(Share { shards, samples: batch.len() })
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! The loop: written once, for a model on one device and for one on many.
+
+use candle_core::{DType, Tensor};
+use serde::Serialize;
+use single_gpu::data::source::LoadedData;
+use single_gpu::report::Report;
+use single_gpu::train::{EpochRecord, TrainOptions, run_epochs};
+
+use crate::optimiser::{Momentum, Schedule, Sgd};
+use crate::shares::Shares;
+use crate::{Error, Model};
+
+/// What stage 1's options leave open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Extras {
+    /// Momentum and weight decay.
+    pub constants: Momentum,
+    /// Steps over which the learning rate rises.
+    pub warm_up: usize,
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// What each epoch measured.
+    pub records: Vec<EpochRecord>,
+    /// The final parameters and buffers, by name, in CPU memory.
+    pub weights: Vec<(String, Tensor)>,
+}
+
+/// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
+///
+/// # Errors
+///
+/// The first failure of a step, an evaluation or a report; when the loss runs away; or when another rank
+/// stops or stalls.
+// ANCHOR: train
+pub fn train(
+    model: &impl Model,
+    data: &LoadedData,
+    options: &TrainOptions,
+    extras: &Extras,
+    dtype: DType,
+    report: &mut Report<'_>,
+) -> Result<Trained, Error> {
+    let shares = Shares::new(&data.train, options.batch_size, options.seed, dtype, model.hosts());
+    let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
+    let mut sgd = Sgd::new(extras.constants);
+    let mut steps = 0;
+    let records = run_epochs::<_, Error>(
+        options,
+        &shares,
+        report,
+        |share| {
+            let step = model.backward(share)?;
+            sgd.step(model.weights(), &step.gradients, schedule.rate(steps), share.samples)?;
+            steps += 1;
+            Ok(step.sums)
+        },
+        || model.evaluate(&data.test),
+    )?;
+    Ok(Trained { records, weights: model.weights().snapshot()? })
+}
+// ANCHOR_END: train

@@ -1,0 +1,205 @@
+//! The named tensors of a network: made while it is built, then walked by everyone else.
+//!
+//! A network asks for its tensors by name, through candle's [`VarBuilder`]: so any layer of `candle_nn`
+//! can be used. What is behind that builder here keeps a list of what was asked for, in order. The wrapper
+//! walks it to copy a replica, the optimiser to update, a checkpoint to save.
+//!
+//! Two kinds of tensors are told apart by their names, as `candle_nn`'s and PyTorch's are. *Parameters*
+//! have gradients. *Buffers* (`running_mean`, `running_var`) are changed by the forward pass, and never by
+//! the optimiser.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
+use candle_nn::VarBuilder;
+use candle_nn::init::Init;
+use candle_nn::var_builder::SimpleBackend;
+use single_gpu::parameters::overwrite;
+
+use crate::initial;
+use crate::leaf::{OnGradient, leaf};
+
+/// A tensor and its name, such as `layer1.0.conv1.weight`.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Unique within its network. The initial value depends on it.
+    pub name: String,
+    /// The tensor; clones share its memory.
+    pub tensor: Tensor,
+}
+
+/// The tensors of one network, each kind in the order in which the network asked for them.
+#[derive(Clone, Debug, Default)]
+pub struct Weights {
+    /// What gradients change.
+    pub parameters: Vec<Named>,
+    /// What the forward pass changes.
+    pub buffers: Vec<Named>,
+}
+
+impl Weights {
+    /// All tensors: parameters, then buffers.
+    pub fn iter(&self) -> impl Iterator<Item = &Named> {
+        self.parameters.iter().chain(&self.buffers)
+    }
+
+    /// The tensor with this name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.iter().find(|named| named.name == name).map(|named| &named.tensor)
+    }
+
+    /// Copies of all values in CPU memory, with their names: a snapshot that training does not change.
+    ///
+    /// # Errors
+    ///
+    /// When a copy from the device fails.
+    pub fn snapshot(&self) -> Result<Vec<(String, Tensor)>> {
+        self.iter()
+            .map(|Named { name, tensor }| {
+                // `to_device` from the CPU to the CPU shares memory; a copy does not.
+                let copy = tensor.detach().force_contiguous()?;
+                Ok((name.clone(), copy.to_device(&Device::Cpu)?))
+            })
+            .collect()
+    }
+
+    /// Overwrites all values with those of another replica of the same network.
+    ///
+    /// # Errors
+    ///
+    /// When the two are not of the same structure.
+    pub fn copy_from(&self, other: &Self) -> Result<()> {
+        for (Named { name, tensor }, theirs) in self.iter().zip(other.iter()) {
+            if theirs.name != *name {
+                bail!("{name} of one replica is {} of the other", theirs.name);
+            }
+            overwrite(tensor, &theirs.tensor)?;
+        }
+        Ok(())
+    }
+
+    /// Writes values into the tensors of these names, and leaves all others as they are.
+    ///
+    /// # Errors
+    ///
+    /// When a name is unknown, or a value has another shape or type: the message names it.
+    pub fn set(&self, values: &[(String, Tensor)]) -> Result<()> {
+        for (name, value) in values {
+            let Some(tensor) = self.get(name) else { bail!("the network has no tensor {name}") };
+            if tensor.shape() != value.shape() || tensor.dtype() != value.dtype() {
+                bail!(
+                    "{name} is {:?} {:?}, not {:?} {:?}",
+                    tensor.dtype(),
+                    tensor.dims(),
+                    value.dtype(),
+                    value.dims()
+                );
+            }
+            overwrite(tensor, value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a network's tensors get their values from while it is built.
+pub(crate) enum Source {
+    /// Drawn: a tensor's value depends on its name and the seed alone.
+    Seed(u64),
+    /// Copied from a network of the same structure.
+    Copy(Weights),
+}
+
+/// What is behind the builder: makes tensors as they are asked for, and keeps them.
+pub(crate) struct Registry {
+    source: Source,
+    told: Arc<dyn OnGradient>,
+    made: Arc<Mutex<Weights>>,
+}
+
+impl Registry {
+    /// A builder, and the list that it fills.
+    pub(crate) fn builder(
+        source: Source,
+        told: Arc<dyn OnGradient>,
+        dtype: DType,
+        device: &Device,
+    ) -> (VarBuilder<'static>, Arc<Mutex<Weights>>) {
+        let made = Arc::default();
+        let registry = Self { source, told, made: Arc::clone(&made) };
+        (VarBuilder::from_backend(Box::new(registry), dtype, device.clone()), made)
+    }
+
+    fn made(&self) -> MutexGuard<'_, Weights> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn value(
+        &self,
+        shape: &Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        match &self.source {
+            Source::Seed(seed) => {
+                initial::value(name, shape, init, *seed, dtype)?.to_device(device)
+            }
+            Source::Copy(weights) => match weights.get(name) {
+                Some(tensor) if tensor.shape() == shape => {
+                    tensor.detach().force_contiguous()?.to_device(device)
+                }
+                Some(tensor) => {
+                    bail!("{name} is {:?} in one replica, {shape:?} in another", tensor.shape())
+                }
+                None => bail!("one replica has a tensor {name}, another has none"),
+            },
+        }
+    }
+}
+
+impl SimpleBackend for Registry {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let mut made = self.made();
+        if let Some(tensor) = made.get(name) {
+            if tensor.shape() != &shape {
+                bail!("{name} is asked for as {:?} and as {shape:?}", tensor.shape());
+            }
+            return Ok(tensor.clone());
+        }
+        let value = self.value(&shape, name, init, dtype, device)?;
+        let name = name.to_owned();
+        if is_buffer(&name) {
+            let tensor = Var::from_tensor(&value)?.into_inner();
+            made.buffers.push(Named { name, tensor: tensor.clone() });
+            return Ok(tensor);
+        }
+        let tensor = leaf(&value, made.parameters.len(), Arc::clone(&self.told))?;
+        made.parameters.push(Named { name, tensor: tensor.clone() });
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        match self.made().get(name) {
+            Some(tensor) => Ok(tensor.clone()),
+            None => bail!("{name} cannot be made without a shape"),
+        }
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        // Whatever is asked for is made.
+        true
+    }
+}
+
+fn is_buffer(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    last.starts_with("running_")
+}
