@@ -11,6 +11,8 @@
 //! | [`collective`] | broadcast, reduce-scatter, all-gather, barrier |
 //! | [`mod@add_and_copy`] | what an all-reduce in one memory has to do at the least |
 //! | [`thread`] | devices as threads of one process: one thread drives one device |
+//! | `mpi` (a feature) | ranks as processes, on one machine or many |
+//! | [`mpirun`] | whether this process is one of several that were started together |
 //! | `nccl` (a feature) | NVIDIA's own all-reduce, between GPUs |
 //!
 //! Collectives are written once, over point-to-point messages, and run wherever those do.
@@ -21,6 +23,9 @@ pub mod add_and_copy;
 pub mod all_reduce;
 pub mod collective;
 pub mod communicator;
+#[cfg(feature = "mpi")]
+pub mod mpi;
+pub mod mpirun;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 pub mod params;

@@ -5,7 +5,8 @@ use std::fmt;
 use clap::ValueEnum;
 use single_gpu::device::DevicePlan;
 
-use crate::communicator::Error;
+use crate::communicator::{Engine, Error};
+use crate::mpirun;
 
 /// A way to make an all-reduce.
 ///
@@ -26,6 +27,8 @@ pub enum Algorithm {
     Ring,
     /// NVIDIA's library: one GPU for each rank
     Nccl,
+    /// The MPI library that connects the processes
+    Mpi,
 }
 
 impl Algorithm {
@@ -38,11 +41,12 @@ impl Algorithm {
     ///
     /// With what is missing.
     pub fn check(self, plan: &DevicePlan) -> Result<(), Error> {
-        let possible = cfg!(feature = "nccl") && plan.has_a_gpu_each();
-        match self {
-            Self::Nccl if !possible => Err(Error::NoNativeAllReduce),
-            _ => Ok(()),
-        }
+        let (engine, possible) = match self {
+            Self::Nccl => (Engine::Nccl, cfg!(feature = "nccl") && plan.has_a_gpu_each()),
+            Self::Mpi => (Engine::Mpi, cfg!(feature = "mpi") && mpirun::world_size().is_some()),
+            _ => return Ok(()),
+        };
+        if possible { Ok(()) } else { Err(Error::NoNativeAllReduce { engine }) }
     }
 }
 
@@ -54,6 +58,7 @@ impl fmt::Display for Algorithm {
             Self::Tree => "tree",
             Self::Ring => "ring",
             Self::Nccl => "nccl",
+            Self::Mpi => "mpi",
         })
     }
 }

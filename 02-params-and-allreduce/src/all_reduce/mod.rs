@@ -9,8 +9,8 @@
 //! | [`mod@tree`] | 2⌈log₂ n⌉ | ⌈log₂ n⌉ | small tensors on many ranks |
 //! | [`mod@ring`] | 2(n − 1) | 2(n − 1)/n | large tensors |
 //!
-//! Beside them stands a communicator's own all-reduce, where it has one: NCCL's. All of them add in an
-//! order that depends on the number of ranks; the sum of [`FixedTree`] does not.
+//! Beside them stand the all-reduces of the engines below, where there are any: NCCL's and MPI's. All of
+//! them add in an order that depends on the number of ranks; the sum of [`FixedTree`] does not.
 
 mod algorithm;
 mod fixed_tree;
@@ -30,7 +30,7 @@ pub use one_shot::one_shot;
 pub use ring::ring;
 pub use tree::tree;
 
-use crate::communicator::{Communicator, Error};
+use crate::communicator::{Communicator, Engine, Error};
 
 /// The sum of all ranks' tensors, on every rank.
 ///
@@ -45,7 +45,7 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// When the tensors differ in shape or type, when another rank stops or stalls, or when the
-/// communicator has no such algorithm. After an error others may still read the tensor that went in. (The ring and NCCL see numbers in a row: two shapes with equally
+/// communicator has no such algorithm. After an error others may still read the tensor that went in. (The ring and the engines see numbers in a row: two shapes with equally
 /// many elements are one to them.)
 pub fn allreduce(
     communicator: &impl Communicator,
@@ -61,6 +61,7 @@ pub fn allreduce(
         Algorithm::Naive => naive(communicator, &tensor),
         Algorithm::Tree => tree(communicator, &tensor),
         Algorithm::Ring => ring(communicator, &tensor),
-        Algorithm::Nccl => communicator.native_all_reduce(&tensor),
+        Algorithm::Nccl => communicator.native_all_reduce(Engine::Nccl, &tensor),
+        Algorithm::Mpi => communicator.native_all_reduce(Engine::Mpi, &tensor),
     }
 }

@@ -21,6 +21,7 @@
 
 mod received;
 
+use std::fmt;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
@@ -83,11 +84,11 @@ pub enum Error {
         world_size: usize,
     },
     /// A production engine's all-reduce was asked for where there is none.
-    #[error(
-        "there is no NCCL here: it needs a GPU of its own for every device and a program built with \
-         --features nccl; the other algorithms run everywhere"
-    )]
-    NoNativeAllReduce,
+    #[error("there is no {engine} here: it needs {}; the other algorithms run everywhere", engine.needs())]
+    NoNativeAllReduce {
+        /// The engine that is missing.
+        engine: Engine,
+    },
 }
 
 /// `rank 0 waits for rank 2, which waits for rank 0`
@@ -97,6 +98,35 @@ fn in_words(circle: &[usize]) -> String {
     let waits: Vec<String> =
         ranks.chain(first).map(|rank| format!(" waits for rank {rank}")).collect();
     start + &waits.join(", which")
+}
+
+/// A library that makes all-reduces itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// NVIDIA's, between GPUs.
+    Nccl,
+    /// The one that connects processes.
+    Mpi,
+}
+
+impl Engine {
+    fn needs(self) -> &'static str {
+        match self {
+            Self::Nccl => {
+                "a GPU of its own for every device and a program built with --features nccl"
+            }
+            Self::Mpi => "processes started by mpirun and a program built with --features mpi",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nccl => "NCCL",
+            Self::Mpi => "MPI",
+        })
+    }
 }
 
 /// One rank's end of the connections to all other ranks.
@@ -178,15 +208,15 @@ pub trait Communicator {
         self.recv(from, shape, dtype).map(Received::shared)
     }
 
-    /// The sum of all ranks' tensors, made by the engine below: NCCL where this communicator runs on it.
+    /// The sum of all ranks' tensors, made by an engine that this communicator runs on.
     ///
     /// It keeps what [`allreduce`](crate::allreduce) promises.
     ///
     /// # Errors
     ///
     /// [`Error::NoNativeAllReduce`] where there is none, and those of [`allreduce`](crate::allreduce).
-    fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
-        Err(Error::NoNativeAllReduce)
+    fn native_all_reduce(&self, engine: Engine, _tensor: &Tensor) -> Result<Tensor, Error> {
+        Err(Error::NoNativeAllReduce { engine })
     }
 }
 
@@ -230,7 +260,7 @@ impl<C: Communicator + ?Sized> Communicator for Arc<C> {
         (**self).borrow(from, shape, dtype)
     }
 
-    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        (**self).native_all_reduce(tensor)
+    fn native_all_reduce(&self, engine: Engine, tensor: &Tensor) -> Result<Tensor, Error> {
+        (**self).native_all_reduce(engine, tensor)
     }
 }

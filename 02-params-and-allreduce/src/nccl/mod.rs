@@ -33,7 +33,7 @@ use cudarc::driver::{CudaStream, DriverError};
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Comm;
 
-use crate::communicator::{Communicator, Error, Received};
+use crate::communicator::{Communicator, Engine, Error, Received};
 use join::{exchange, shared_id, sharers};
 use sum::Sum;
 
@@ -190,8 +190,11 @@ impl<C: Communicator> Communicator for NcclRank<'_, C> {
         self.links.borrow(from, shape, dtype)
     }
 
-    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        self.all_reduce(tensor)
+    fn native_all_reduce(&self, engine: Engine, tensor: &Tensor) -> Result<Tensor, Error> {
+        match engine {
+            Engine::Nccl => self.all_reduce(tensor),
+            Engine::Mpi => self.links.native_all_reduce(engine, tensor),
+        }
     }
 }
 

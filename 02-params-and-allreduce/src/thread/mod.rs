@@ -2,8 +2,8 @@
 
 mod line;
 mod link;
-mod patience;
-mod roster;
+pub(crate) mod patience;
+pub(crate) mod roster;
 
 use std::any::Any;
 use std::fmt;
@@ -256,7 +256,7 @@ fn run_rank<R: Send, E: From<Error> + fmt::Display + Send>(
 }
 
 /// What a panic said.
-fn message(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()

@@ -24,7 +24,7 @@ const LOOKS: usize = 100;
 /// # Errors
 ///
 /// When the other end is closed, and when nothing came before `timeout`.
-pub(super) fn wait<T>(channel: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
+pub(crate) fn wait<T>(channel: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     for _ in 0..LOOKS {
         if let Some(outcome) = look(channel) {
             return outcome;

@@ -108,7 +108,7 @@ fn nobody_waits(world_size: usize) -> Vec<AtomicUsize> {
 }
 
 /// The same circle, whoever found it.
-fn from_the_smallest(mut circle: Vec<usize>) -> Vec<usize> {
+pub(crate) fn from_the_smallest(mut circle: Vec<usize>) -> Vec<usize> {
     let smallest = circle.iter().min().and_then(|min| circle.iter().position(|rank| rank == min));
     circle.rotate_left(smallest.unwrap_or_default());
     circle

@@ -1,0 +1,241 @@
+//! Ranks as processes, on one machine or on many: MPI.
+//!
+//! `mpirun -n 4 PROGRAM` starts a program four times, and MPI connects the processes. Each is one rank.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use params_and_allreduce::communicator::Error;
+//! use params_and_allreduce::{Algorithm, allreduce, mpi};
+//! use single_gpu::device::{DeviceKind, DevicePlan};
+//!
+//! let world = mpi::World::connect(Duration::from_secs(300))?;
+//! // This machine's devices, and this process takes its own.
+//! let plan = DevicePlan::new(DeviceKind::Auto, world.local_size(), None)?;
+//! let sum = world.run(&plan, |rank| {
+//!     let mine = candle_core::Tensor::ones(3, candle_core::DType::F32, &candle_core::Device::Cpu)?;
+//!     allreduce(rank, &mine, Algorithm::Ring)
+//! });
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # One thread talks
+//!
+//! What MPI hands out belongs to the thread that got it, just as a GPU's tensors do. So every [`Line`] has a
+//! thread that talks MPI for it, a *postman*; its rank puts tensors into a channel and takes others out of
+//! one. That costs every message some microseconds, and gives in return what MPI alone does not: a send
+//! that returns at once, a receive with a time limit, and somebody who answers while the rank computes.
+//! A rank has two lines, with two postmen and two copies of MPI's world, so that two of its threads can
+//! talk at the same time.
+//!
+//! | file | its idea |
+//! | --- | --- |
+//! | `line` | a rank's end: the two messages of [`Communicator`] |
+//! | `postman` | sends what is ordered, and always fetches what has arrived |
+//! | `note`, `parcel` | what travels: element type and shape as text, then bytes |
+//! | `sum` | MPI's own all-reduce |
+//! | `inquiry`, `waiting` | who is to blame when nothing comes |
+//! | `pace` | how often a postman looks |
+//!
+//! # When a rank dies
+//!
+//! A process that is killed takes the job along: `mpirun` sees it and ends the others. A rank that fails or
+//! panics says so on stderr, and ends the job itself. A rank that stalls is named by those that wait for it
+//! when their time is up; then they end the job. Tensors on a GPU pass through the host: `nccl` is
+//! faster there, and works over these lines as over any others.
+
+mod inquiry;
+mod line;
+mod note;
+mod pace;
+mod parcel;
+mod postman;
+mod rank;
+mod sum;
+mod waiting;
+
+use std::any::Any;
+use std::io::Write as _;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::exit;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fmt, io};
+
+use ::mpi::Threading;
+use ::mpi::environment::Universe;
+use ::mpi::topology::SimpleCommunicator;
+use ::mpi::traits::Communicator as _;
+use single_gpu::device::{DevicePlan, DeviceSlot};
+
+#[cfg(doc)]
+use crate::communicator::Communicator;
+use crate::communicator::Error;
+use crate::thread::{Cause, RankFailure, message};
+use line::Ends;
+pub use line::Line;
+pub use rank::Rank;
+
+/// A job that cannot be ended in the friendly way within this time is ended in the other.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why this process has no connection to others.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// [`World::connect`] was called before in this process.
+    #[error("this process is connected through MPI already, or was: that can be done once")]
+    Twice,
+    /// The library was built for programs of one thread.
+    #[error("this MPI library does not let several threads talk (it offers {0:?}, not Multiple)")]
+    Threads(Threading),
+    /// The system gave no thread.
+    #[error("a thread for MPI could not be started: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// All processes that were started together, and this one's place among them.
+///
+/// It belongs to the thread that made it, as MPI has to be finished where it was begun.
+pub struct World {
+    rank: usize,
+    world_size: usize,
+    local_rank: usize,
+    local_size: usize,
+    main: Arc<Ends>,
+    background: Arc<Ends>,
+    postmen: Vec<JoinHandle<()>>,
+    /// Dropped last: that ends MPI.
+    _universe: Universe,
+    _of_one_thread: PhantomData<*const ()>,
+}
+
+impl World {
+    /// Connects this process with all others that `mpirun` started; a program that was started without it
+    /// is a world of one. All processes call this, once, before anything else.
+    ///
+    /// A rank will wait for a message at most `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// When this process was connected before, or MPI cannot be used by several threads.
+    pub fn connect(timeout: Duration) -> Result<Self, ConnectError> {
+        let begun = ::mpi::initialize_with_threading(Threading::Multiple);
+        let (universe, threading) = begun.ok_or(ConnectError::Twice)?;
+        if threading < Threading::Multiple {
+            return Err(ConnectError::Threads(threading));
+        }
+        let world = universe.world();
+        // Those that share this machine's memory, in the order of their ranks.
+        let here = world.split_shared(world.rank());
+        let (main, postman) = Ends::connect("main", timeout)?;
+        let (background, other) = Ends::connect("background", timeout)?;
+        Ok(Self {
+            rank: world.rank() as usize,
+            world_size: world.size() as usize,
+            local_rank: here.rank() as usize,
+            local_size: here.size() as usize,
+            main: Arc::new(main),
+            background: Arc::new(background),
+            postmen: vec![postman, other],
+            _universe: universe,
+            _of_one_thread: PhantomData,
+        })
+    }
+
+    /// This process's rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many processes there are.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// This process's place among those on the same machine, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    /// How many processes there are on this machine: it has to have a device for each.
+    pub fn local_size(&self) -> usize {
+        self.local_size
+    }
+
+    /// Runs `work` for this rank, as [`run_ranks`](crate::thread::run_ranks) does for all ranks of one
+    /// process, and waits until all ranks' work is done.
+    ///
+    /// The plan has this machine's devices, one for each process on it. `mpirun` may have bound each process
+    /// to a core of its own: start it with `--bind-to none` where a device shall have more.
+    ///
+    /// If the work fails or panics, this prints `rank R failed: …` on stderr and ends the job, with exit
+    /// code 1. It does not return then.
+    pub fn run<R, E>(
+        self,
+        plan: &DevicePlan,
+        work: impl FnOnce(&Rank<'_>) -> Result<R, E> + Send,
+    ) -> R
+    where
+        R: Send,
+        E: From<Error> + fmt::Display + Send,
+    {
+        let outcome = match plan.slots().get(self.local_rank) {
+            Some(slot) => self.attempt(slot, work),
+            None => {
+                let (rank, devices) = (self.local_rank, plan.len());
+                let text = format!("{devices} devices are too few: this is process {rank} here");
+                Err(Cause::Error(E::from(candle_core::Error::Msg(text).into())))
+            }
+        };
+        match outcome {
+            Ok(result) => result,
+            Err(cause) => {
+                let failure = RankFailure { rank: self.rank, cause };
+                // Nothing is left to be done about a stderr that is gone.
+                drop(writeln!(io::stderr(), "{failure}"));
+                abort()
+            }
+        }
+    }
+
+    fn attempt<R: Send, E: From<Error> + Send>(
+        &self,
+        slot: &DeviceSlot,
+        work: impl FnOnce(&Rank<'_>) -> Result<R, E> + Send,
+    ) -> Result<R, Cause<E>> {
+        let device = slot.open().map_err(|error| Cause::Error(E::from(error.into())))?;
+        let rank = Rank::new(device, &self.main, &self.background);
+        let run = || rank.compute_device().run(|| work(&rank));
+        let panicked = |payload: Box<dyn Any + Send>| Cause::Panic(message(&*payload));
+        catch_unwind(AssertUnwindSafe(run)).map_err(panicked)?.map_err(Cause::Error)
+    }
+}
+
+impl Drop for World {
+    /// Tells the others that this rank's work is done, and waits until theirs is.
+    fn drop(&mut self) {
+        self.main.leave();
+        self.background.leave();
+        for postman in self.postmen.drain(..) {
+            if postman.join().is_err() {
+                abort();
+            }
+        }
+    }
+}
+
+/// Ends all processes of the job, with exit code 1. No destructors run.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the other way to end a job, where nothing can return"
+)]
+pub fn abort() -> ! {
+    drop(io::stdout().flush());
+    // MPI's own way may wait for a postman. `mpirun` ends the job, too, when one process ends like this.
+    thread::spawn(|| {
+        thread::sleep(GRACE);
+        exit(1);
+    });
+    SimpleCommunicator::world().abort(1)
+}

@@ -1,0 +1,238 @@
+//! The thread that talks MPI for one line.
+//!
+//! What it does, over and over:
+//!
+//! 1. **It takes orders**: a tensor to send, a sum to make, or the notice that the rank's work is done.
+//! 2. **It sends what was ordered**, and looks for arrivals until MPI has sent all of it.
+//! 3. **It fetches every message that has arrived**, whether anybody waits for it yet or not.
+//!
+//! The third is why nobody gets stuck: a large message leaves its sender only when the receiver fetches it,
+//! and a postman always does, whatever its rank is busy with. So ranks may all send first and receive then,
+//! and the price is the same as between threads: what arrives early takes memory until it is asked for.
+//!
+//! The second waits for everything of one round before the next round begins. As every postman fetches, that
+//! is soon. And it is what lets MPI read the tensors where they are: MPI's `scope` sees to it that no buffer
+//! is let go while MPI still uses it.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::thread::sleep;
+
+use ::mpi::Tag;
+use ::mpi::request::{LocalScope, Request, scope};
+use ::mpi::topology::SimpleCommunicator;
+use ::mpi::traits::{Communicator as _, Destination as _, MatchedReceiveVec as _, Source as _};
+
+use super::note::Note;
+use super::pace::Pace;
+use super::parcel::{Arrival, Parcel, parts, parts_mut};
+use super::sum::Sum;
+use super::waiting::{Waiting, WaitsFor};
+
+/// Marks a note, which is text.
+const NOTE: Tag = 1;
+
+/// Marks bytes of the tensor that the note before them announced.
+const BYTES: Tag = 2;
+
+/// What a line asks of its postman.
+#[derive(Debug)]
+pub(super) enum Order {
+    Send(Parcel),
+    Sum(Sum),
+    /// Ask another rank's postman whom that rank waits for.
+    Ask(usize),
+    /// Somebody waits from now on.
+    Look,
+    /// The rank's work is done: tell the others, and stay until theirs is done, too.
+    Leave,
+}
+
+/// What another rank's postman answered: whom that rank waits for.
+pub(super) type Answer = (usize, WaitsFor);
+
+/// One line's connection to MPI.
+pub(super) struct Postman {
+    /// A copy of MPI's world: its messages meet no other copy's.
+    world: Rc<SimpleCommunicator>,
+    orders: Receiver<Order>,
+    /// To the line, for arrivals from each rank; closed when that rank's work is done.
+    inboxes: Vec<Option<Sender<Arrival>>>,
+    answers: Sender<Answer>,
+    line: Arc<Waiting>,
+    outgoing: Vec<Parcel>,
+    sums: VecDeque<Sum>,
+    leaving: bool,
+}
+
+impl Postman {
+    pub(super) fn new(
+        world: SimpleCommunicator,
+        orders: Receiver<Order>,
+        mut inboxes: Vec<Option<Sender<Arrival>>>,
+        answers: Sender<Answer>,
+        line: Arc<Waiting>,
+    ) -> Self {
+        // Nothing comes from the rank itself.
+        inboxes[world.rank() as usize] = None;
+        let (outgoing, sums) = Default::default();
+        Self {
+            world: Rc::new(world),
+            orders,
+            inboxes,
+            answers,
+            line,
+            outgoing,
+            sums,
+            leaving: false,
+        }
+    }
+
+    /// Works until all ranks' work is done.
+    pub(super) fn work(mut self) {
+        let mut pace = Pace::new();
+        while !(self.leaving
+            && self.outgoing.is_empty()
+            && self.inboxes.iter().all(Option::is_none))
+        {
+            self.step(&mut pace);
+            if let Some(sum) = self.sums.pop_front() {
+                let world = Rc::clone(&self.world);
+                sum.make(&world, || self.step(&mut pace));
+            }
+        }
+    }
+
+    /// Does what there is to do, or waits a moment if that is nothing.
+    fn step(&mut self, pace: &mut Pace) {
+        let mut busy = false;
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => self.take(order),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => break self.leave(),
+            }
+            busy = true;
+        }
+        busy |= self.send();
+        busy |= self.fetch();
+        if busy {
+            return pace.event();
+        }
+        let Some(nap) = pace.nap(self.line.whom() != WaitsFor::Nobody) else {
+            return;
+        };
+        match self.orders.recv_timeout(nap) {
+            Ok(order) => {
+                self.take(order);
+                pace.event();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => sleep(nap),
+        }
+    }
+
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Send(parcel) => self.outgoing.push(parcel),
+            Order::Sum(sum) => self.sums.push_back(sum),
+            Order::Ask(rank) => self.outgoing.push(Parcel::note(rank, &Note::Ask)),
+            Order::Look => {}
+            Order::Leave => self.leave(),
+        }
+    }
+
+    fn leave(&mut self) {
+        if mem::replace(&mut self.leaving, true) {
+            return;
+        }
+        let me = self.world.rank() as usize;
+        let others = (0..self.inboxes.len()).filter(|rank| *rank != me);
+        self.outgoing.extend(others.map(|rank| Parcel::note(rank, &Note::Farewell)));
+    }
+
+    /// Sends everything that is to be sent now; `false` for nothing.
+    fn send(&mut self) -> bool {
+        let parcels = mem::take(&mut self.outgoing);
+        if parcels.is_empty() {
+            return false;
+        }
+        scope(|scope| {
+            let mut pending = Vec::new();
+            for parcel in &parcels {
+                let to = self.world.process_at_rank(parcel.to as i32);
+                pending.push(to.immediate_send_with_tag(scope, parcel.note.as_slice(), NOTE));
+                let part = |part| to.immediate_send_with_tag(scope, part, BYTES);
+                pending.extend(parts(&parcel.bytes).map(part));
+            }
+            let mut pace = Pace::new();
+            while !all_done(&mut pending) {
+                match self.fetch() {
+                    true => pace.event(),
+                    false => pace.pause(),
+                }
+            }
+        });
+        true
+    }
+
+    /// Fetches a message that has arrived; `false` if none has.
+    fn fetch(&mut self) -> bool {
+        let arrived = self.world.any_process().immediate_matched_probe_with_tag(NOTE);
+        let Some((message, status)) = arrived else {
+            return false;
+        };
+        let from = status.source_rank() as usize;
+        let (text, _) = (message, status).matched_receive_vec::<u8>();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        match text.parse() {
+            Ok(Note::Tensor { dtype, dims }) => match Arrival::len(dtype, &dims) {
+                Some(len) => {
+                    let bytes = self.bytes(from, len);
+                    self.deliver(from, Arrival::Tensor { dtype, dims, bytes });
+                }
+                None => self.deliver(from, Arrival::Unreadable { text }),
+            },
+            Ok(Note::Farewell) => self.inboxes[from] = None,
+            Ok(Note::Ask) => {
+                let answer = Note::Answer(self.line.whom());
+                self.outgoing.push(Parcel::note(from, &answer));
+            }
+            // Nobody has to be listening any more: the question had a time limit.
+            Ok(Note::Answer(whom)) => drop(self.answers.send((from, whom))),
+            Err(_) => self.deliver(from, Arrival::Unreadable { text }),
+        }
+        true
+    }
+
+    /// The bytes of a tensor whose note has come. Their sender is sending them at this moment.
+    fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        scope(|scope| {
+            let from = self.world.process_at_rank(from as i32);
+            let part = |part| from.immediate_receive_into_with_tag(scope, part, BYTES);
+            let mut pending: Vec<_> = parts_mut(&mut bytes).map(part).collect();
+            let pace = Pace::new();
+            while !all_done(&mut pending) {
+                pace.pause();
+            }
+        });
+        bytes
+    }
+
+    /// Puts an arrival where the line will look for it. If the rank has left, nobody will.
+    fn deliver(&self, from: usize, arrival: Arrival) {
+        if let Some(inbox) = &self.inboxes[from] {
+            drop(inbox.send(arrival));
+        }
+    }
+}
+
+/// Whether MPI has finished all of these; those that it has are taken out.
+fn all_done<'a>(pending: &mut Vec<Request<'a, [u8], &LocalScope<'a>>>) -> bool {
+    *pending = mem::take(pending).into_iter().filter_map(|request| request.test().err()).collect();
+    pending.is_empty()
+}
