@@ -213,11 +213,19 @@ fn a_root_that_does_not_exist_and_a_chunk_of_another_length_are_refused() {
 }
 
 #[test]
-fn threads_have_no_nccl_and_say_what_it_needs() {
+fn threads_have_no_engine_and_say_what_each_needs() {
     in_ranks(2, |rank| {
         let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
-        let error = allreduce(rank, &tensor, Algorithm::Nccl).unwrap_err();
-        assert!(error.to_string().contains("--features nccl"), "{error}");
+        for (algorithm, needs) in [
+            (Algorithm::Nccl, "there is no NCCL here: it needs a GPU of its own for every device"),
+            (Algorithm::Mpi, "there is no MPI here: it needs processes started by mpirun"),
+        ] {
+            let error = allreduce(rank, &tensor, algorithm).unwrap_err().to_string();
+            assert!(error.contains(needs), "{error}");
+            assert!(error.contains(&format!("--features {algorithm}")), "{error}");
+        }
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        assert!(Algorithm::Mpi.check(&plan).is_err() && Algorithm::Ring.check(&plan).is_ok());
         Ok(())
     });
 }

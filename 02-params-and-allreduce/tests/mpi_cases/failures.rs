@@ -1,0 +1,97 @@
+//! Ranks that misbehave.
+
+use std::process::{self, Command};
+use std::thread::sleep;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::mpi::Rank;
+use params_and_allreduce::{Algorithm, allreduce};
+
+use super::LONG;
+
+fn zeros(shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
+    Ok(Tensor::zeros(shape, dtype, &Device::Cpu)?)
+}
+
+/// Each rank waits for the next, and the last misbehaves.
+fn chain(rank: &Rank<'_>, misbehave: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    let next = rank.rank() + 1;
+    if next == rank.world_size() {
+        return misbehave();
+    }
+    let number = rank.recv(next, &Shape::from(()), DType::F32)?;
+    match rank.rank() {
+        0 => Ok(()),
+        rank_ => rank.send(rank_ - 1, &number),
+    }
+}
+
+fn sends_but_is_expected(
+    rank: &Rank<'_>,
+    sent: (&[usize], DType),
+    expected: (&[usize], DType),
+) -> Result<(), Error> {
+    if rank.rank() == 0 {
+        rank.send(1, &zeros(sent.0, sent.1)?)?;
+        // Waits for the end of the job.
+        return rank.recv(1, &Shape::from(1), DType::F32).map(|_| ());
+    }
+    rank.recv(0, &Shape::from(expected.0), expected.1).map(|_| ())
+}
+
+pub fn wrong_shape(rank: &Rank<'_>) -> Result<(), Error> {
+    sends_but_is_expected(rank, (&[2, 3], DType::F32), (&[3, 2], DType::F32))
+}
+
+pub fn wrong_type(rank: &Rank<'_>) -> Result<(), Error> {
+    sends_but_is_expected(rank, (&[2], DType::F64), (&[2], DType::I64))
+}
+
+pub fn stall(rank: &Rank<'_>) -> Result<(), Error> {
+    chain(rank, || {
+        sleep(LONG);
+        Ok(())
+    })
+}
+
+pub fn stall_native(rank: &Rank<'_>) -> Result<(), Error> {
+    if rank.rank() + 1 == rank.world_size() {
+        sleep(LONG);
+    }
+    allreduce(rank, &zeros(&[3], DType::F64)?, Algorithm::Mpi).map(|_| ())
+}
+
+/// `kill` is a program as well: no unsafe call is needed.
+fn signal(name: &str) -> Result<(), Error> {
+    let status = Command::new("kill").args([name, &process::id().to_string()]).status();
+    assert!(status.unwrap().success());
+    sleep(LONG);
+    Ok(())
+}
+
+pub fn stopped(rank: &Rank<'_>) -> Result<(), Error> {
+    chain(rank, || signal("-STOP"))
+}
+
+pub fn killed(rank: &Rank<'_>) -> Result<(), Error> {
+    chain(rank, || signal("-KILL"))
+}
+
+pub fn deadlock(rank: &Rank<'_>) -> Result<(), Error> {
+    let other = 1 - rank.rank();
+    rank.recv(other, &Shape::from(()), DType::F32)?;
+    rank.send(other, &zeros(&[], DType::F32)?)
+}
+
+pub fn early(rank: &Rank<'_>) -> Result<(), Error> {
+    chain(rank, || Ok(()))
+}
+
+pub fn error(rank: &Rank<'_>) -> Result<(), Error> {
+    chain(rank, || Err(candle_core::Error::Msg("disk full".to_owned()).into()))
+}
+
+pub fn panic(rank: &Rank<'_>) -> Result<(), Error> {
+    chain(rank, || panic!("out of paper"))
+}

@@ -1,0 +1,123 @@
+//! What one process does in each case of `tests/mpi.rs`.
+
+mod agreement;
+mod failures;
+
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::mpi::{Rank, World};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+/// Nobody waits this long, unless something is wrong.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Soon over, where somebody does wait in vain.
+const SHORT: Duration = Duration::from_secs(2);
+
+/// What one rank does.
+type Case = fn(&Rank<'_>) -> Result<(), Error>;
+
+/// Runs a case in this process. Where it fails, the process ends here.
+pub fn run(case: &str) {
+    let (timeout, work): (_, Case) = match case {
+        "collectives" => (LONG, agreement::collectives),
+        "native" => (LONG, agreement::native),
+        "large" => (LONG, large),
+        "two-lines" => (LONG, two_lines),
+        "no-such-rank" => (LONG, no_such_rank),
+        "outlived" => return outlived(),
+        "wrong-shape" => (LONG, failures::wrong_shape),
+        "wrong-type" => (LONG, failures::wrong_type),
+        "stall" => (SHORT, failures::stall),
+        "stall-native" => (SHORT, failures::stall_native),
+        "stopped" => (SHORT, failures::stopped),
+        "deadlock" => (SHORT, failures::deadlock),
+        "early" => (LONG, failures::early),
+        "error" => (LONG, failures::error),
+        "panic" => (LONG, failures::panic),
+        "killed" => (LONG, failures::killed),
+        other => panic!("there is no case {other}"),
+    };
+    let world = World::connect(timeout).unwrap();
+    let plan = slices(world.local_size());
+    world.run(&plan, work);
+}
+
+fn slices(devices: usize) -> DevicePlan {
+    DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap()
+}
+
+/// 24 MB from every rank to every other, of which nobody receives any before all is sent.
+fn large(rank: &Rank<'_>) -> Result<(), Error> {
+    const LEN: usize = 6_000_000;
+    let others = || (0..rank.world_size()).filter(|other| *other != rank.rank());
+    let whole = Tensor::full(rank.rank() as f32, LEN + 1, rank.device())?;
+    for other in others() {
+        rank.send(other, &whole.narrow(0, 0, LEN)?)?;
+    }
+    // What was sent is the value at that time.
+    whole.slice_set(&Tensor::full(99f32, LEN + 1, rank.device())?, 0, 0)?;
+    // Over the other line: here it would arrive behind the tensors.
+    barrier(&rank.background_line())?;
+    for other in others() {
+        let numbers = rank.recv(other, &Shape::from(LEN), DType::F32)?.to_vec1::<f32>()?;
+        assert!(numbers.iter().all(|number| *number == other as f32), "from rank {other}");
+    }
+    Ok(())
+}
+
+/// One thread adds large tensors up in the background, while the other needs many small answers.
+fn two_lines(rank: &Rank<'_>) -> Result<(), Error> {
+    let (background, main) = (rank.background_line(), rank.line());
+    let sum = |line: &dyn Fn(&Tensor) -> Result<Tensor, Error>, len: usize, number: usize| {
+        let mine = Tensor::full((number + rank.rank()) as f64, len, &Device::Cpu)?;
+        let expected = (0..rank.world_size()).map(|rank| (number + rank) as f64).sum::<f64>();
+        assert_eq!(line(&mine)?.to_vec1::<f64>()?, vec![expected; len]);
+        Ok::<_, Error>(())
+    };
+    for algorithm in Algorithm::OURS.into_iter().chain([Algorithm::Mpi]) {
+        thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                (0..5).try_for_each(|i| {
+                    sum(&|mine| allreduce(&background, mine, algorithm), 300_000, 1000 + i)
+                })
+            });
+            (0..100).try_for_each(|i| sum(&|mine| allreduce(&main, mine, algorithm), 3, i))?;
+            other.join().unwrap()
+        })?;
+    }
+    Ok(())
+}
+
+fn no_such_rank(rank: &Rank<'_>) -> Result<(), Error> {
+    let tensor = Tensor::zeros(2, DType::F32, rank.device())?;
+    for other in [rank.rank(), 2, usize::MAX] {
+        let sent = rank.send(other, &tensor);
+        let received = rank.recv(other, &Shape::from(2), DType::F32);
+        for outcome in [sent, received.map(|_| ())] {
+            assert!(matches!(outcome, Err(Error::NoSuchRank { .. })), "{other}: {outcome:?}");
+        }
+    }
+    Ok(())
+}
+
+fn outlived() {
+    let world = World::connect(LONG).unwrap();
+    assert!(World::connect(LONG).is_err(), "connected twice");
+    let plan = slices(world.local_size());
+    let line = world.run(&plan, |rank| Ok::<_, Error>(rank.line()));
+    let tensor = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
+    let other = 1 - line.rank();
+    let sent = line.send(other, &tensor).unwrap_err().to_string();
+    let received = line.recv(other, &Shape::from(2), DType::F32).unwrap_err().to_string();
+    let sum = allreduce(&line, &tensor, Algorithm::Mpi).unwrap_err().to_string();
+    for message in [sent, received, sum] {
+        assert!(message.contains("has ended"), "{message}");
+    }
+}
