@@ -17,6 +17,8 @@ use candle_core::{ModuleT, Tensor};
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+#[cfg(feature = "mpi")]
+use params_and_allreduce::mpi;
 use params_and_allreduce::thread::Rank;
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::data::Dataset;
@@ -44,6 +46,13 @@ pub struct Lines {
 
 impl From<&Rank<'_>> for Lines {
     fn from(rank: &Rank<'_>) -> Self {
+        Self { main: Arc::new(rank.line()), background: Arc::new(rank.background_line()) }
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl From<&mpi::Rank<'_>> for Lines {
+    fn from(rank: &mpi::Rank<'_>) -> Self {
         Self { main: Arc::new(rank.line()), background: Arc::new(rank.background_line()) }
     }
 }
