@@ -112,6 +112,16 @@ fn everyone_may_send_large_tensors_first_and_receive_then() {
 }
 
 #[test]
+fn what_was_sent_arrives_although_its_sender_is_done() {
+    succeeds(3, "parting");
+}
+
+#[test]
+fn what_is_sent_to_a_rank_that_is_done_stops_nobody() {
+    succeeds(3, "in-vain");
+}
+
+#[test]
 fn two_threads_of_a_rank_talk_at_the_same_time() {
     for ranks in [2, 4] {
         succeeds(ranks, "two-lines");
@@ -140,7 +150,7 @@ fn a_mismatch_is_named() {
 
 #[test]
 fn whoever_stalls_is_named_at_the_end_of_the_chain() {
-    let says = "waited 2.0 s: rank 1 is alive but sends nothing";
+    let says = "rank 0 failed: rank 0 waited 2.0 s: rank 1 is alive but sends nothing";
     fails(2, "stall", says);
     fails(4, "stall", &says.replace("rank 1", "rank 3"));
 }
@@ -148,7 +158,12 @@ fn whoever_stalls_is_named_at_the_end_of_the_chain() {
 #[test]
 fn whoever_keeps_away_from_mpis_own_sum_is_named() {
     fails(2, "stall-native", "rank 0 waited 2.0 s: rank 1 is alive but sends nothing");
-    fails(4, "stall-native", "waited 2.0 s: rank 3 is alive but sends nothing");
+    fails(4, "stall-native", "rank 0 waited 2.0 s: rank 3 is alive but sends nothing");
+}
+
+#[test]
+fn mpis_own_sum_of_different_sizes_ends_the_job() {
+    fails(2, "other-size", "");
 }
 
 #[test]

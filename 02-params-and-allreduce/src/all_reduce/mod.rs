@@ -36,8 +36,8 @@ use crate::communicator::{Communicator, Engine, Error};
 ///
 /// All ranks call this together, with the same algorithm and with tensors of one shape and element type.
 /// The tensor that went in is left as it was, and the sum has memory of its own. Other ranks may read the
-/// tensor that went in, but not after this has returned the sum. Every rank gets the same bits; another algorithm or another number of ranks adds in another order and may round
-/// differently.
+/// tensor that went in, but not after this has returned the sum. Every rank gets the same bits; another
+/// algorithm or another number of ranks adds in another order and may round differently.
 ///
 /// Numbers are added in their own element type, as NCCL does: in bf16 and f16 every partial sum is
 /// rounded to eight or eleven bits.
@@ -45,8 +45,8 @@ use crate::communicator::{Communicator, Engine, Error};
 /// # Errors
 ///
 /// When the tensors differ in shape or type, when another rank stops or stalls, or when the
-/// communicator has no such algorithm. After an error others may still read the tensor that went in. (The ring and the engines see numbers in a row: two shapes with equally
-/// many elements are one to them.)
+/// communicator has no such algorithm. After an error others may still read the tensor that went in. (The
+/// ring and the engines see numbers in a row: two shapes with equally many elements are one to them.)
 pub fn allreduce(
     communicator: &impl Communicator,
     tensor: &Tensor,

@@ -175,7 +175,8 @@ impl Communicator for Line {
             Arrival::Tensor { dtype: sent, dims, bytes }
                 if sent == dtype && dims == shape.dims() =>
             {
-                Ok(Tensor::from_raw_buffer(&bytes, dtype, &dims, &self.device)?)
+                let tensor = Tensor::from_raw_buffer(&bytes, dtype, &dims, &Device::Cpu)?;
+                Ok(tensor.to_device(&self.device)?)
             }
             other => Err(Error::Mismatch {
                 rank: from,
@@ -193,6 +194,9 @@ impl Communicator for Line {
             return Err(Error::NoNativeAllReduce { engine });
         }
         let tensor = tensor.detach();
+        if tensor.elem_count() == 0 {
+            return Ok(tensor);
+        }
         match tensor.dtype() {
             DType::F32 => self.ends.sum(&tensor, |mine, to| Sum::F32 { mine, to }),
             DType::F64 => self.ends.sum(&tensor, |mine, to| Sum::F64 { mine, to }),

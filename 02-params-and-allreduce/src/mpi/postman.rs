@@ -94,16 +94,18 @@ impl Postman {
     /// Works until all ranks' work is done.
     pub(super) fn work(mut self) {
         let mut pace = Pace::new();
-        while !(self.leaving
-            && self.outgoing.is_empty()
-            && self.inboxes.iter().all(Option::is_none))
-        {
+        while !self.done() {
             self.step(&mut pace);
             if let Some(sum) = self.sums.pop_front() {
                 let world = Rc::clone(&self.world);
                 sum.make(&world, || self.step(&mut pace));
             }
         }
+    }
+
+    /// Whether everything is sent, and every rank has said that nothing more will come.
+    fn done(&self) -> bool {
+        self.leaving && self.outgoing.is_empty() && self.inboxes.iter().all(Option::is_none)
     }
 
     /// Does what there is to do, or waits a moment if that is nothing.

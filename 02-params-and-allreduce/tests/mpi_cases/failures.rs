@@ -2,6 +2,7 @@
 
 use std::process::{self, Command};
 use std::thread::sleep;
+use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -48,7 +49,13 @@ pub fn wrong_type(rank: &Rank<'_>) -> Result<(), Error> {
     sends_but_is_expected(rank, (&[2], DType::F64), (&[2], DType::I64))
 }
 
+/// Rank 0 is the first to wait, so it is the one that complains, while the others wait still.
+fn one_after_the_other(rank: &Rank<'_>) {
+    sleep(rank.rank() as u32 * Duration::from_millis(300));
+}
+
 pub fn stall(rank: &Rank<'_>) -> Result<(), Error> {
+    one_after_the_other(rank);
     chain(rank, || {
         sleep(LONG);
         Ok(())
@@ -56,10 +63,20 @@ pub fn stall(rank: &Rank<'_>) -> Result<(), Error> {
 }
 
 pub fn stall_native(rank: &Rank<'_>) -> Result<(), Error> {
+    one_after_the_other(rank);
     if rank.rank() + 1 == rank.world_size() {
         sleep(LONG);
     }
     allreduce(rank, &zeros(&[3], DType::F64)?, Algorithm::Mpi).map(|_| ())
+}
+
+/// MPI does not compare what it adds up.
+pub fn other_size(rank: &Rank<'_>) -> Result<(), Error> {
+    let len = 100_000 * (rank.rank() + 1);
+    allreduce(rank, &zeros(&[len], DType::F64)?, Algorithm::Mpi)?;
+    // It noticed nothing: a rank stops the job, so that this is seen.
+    sleep(LONG);
+    Ok(())
 }
 
 /// `kill` is a program as well: no unsafe call is needed.

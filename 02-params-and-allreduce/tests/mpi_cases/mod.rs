@@ -29,6 +29,8 @@ pub fn run(case: &str) {
         "collectives" => (LONG, agreement::collectives),
         "native" => (LONG, agreement::native),
         "large" => (LONG, large),
+        "parting" => (LONG, parting),
+        "in-vain" => (LONG, in_vain),
         "two-lines" => (LONG, two_lines),
         "no-such-rank" => (LONG, no_such_rank),
         "outlived" => return outlived(),
@@ -36,6 +38,7 @@ pub fn run(case: &str) {
         "wrong-type" => (LONG, failures::wrong_type),
         "stall" => (SHORT, failures::stall),
         "stall-native" => (SHORT, failures::stall_native),
+        "other-size" => (SHORT, failures::other_size),
         "stopped" => (SHORT, failures::stopped),
         "deadlock" => (SHORT, failures::deadlock),
         "early" => (LONG, failures::early),
@@ -70,6 +73,35 @@ fn large(rank: &Rank<'_>) -> Result<(), Error> {
         assert!(numbers.iter().all(|number| *number == other as f32), "from rank {other}");
     }
     Ok(())
+}
+
+/// Every rank's work is over as soon as it has sent; the last receives, and takes its time.
+fn parting(rank: &Rank<'_>) -> Result<(), Error> {
+    const LEN: usize = 3_000_000;
+    let last = rank.world_size() - 1;
+    if rank.rank() != last {
+        return rank.send(last, &Tensor::full(rank.rank() as f64, LEN, rank.device())?);
+    }
+    thread::sleep(SHORT);
+    for other in 0..last {
+        let numbers = rank.recv(other, &Shape::from(LEN), DType::F64)?.to_vec1::<f64>()?;
+        assert!(numbers.iter().all(|number| *number == other as f64), "from rank {other}");
+        let more = rank.recv(other, &Shape::from(LEN), DType::F64).unwrap_err().to_string();
+        assert!(more.contains("returned early"), "{more}");
+    }
+    Ok(())
+}
+
+/// Rank 0 is done, and will never ask for what the other two send it before they turn to each other.
+fn in_vain(rank: &Rank<'_>) -> Result<(), Error> {
+    if rank.rank() == 0 {
+        return Ok(());
+    }
+    thread::sleep(SHORT);
+    rank.send(0, &Tensor::zeros(3_000_000, DType::F64, rank.device())?)?;
+    let other = 3 - rank.rank();
+    rank.send(other, &Tensor::zeros(1, DType::F64, rank.device())?)?;
+    rank.recv(other, &Shape::from(1), DType::F64).map(|_| ())
 }
 
 /// One thread adds large tensors up in the background, while the other needs many small answers.
