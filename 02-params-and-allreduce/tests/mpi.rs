@@ -162,6 +162,11 @@ fn whoever_keeps_away_from_mpis_own_sum_is_named() {
 }
 
 #[test]
+fn a_sum_that_is_given_up_ends_the_job() {
+    fails(2, "sum-given-up", "rank 0 failed: it left while a sum of all ranks was unfinished");
+}
+
+#[test]
 fn mpis_own_sum_of_different_sizes_ends_the_job() {
     fails(2, "other-size", "");
 }

@@ -15,6 +15,7 @@
 //! is let go while MPI still uses it.
 
 use std::collections::VecDeque;
+use std::io::{self, Write as _};
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use ::mpi::request::{LocalScope, Request, scope};
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, Destination as _, MatchedReceiveVec as _, Source as _};
 
+use super::abort;
 use super::note::Note;
 use super::pace::Pace;
 use super::parcel::{Arrival, Parcel, parts, parts_mut};
@@ -98,9 +100,25 @@ impl Postman {
             self.step(&mut pace);
             if let Some(sum) = self.sums.pop_front() {
                 let world = Rc::clone(&self.world);
-                sum.make(&world, || self.step(&mut pace));
+                sum.make(&world, || {
+                    self.step(&mut pace);
+                    if self.leaving {
+                        self.abandon();
+                    }
+                });
             }
         }
+    }
+
+    /// The rank gave a sum up, and went on as if nothing had happened. MPI does not: a sum that has begun
+    /// cannot be called off, and nobody could leave.
+    fn abandon(&self) -> ! {
+        let rank = self.world.rank();
+        drop(writeln!(
+            io::stderr(),
+            "rank {rank} failed: it left while a sum of all ranks was unfinished"
+        ));
+        abort()
     }
 
     /// Whether everything is sent, and every rank has said that nothing more will come.

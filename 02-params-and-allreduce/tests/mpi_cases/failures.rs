@@ -70,6 +70,17 @@ pub fn stall_native(rank: &Rank<'_>) -> Result<(), Error> {
     allreduce(rank, &zeros(&[3], DType::F64)?, Algorithm::Mpi).map(|_| ())
 }
 
+/// A rank that waits for a sum in vain, and believes that it may go on without.
+pub fn sum_given_up(rank: &Rank<'_>) -> Result<(), Error> {
+    if rank.rank() == 0 {
+        let outcome = allreduce(rank, &zeros(&[3], DType::F64)?, Algorithm::Mpi);
+        assert!(matches!(outcome, Err(Error::TimedOut { rank: 1, .. })), "{outcome:?}");
+        return Ok(());
+    }
+    sleep(LONG);
+    Ok(())
+}
+
 /// MPI does not compare what it adds up.
 pub fn other_size(rank: &Rank<'_>) -> Result<(), Error> {
     let len = 100_000 * (rank.rank() + 1);

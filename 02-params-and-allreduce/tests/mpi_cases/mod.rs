@@ -38,6 +38,7 @@ pub fn run(case: &str) {
         "wrong-type" => (LONG, failures::wrong_type),
         "stall" => (SHORT, failures::stall),
         "stall-native" => (SHORT, failures::stall_native),
+        "sum-given-up" => (SHORT, failures::sum_given_up),
         "other-size" => (SHORT, failures::other_size),
         "stopped" => (SHORT, failures::stopped),
         "deadlock" => (SHORT, failures::deadlock),
