@@ -6,6 +6,7 @@ pub mod metrics;
 pub mod outputs;
 mod plot;
 mod progress;
+mod timeline;
 pub mod trace;
 
 use std::io::{self, Write as _};
