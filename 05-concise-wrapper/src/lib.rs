@@ -12,6 +12,7 @@
 //! | [`model`], [`shares`] | what a training loop needs of a model, plain or wrapped |
 //! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
+//! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
 
@@ -28,6 +29,7 @@ pub mod network;
 pub mod optimiser;
 pub mod resnet;
 pub mod shares;
+pub mod slow_link;
 pub mod train;
 pub mod weights;
 

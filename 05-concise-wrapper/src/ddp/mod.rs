@@ -28,6 +28,7 @@ use tracing::info_span;
 
 use crate::model::{Hosts, Model, gradients_of, loss_of};
 use crate::shares::Share;
+use crate::slow_link::{SlowLink, Slowness};
 use crate::weights::{Named, Weights};
 use crate::{Error, Network};
 use bucket::BucketCaps;
@@ -40,6 +41,14 @@ pub struct Lines {
     pub main: SharedCommunicator,
     /// For the thread that adds gradients up.
     pub background: SharedCommunicator,
+}
+
+impl Lines {
+    /// The same connections, slowed down.
+    pub fn slowed(self, slowness: Slowness) -> Self {
+        let slow = |link| -> SharedCommunicator { Arc::new(SlowLink::new(link, slowness)) };
+        Self { main: slow(self.main), background: slow(self.background) }
+    }
 }
 
 impl From<&Rank<'_>> for Lines {
