@@ -82,9 +82,8 @@ struct Steps {
 
 impl Steps {
     fn new(rank: &Rank<'_>, slowness: Option<Slowness>, overlap: bool) -> Result<Self, Error> {
-        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, norms| {
-            ResNet18::new(WIDTH, norms, vb)
-        })?;
+        let network =
+            Network::new(1, DType::F32, &Device::Cpu, |vb, norms| ResNet18::new(WIDTH, norms, vb))?;
         let algorithm = Algorithm::Ring;
         let reduction = Reduction::Buckets { caps: CAPS, algorithm, overlap };
         let lines = Lines::from(rank);
@@ -151,8 +150,7 @@ fn measure(rank: &Rank<'_>) -> Result<Measured, Error> {
     let bytes: usize = weights.iter().map(|named| named.tensor.elem_count() * 4).sum();
     let bandwidth = bytes as f64 / (0.5 * left);
     let slowness = Some(Slowness { latency: LATENCY, bandwidth });
-    let (with, without) =
-        (Steps::new(rank, slowness, true)?, Steps::new(rank, slowness, false)?);
+    let (with, without) = (Steps::new(rank, slowness, true)?, Steps::new(rank, slowness, false)?);
     let (mut seconds_with, mut seconds_without) = (Vec::new(), Vec::new());
     for _ in 0..=ALTERNATIONS {
         seconds_with.push(with.step(rank)?.0);
@@ -192,7 +190,10 @@ fn main() -> ExitCode {
     println!("a step of ResNet-18, width {WIDTH}, batch {BATCH}, on two slices of one core");
     println!("  over a fast link                      {}", milliseconds(fast));
     println!("  backward left at the first bucket     {}", milliseconds(left));
-    println!("  communication over a slow link        {} in {buckets} buckets", milliseconds(communication));
+    println!(
+        "  communication over a slow link        {} in {buckets} buckets",
+        milliseconds(communication)
+    );
     println!("  without overlap                       {}", milliseconds(without));
     println!("  with                                  {}", milliseconds(with));
     println!("  hidden                                {share:.2} of {}", milliseconds(hideable));

@@ -9,6 +9,7 @@ use concise_wrapper::optimiser::{Momentum, Schedule};
 use concise_wrapper::resnet;
 use concise_wrapper::train::Extras;
 use params_and_allreduce::Algorithm;
+use scratch_data_parallel::breakage::Breakage;
 use single_gpu::cli::{DeviceArguments, SeveralDevices, TrainArguments, TrainSetup, UsageError};
 use single_gpu::device::DevicePlan;
 use single_gpu::train::TrainOptions;
@@ -61,6 +62,10 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     train: TrainArguments,
+
+    /// Get it wrong on purpose, on the K devices under DDP
+    #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
+    breakage: Option<Breakage>,
 
     /// Print help
     #[arg(short, long, action = clap::ArgAction::HelpLong)]
@@ -155,6 +160,7 @@ pub(crate) struct Prepared {
     device: DeviceArguments,
     scale: Scale,
     reduction: Reduction,
+    breakage: Option<Breakage>,
     notes: Vec<String>,
 }
 
@@ -166,6 +172,7 @@ pub(crate) struct Planned {
     pub(crate) options: TrainOptions,
     pub(crate) reduction: Reduction,
     pub(crate) norm: Norm,
+    pub(crate) breakage: Option<Breakage>,
 }
 
 impl fmt::Display for Planned {
@@ -181,7 +188,9 @@ impl Arguments {
         let several = self.devices.plan()?;
         self.check()?;
         let reduction = self.reduction(&several)?;
-        let Self { devices, model, width, wrapper, bn, scale, optimiser, mut train, .. } = self;
+        let Self {
+            devices, model, width, wrapper, bn, scale, optimiser, mut train, breakage, ..
+        } = self;
         let mut notes: Vec<String> = several.note().map(str::to_owned).into_iter().collect();
         let on_cpu = several.threads_per_device().is_some();
         let width = match width {
@@ -222,6 +231,7 @@ impl Arguments {
             device,
             scale,
             reduction,
+            breakage,
             notes,
         })
     }
@@ -242,6 +252,9 @@ impl Arguments {
                      --wrapper ddp",
                 );
             }
+        }
+        if *wrapper != WrapperKind::Ddp && self.breakage.is_some() {
+            return refuse("--break breaks --wrapper ddp");
         }
         if *wrapper == WrapperKind::Single && self.devices.count > 1 {
             return refuse("--wrapper single trains on one device: add --devices 1");
@@ -332,6 +345,7 @@ impl Prepared {
             options: self.setup.options,
             reduction,
             norm: Norm::Local,
+            breakage: None,
         };
         let devices = self.several.len();
         if devices == 1 {
@@ -350,7 +364,8 @@ impl Prepared {
             WrapperKind::Ddp | WrapperKind::Single => "ddp",
         };
         let plan = self.several.clone();
-        let several = Planned { name, plan, wrapper, options, reduction, norm: self.norm };
+        let (norm, breakage) = (self.norm, self.breakage);
+        let several = Planned { name, plan, wrapper, options, reduction, norm, breakage };
         Ok(vec![one, several])
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Mutex;
 
 use candle_core::{Device, ModuleT};
+use clap::ValueEnum as _;
 use concise_wrapper::ddp::Reduction;
+use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
@@ -117,7 +119,13 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                     Norm::Sync => model.synchronise_norms(),
                     Norm::Local => model,
                 };
-                train(&model, data, options, extras, dtype, report)
+                match planned.breakage {
+                    Some(breakage) => {
+                        let model = Broken::new(model, breakage);
+                        train(&model, data, options, extras, dtype, report)
+                    }
+                    None => train(&model, data, options, extras, dtype, report),
+                }
             });
             Ok(trained.map_err(anyhow::Error::from)?)
         }
@@ -138,7 +146,10 @@ fn method(planned: &Planned) -> String {
         }
         (WrapperKind::Ddp, Reduction::Buckets { algorithm, overlap, .. }) => {
             let when = if overlap { "during" } else { "after" };
-            format!("ddp: buckets {when} backward ({algorithm}), {norms}")
+            let broken = planned.breakage.and_then(|breakage| breakage.to_possible_value());
+            let broken = broken.map(|name| format!(", broken on purpose: {}", name.get_name()));
+            let broken = broken.unwrap_or_default();
+            format!("ddp: buckets {when} backward ({algorithm}), {norms}{broken}")
         }
     }
 }

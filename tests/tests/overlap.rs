@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use candle_core::{
-    CpuStorage, CustomOp1, DType, Device, Layout, ModuleT, Result, Shape, Tensor,
-};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, ModuleT, Result, Shape, Tensor};
 use candle_nn::init::Init;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Lines, Reduction};
