@@ -1,6 +1,7 @@
 //! Trains ResNet-18 or LeNet behind a wrapper, on one device and on several.
 
 mod arguments;
+mod norms;
 mod runs;
 
 use std::process::ExitCode;
@@ -24,6 +25,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         line(format_args!("note: {note}"))?;
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
+    if let Some(seeds) = prepared.compare {
+        norms::compare(&mut prepared, seeds, &mut outputs)?;
+        return Ok(outputs.write(&headline)?);
+    }
     let mut runs = Runs::default();
     for planned in prepared.plan()? {
         line(format_args!("\n{planned}"))?;

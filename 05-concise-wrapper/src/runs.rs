@@ -23,7 +23,7 @@ use crate::arguments::{ModelKind, Norm, Planned, Prepared, WrapperKind};
 
 /// A finished run.
 pub(crate) struct Run {
-    summary: Summary,
+    pub(crate) summary: Summary,
     replicas: Vec<WeightsHash>,
 }
 

@@ -39,7 +39,7 @@ fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
 
 fn hashes(arguments: &[&str]) -> Vec<String> {
     let summaries = metrics(arguments, "summary");
-    summaries.iter().map(|line| line["weights_hash"].as_str().unwrap().to_owned()).collect()
+    summaries.iter().map(|line| line["weights_hash"].as_str().expect("a hash").to_owned()).collect()
 }
 
 #[test]
@@ -57,10 +57,16 @@ fn one_device_then_two_with_twice_the_batch_and_rate() {
 
 #[test]
 fn on_a_cpu_it_says_how_it_is_sized() {
-    wrapper(&["--data=synthetic", "--train-size=32", "--test-size=10", "--epochs=1", "--devices=1"])
-        .assert()
-        .success()
-        .stdout(contains("note: sized to a CPU: 16 planes in the first group in place of 64"));
+    wrapper(&[
+        "--data=synthetic",
+        "--train-size=32",
+        "--test-size=10",
+        "--epochs=1",
+        "--devices=1",
+    ])
+    .assert()
+    .success()
+    .stdout(contains("note: sized to a CPU: 16 planes in the first group in place of 64"));
 }
 
 #[test]
@@ -167,11 +173,8 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--algorithm=nccl"], "there is no NCCL here"),
     ];
     for (arguments, told) in refusals {
-        wrapper(arguments)
-            .arg("--data=synthetic")
-            .assert()
-            .code(2)
-            .stdout("")
-            .stderr(contains(told).and(predicate::function(|text: &str| text.lines().count() == 1)));
+        wrapper(arguments).arg("--data=synthetic").assert().code(2).stdout("").stderr(
+            contains(told).and(predicate::function(|text: &str| text.lines().count() == 1)),
+        );
     }
 }

@@ -1,18 +1,18 @@
-//! The flags, and the checks that need more than one of them.
+//! The flags.
 
-use std::fmt;
+mod checks;
+mod planned;
 
 use clap::{Args, Parser, ValueEnum};
 use concise_wrapper::ddp::Reduction;
-use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::optimiser::{Momentum, Schedule};
+use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::resnet;
 use concise_wrapper::train::Extras;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::{DeviceArguments, SeveralDevices, TrainArguments, TrainSetup, UsageError};
-use single_gpu::device::DevicePlan;
-use single_gpu::train::TrainOptions;
+use single_gpu::cli::{SeveralDevices, TrainArguments};
+
+pub(crate) use planned::{Planned, Prepared};
 
 /// On a CPU the network is so much narrower, unless `--width` says otherwise: an epoch takes seconds.
 const WIDTH_ON_A_CPU: usize = 16;
@@ -62,6 +62,12 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     train: TrainArguments,
+
+    /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
+    /// same and with K times the batch and rate, with local and with synchronised batch norm
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
+          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
+    compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
     #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
@@ -141,45 +147,11 @@ pub(crate) enum Norm {
 
 /// What becomes of batch and rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Scale {
+pub(crate) enum Scale {
     /// K times the batch and K times the rate: each device is as busy as one alone
     Linear,
     /// The same batch and the same rate, shared by the devices
     None,
-}
-
-/// The flags of one call, checked, with the data loaded.
-pub(crate) struct Prepared {
-    pub(crate) setup: TrainSetup,
-    pub(crate) model: ModelKind,
-    pub(crate) width: usize,
-    pub(crate) norm: Norm,
-    pub(crate) extras: Extras,
-    wrapper: WrapperKind,
-    several: DevicePlan,
-    device: DeviceArguments,
-    scale: Scale,
-    reduction: Reduction,
-    breakage: Option<Breakage>,
-    notes: Vec<String>,
-}
-
-/// A run that is to be made.
-pub(crate) struct Planned {
-    pub(crate) name: &'static str,
-    pub(crate) plan: DevicePlan,
-    pub(crate) wrapper: WrapperKind,
-    pub(crate) options: TrainOptions,
-    pub(crate) reduction: Reduction,
-    pub(crate) norm: Norm,
-    pub(crate) breakage: Option<Breakage>,
-}
-
-impl fmt::Display for Planned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TrainOptions { batch_size, learning_rate, .. } = self.options;
-        write!(f, "{}: train({}, {batch_size}, {learning_rate})", self.name, self.plan.len(),)
-    }
 }
 
 impl Arguments {
@@ -189,7 +161,17 @@ impl Arguments {
         self.check()?;
         let reduction = self.reduction(&several)?;
         let Self {
-            devices, model, width, wrapper, bn, scale, optimiser, mut train, breakage, ..
+            devices,
+            model,
+            width,
+            wrapper,
+            bn,
+            scale,
+            optimiser,
+            mut train,
+            breakage,
+            compare,
+            ..
         } = self;
         let mut notes: Vec<String> = several.note().map(str::to_owned).into_iter().collect();
         let on_cpu = several.threads_per_device().is_some();
@@ -232,141 +214,9 @@ impl Arguments {
             scale,
             reduction,
             breakage,
+            compare,
             notes,
         })
-    }
-
-    fn check(&self) -> Result<(), UsageError> {
-        let Self { wrapper, bn, scale, reduction, model, width, .. } = self;
-        let refuse = |text: &str| Err(UsageError::new(text));
-        if *wrapper != WrapperKind::Ddp {
-            if reduction.shards.is_some() {
-                return refuse("--shards adds up by shard, which only --wrapper ddp does");
-            }
-            if reduction.algorithm.is_some()
-                || reduction.bucket_mb.is_some()
-                || reduction.no_overlap
-            {
-                return refuse(
-                    "--algorithm, --bucket-mb and --no-overlap are about DDP's buckets: use them with \
-                     --wrapper ddp",
-                );
-            }
-        }
-        if *wrapper != WrapperKind::Ddp && self.breakage.is_some() {
-            return refuse("--break breaks --wrapper ddp");
-        }
-        if *wrapper == WrapperKind::Single && self.devices.count > 1 {
-            return refuse("--wrapper single trains on one device: add --devices 1");
-        }
-        if reduction.shards.is_some() {
-            if *bn == Norm::Sync {
-                return refuse(
-                    "--bn sync makes the statistics of all devices' images, whose bits depend on how \
-                     many there are; --shards uses each shard's own, so leave one of the two out",
-                );
-            }
-            if *scale == Some(Scale::Linear) {
-                return refuse(
-                    "--scale linear changes the batch with the number of devices; --shards is for the \
-                     same batch on any number, so leave one of the two out",
-                );
-            }
-        }
-        if *model == ModelKind::Lenet && (width.is_some() || *bn == Norm::Sync) {
-            return refuse("--width and --bn are about ResNet-18: LeNet has neither");
-        }
-        Ok(())
-    }
-
-    fn reduction(&self, plan: &DevicePlan) -> Result<Reduction, UsageError> {
-        let ReductionArguments { shards, algorithm, bucket_mb, no_overlap } = self.reduction;
-        if let Some(shards) = shards {
-            let shards = shards as usize;
-            if algorithm.is_some() || bucket_mb.is_some() || no_overlap {
-                return Err(UsageError::new(
-                    "--shards adds up along a tree of its own: leave out --algorithm, --bucket-mb and \
-                     --no-overlap",
-                ));
-            }
-            if shards < plan.len() {
-                return Err(UsageError::new(format_args!(
-                    "{shards} shards cannot be shared out over {} devices: each needs at least one",
-                    plan.len()
-                )));
-            }
-            if self.train.batch_size < shards as u64 {
-                return Err(UsageError::new(format_args!(
-                    "batch size {} cannot be cut into {shards} shards: each needs at least one sample",
-                    self.train.batch_size
-                )));
-            }
-            return Ok(Reduction::Reproducible { shards });
-        }
-        let algorithm = algorithm.unwrap_or(Algorithm::Ring);
-        algorithm
-            .check(plan)
-            .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
-        let mut caps = BucketCaps::default();
-        if let Some(megabytes) = bucket_mb {
-            caps.others = (megabytes * f64::from(1 << 20)) as usize;
-            caps.first = caps.first.min(caps.others);
-        }
-        Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap })
-    }
-}
-
-impl Prepared {
-    /// What is about to be trained, in one line.
-    pub(crate) fn headline(&self) -> String {
-        let model = match self.model {
-            ModelKind::Lenet => "LeNet".to_owned(),
-            ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
-        };
-        self.setup.headline(&model)
-    }
-
-    /// What to know before believing the numbers.
-    pub(crate) fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// The runs: one device, then the devices asked for.
-    pub(crate) fn plan(&self) -> anyhow::Result<Vec<Planned>> {
-        let threads = self.several.threads_per_device();
-        let alone = DeviceArguments { threads_per_device: threads, ..self.device }.plan(1)?;
-        let (wrapper, reduction) = (self.wrapper, self.reduction);
-        let by_shard = matches!(reduction, Reduction::Reproducible { .. });
-        let one = Planned {
-            name: "one device",
-            plan: alone,
-            // By shard, one device works through the same shards.
-            wrapper: if by_shard { wrapper } else { WrapperKind::Single },
-            options: self.setup.options,
-            reduction,
-            norm: Norm::Local,
-            breakage: None,
-        };
-        let devices = self.several.len();
-        if devices == 1 {
-            let wrapper = if wrapper == WrapperKind::DataParallel { wrapper } else { one.wrapper };
-            return Ok(vec![Planned { wrapper, ..one }]);
-        }
-        let mut options = self.setup.options;
-        if self.scale == Scale::Linear {
-            let reference = options.batch_size;
-            options.batch_size *= devices;
-            let schedule = Schedule::constant(options.learning_rate);
-            options.learning_rate = schedule.scaled(options.batch_size, reference).rate;
-        }
-        let name = match wrapper {
-            WrapperKind::DataParallel => "data parallel",
-            WrapperKind::Ddp | WrapperKind::Single => "ddp",
-        };
-        let plan = self.several.clone();
-        let (norm, breakage) = (self.norm, self.breakage);
-        let several = Planned { name, plan, wrapper, options, reduction, norm, breakage };
-        Ok(vec![one, several])
     }
 }
 

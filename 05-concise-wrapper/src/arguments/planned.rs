@@ -1,0 +1,111 @@
+//! What a call comes to: checked flags, loaded data, and the runs to be made.
+
+use std::fmt;
+
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::optimiser::Schedule;
+use concise_wrapper::train::Extras;
+use scratch_data_parallel::breakage::Breakage;
+use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError};
+use single_gpu::device::DevicePlan;
+use single_gpu::train::TrainOptions;
+
+use super::{ModelKind, Norm, Scale, WrapperKind};
+
+/// The flags of one call, checked, with the data loaded.
+pub(crate) struct Prepared {
+    pub(crate) setup: TrainSetup,
+    pub(crate) model: ModelKind,
+    pub(crate) width: usize,
+    pub(crate) norm: Norm,
+    pub(crate) extras: Extras,
+    pub(super) wrapper: WrapperKind,
+    pub(super) several: DevicePlan,
+    pub(super) device: DeviceArguments,
+    pub(super) scale: Scale,
+    pub(super) reduction: Reduction,
+    pub(super) breakage: Option<Breakage>,
+    pub(crate) compare: Option<u32>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A run that is to be made.
+pub(crate) struct Planned {
+    pub(crate) name: &'static str,
+    pub(crate) plan: DevicePlan,
+    pub(crate) wrapper: WrapperKind,
+    pub(crate) options: TrainOptions,
+    pub(crate) reduction: Reduction,
+    pub(crate) norm: Norm,
+    pub(crate) breakage: Option<Breakage>,
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TrainOptions { batch_size, learning_rate, .. } = self.options;
+        write!(f, "{}: train({}, {batch_size}, {learning_rate})", self.name, self.plan.len(),)
+    }
+}
+
+impl Prepared {
+    /// What is about to be trained, in one line.
+    pub(crate) fn headline(&self) -> String {
+        let model = match self.model {
+            ModelKind::Lenet => "LeNet".to_owned(),
+            ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
+        };
+        self.setup.headline(&model)
+    }
+
+    /// What to know before believing the numbers.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The runs: one device, then the devices asked for.
+    pub(crate) fn plan(&self) -> anyhow::Result<Vec<Planned>> {
+        let one = self.on_one_device()?;
+        if self.several.len() > 1 {
+            return Ok(vec![one, self.on_several(self.scale, self.norm)]);
+        }
+        let wrapper = match self.wrapper {
+            WrapperKind::DataParallel => WrapperKind::DataParallel,
+            WrapperKind::Single | WrapperKind::Ddp => one.wrapper,
+        };
+        Ok(vec![Planned { wrapper, ..one }])
+    }
+
+    /// The baseline.
+    pub(crate) fn on_one_device(&self) -> Result<Planned, UsageError> {
+        let threads = self.several.threads_per_device();
+        let by_shard = matches!(self.reduction, Reduction::Reproducible { .. });
+        Ok(Planned {
+            name: "one device",
+            plan: DeviceArguments { threads_per_device: threads, ..self.device }.plan(1)?,
+            // By shard, one device works through the same shards.
+            wrapper: if by_shard { self.wrapper } else { WrapperKind::Single },
+            options: self.setup.options,
+            reduction: self.reduction,
+            norm: Norm::Local,
+            breakage: None,
+        })
+    }
+
+    /// The devices asked for.
+    pub(crate) fn on_several(&self, scale: Scale, norm: Norm) -> Planned {
+        let mut options = self.setup.options;
+        if scale == Scale::Linear {
+            let reference = options.batch_size;
+            options.batch_size *= self.several.len();
+            let schedule = Schedule::constant(options.learning_rate);
+            options.learning_rate = schedule.scaled(options.batch_size, reference).rate;
+        }
+        let name = match self.wrapper {
+            WrapperKind::DataParallel => "data parallel",
+            WrapperKind::Ddp | WrapperKind::Single => "ddp",
+        };
+        let Self { wrapper, reduction, breakage, .. } = *self;
+        let plan = self.several.clone();
+        Planned { name, plan, wrapper, options, reduction, norm, breakage }
+    }
+}
