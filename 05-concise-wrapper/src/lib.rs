@@ -15,6 +15,7 @@
 //! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
+//! | [`recording`] | where do two runs part? |
 
 pub mod batch_norm;
 pub mod data_parallel;
@@ -27,6 +28,7 @@ pub mod lenet;
 pub mod model;
 pub mod network;
 pub mod optimiser;
+pub mod recording;
 pub mod resnet;
 pub mod shares;
 pub mod slow_link;

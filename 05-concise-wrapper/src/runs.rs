@@ -7,9 +7,10 @@ use clap::ValueEnum as _;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::lenet::LeNet;
+use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
-use concise_wrapper::{DataParallel, Ddp, Network, train};
+use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::report::Report;
@@ -79,16 +80,14 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
     network: Network<M>,
     report: &mut Report<'_>,
 ) -> anyhow::Result<Vec<Trained>> {
-    let Prepared { setup, extras, .. } = prepared;
-    let (data, dtype) = (&setup.data, setup.dtype);
-    let Planned { plan, options, .. } = planned;
+    let plan = &planned.plan;
     match planned.wrapper {
         WrapperKind::Single => {
             let device = plan.slots()[0].open()?;
             device.run(|| {
                 let _rank = trace::rank(planned.name, 0, &device);
                 let network = network.replica(device.tensors())?;
-                Ok(vec![train(&network, data, options, extras, dtype, report)?])
+                Ok(vec![steps(network, 0, planned, prepared, report)?])
             })
         }
         WrapperKind::DataParallel => {
@@ -99,15 +98,16 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                 Norm::Sync => model.synchronise_norms()?,
                 Norm::Local => model,
             };
-            Ok(vec![train(&model, data, options, extras, dtype, report)?])
+            Ok(vec![steps(model, 0, planned, prepared, report)?])
         }
         WrapperKind::Ddp => {
             let report = Mutex::new(Some(report));
             let trained = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-                let _rank = trace::rank(planned.name, rank.rank(), rank.compute_device());
+                let number = rank.rank();
+                let _rank = trace::rank(planned.name, number, rank.compute_device());
                 let mut silent = Report::silent();
                 // Only rank 0 takes it, once.
-                let taken = match rank.rank() {
+                let taken = match number {
                     0 => report.lock().ok().and_then(|mut report| report.take()),
                     _ => None,
                 };
@@ -121,14 +121,32 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                 };
                 match planned.breakage {
                     Some(breakage) => {
-                        let model = Broken::new(model, breakage);
-                        train(&model, data, options, extras, dtype, report)
+                        steps(Broken::new(model, breakage), number, planned, prepared, report)
                     }
-                    None => train(&model, data, options, extras, dtype, report),
+                    None => steps(model, number, planned, prepared, report),
                 }
             });
             Ok(trained.map_err(anyhow::Error::from)?)
         }
+    }
+}
+
+/// All steps of a rank, recorded if this is the run to record.
+fn steps(
+    model: impl Model,
+    rank: usize,
+    planned: &Planned,
+    prepared: &Prepared,
+    report: &mut Report<'_>,
+) -> Result<Trained, Error> {
+    let Prepared { setup, extras, .. } = prepared;
+    let (data, dtype, options) = (&setup.data, setup.dtype, &planned.options);
+    match prepared.recording.as_ref().filter(|_| planned.recorded) {
+        Some(recording) => {
+            let model = Recorded::new(model, rank, recording);
+            train(&model, data, options, extras, dtype, report)
+        }
+        None => train(&model, data, options, extras, dtype, report),
     }
 }
 

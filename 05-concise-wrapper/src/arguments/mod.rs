@@ -3,14 +3,20 @@
 mod checks;
 mod planned;
 
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+
 use clap::{Args, Parser, ValueEnum};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::recording::Recording;
 use concise_wrapper::resnet;
 use concise_wrapper::train::Extras;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::{SeveralDevices, TrainArguments};
+use single_gpu::cli::{SeveralDevices, TrainArguments, UsageError};
+use single_gpu::report::file;
 
 pub(crate) use planned::{Planned, Prepared};
 
@@ -62,6 +68,11 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     train: TrainArguments,
+
+    /// Write a hash of every tensor in every step on the K devices to this file; `cargo course divergence`
+    /// finds where two of them part
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with = "compare")]
+    record: Option<PathBuf>,
 
     /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
     /// same and with K times the batch and rate, with local and with synchronised batch norm
@@ -171,6 +182,7 @@ impl Arguments {
             mut train,
             breakage,
             compare,
+            record,
             ..
         } = self;
         let mut notes: Vec<String> = several.note().map(str::to_owned).into_iter().collect();
@@ -200,7 +212,20 @@ impl Arguments {
         let constants =
             Momentum { momentum: optimiser.momentum, weight_decay: optimiser.weight_decay };
         let extras = Extras { constants, warm_up: optimiser.warm_up as usize };
+        let refused = |path: &Path, error: io::Error| {
+            UsageError::new(format_args!("--record {}: {error}", path.display()))
+        };
+        if let Some(path) = &record {
+            file::check(path).map_err(|error| refused(path, error))?;
+        }
         let setup = train.prepare(devices.count)?;
+        let recording = match record {
+            Some(path) => {
+                let file = File::create(&path).map_err(|error| refused(&path, error))?;
+                Some(Recording::new(BufWriter::new(file)))
+            }
+            None => None,
+        };
         let device = devices.each;
         Ok(Prepared {
             setup,
@@ -215,6 +240,7 @@ impl Arguments {
             reduction,
             breakage,
             compare,
+            recording,
             notes,
         })
     }

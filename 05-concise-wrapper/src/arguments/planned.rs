@@ -1,9 +1,12 @@
 //! What a call comes to: checked flags, loaded data, and the runs to be made.
 
 use std::fmt;
+use std::fs::File;
+use std::io::BufWriter;
 
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Schedule;
+use concise_wrapper::recording::Recording;
 use concise_wrapper::train::Extras;
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError};
@@ -26,6 +29,8 @@ pub(crate) struct Prepared {
     pub(super) reduction: Reduction,
     pub(super) breakage: Option<Breakage>,
     pub(crate) compare: Option<u32>,
+    /// Where the steps of the run on several devices are recorded.
+    pub(crate) recording: Option<Recording<BufWriter<File>>>,
     pub(super) notes: Vec<String>,
 }
 
@@ -38,6 +43,8 @@ pub(crate) struct Planned {
     pub(crate) reduction: Reduction,
     pub(crate) norm: Norm,
     pub(crate) breakage: Option<Breakage>,
+    /// Whether `--record` is about this run.
+    pub(crate) recorded: bool,
 }
 
 impl fmt::Display for Planned {
@@ -72,7 +79,7 @@ impl Prepared {
             WrapperKind::DataParallel => WrapperKind::DataParallel,
             WrapperKind::Single | WrapperKind::Ddp => one.wrapper,
         };
-        Ok(vec![Planned { wrapper, ..one }])
+        Ok(vec![Planned { wrapper, recorded: true, ..one }])
     }
 
     /// The baseline.
@@ -88,6 +95,7 @@ impl Prepared {
             reduction: self.reduction,
             norm: Norm::Local,
             breakage: None,
+            recorded: false,
         })
     }
 
@@ -106,6 +114,6 @@ impl Prepared {
         };
         let Self { wrapper, reduction, breakage, .. } = *self;
         let plan = self.several.clone();
-        Planned { name, plan, wrapper, options, reduction, norm, breakage }
+        Planned { name, plan, wrapper, options, reduction, norm, breakage, recorded: true }
     }
 }
