@@ -14,8 +14,10 @@
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
+//! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
 
 pub mod batch_norm;
+pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
 mod error;

@@ -253,6 +253,10 @@ impl<M: ModuleT> Model for Ddp<M> {
         self.network.weights()
     }
 
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.rank)
+    }
+
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.share_buffers()?;
         if self.rank.rank() > 0 {
@@ -263,7 +267,7 @@ impl<M: ModuleT> Model for Ddp<M> {
 }
 
 /// Overwrites a tensor with rank 0's.
-fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
+pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
     let received = broadcast(rank, &tensor.detach(), 0)?;
     if rank.rank() > 0 {
         overwrite(tensor, &received)?;
