@@ -16,8 +16,10 @@
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
 //! | [`recording`] | where do two runs part? |
+//! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
 
 pub mod batch_norm;
+pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
 mod error;

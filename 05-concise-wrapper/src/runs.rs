@@ -141,12 +141,14 @@ fn steps(
 ) -> Result<Trained, Error> {
     let Prepared { setup, extras, .. } = prepared;
     let (data, dtype, options) = (&setup.data, setup.dtype, &planned.options);
+    let checkpoints = prepared.checkpoints(planned);
+    let checkpoints = checkpoints.as_ref();
     match prepared.recording.as_ref().filter(|_| planned.recorded) {
         Some(recording) => {
             let model = Recorded::new(model, rank, recording);
-            train(&model, data, options, extras, dtype, report)
+            train(&model, data, options, extras, dtype, checkpoints, report)
         }
-        None => train(&model, data, options, extras, dtype, report),
+        None => train(&model, data, options, extras, dtype, checkpoints, report),
     }
 }
 

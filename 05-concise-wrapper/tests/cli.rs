@@ -144,6 +144,29 @@ fn trace_and_timeline_show_buckets_beside_backward() {
 }
 
 #[test]
+fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = format!("--checkpoint={}", folder.path().join("run").display());
+    let run = |devices, more: &[&str]| {
+        let shards = ["--shards=8", "--momentum=0.9", "--devices", devices];
+        hashes(&[&SMALL[..], &shards, more].concat()).pop().expect("a summary")
+    };
+    let uninterrupted = run("1", &[]);
+    // The last of the flags named twice counts in no program of ours, so a shorter run is another list.
+    let first_epoch = SMALL.map(|flag| if flag == "--epochs=2" { "--epochs=1" } else { flag });
+    let begin =
+        ["--shards=8", "--momentum=0.9", "--devices=2", &checkpoint, "--checkpoint-every=2"];
+    wrapper(&[&first_epoch[..], &begin].concat()).assert().success();
+    assert_eq!(run("4", &[&checkpoint, "--resume"]), uninterrupted);
+    // Once more in the same folder, without saying so.
+    let again = wrapper(&[&SMALL[..], &begin].concat()).assert().code(2).stdout("");
+    again.stderr(contains("it has checkpoints up to step 10: go on from them with --resume"));
+    // Another configuration.
+    let other = [&SMALL[..], &["--shards=8", "--devices=2", &checkpoint, "--resume"]].concat();
+    wrapper(&other).assert().code(1).stderr(contains("momentum"));
+}
+
+#[test]
 fn two_recordings_part_where_a_bug_first_shows() {
     use concise_wrapper::recording::{first_divergence, read};
     let folder = tempfile::tempdir().unwrap();

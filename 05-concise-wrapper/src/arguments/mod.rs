@@ -8,6 +8,7 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
+use concise_wrapper::checkpoint::CheckpointArguments;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::recording::Recording;
@@ -69,6 +70,9 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     train: TrainArguments,
 
+    #[command(flatten)]
+    checkpoints: CheckpointArguments,
+
     /// Write a hash of every tensor in every step on the K devices to this file; `cargo course divergence`
     /// finds where two of them part
     #[arg(long, value_name = "FILE.jsonl", conflicts_with = "compare")]
@@ -77,7 +81,7 @@ pub(crate) struct Arguments {
     /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
     /// same and with K times the batch and rate, with local and with synchronised batch norm
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
-          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
+          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed", "checkpoint"])]
     compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
@@ -183,8 +187,10 @@ impl Arguments {
             breakage,
             compare,
             record,
+            checkpoints,
             ..
         } = self;
+        checkpoints.check()?;
         let mut notes: Vec<String> = several.note().map(str::to_owned).into_iter().collect();
         let on_cpu = several.threads_per_device().is_some();
         let width = match width {
@@ -241,6 +247,7 @@ impl Arguments {
             breakage,
             compare,
             recording,
+            checkpoints,
             notes,
         })
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 
+use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Schedule;
 use concise_wrapper::recording::Recording;
@@ -31,6 +32,7 @@ pub(crate) struct Prepared {
     pub(crate) compare: Option<u32>,
     /// Where the steps of the run on several devices are recorded.
     pub(crate) recording: Option<Recording<BufWriter<File>>>,
+    pub(super) checkpoints: CheckpointArguments,
     pub(super) notes: Vec<String>,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct Planned {
     pub(crate) reduction: Reduction,
     pub(crate) norm: Norm,
     pub(crate) breakage: Option<Breakage>,
-    /// Whether `--record` is about this run.
+    /// Whether `--record` and `--checkpoint` are about this run.
     pub(crate) recorded: bool,
 }
 
@@ -69,17 +71,41 @@ impl Prepared {
         &self.notes
     }
 
-    /// The runs: one device, then the devices asked for.
+    /// The runs: one device, then the devices asked for. With checkpoints only the latter: who resumes a run
+    /// does not want to wait for another first.
     pub(crate) fn plan(&self) -> anyhow::Result<Vec<Planned>> {
         let one = self.on_one_device()?;
         if self.several.len() > 1 {
-            return Ok(vec![one, self.on_several(self.scale, self.norm)]);
+            let several = self.on_several(self.scale, self.norm);
+            return Ok(match self.checkpoints.checkpoint {
+                Some(_) => vec![several],
+                None => vec![one, several],
+            });
         }
         let wrapper = match self.wrapper {
             WrapperKind::DataParallel => WrapperKind::DataParallel,
             WrapperKind::Single | WrapperKind::Ddp => one.wrapper,
         };
         Ok(vec![Planned { wrapper, recorded: true, ..one }])
+    }
+
+    /// Where a run keeps its checkpoints, if it is the one that does.
+    pub(crate) fn checkpoints(&self, planned: &Planned) -> Option<Checkpoints> {
+        let shards = match planned.reduction {
+            Reduction::Reproducible { shards } => Some(shards),
+            Reduction::Buckets { .. } => None,
+        };
+        let (model, width) = match self.model {
+            ModelKind::Lenet => ("LeNet".to_owned(), None),
+            ModelKind::Resnet18 => ("ResNet-18".to_owned(), Some(self.width)),
+        };
+        let norms = match planned.norm {
+            _ if width.is_none() => None,
+            Norm::Local => Some("local".to_owned()),
+            Norm::Sync => Some("sync".to_owned()),
+        };
+        let about = About { model, width, norms, shards };
+        self.checkpoints.checkpoints(about).filter(|_| planned.recorded)
     }
 
     /// The baseline.

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use candle_core::{ModuleT, Tensor};
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::data::Dataset;
@@ -78,6 +78,10 @@ impl<M: ModuleT> Model for Broken<M> {
 
     fn weights(&self) -> &Weights {
         self.ddp.weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        self.ddp.rank()
     }
 
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {

@@ -220,7 +220,7 @@ impl<M: ModuleT> Ddp<M> {
 }
 
 /// Overwrites a tensor with rank 0's.
-fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
+pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
     let received = broadcast(rank, &tensor.detach(), 0)?;
     if rank.rank() > 0 {
         overwrite(tensor, &received)?;

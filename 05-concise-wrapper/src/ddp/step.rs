@@ -2,7 +2,7 @@
 
 use candle_core::{ModuleT, Tensor};
 use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::data::Dataset;
 use single_gpu::evaluate::evaluate;
@@ -67,6 +67,10 @@ impl<M: ModuleT> Model for Ddp<M> {
 
     fn weights(&self) -> &Weights {
         self.network.weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.rank)
     }
 
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {

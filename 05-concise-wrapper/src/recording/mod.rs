@@ -21,6 +21,7 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Device, Tensor};
+use params_and_allreduce::communicator::SharedCommunicator;
 use serde::{Deserialize, Serialize};
 use single_gpu::data::Dataset;
 use single_gpu::train::{BatchSums, Step};
@@ -138,6 +139,10 @@ impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
 
     fn weights(&self) -> &Weights {
         self.model.weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        self.model.rank()
     }
 
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
