@@ -9,7 +9,7 @@ use candle_core::{DType, Result};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use single_gpu::data::loader::Loader;
+use single_gpu::data::loader::{Epochs as _, Loader};
 use single_gpu::data::{Batch, Dataset, PIXELS, SIDE, Split, idx, synthetic};
 
 /// Images of a round: every class, many times.

@@ -1,7 +1,8 @@
 //! Ctrl-C: the first is a request, the second an order.
 //!
 //! After the first, training ends with the step that is under way, and the run tells what it has learnt
-//! so far. After the second, the process ends at once.
+//! so far. After the second, the process ends at once. `SIGTERM`, which `kill` sends, and a scheduler
+//! before it takes a machine back, counts as Ctrl-C does (`SIGINT`).
 //!
 //! Devices that train together must agree on their last step: if one stopped alone, the others would
 //! wait for it. So nobody acts on [`requested`] directly. Each device adds it to the sums of its step
@@ -9,16 +10,16 @@
 //! then all devices know the same.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-
-/// The exit code of a run that Ctrl-C ended: 128 and the number of the signal, as shells count.
-pub const EXIT_CODE: u8 = 130;
 
 /// A signal is sent to a process, so this is the process's and not a run's.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// The number of the signal that requested it.
+static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
 /// From now on the first Ctrl-C is noted, and the second ends the process. Before this call, and so
 /// while flags are checked and data is loaded, the first one ends it.
@@ -27,13 +28,28 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 ///
 /// When the system refuses to tell us of signals.
 pub fn watch() -> io::Result<()> {
-    // In this order: at the first Ctrl-C the flag is still down when the exit looks at it.
-    flag::register_conditional_shutdown(SIGINT, EXIT_CODE.into(), &REQUESTED)?;
-    flag::register(SIGINT, &REQUESTED)?;
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: at the first signal the flag is still down when the exit looks at it, and its
+        // number is there before anybody is told that there was one.
+        flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
+        flag::register_usize(signal, &SIGNAL, signal as usize)?;
+        flag::register(signal, &REQUESTED)?;
+    }
     Ok(())
 }
 
-/// Whether somebody pressed Ctrl-C.
+/// Whether somebody pressed Ctrl-C, or sent `SIGTERM`.
 pub fn requested() -> bool {
-    REQUESTED.load(Ordering::Relaxed)
+    REQUESTED.load(Ordering::SeqCst)
+}
+
+/// The exit code of a run that a signal has ended early: 128 and the number of the signal, as shells count,
+/// so 130 for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
+pub fn exit_code() -> Option<u8> {
+    let code = exit_code_of(SIGNAL.load(Ordering::SeqCst));
+    requested().then(|| code.try_into().unwrap_or(u8::MAX))
+}
+
+fn exit_code_of(signal: usize) -> i32 {
+    128 + signal as i32
 }

@@ -60,7 +60,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 
     interrupt::watch()?;
-    let headline = setup.headline();
+    let headline = setup.headline("LeNet");
     line(&headline)?;
     let device = plan.slots()[0].open()?;
     let mut outputs = std::mem::take(&mut setup.outputs);

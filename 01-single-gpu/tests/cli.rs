@@ -304,6 +304,17 @@ fn a_run_that_fails_leaves_whole_lines_and_nothing_else() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_with_the_results_so_far() {
+    a_signal_ends_with_the_results_so_far("-INT", 130);
+}
+
+#[cfg(unix)]
+#[test]
+fn sigterm_does_so_too() {
+    a_signal_ends_with_the_results_so_far("-TERM", 143);
+}
+
+#[cfg(unix)]
+fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))
         .args(SMALL.iter().filter(|argument| !argument.starts_with("--epochs")))
@@ -317,11 +328,11 @@ fn ctrl_c_ends_with_the_results_so_far() {
     // It has begun to train when it has told of two epochs.
     let lines: Vec<_> = output.by_ref().lines().map_while(Result::ok).take(3).collect();
     assert!(lines[2].contains("epoch      2/100000"), "{lines:?}");
-    let kill = Process::new("kill").args(["-INT", &run.id().to_string()]).status();
+    let kill = Process::new("kill").args([signal, &run.id().to_string()]).status();
     assert!(kill.expect("kill").success());
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("text");
-    assert_eq!(run.wait().expect("an end").code(), Some(130));
+    assert_eq!(run.wait().expect("an end").code(), Some(exit_code));
     assert!(rest.contains("(interrupted after ") && rest.contains(" weights "), "{rest}");
     assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
     let metrics = fs::read_to_string(folder.path().join("m.jsonl")).expect("metrics");

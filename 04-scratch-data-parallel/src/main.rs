@@ -104,7 +104,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut setup = arguments.train.prepare(plan.len())?;
     let mut outputs = std::mem::take(&mut setup.outputs);
     interrupt::watch()?;
-    let headline = setup.headline();
+    let headline = setup.headline("LeNet");
     line(&headline)?;
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;

@@ -3,6 +3,8 @@
 use params_and_allreduce::communicator;
 use single_gpu::train;
 
+use crate::checkpoint;
+
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -15,6 +17,9 @@ pub enum Error {
     /// The training loop stopped.
     #[error(transparent)]
     Train(#[from] train::Error),
+    /// A checkpoint was not written, or cannot be used.
+    #[error(transparent)]
+    Checkpoint(Box<checkpoint::Error>),
     /// Two ranks were not started alike.
     #[error("rank {rank} has {what} {here}, rank 0 has {there}: start all ranks alike")]
     NotAlike {
@@ -42,4 +47,11 @@ pub enum Error {
     /// A device of a [`DataParallel`](crate::DataParallel) model has failed.
     #[error("{0}")]
     Device(String),
+}
+
+impl From<checkpoint::Error> for Error {
+    fn from(error: checkpoint::Error) -> Self {
+        // Its paths would make every result large.
+        Self::Checkpoint(Box::new(error))
+    }
 }

@@ -12,10 +12,14 @@
 //! | [`model`], [`shares`] | what a training loop needs of a model, plain or wrapped |
 //! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
+//! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
+//! | [`recording`] | where do two runs part? |
+//! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
 
 pub mod batch_norm;
+pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
 mod error;
@@ -26,8 +30,10 @@ pub mod lenet;
 pub mod model;
 pub mod network;
 pub mod optimiser;
+pub mod recording;
 pub mod resnet;
 pub mod shares;
+pub mod slow_link;
 pub mod train;
 pub mod weights;
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{ModuleT, Result, Tensor};
+use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::evaluate::evaluate;
 use single_gpu::ops::cross_entropy;
@@ -42,6 +43,11 @@ pub trait Model {
     ///
     /// When the images do not fit the model, or another rank stops or stalls.
     fn evaluate(&self, images: &Dataset) -> std::result::Result<Option<BatchSums>, Error>;
+
+    /// The connection to the ranks that train together with this one; `None` where there is but one loop.
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        None
+    }
 }
 // ANCHOR_END: model
 

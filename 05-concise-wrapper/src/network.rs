@@ -104,7 +104,7 @@ impl<M: ModuleT> Network<M> {
     }
 
     /// A backward pass whose gradients nobody keeps but the [listener](Self::listen).
-    pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
+    pub(crate) fn backward_to_listener(&self, loss: &Tensor) -> Result<()> {
         loss.backward().map(drop)
     }
 

@@ -59,10 +59,10 @@ impl Epochs for Shares {
         self.dataset.len()
     }
 
-    fn epoch(&self, epoch: usize) -> Ahead<Share> {
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Share> {
         let order = epoch_order(self.dataset.len(), self.seed, epoch);
         let Self { dataset, batch_size, dtype, hosts, .. } = self.clone();
-        ahead(self.batches_per_epoch(), move |step| {
+        ahead(done..self.batches_per_epoch(), move |step| {
             let end = order.len().min((step + 1) * batch_size);
             let batch = &order[step * batch_size..end];
             let shard = |shard| {

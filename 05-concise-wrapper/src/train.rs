@@ -1,11 +1,15 @@
 //! The loop: written once, for a model on one device and for one on many.
 
+use std::cell::RefCell;
+
 use candle_core::{DType, Tensor};
 use serde::Serialize;
+use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
 use single_gpu::report::Report;
-use single_gpu::train::{EpochRecord, TrainOptions, run_epochs};
+use single_gpu::train::{EpochRecord, TrainOptions, continue_epochs};
 
+use crate::checkpoint::{Checkpoints, Run};
 use crate::optimiser::{Momentum, Schedule, Sgd};
 use crate::shares::Shares;
 use crate::{Error, Model};
@@ -30,10 +34,12 @@ pub struct Trained {
 
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///
+/// With `checkpoints` the run may begin where an earlier one ended; its records are then among the result's.
+///
 /// # Errors
 ///
-/// The first failure of a step, an evaluation or a report; when the loss runs away; or when another rank
-/// stops or stalls.
+/// The first failure of a step, an evaluation, a checkpoint or a report; when the loss runs away; when ranks
+/// were not started alike; or when another rank stops or stalls.
 // ANCHOR: train
 pub fn train(
     model: &impl Model,
@@ -41,22 +47,30 @@ pub fn train(
     options: &TrainOptions,
     extras: &Extras,
     dtype: DType,
+    checkpoints: Option<&Checkpoints>,
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
     let shares = Shares::new(&data.train, options.batch_size, options.seed, dtype, model.hosts());
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let mut sgd = Sgd::new(extras.constants);
-    let mut steps = 0;
-    let records = run_epochs::<_, Error>(
+    let run = Run::new(checkpoints, data, options, extras, dtype, shares.batches_per_epoch());
+    let (saver, start) = run.begin(model, &mut sgd, report)?;
+    let mut steps = start.steps(shares.batches_per_epoch());
+    // The step and the checkpoint after it use the optimiser in turn.
+    let sgd = RefCell::new(sgd);
+    let records = continue_epochs::<_, Error>(
         options,
         &shares,
         report,
+        start,
         |share| {
             let step = model.backward(share)?;
-            sgd.step(model.weights(), &step.gradients, schedule.rate(steps), share.samples)?;
+            let rate = schedule.rate(steps);
+            sgd.borrow_mut().step(model.weights(), &step.gradients, rate, share.samples)?;
             steps += 1;
             Ok(step.sums)
         },
+        |position| saver.after_step(position, model.weights(), &sgd.borrow()),
         || model.evaluate(&data.test),
     )?;
     Ok(Trained { records, weights: model.weights().snapshot()? })

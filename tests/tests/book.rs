@@ -39,6 +39,11 @@ fn code_is_included_or_a_sketch() {
 }
 
 #[test]
+fn no_comment_tears_a_paragraph() {
+    keeps("comments");
+}
+
+#[test]
 fn every_output_is_recorded_and_shown() {
     keeps("outputs");
 }

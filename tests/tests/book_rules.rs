@@ -113,6 +113,17 @@ fn the_summary_has_every_page_once_and_nothing_else() {
 }
 
 #[test]
+fn a_comment_stands_behind_what_it_is_about() {
+    fault(
+        PAGE,
+        "\n[the web]",
+        "\n<!-- source: a book --> [the web]",
+        &["one.md:4: a comment begins this line"],
+    );
+    fault(PAGE, "\n[the web]", " <!-- source: a book -->\n[the web]", &[]);
+}
+
+#[test]
 fn an_include_leads_to_a_file_and_an_anchor() {
     let unused = "lib.rs:1: no page includes anchor adding";
     fault(
@@ -302,6 +313,10 @@ fn the_commands_of_pages_are_known_with_their_marks() {
     write(folder.path(), RECORDINGS, &fails);
     let commands = commands::all(&Book::open(folder.path()).unwrap()).unwrap();
     assert_eq!(commands[0].marks, ["fails"]);
+    // In the order in which they are read, whatever the files are called.
+    write(folder.path(), SUMMARY, "# Summary\n\n[Two](two.md)\n- [One](one.md)\n");
+    let commands = commands::all(&Book::open(folder.path()).unwrap()).unwrap();
+    assert_eq!((&*commands[0].page, &*commands[1].page), ("two.md", "one.md"));
 }
 
 #[test]

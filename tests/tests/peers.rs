@@ -56,7 +56,7 @@ fn our_side_answers_with_what_it_is_asked_for() {
         }
     };
     let few = ["--batch", "4", "--repetitions", "2"];
-    for work in ["lenet-step", "data-parallel-step"] {
+    for work in ["lenet-step", "data-parallel-step", "resnet18-step", "resnet18-ddp-step"] {
         all_positive(&answer(&[&[work], &few[..]].concat()), "seconds", &["step"], 2);
     }
     let convolutions = answer(&["convolutions", "--batch", "1", "--repetitions", "2"]);
@@ -210,6 +210,31 @@ mod with_stand_ins {
         // One run out of four is not a result.
         let one_device = &stored(folder.path())["rows"][0]["peers"][0];
         assert_eq!((&one_device["median"], &one_device["ratio"]), (&Value::Null, &Value::Null));
+    }
+
+    #[test]
+    fn an_update_replaces_its_own_rows_and_no_others() {
+        let step = |seconds: &str| format!(r#"{{"seconds": {{"step": [{seconds}]}}}}"#);
+        let with = |ours: &str| {
+            let (ours, theirs) = (step(ours), step("2"));
+            answers(&[("lenet-step", &ours), ("lenet_step.py", &theirs)])
+        };
+        let (before, after) = (with("2"), with("1"));
+        peers(before.path(), &["--only", "lenet-step"]).assert().success();
+        fs::copy(before.path().join("out.json"), after.path().join("out.json")).unwrap();
+        peers(after.path(), &["--only", "lenet-step", "--update"]).assert().success();
+        let medians = |table: &Value| -> Vec<Value> {
+            let rows = table["rows"].as_array().unwrap();
+            rows.iter().map(|row| row["ours"][0]["median"].clone()).collect()
+        };
+        assert_eq!(medians(&stored(before.path())), [2.0, 2.0]);
+        assert_eq!(medians(&stored(after.path())), [1.0, 1.0]);
+        // Alternations are part of how the table was measured.
+        let flags = ["--only", "lenet-step", "--update", "--alternations", "3"];
+        peers(after.path(), &flags)
+            .assert()
+            .code(1)
+            .stderr(contains("another entry \"alternations\""));
     }
 
     #[test]

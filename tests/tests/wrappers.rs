@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::Reduction;
+use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Sgd};
@@ -21,6 +22,7 @@ use course_tests::noise;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
+use scratch_data_parallel::breakage::Breakage;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{CLASSES, Dataset, PIXELS};
 use single_gpu::device::{DeviceKind, DevicePlan};
@@ -131,6 +133,21 @@ fn with_local_norms_it_is_not() {
     let difference = largest_difference(&several.0, &alone.0).unwrap();
     // Statistics of three or four images in place of seven: nothing that rounding could explain.
     assert!(difference > 1e-2, "{difference:.1e}");
+}
+
+#[test]
+fn every_bug_is_found() {
+    let alone = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
+    for breakage in Breakage::ALL {
+        let outcomes = run_ranks(&slices(2), WAIT, |rank| {
+            let network = resnet18(DType::F64).replica(rank.device())?;
+            let model = Ddp::new(network, rank, Reduction::default())?.synchronise_norms();
+            five_steps(&Broken::new(model, breakage), DType::F64)
+        });
+        let difference = largest_difference(&outcomes.unwrap()[0].0, &alone.0).unwrap();
+        // A NaN is found too.
+        assert!(difference.is_nan() || difference > 1e-3, "{breakage:?}: {difference:.1e}");
+    }
 }
 
 #[test]

@@ -143,11 +143,11 @@ pub struct TrainSetup {
 }
 
 impl TrainSetup {
-    /// One line that says what is about to be trained.
-    pub fn headline(&self) -> String {
+    /// One line that says what is about to be trained: `model` on which data, and how.
+    pub fn headline(&self, model: &str) -> String {
         let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
         format!(
-            "LeNet on {}: {} training and {} test images, batch {batch_size}, lr {learning_rate}, \
+            "{model} on {}: {} training and {} test images, batch {batch_size}, lr {learning_rate}, \
              {epochs} {}, seed {seed}",
             self.data.name,
             thousands(self.data.train.len()),

@@ -2,7 +2,7 @@
 //!
 //! A mistake in the flags is one line on standard error and exit code 2. Anything else that goes wrong
 //! is one line and exit code 1; a run that Ctrl-C ended early tells its results and has
-//! exit code 130. Nothing is written before everything has been checked.
+//! exit code 130 (`SIGTERM`: 143). Nothing is written before everything has been checked.
 
 mod arguments;
 mod data;
@@ -52,8 +52,7 @@ pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitC
         Err(error) => return refuse(one_line(&error.to_string())),
     };
     match run(arguments) {
-        Ok(()) if interrupt::requested() => ExitCode::from(interrupt::EXIT_CODE),
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => interrupt::exit_code().map_or(ExitCode::SUCCESS, ExitCode::from),
         Err(error) if nobody_is_reading(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<UsageError>() => refuse(format!("error: {error}")),
         Err(error) => {

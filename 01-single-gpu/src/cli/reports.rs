@@ -22,12 +22,21 @@ pub struct ReportArguments {
     /// Write what every device did when to this file; open it in Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+
+    /// Draw what every device did in one step into this SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    pub timeline: Option<PathBuf>,
 }
 
 impl ReportArguments {
     /// Checks that every file could be written, and writes nothing.
     pub(super) fn check(&self) -> Result<(), UsageError> {
-        let all = [("--metrics", &self.metrics), ("--plot", &self.plot), ("--trace", &self.trace)];
+        let all = [
+            ("--metrics", &self.metrics),
+            ("--plot", &self.plot),
+            ("--trace", &self.trace),
+            ("--timeline", &self.timeline),
+        ];
         let mut named: Vec<(&str, &Path)> = Vec::new();
         for (flag, path) in all {
             let Some(path) = path else { continue };
@@ -47,6 +56,7 @@ impl ReportArguments {
 
     /// Opens what has to be open while the run goes on.
     pub(super) fn open(&self) -> std::io::Result<Outputs> {
-        Outputs::open(self.metrics.as_deref(), self.plot.clone(), self.trace.clone())
+        let Self { metrics, plot, trace, timeline } = self.clone();
+        Outputs::open(metrics.as_deref(), plot, trace, timeline)
     }
 }

@@ -3,6 +3,7 @@
 //! While a device trains on one batch, a thread makes the next. On a slice of the CPU that hides next to
 //! nothing, as a batch takes little beside a step; the shorter the steps, the more it hides.
 
+use std::ops::Range;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
@@ -55,9 +56,9 @@ impl Epochs for Loader {
         self.dataset.len()
     }
 
-    fn epoch(&self, epoch: usize) -> Ahead<Batch> {
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Batch> {
         let (loader, order) = (self.clone(), self.order(epoch));
-        ahead(self.batches_per_epoch(), move |batch| {
+        ahead(done..self.batches_per_epoch(), move |batch| {
             let start = batch * loader.batch_size;
             let end = order.len().min(start + loader.batch_size);
             loader.dataset.batch(&order[start..end], loader.dtype)
@@ -77,19 +78,25 @@ pub trait Epochs {
     fn samples_per_epoch(&self) -> usize;
 
     /// The batches of an epoch, in CPU memory, made ahead of time by a thread of their own.
-    fn epoch(&self, epoch: usize) -> Ahead<Self::Batch>;
+    fn epoch(&self, epoch: usize) -> Ahead<Self::Batch> {
+        self.rest_of_epoch(epoch, 0)
+    }
+
+    /// The same without the first `done` batches, which are not even made.
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Self::Batch>;
 }
 
-/// `count` items, made one after the other, ahead of time, by a thread of their own.
+/// The items of these numbers, made one after the other, ahead of time, by a thread of their own.
 pub fn ahead<T: Send + 'static>(
-    count: usize,
+    items: Range<usize>,
     make: impl Fn(usize) -> Result<T> + Send + 'static,
 ) -> Ahead<T> {
     let (sender, ready) = mpsc::sync_channel(READY);
+    let left = items.len();
     let work = {
         let sender = sender.clone();
         move || {
-            for index in 0..count {
+            for index in items {
                 // Whoever asked has stopped early: so does this thread.
                 if sender.send(make(index)).is_err() {
                     break;
@@ -101,7 +108,7 @@ pub fn ahead<T: Send + 'static>(
         // The channel is empty, so there is room.
         let _ = sender.send(Err(Error::wrap(error)));
     }
-    Ahead { ready, left: count }
+    Ahead { ready, left }
 }
 
 /// A permutation of `0..samples` that depends on the seed and the epoch alone.
@@ -176,6 +183,20 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn the_rest_of_an_epoch_is_the_end_of_the_whole() {
+        let loader = Loader::new(&ten(), 4, 7, DType::F32);
+        let labels = |batches: Ahead<Batch>| {
+            let of = |batch: Result<Batch>| batch.unwrap().labels.to_vec1::<u32>().unwrap();
+            batches.map(of).collect::<Vec<_>>()
+        };
+        let whole = labels(loader.epoch(3));
+        for done in 0..=3 {
+            assert_eq!(labels(loader.rest_of_epoch(3, done)), whole[done..]);
+        }
+        assert!(labels(loader.rest_of_epoch(3, 4)).is_empty());
     }
 
     #[test]

@@ -41,12 +41,34 @@ pub fn write(
 ) -> io::Result<()> {
     if path.exists() && !path.is_file() {
         // A pipe or a terminal passes on what it gets; putting a file in its place would be a surprise.
-        return fill(OpenOptions::new().write(true).open(path)?, content);
+        return fill(OpenOptions::new().write(true).open(path)?, content).map(drop);
     }
+    replace(path, |file| fill(file, content).map(drop))
+}
+
+/// As [`write()`], and when it returns, the file is on the disk: it outlives a loss of power.
+///
+/// Content first, then its name: otherwise the name could lead to a file that has not arrived.
+///
+/// # Errors
+///
+/// As [`write()`].
+pub fn write_durably(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    replace(path, |file| fill(file, content)?.sync_all())?;
+    match path.parent().filter(|folder| cfg!(unix) && !folder.as_os_str().is_empty()) {
+        // A name is an entry of its folder.
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Writes a file under another name, and renames it once `write` is done.
+fn replace(path: &Path, write: impl FnOnce(File) -> io::Result<()>) -> io::Result<()> {
     let partial = partial(path)?;
-    let written = File::create(&partial)
-        .and_then(|file| fill(file, content))
-        .and_then(|()| fs::rename(&partial, path));
+    let written = File::create(&partial).and_then(write).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
         // The first error is the one to report; that nothing is there to remove is no second one.
         let _ = fs::remove_file(&partial);
@@ -54,16 +76,19 @@ pub fn write(
     written
 }
 
-fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     let mut file = BufWriter::new(file);
     content(&mut file)?;
-    file.flush()
+    file.into_inner().map_err(io::IntoInnerError::into_error)
 }
+
+/// How the names of files end that are not whole yet.
+pub const PARTIAL: &str = ".partial";
 
 /// The name of a file that is not whole yet: beside the final one, and this process's own.
 fn partial(path: &Path) -> io::Result<PathBuf> {
     let mut name: OsString = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
+    name.push(format!(".{}{PARTIAL}", std::process::id()));
     Ok(path.with_file_name(name))
 }
 
@@ -71,18 +96,25 @@ fn partial(path: &Path) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
+    type Content<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
+
     #[test]
     fn a_file_is_replaced_whole_or_not_at_all() {
+        replaces_whole_or_not_at_all(|path, content| write(path, content));
+        replaces_whole_or_not_at_all(|path, content| write_durably(path, content));
+    }
+
+    fn replaces_whole_or_not_at_all(write: impl Fn(&Path, Content<'_>) -> io::Result<()>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result");
-        write(&path, |file| file.write_all(b"old")).unwrap();
-        let failure = write(&path, |file| {
+        write(&path, &|file| file.write_all(b"old")).unwrap();
+        let failure = write(&path, &|file| {
             file.write_all(b"half of the new")?;
             Err(io::Error::other("no more"))
         });
         assert_eq!(failure.unwrap_err().to_string(), "no more");
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        write(&path, |file| file.write_all(b"new")).unwrap();
+        write(&path, &|file| file.write_all(b"new")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

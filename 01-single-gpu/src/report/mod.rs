@@ -6,6 +6,7 @@ pub mod metrics;
 pub mod outputs;
 mod plot;
 mod progress;
+mod timeline;
 pub mod trace;
 
 use std::io::{self, Write as _};
@@ -41,10 +42,23 @@ impl<'a> Report<'a> {
         &self.run
     }
 
-    /// An epoch of `batches` steps begins.
-    pub(crate) fn epoch_begins(&mut self, epoch: usize, epochs: usize, batches: usize) {
+    /// Says something on standard error, beside the progress.
+    pub fn note(&self, text: impl std::fmt::Display) {
+        if let Some(progress) = &self.progress {
+            progress.note(format_args!("note: {text}"));
+        }
+    }
+
+    /// An epoch of `batches` steps begins, or goes on after `done` of them.
+    pub(crate) fn epoch_begins(
+        &mut self,
+        epoch: usize,
+        epochs: usize,
+        batches: usize,
+        done: usize,
+    ) {
         if let Some(progress) = &mut self.progress {
-            progress.epoch_begins(epoch, epochs, batches);
+            progress.epoch_begins(epoch, epochs, batches, done);
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::chart::Chart;
 use super::metrics::{Metrics, Summary};
 use super::trace::Trace;
-use super::{Report, line, plot, thousands};
+use super::{Report, line, plot, thousands, timeline};
 use crate::train::EpochRecord;
 
 /// What to write, and where. Nothing, by default.
@@ -14,7 +14,10 @@ use crate::train::EpochRecord;
 pub struct Outputs {
     metrics: Option<Metrics>,
     plot: Option<PathBuf>,
-    trace: Option<(PathBuf, Trace)>,
+    /// While a trace or a timeline is wanted.
+    recording: Option<Trace>,
+    trace: Option<PathBuf>,
+    timeline: Option<PathBuf>,
     runs: Vec<FinishedRun>,
 }
 
@@ -27,7 +30,7 @@ pub(super) struct FinishedRun {
 }
 
 impl Outputs {
-    /// Creates the metrics file, and begins to record if there is to be a trace.
+    /// Creates the metrics file, and begins to record if there is to be a trace or a timeline.
     ///
     /// # Errors
     ///
@@ -36,11 +39,15 @@ impl Outputs {
         metrics: Option<&Path>,
         plot: Option<PathBuf>,
         trace: Option<PathBuf>,
+        timeline: Option<PathBuf>,
     ) -> io::Result<Self> {
+        let wanted = trace.is_some() || timeline.is_some();
         Ok(Self {
             metrics: metrics.map(Metrics::create).transpose()?,
             plot,
-            trace: trace.map(|path| Ok::<_, io::Error>((path, Trace::begin()?))).transpose()?,
+            recording: wanted.then(Trace::begin).transpose()?,
+            trace,
+            timeline,
             runs: Vec::new(),
         })
     }
@@ -82,7 +89,7 @@ impl Outputs {
         if chart.is_empty() { Ok(()) } else { line(format_args!("\n{chart}")) }
     }
 
-    /// Writes the plot and the trace of all runs that have ended.
+    /// Writes the plot, the timeline and the trace of all runs that have ended.
     ///
     /// # Errors
     ///
@@ -91,8 +98,12 @@ impl Outputs {
         if let Some(path) = &self.plot {
             plot::write(path, title, &self.runs)?;
         }
-        if let Some((path, trace)) = &self.trace {
-            let left_out = trace.write(path)?;
+        let Some(recording) = &self.recording else { return Ok(()) };
+        if let Some(path) = &self.timeline {
+            timeline::write(path, title, &recording.spans())?;
+        }
+        if let Some(path) = &self.trace {
+            let left_out = recording.write(path)?;
             if left_out > 0 {
                 let left_out = thousands(left_out);
                 line(format_args!("note: the trace leaves out the last {left_out} spans"))?;

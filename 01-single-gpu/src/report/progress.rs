@@ -1,6 +1,7 @@
 //! A progress bar on a terminal; plain lines where there is none.
 
-use std::io::{self, IsTerminal as _};
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -30,10 +31,22 @@ impl Progress {
         Self { bar, epochs: 0 }
     }
 
-    pub(super) fn epoch_begins(&mut self, epoch: usize, epochs: usize, batches: usize) {
+    pub(super) fn note(&self, text: impl Display) {
+        // A note that nobody reads is no reason to stop.
+        let _ = self.bar.suspend(|| writeln!(io::stderr(), "{text}"));
+    }
+
+    pub(super) fn epoch_begins(
+        &mut self,
+        epoch: usize,
+        epochs: usize,
+        batches: usize,
+        done: usize,
+    ) {
         self.epochs = epochs;
         self.bar.reset();
         self.bar.set_length(batches as u64);
+        self.bar.set_position(done as u64);
         self.bar.set_prefix(format!("epoch {epoch}/{epochs}"));
         self.bar.set_message("");
     }

@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tracing::info_span;
 
-use super::{BatchSums, TrainOptions};
+use super::{BatchSums, Position, TrainOptions};
 use crate::data::loader::Epochs;
 use crate::report::Report;
 use crate::report::trace::{COMPUTE, STEPS};
 
 /// One epoch, measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochRecord {
     /// Counted from 1.
     pub epoch: usize,
@@ -87,47 +87,76 @@ pub fn run_epochs<L: Epochs, E: From<Error>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
+    train_batch: impl FnMut(&L::Batch) -> std::result::Result<BatchSums, E>,
+    evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
+) -> std::result::Result<Vec<EpochRecord>, E> {
+    let begin = Position::default();
+    continue_epochs(options, loader, report, begin, train_batch, |_| Ok(()), evaluate)
+}
+
+/// As [`run_epochs`], from a position on: batches that are done are left out. The interrupt that may have
+/// ended the earlier run there does not count any more.
+///
+/// `after_step` is told the position after each step, also after the one that an interrupt made the last.
+/// Its time counts.
+///
+/// # Errors
+///
+/// As [`run_epochs`], and those of `after_step`.
+pub fn continue_epochs<L: Epochs, E: From<Error>>(
+    options: &TrainOptions,
+    loader: &L,
+    report: &mut Report<'_>,
+    from: Position,
     mut train_batch: impl FnMut(&L::Batch) -> std::result::Result<BatchSums, E>,
+    mut after_step: impl FnMut(&Position) -> std::result::Result<(), E>,
     mut evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
 ) -> std::result::Result<Vec<EpochRecord>, E> {
-    let mut records = Vec::with_capacity(options.epochs);
-    for epoch in 1..=options.epochs {
-        report.epoch_begins(epoch, options.epochs, loader.batches_per_epoch());
-        let started = Instant::now();
+    let TrainOptions { epochs, learning_rate, .. } = *options;
+    let batches_per_epoch = loader.batches_per_epoch();
+    let mut at = from;
+    at.sums.interrupts = 0;
+    while at.epoch() <= epochs {
+        let epoch = at.epoch();
+        report.epoch_begins(epoch, epochs, batches_per_epoch, at.batches);
+        let (earlier, started) = (at.elapsed, Instant::now());
         let span = info_span!(target: STEPS, "epoch", epoch).entered();
-        let mut train = BatchSums::default();
-        let mut batches = (1..).zip(loader.epoch(epoch));
+        let mut batches = loader.rest_of_epoch(epoch, at.batches);
         let mut next = || info_span!(target: COMPUTE, "load").in_scope(|| batches.next());
-        while train.interrupts == 0
-            && let Some((step, batch)) = next()
+        while at.sums.interrupts == 0
+            && let Some(batch) = next()
         {
+            let step = at.batches + 1;
             let _span = info_span!(target: STEPS, "step", step).entered();
             let sums = train_batch(&batch.map_err(Error::from)?)?;
             if !sums.loss.is_finite() {
-                let TrainOptions { learning_rate, .. } = *options;
                 return Err(Error::NotFinite { epoch, step, loss: sums.loss, learning_rate }.into());
             }
-            train += sums;
-            report.batch_done(&train, started.elapsed());
+            at.sums += sums;
+            at.batches = step;
+            at.elapsed = earlier + started.elapsed();
+            report.batch_done(&at.sums, at.elapsed);
+            after_step(&at)?;
         }
         drop(span);
-        let elapsed = started.elapsed();
-        let part = train.samples as f64 / loader.samples_per_epoch() as f64;
+        let elapsed = earlier + started.elapsed();
+        let part = at.sums.samples as f64 / loader.samples_per_epoch() as f64;
         let test = evaluate()?;
         if let Some(test) = test.filter(|test| !test.loss.is_finite()) {
             // The last update of the epoch did it: no training batch has seen its weights yet.
-            let step = loader.batches_per_epoch();
-            let TrainOptions { learning_rate, .. } = *options;
+            let step = batches_per_epoch;
             return Err(Error::NotFinite { epoch, step, loss: test.loss, learning_rate }.into());
         }
-        let record = record(epoch, part, &train, test, elapsed);
+        let record = record(epoch, part, &at.sums, test, elapsed);
         report.epoch_ends(&record).map_err(Error::from)?;
+        let Position { mut records, sums, .. } = at;
         records.push(record);
-        if train.interrupts > 0 {
+        at = Position { records, ..Position::default() };
+        if sums.interrupts > 0 {
             break;
         }
     }
-    Ok(records)
+    Ok(at.records)
 }
 
 fn record(
@@ -198,6 +227,45 @@ mod tests {
         );
         // Before the first update it cannot be the learning rate.
         assert!(not_a_number_at(1).to_string().contains("the initial weights are not finite"));
+    }
+
+    #[test]
+    fn a_run_goes_on_from_any_of_its_positions() {
+        let data = Dataset::new(vec![[0; PIXELS]; 6], (0..6).collect()).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 4, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        // Labels of every batch, positions after it, and the records at the end.
+        let run = |from: Position| {
+            let (mut seen, mut positions) = (Vec::new(), Vec::new());
+            let train_batch = |batch: &Batch| {
+                let labels = batch.labels.to_vec1::<u32>()?;
+                let loss = labels.iter().zip(1..).map(|(&label, at)| f64::from(label * at)).sum();
+                seen.push(labels);
+                Ok(BatchSums { loss, samples: batch.len() as u64, ..BatchSums::default() })
+            };
+            let after_step = |at: &Position| {
+                positions.push(at.clone());
+                Ok::<_, Error>(())
+            };
+            let report = &mut Report::silent();
+            let test = || Ok(None);
+            let records =
+                continue_epochs(&options, &loader, report, from, train_batch, after_step, test);
+            (seen, positions, records.unwrap())
+        };
+        let measured = |records: &[EpochRecord]| {
+            let of = |record: &EpochRecord| (record.epoch, record.part, record.train_loss);
+            records.iter().map(of).collect::<Vec<_>>()
+        };
+        let (seen, positions, records) = run(Position::default());
+        assert_eq!((seen.len(), positions.len(), records.len()), (6, 6, 3));
+        for (done, mut from) in (1..).zip(positions) {
+            assert_eq!(from.steps(loader.batches_per_epoch()), done);
+            from.sums.interrupts = 1;
+            let (rest, _, again) = run(from);
+            assert_eq!(rest, seen[done..], "after {done} steps");
+            assert_eq!(measured(&again), measured(&records), "after {done} steps");
+        }
     }
 
     #[test]

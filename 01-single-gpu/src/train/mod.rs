@@ -6,6 +6,7 @@
 //! given the step.
 
 mod epochs;
+mod position;
 
 use std::ops::AddAssign;
 
@@ -13,7 +14,10 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use serde::Serialize;
 use tracing::info_span;
 
-pub use epochs::{EpochRecord, Error, epochs_trained, run_epochs, seconds_per_epoch};
+pub use epochs::{
+    EpochRecord, Error, continue_epochs, epochs_trained, run_epochs, seconds_per_epoch,
+};
+pub use position::Position;
 
 use crate::data::Batch;
 use crate::data::loader::Loader;

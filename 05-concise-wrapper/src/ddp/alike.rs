@@ -59,7 +59,12 @@ pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Err
     compare(rank, &weights.iter().map(entry).collect::<Vec<_>>())
 }
 
-fn text_of_rank_0(rank: &SharedCommunicator, mine: &str) -> Result<String, Error> {
+/// Rank 0's text; all ranks call this together.
+///
+/// # Errors
+///
+/// When another rank stops or stalls.
+pub(crate) fn text_of_rank_0(rank: &SharedCommunicator, mine: &str) -> Result<String, Error> {
     let device = rank.device();
     let length = Tensor::new(&[mine.len() as u32], device)?;
     let length = broadcast(rank, &length, 0)?.to_vec1::<u32>()?[0] as usize;

@@ -5,57 +5,32 @@
 //! | --- | --- |
 //! | [`bucket`] | few large messages in place of many small ones |
 //! | `reducer` | a bucket is added up as soon as its last gradient is there |
-//! | `alike` | ranks that were not started alike are told so, before they train |
+//! | [`alike`] | ranks that were not started alike are told so, before they train |
+//! | [`broken`] | the field's real bugs, to be run on purpose |
 
 pub mod alike;
+pub mod broken;
 pub mod bucket;
+mod lines;
 mod reducer;
+mod step;
 
 use std::sync::Arc;
 
 use candle_core::{ModuleT, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-#[cfg(feature = "mpi")]
-use params_and_allreduce::mpi;
-use params_and_allreduce::thread::Rank;
-use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Dataset;
-use single_gpu::evaluate::evaluate;
 use single_gpu::parameters::overwrite;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
-use single_gpu::train::{BatchSums, Step};
 use tracing::info_span;
 
-use crate::model::{Hosts, Model, gradients_of, loss_of};
-use crate::shares::Share;
-use crate::weights::{Named, Weights};
+use crate::weights::Named;
 use crate::{Error, Network};
 use bucket::BucketCaps;
+pub use lines::Lines;
 use reducer::Reducer;
-
-/// One rank's connections: two, so that two of its threads can talk at the same time.
-#[derive(Clone)]
-pub struct Lines {
-    /// For the thread that computes.
-    pub main: SharedCommunicator,
-    /// For the thread that adds gradients up.
-    pub background: SharedCommunicator,
-}
-
-impl From<&Rank<'_>> for Lines {
-    fn from(rank: &Rank<'_>) -> Self {
-        Self { main: Arc::new(rank.line()), background: Arc::new(rank.background_line()) }
-    }
-}
-
-#[cfg(feature = "mpi")]
-impl From<&mpi::Rank<'_>> for Lines {
-    fn from(rank: &mpi::Rank<'_>) -> Self {
-        Self { main: Arc::new(rank.line()), background: Arc::new(rank.background_line()) }
-    }
-}
 
 /// How gradients become sums over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +59,41 @@ impl Default for Reduction {
 }
 
 /// A network on one of several ranks.
+///
+/// Your own network, trained on two devices:
+///
+/// ```
+/// use candle_core::{DType, Tensor};
+/// use concise_wrapper::ddp::{Ddp, Reduction};
+/// use concise_wrapper::optimiser::{Momentum, Sgd};
+/// use concise_wrapper::{Error, Model as _, Network};
+/// use params_and_allreduce::communicator::Communicator as _;
+/// use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+/// use single_gpu::device::{DeviceKind, DevicePlan};
+/// use single_gpu::ops::cross_entropy;
+///
+/// let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
+/// run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
+///     let network = Network::new(1, DType::F32, rank.device(), |vb, _| {
+///         Ok(candle_nn::seq()
+///             .add(candle_nn::linear(4, 8, vb.pp("hidden"))?)
+///             .add(candle_nn::Activation::Relu)
+///             .add(candle_nn::linear(8, 2, vb.pp("out"))?))
+///     })?;
+///     let model = Ddp::new(network, rank, Reduction::default())?; // the one line
+///     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 0.0 });
+///     // This rank's images; the others have others.
+///     let images = Tensor::full(rank.rank() as f32, (3, 4), rank.device())?;
+///     let labels = Tensor::new(&[0u32, 1, 0], rank.device())?;
+///     for _ in 0..10 {
+///         let loss = cross_entropy(&model.forward(&images)?, &labels)?;
+///         let gradients = model.gradients(&loss)?; // summed over all ranks
+///         sgd.step(model.weights(), &gradients, 0.1, 3 * rank.world_size())?;
+///     }
+///     Ok::<_, Error>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Ddp<M> {
     network: Network<M>,
     rank: SharedCommunicator,
@@ -207,72 +217,10 @@ impl<M: ModuleT> Ddp<M> {
             }
         }
     }
-
-    /// Loss and correct answers of all ranks' shards together.
-    fn sums_of_all(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
-        let tensors = sums.iter().map(|sums| sums.to_tensor(self.rank.device()));
-        let tensors = tensors.collect::<candle_core::Result<Vec<_>>>()?;
-        let all = match &self.way {
-            Way::Tree(tree) => tree.sum(&self.rank, &tensors)?,
-            Way::Buckets(_) => allreduce(&self.rank, &tensors[0], Algorithm::OneShot)?,
-        };
-        Ok(BatchSums::from_tensor(&all)?)
-    }
-
-    /// A step's backward in reproducible mode: shard by shard, then along the tree.
-    // ANCHOR: by_shard
-    fn backward_by_shard(&self, share: &Share, tree: &FixedTree) -> Result<Step, Error> {
-        let (mut of_shards, mut sums) = (Vec::new(), Vec::new());
-        for shard in &share.shards {
-            let (loss, unread) = loss_of(&self.network, shard)?;
-            of_shards.push(gradients_of(&self.network, &loss)?);
-            sums.push(unread.read()?);
-        }
-        let gradients = (0..self.weights().parameters.len()).map(|parameter| {
-            let leaves: Vec<Tensor> =
-                of_shards.iter().map(|gradients| gradients[parameter].clone()).collect();
-            Ok(tree.sum(&self.rank, &leaves)?)
-        });
-        let gradients = gradients.collect::<Result<Vec<Tensor>, Error>>()?;
-        self.network.norms().fold(&self.rank, tree)?;
-        Ok(Step { sums: self.sums_of_all(&sums)?, gradients })
-    }
-    // ANCHOR_END: by_shard
-}
-
-impl<M: ModuleT> Model for Ddp<M> {
-    fn hosts(&self) -> Hosts {
-        let (rank, of) = (self.rank.rank(), self.rank.world_size());
-        match &self.way {
-            Way::Buckets(_) => Hosts { shards: rank..rank + 1, of },
-            Way::Tree(tree) => Hosts { shards: tree.held_by(rank), of: tree.leaves() },
-        }
-    }
-
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
-        if let Way::Tree(tree) = &self.way {
-            return self.backward_by_shard(share, tree);
-        }
-        let (loss, unread) = loss_of(&self.network, &share.shards[0])?;
-        let gradients = self.gradients(&loss)?;
-        Ok(Step { sums: self.sums_of_all(&[unread.read()?])?, gradients })
-    }
-
-    fn weights(&self) -> &Weights {
-        self.network.weights()
-    }
-
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        self.share_buffers()?;
-        if self.rank.rank() > 0 {
-            return Ok(None);
-        }
-        Ok(Some(evaluate(&self.network, images, self.network.dtype(), self.network.device())?))
-    }
 }
 
 /// Overwrites a tensor with rank 0's.
-fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
+pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
     let received = broadcast(rank, &tensor.detach(), 0)?;
     if rank.rank() > 0 {
         overwrite(tensor, &received)?;
@@ -281,5 +229,5 @@ fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
 }
 
 fn backward<M: ModuleT>(network: &Network<M>, loss: &Tensor) -> Result<(), Error> {
-    Ok(info_span!(target: COMPUTE, "backward").in_scope(|| network.backward(loss))?)
+    Ok(info_span!(target: COMPUTE, "backward").in_scope(|| network.backward_to_listener(loss))?)
 }

@@ -65,21 +65,31 @@ impl Sgd {
     ) -> Result<()> {
         check(weights, gradients, samples)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
+        self.begin(weights)?;
         let Momentum { momentum, weight_decay } = self.constants;
         let share = 1.0 / samples as f64;
         let mut slots = weights.parameters.iter().zip(gradients);
-        if momentum == 0.0 && weight_decay == 0.0 {
+        if self.velocities.is_empty() {
             return slots
                 .try_for_each(|(named, gradient)| descend(&named.tensor, gradient, rate * share));
-        }
-        if self.velocities.is_empty() {
-            let zeros = gradients.iter().map(|gradient| gradient.detach().zeros_like());
-            self.velocities = zeros.collect::<Result<_>>()?;
         }
         let accelerate = Accelerate { momentum, share, weight_decay };
         for ((Named { tensor, .. }, gradient), velocity) in slots.zip(&self.velocities) {
             accelerate.apply(velocity, gradient, tensor)?;
             descend(tensor, velocity, rate)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the velocities, at rest, if there are to be any and they are missing.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for them.
+    pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
+        if self.velocities.is_empty() && self.constants != Momentum::default() {
+            let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
+            self.velocities = zeros.collect::<Result<_>>()?;
         }
         Ok(())
     }

@@ -18,7 +18,9 @@ use single_gpu::weights_hash::WeightsHash;
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
-const TUNED: Tuned = Tuned { batch_size: 4, learning_rate: 0.5 };
+/// Two, so that nobody's numbers are the answer's own.
+const TUNED: [Tuned; 2] =
+    [Tuned { batch_size: 4, learning_rate: 0.5 }, Tuned { batch_size: 5, learning_rate: 0.2 }];
 
 /// Weights by name.
 type Weights = Vec<(String, Tensor)>;
@@ -39,28 +41,29 @@ fn epoch() -> Result<Batch> {
 struct Step {
     devices: usize,
     step: usize,
+    tuned: Tuned,
     rule: RateRule,
 }
 
 impl Step {
     fn samples(self) -> Range<usize> {
-        let size = self.devices * TUNED.batch_size;
+        let size = self.devices * self.tuned.batch_size;
         self.step * size..SAMPLES.min((self.step + 1) * size)
     }
 
     fn rate(self) -> f64 {
         match self.rule {
-            RateRule::Keep => TUNED.learning_rate,
-            RateRule::Linear => TUNED.learning_rate * self.devices as f64,
+            RateRule::Keep => self.tuned.learning_rate,
+            RateRule::Linear => self.tuned.learning_rate * self.devices as f64,
         }
     }
 
     fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
-        let Self { devices, step, rule } = self;
+        let Self { devices, step, tuned, rule } = self;
         let what = format!(
             "{devices} devices with {} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, \
              step {step}: {what}",
-            TUNED.batch_size
+            tuned.batch_size
         );
         fail(&what, expected, got, law)
     }
@@ -80,7 +83,7 @@ impl Step {
     fn found(self) -> Vec<Weights> {
         ranks::run(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
-            exercise::scaled_step(rank, &model, &epoch()?, self.step, TUNED, self.rule)?;
+            exercise::scaled_step(rank, &model, &epoch()?, self.step, self.tuned, self.rule)?;
             Ok(model.parameters().snapshot()?)
         })
     }
@@ -193,10 +196,12 @@ fn multiple(times: f64) -> String {
 
 #[test]
 fn k_devices_with_b_samples_each_equal_one_with_k_times_b() -> Result<()> {
-    for rule in [RateRule::Keep, RateRule::Linear] {
-        for devices in [2, 1, 3, 4] {
-            for step in 0..SAMPLES.div_ceil(devices * TUNED.batch_size) {
-                Step { devices, step, rule }.check()?;
+    for tuned in TUNED {
+        for rule in [RateRule::Keep, RateRule::Linear] {
+            for devices in [2, 1, 3, 4] {
+                for step in 0..SAMPLES.div_ceil(devices * tuned.batch_size) {
+                    Step { devices, step, tuned, rule }.check()?;
+                }
             }
         }
     }

@@ -23,7 +23,7 @@ pub struct Command {
     pub marks: Vec<String>,
 }
 
-/// The commands of all pages, in order, with those of the outputs that they include.
+/// The commands of all pages, in the order in which they are read, with those of the outputs that they include.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub struct Command {
 pub fn all(book: &Book) -> io::Result<Vec<Command>> {
     let recordings = Recordings::load(book.root())?;
     let mut commands = Vec::new();
-    for page in book.pages() {
+    for page in book.in_order() {
         for block in &page.blocks {
             let Some([language, marks @ ..]) = block.info.as_deref() else { continue };
             if language != "console" {

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`page`] | (what a page consists of) |
 //! | [`mod@include`] | files and anchors that pages include; anchors that nobody includes |
+//! | [`comments`] | comments that tear a paragraph in two |
 //! | [`code`] | code that was retyped instead of included |
 //! | [`outputs`] | recorded outputs |
 //! | [`figures`] | drawings |
@@ -20,6 +21,7 @@
 pub mod built;
 pub mod code;
 pub mod commands;
+pub mod comments;
 pub mod exercises;
 pub mod figures;
 pub mod include;
@@ -57,11 +59,12 @@ pub struct Problem {
 pub type Rule = fn(&Book) -> io::Result<Vec<Problem>>;
 
 /// All rules, by name.
-pub const RULES: [(&str, Rule); 9] = [
+pub const RULES: [(&str, Rule); 10] = [
     ("summary", summary::check),
     ("includes", include::check),
     ("anchors", include::check_anchors_are_used),
     ("code", code::check),
+    ("comments", comments::check),
     ("outputs", outputs::check),
     ("figures", figures::check),
     ("links", links::check),
@@ -93,6 +96,15 @@ impl Book {
     /// All pages but the table of contents, by name.
     pub fn pages(&self) -> impl Iterator<Item = &Page> {
         self.pages.iter().filter(|page| page.name != Path::new(summary::FILE))
+    }
+
+    /// All pages as they are read: in the order of the table of contents, and then those that it leaves out.
+    pub fn in_order(&self) -> Vec<&Page> {
+        let mut pages: Vec<&Page> = self.pages().collect();
+        let listed = self.page(Path::new(summary::FILE)).map_or(Vec::new(), summary::pages);
+        let place = |page: &&Page| listed.iter().position(|name| *name == page.name);
+        pages.sort_by_key(|page| place(page).unwrap_or(listed.len()));
+        pages
     }
 
     /// A page by its path below `book/src`.

@@ -23,6 +23,8 @@ pub struct Page {
     pub headings: Vec<String>,
     /// mdBook's directives, in code blocks and outside.
     pub includes: Vec<Include>,
+    /// Lines of prose that begin with a comment: to Markdown they are HTML, and a paragraph ends before them.
+    pub torn: Vec<usize>,
 }
 
 /// A code block.
@@ -91,6 +93,7 @@ impl Page {
             prose: Vec::new(),
             links: Vec::new(),
             headings: Vec::new(),
+            torn: Vec::new(),
         };
         page.read(&text);
         page.text = text;
@@ -139,7 +142,15 @@ impl Page {
                 }
                 Event::InlineMath(_) | Event::DisplayMath(_) => write("`"),
                 Event::SoftBreak | Event::HardBreak => write(" "),
-                Event::Html(html) | Event::InlineHtml(html) => write(&html),
+                Event::Html(html) => {
+                    write(&html);
+                    let after =
+                        html.trim().strip_prefix("<!--").and_then(|rest| rest.rsplit_once("-->"));
+                    if after.is_some_and(|(_, words)| !words.is_empty()) {
+                        self.torn.push(line);
+                    }
+                }
+                Event::InlineHtml(html) => write(&html),
                 Event::Start(Tag::CodeBlock(kind)) => {
                     self.end_piece(text, piece.take());
                     self.blocks.push(Block {
@@ -326,6 +337,14 @@ mod tests {
         let page = page("3 ms\n<!-- source: a book -->\n\n4 ms\n\n5 ms <!-- source: x -->\n");
         let sources: Vec<_> = page.prose.iter().map(|p| (&*p.text, p.has_source)).collect();
         assert_eq!(sources, [("3 ms", true), ("4 ms", false), ("5 ms", true)]);
+    }
+
+    #[test]
+    fn a_comment_in_front_of_words_tears_a_paragraph() {
+        let torn = |text: &str| page(text).torn;
+        assert_eq!(torn("one\n<!-- source: x --> *two*\nthree\n"), [2]);
+        assert!(torn("one <!-- source: x --> *two*\n<!-- source: y -->\n\nthree\n").is_empty());
+        assert!(torn("```html,sketch\n<!-- a --> b\n```\n").is_empty());
     }
 
     #[test]

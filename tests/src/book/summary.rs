@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use super::page::{Link, Page};
 use super::{Book, Problem};
 
 /// The table of contents.
@@ -21,7 +22,7 @@ pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut listed: Vec<&Path> = Vec::new();
     for link in &summary.links {
         let target = link.target.as_deref().unwrap_or_default();
-        let page = Path::new(target.trim_start_matches("./"));
+        let page = leads_to(link);
         if book.page(page).is_none() {
             problems.push(Problem::on(
                 summary,
@@ -37,4 +38,13 @@ pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
         problems.push(Problem::of(page.path(), "is not in SUMMARY.md"));
     }
     Ok(problems)
+}
+
+/// The pages that the table of contents leads to, in its order.
+pub(super) fn pages(summary: &Page) -> Vec<&Path> {
+    summary.links.iter().map(leads_to).collect()
+}
+
+fn leads_to(link: &Link) -> &Path {
+    Path::new(link.target.as_deref().unwrap_or_default().trim_start_matches("./"))
 }

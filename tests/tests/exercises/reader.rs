@@ -19,10 +19,9 @@ fn what_passed_is_remembered_until_the_answer_changes() {
         .and(contains("tests/exercises/ch01_sum/exercise.rs"));
     course(&["next"]).success().stdout(next);
 
-    let place =
-        "    at tests/exercises/ch01_sum/exercise.rs:7:5\n    not yet implemented: add 2 and 3\n";
-    let told = contains("✗ adds\n")
-        .and(contains(place))
+    let told = starts_with("✗ ch01_sum is not written yet: its checks come to a `todo!`\n")
+        .and(contains("    tests/exercises/ch01_sum/exercise.rs:7: add 2 and 3\n"))
+        .and(contains("adds").or(contains("not yet implemented")).not())
         .and(contains("cargo course hint ch01_sum"))
         .and(contains("book/src/ch01-sums.md"))
         .and(contains("RUST_BACKTRACE").or(contains("panicked")).or(contains("failures:")).not());

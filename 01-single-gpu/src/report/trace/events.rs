@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 
-use super::TRACKS;
+use super::{TRACKS, View};
 
 /// What was recorded, in the order in which spans ended.
 #[derive(Debug, Default)]
@@ -89,6 +89,16 @@ fn named(kind: &str, place: Place, track: usize, args: Value) -> Value {
 }
 
 impl Span {
+    pub(super) fn view(&self) -> View {
+        let Self { name, track, place, start, duration, .. } = *self;
+        let number = match self.fields.0.as_slice() {
+            [(_, value)] => value.as_u64(),
+            _ => None,
+        };
+        let Place { run, rank } = place;
+        View { run, rank, target: TRACKS[track], name, number, start, duration }
+    }
+
     /// A complete event. Times are in microseconds.
     fn event(&self) -> Value {
         let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;

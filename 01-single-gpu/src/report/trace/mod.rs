@@ -23,6 +23,7 @@ mod recorder;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tracing::info_span;
 use tracing::span::EnteredSpan;
@@ -31,7 +32,7 @@ use tracing_subscriber::registry::Registry;
 
 use super::file;
 use crate::device::ComputeDevice;
-use events::Recorded;
+use events::{Recorded, Span};
 use recorder::Recorder;
 
 /// The target of spans that cut a run into epochs and steps.
@@ -78,6 +79,11 @@ impl Trace {
         Ok(Self { recorded })
     }
 
+    /// What was recorded so far.
+    pub(super) fn spans(&self) -> Vec<View> {
+        lock(&self.recorded).spans.iter().map(Span::view).collect()
+    }
+
     /// Writes what was recorded so far. Returns how many spans had to be left out.
     ///
     /// # Errors
@@ -87,6 +93,34 @@ impl Trace {
         let recorded = lock(&self.recorded);
         file::write(path, |file| recorded.write(file))?;
         Ok(recorded.left_out)
+    }
+}
+
+/// A span that has ended, for whoever draws it.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) run: usize,
+    pub(super) rank: usize,
+    pub(super) target: &'static str,
+    pub(super) name: &'static str,
+    /// Its only number, if it has one: a bucket's, a step's.
+    pub(super) number: Option<u64>,
+    /// Since the recording began.
+    pub(super) start: Duration,
+    pub(super) duration: Duration,
+}
+
+impl View {
+    pub(super) fn end(&self) -> Duration {
+        self.start + self.duration
+    }
+
+    /// `bucket 3`
+    pub(super) fn label(&self) -> String {
+        match self.number {
+            Some(number) => format!("{} {number}", self.name),
+            None => self.name.to_owned(),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod book;
 mod checkout;
+mod divergence;
 mod doctor;
 mod exercises;
 mod figures;
@@ -49,6 +50,8 @@ enum Command {
     Walk(walk::Arguments),
     /// Record what each all-reduce sends, for the book's stepper
     Steps,
+    /// Find the first step, rank and tensor in which two recordings of stage 5 part
+    Divergence(divergence::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -63,5 +66,6 @@ fn main() -> ExitCode {
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),
         Command::Steps => steps::run(),
+        Command::Divergence(arguments) => divergence::run(&arguments),
     })
 }

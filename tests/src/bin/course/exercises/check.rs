@@ -142,6 +142,12 @@ pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyho
             return Ok(());
         }
         Outcome::Interrupted => return Ok(()),
+        Outcome::Failed(_, failures) if let Some(todo) = messages::todo(failures) => {
+            line(format_args!("✗ {name} is not written yet: its checks come to a `todo!`\n"))?;
+            let place = format!("    {}: {}", todo.place, todo.what);
+            line(format_args!("{}\n", place.trim_end_matches(": ")))?;
+            line("Write it there, in its place; the comment above says what is asked for.\n")?;
+        }
         Outcome::Failed(_, failures) => {
             // What several checks say alike is told once: a stub says the same to all of them.
             for same in failures.chunk_by(|one, next| one.message == next.message) {

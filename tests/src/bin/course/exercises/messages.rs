@@ -1,6 +1,9 @@
 //! What a test binary prints, understood: how many checks passed, and what the others have to say.
 
 use std::path::Path;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 /// More lines of one check's message than this are left out: a print in a loop should not bury the rest.
 const LINES: usize = 60;
@@ -56,6 +59,33 @@ pub(super) fn failures(stdout: &str) -> Vec<Failure> {
     }
     let tidy = |(check, lines): (String, Vec<&str>)| Failure { check, message: tidy(&lines) };
     failures.into_iter().map(tidy).collect()
+}
+
+/// Where an answer says `todo!`, and what is to do there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Todo {
+    /// The file and the line.
+    pub(super) place: String,
+    /// Empty where it does not say.
+    pub(super) what: String,
+}
+
+/// `todo!`'s message, as a test tells it or as ranks do, with the place behind it.
+static TODO: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?m)not yet implemented(?:: (.+?))?(?: \(\S*exercise\.rs:\d+\))?$")
+        .expect("a valid expression")
+});
+static PLACE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"[^\s(]*exercise\.rs:\d+").expect("a valid expression"));
+
+/// The `todo!` that stopped all of these checks; none if one of them has something else to say.
+pub(super) fn todo(failures: &[Failure]) -> Option<Todo> {
+    let of_one = |Failure { message, .. }: &Failure| {
+        let what = TODO.captures(message)?.get(1).map_or("", |words| words.as_str()).to_owned();
+        Some(Todo { place: PLACE.find(message)?.as_str().to_owned(), what })
+    };
+    let all: Option<Vec<Todo>> = failures.iter().map(of_one).collect();
+    all?.into_iter().next()
 }
 
 /// The last part of a test's path.
@@ -155,6 +185,28 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(running(output), Some("turns"));
         assert_eq!(counts(output), None);
         assert_eq!(running("\nrunning 1 test\n"), None);
+    }
+
+    #[test]
+    fn what_a_todo_stops_is_known_from_what_an_answer_gets_wrong() {
+        let failure =
+            |message: &str| Failure { check: "a".to_owned(), message: message.to_owned() };
+        let todo_of = |messages: &[&str]| {
+            todo(&messages.iter().map(|message| failure(message)).collect::<Vec<_>>())
+        };
+        let alone = "at tests/exercises/ch01_sum/exercise.rs:7:5\nnot yet implemented: add (both)";
+        let on_ranks = "shape [3] on 2 ranks: rank 0 panicked: not yet implemented: add (both) \
+                        (tests/exercises/ch01_sum/exercise.rs:7)\n  law: a sum";
+        let place = "tests/exercises/ch01_sum/exercise.rs:7".to_owned();
+        let expected = Some(Todo { place: place.clone(), what: "add (both)".to_owned() });
+        for messages in [&[alone][..], &[on_ranks], &[alone, on_ranks]] {
+            assert_eq!(todo_of(messages), expected, "{messages:?}");
+        }
+        let silent = "at tests/exercises/ch01_sum/exercise.rs:7:5\nnot yet implemented";
+        assert_eq!(todo_of(&[silent]), Some(Todo { place, what: String::new() }));
+        for messages in [&[][..], &["expected 1, got 2"], &[alone, "expected 1, got 2"]] {
+            assert_eq!(todo_of(messages), None, "{messages:?}");
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(super) enum Topic {
     Resnet18Step,
     /// A training step of LeNet on two devices of one core
     DataParallelStep,
+    /// A training step of ResNet-18 on two devices of one core
+    Resnet18DdpStep,
     /// An all-reduce between two ranks
     AllReduce,
     /// Images drawn, and files of images decoded
@@ -141,6 +143,7 @@ pub(super) fn all(quick: bool) -> Vec<Comparison> {
         }
     }
     all.push(data_parallel_step(repeated(30)));
+    all.push(resnet18_ddp_step(32, repeated(7)));
     all.push(all_reduce(repeated(11)));
     all.extend([1, 2].map(|threads| drawing(threads, images)));
     all.push(decoding(images, repeated(3)));
@@ -167,13 +170,23 @@ fn convolutions(batch: usize, threads: usize, repetitions: (&str, usize)) -> Com
 fn resnet18_step(batch: usize, threads: usize, repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18 step, batch {batch}");
-    let comparison = Comparison::new(Topic::Resnet18Step, what, threads).peer(
-        "PyTorch",
-        Program::Script("resnet18_step.py"),
-        &sizes,
-    );
-    Comparison { note: Some("ours: stage 05"), ..comparison }
+    Comparison::new(Topic::Resnet18Step, what, threads)
+        .ours("ours", Work::Resnet18Step, &sizes)
+        .peer("PyTorch", Program::Script("resnet18_step.py"), &sizes)
 }
+
+fn resnet18_ddp_step(batch: usize, repetitions: (&str, usize)) -> Comparison {
+    let sizes = [("batch", batch), repetitions];
+    let what = format!("ResNet-18 step on two devices, batch {batch}");
+    let comparison = Comparison::new(Topic::Resnet18DdpStep, what, 1)
+        .ours("ours", Work::Resnet18DdpStep, &sizes)
+        .peer("ours, one device", Program::Ours(Work::Resnet18Step), &sizes)
+        .peer("PyTorch DDP, Gloo", Program::Script("resnet18_ddp_step.py"), &sizes);
+    Comparison { threads: Threads { each: 1, devices: 2 }, note: SPEED_UP, ..comparison }
+}
+
+/// What is to be said where several of our devices are compared with one.
+const SPEED_UP: Option<&str> = Some("the speed-up over one device is 1 ÷ its ratio");
 
 fn data_parallel_step(repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", 256), repetitions];
@@ -182,8 +195,7 @@ fn data_parallel_step(repetitions: (&str, usize)) -> Comparison {
         .ours("ours", Work::DataParallelStep, &sizes)
         .peer("ours, one device", Program::Ours(Work::LenetStep), &sizes)
         .peer("PyTorch DDP, Gloo", Program::Script("data_parallel_step.py"), &sizes);
-    let note = Some("the speed-up over one device is 1 ÷ its ratio");
-    Comparison { threads: Threads { each: 1, devices: 2 }, note, ..comparison }
+    Comparison { threads: Threads { each: 1, devices: 2 }, note: SPEED_UP, ..comparison }
 }
 
 fn all_reduce(repetitions: (&str, usize)) -> Comparison {

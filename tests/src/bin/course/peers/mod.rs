@@ -57,9 +57,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     alternations: Option<u32>,
 
-    /// Do only these; the numbers are not stored, unless --output says where
+    /// Do only these; the numbers are not stored, unless --update or --output says so
     #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 1..)]
     only: Vec<Topic>,
+
+    /// Put the numbers of --only into the stored table, if that is from this machine with these versions
+    #[arg(long, requires = "only", conflicts_with = "quick")]
+    update: bool,
 
     /// Find out whether everything runs; the numbers mean nothing and are stored as with --only
     #[arg(long)]
@@ -86,7 +90,7 @@ impl Arguments {
     fn output(&self) -> anyhow::Result<Option<PathBuf>> {
         let path = match &self.output {
             Some(path) => path.clone(),
-            None if self.quick || !self.only.is_empty() => return Ok(None),
+            None if self.quick || (!self.only.is_empty() && !self.update) => return Ok(None),
             None => {
                 let folder = Path::new(PACKAGE).with_file_name("book").join("data");
                 std::fs::create_dir_all(&folder)
@@ -144,8 +148,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         document.add(rows);
     }
     if let Some(path) = output {
+        let updated = match arguments.update {
+            true => {
+                let stored = std::fs::read_to_string(&path);
+                let stored = stored.with_context(|| format!("{}", path.display()))?;
+                Some(document.put_into(&stored)?)
+            }
+            false => None,
+        };
         file::write(&path, |file| {
-            serde_json::to_writer_pretty(&mut *file, &document)?;
+            match &updated {
+                Some(table) => serde_json::to_writer_pretty(&mut *file, table)?,
+                None => serde_json::to_writer_pretty(&mut *file, &document)?,
+            }
             writeln!(file)
         })
         .with_context(|| format!("{}", path.display()))?;

@@ -64,7 +64,7 @@ impl Column {
 /// One thing that was measured: ours, and all peers.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
-    topic: Topic,
+    pub(super) topic: Topic,
     what: String,
     series: &'static str,
     threads: String,

@@ -53,6 +53,10 @@ pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
         else {
             return Ok(());
         };
+        if counts.viable == 0 {
+            problems
+                .push(format!("{}: no change of it compiles, which says nothing", exercise.name));
+        }
         if counts.caught * 100 < counts.viable * CAUGHT_PERCENT {
             let what = format!("{counts}: fewer than {CAUGHT_PERCENT} %");
             problems.push(format!("{}: {what}", exercise.name));

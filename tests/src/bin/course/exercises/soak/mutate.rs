@@ -1,4 +1,5 @@
-//! Small changes to a solution: an operator, a number, a bound, a condition, a statement that is left out.
+//! Small changes to a solution: an operator, a number, a bound, a condition, two arguments in each other's
+//! place, a statement that is left out.
 
 use std::fs;
 use std::ops::Range;
@@ -11,8 +12,8 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, BinOp, Expr, ExprBinary, ExprIf, ExprLit, ExprMethodCall, ExprRange, ExprUnary, Lit,
-    Macro, RangeLimits, Stmt, Token, Type, UnOp,
+    Attribute, BinOp, Expr, ExprBinary, ExprCall, ExprIf, ExprLit, ExprMethodCall, ExprRange,
+    ExprTuple, ExprUnary, Lit, Macro, RangeLimits, Stmt, Token, Type, UnOp,
 };
 
 /// A solution with one change.
@@ -76,8 +77,10 @@ struct Changes<'a> {
 impl Changes<'_> {
     /// Notes that a place can be changed, told by what surrounds it.
     fn add(&mut self, place: Span, replacement: impl Into<String>, around: Span) {
-        let (place, replacement) = (place.byte_range(), replacement.into());
-        let around = around.byte_range();
+        self.add_at(place.byte_range(), replacement.into(), around.byte_range());
+    }
+
+    fn add_at(&mut self, place: Range<usize>, replacement: String, around: Range<usize>) {
         let before = one_line(&self.text[around.clone()]);
         let after = format!(
             "{}{replacement}{}",
@@ -91,6 +94,18 @@ impl Changes<'_> {
             format!("`{before}` → `{after}`")
         };
         self.found.push(Change { place, replacement, what });
+    }
+
+    /// Each two neighbours of a list, in each other's place.
+    fn swap(&mut self, list: &Punctuated<Expr, Token![,]>, around: Span) {
+        let places: Vec<Range<usize>> = list.iter().map(|item| item.span().byte_range()).collect();
+        for two in places.windows(2) {
+            let [one, other] = [&two[0], &two[1]].map(|place| &self.text[place.clone()]);
+            if one != other {
+                let swapped = format!("{other}{}{one}", &self.text[two[0].end..two[1].start]);
+                self.add_at(two[0].start..two[1].end, swapped, around.byte_range());
+            }
+        }
     }
 }
 
@@ -156,7 +171,18 @@ impl<'ast> Visit<'ast> for Changes<'_> {
         visit::visit_expr_if(self, condition);
     }
 
+    fn visit_expr_call(&mut self, call: &'ast ExprCall) {
+        self.swap(&call.args, call.span());
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_expr_tuple(&mut self, tuple: &'ast ExprTuple) {
+        self.swap(&tuple.elems, tuple.span());
+        visit::visit_expr_tuple(self, tuple);
+    }
+
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
+        self.swap(&call.args, call.span());
         let other = match call.method.to_string().as_str() {
             "min" => Some("max"),
             "max" => Some("min"),
@@ -242,7 +268,7 @@ fn others(operator: &BinOp) -> &'static [&'static str] {
         BinOp::And(_) => &["||"],
         BinOp::Or(_) => &["&&"],
         BinOp::Eq(_) => &["!="],
-        BinOp::Ne(_) => &["=="],
+        BinOp::Ne(_) => &["==", "<", ">"],
         BinOp::Lt(_) => &["<=", ">"],
         BinOp::Le(_) => &["<"],
         BinOp::Gt(_) => &[">=", "<"],
@@ -292,6 +318,23 @@ mod tests {
         let texts: Vec<String> = of_text(text).unwrap().into_iter().map(|m| m.text).collect();
         let with = |range: &str| text.replace("(1..n).rev()", range);
         assert_eq!(texts, ["(1..n)", "(2..n).rev()", "(0..n).rev()", "(1..=n).rev()"].map(with));
+    }
+
+    #[test]
+    fn neighbours_change_places_unless_they_are_alike() {
+        let told: Vec<String> = changes("fn f() {\n    (g(a, b.h(c, c), d), e)\n}\n")
+            .into_iter()
+            .map(|(_, what)| what)
+            .collect();
+        let call = "g(a, b.h(c, c), d)";
+        assert_eq!(
+            told,
+            [
+                format!("`({call}, e)` → `(e, {call})`"),
+                format!("`{call}` → `g(b.h(c, c), a, d)`"),
+                format!("`{call}` → `g(a, d, b.h(c, c))`"),
+            ]
+        );
     }
 
     #[test]

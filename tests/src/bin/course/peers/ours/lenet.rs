@@ -1,11 +1,12 @@
 //! A training step of LeNet, on one device and on two.
 
 use candle_core::{DType, Device};
+use course_tests::garments;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::Error;
-use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 
@@ -43,9 +44,6 @@ pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
 
 /// The first garments.
 fn batch(arguments: &Arguments) -> anyhow::Result<Batch> {
-    let indices = 0..u32::try_from(arguments.batch.get())?;
-    let images = indices.clone().map(|index| synthetic::draw(1, Split::Train, index.into()));
-    let labels = indices.clone().map(|index| synthetic::label(index.into()));
-    let data = Dataset::new(images.collect(), labels.collect())?;
-    Ok(data.batch(&indices.collect::<Vec<_>>(), DType::F32)?)
+    let indices: Vec<u32> = (0..).take(arguments.batch.get()).collect();
+    Ok(garments(indices.len()).batch(&indices, DType::F32)?)
 }

@@ -10,6 +10,7 @@ mod data;
 mod lenet;
 mod limit;
 mod memory;
+mod resnet18;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -34,6 +35,8 @@ pub(crate) enum Work {
     LenetStep,
     Convolutions,
     DataParallelStep,
+    Resnet18Step,
+    Resnet18DdpStep,
     AllReduce,
     AddAndCopy,
     Drawing,
@@ -77,6 +80,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let answer = match arguments.work {
         Work::LenetStep => lenet::on_one_device(arguments)?,
         Work::DataParallelStep => lenet::on_two_devices(arguments)?,
+        Work::Resnet18Step => resnet18::on_one_device(arguments)?,
+        Work::Resnet18DdpStep => resnet18::on_two_devices(arguments)?,
         Work::Convolutions => convolutions::measure(arguments)?,
         Work::AllReduce => all_reduce::measure(arguments)?,
         Work::AddAndCopy => limit::measure(arguments)?,

@@ -1,0 +1,95 @@
+//! Flags that make no sense together.
+
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::ddp::bucket::BucketCaps;
+use params_and_allreduce::Algorithm;
+use single_gpu::cli::UsageError;
+use single_gpu::device::DevicePlan;
+
+use super::{Arguments, ModelKind, Norm, ReductionArguments, Scale, WrapperKind};
+
+impl Arguments {
+    /// Refuses flags that contradict each other.
+    pub(super) fn check(&self) -> Result<(), UsageError> {
+        let Self { wrapper, bn, scale, reduction, model, width, .. } = self;
+        let refuse = |text: &str| Err(UsageError::new(text));
+        if *wrapper != WrapperKind::Ddp {
+            if reduction.shards.is_some() {
+                return refuse("--shards adds up by shard, which only --wrapper ddp does");
+            }
+            if reduction.algorithm.is_some()
+                || reduction.bucket_mb.is_some()
+                || reduction.no_overlap
+            {
+                return refuse(
+                    "--algorithm, --bucket-mb and --no-overlap are about DDP's buckets: use them with \
+                     --wrapper ddp",
+                );
+            }
+        }
+        if *wrapper != WrapperKind::Ddp && self.breakage.is_some() {
+            return refuse("--break breaks --wrapper ddp");
+        }
+        if *wrapper == WrapperKind::Single && self.devices.count > 1 {
+            return refuse("--wrapper single trains on one device: add --devices 1");
+        }
+        if reduction.shards.is_some() {
+            if *bn == Norm::Sync {
+                return refuse(
+                    "--bn sync makes the statistics of all devices' images, whose bits depend on how \
+                     many there are; --shards uses each shard's own, so leave one of the two out",
+                );
+            }
+            if *scale == Some(Scale::Linear) {
+                return refuse(
+                    "--scale linear changes the batch with the number of devices; --shards is for the \
+                     same batch on any number, so leave one of the two out",
+                );
+            }
+        }
+        if self.compare.is_some() && (self.devices.count == 1 || *model == ModelKind::Lenet) {
+            return refuse("--compare is about ResNet-18's batch norm on several devices");
+        }
+        if *model == ModelKind::Lenet && (width.is_some() || *bn == Norm::Sync) {
+            return refuse("--width and --bn are about ResNet-18: LeNet has neither");
+        }
+        Ok(())
+    }
+
+    /// How gradients are to be added up.
+    pub(super) fn reduction(&self, plan: &DevicePlan) -> Result<Reduction, UsageError> {
+        let ReductionArguments { shards, algorithm, bucket_mb, no_overlap } = self.reduction;
+        if let Some(shards) = shards {
+            let shards = shards as usize;
+            if algorithm.is_some() || bucket_mb.is_some() || no_overlap {
+                return Err(UsageError::new(
+                    "--shards adds up along a tree of its own: leave out --algorithm, --bucket-mb and \
+                     --no-overlap",
+                ));
+            }
+            if shards < plan.len() {
+                return Err(UsageError::new(format_args!(
+                    "{shards} shards cannot be shared out over {} devices: each needs at least one",
+                    plan.len()
+                )));
+            }
+            if self.train.batch_size < shards as u64 {
+                return Err(UsageError::new(format_args!(
+                    "batch size {} cannot be cut into {shards} shards: each needs at least one sample",
+                    self.train.batch_size
+                )));
+            }
+            return Ok(Reduction::Reproducible { shards });
+        }
+        let algorithm = algorithm.unwrap_or(Algorithm::Ring);
+        algorithm
+            .check(plan)
+            .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
+        let mut caps = BucketCaps::default();
+        if let Some(megabytes) = bucket_mb {
+            caps.others = (megabytes * f64::from(1 << 20)) as usize;
+            caps.first = caps.first.min(caps.others);
+        }
+        Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap })
+    }
+}

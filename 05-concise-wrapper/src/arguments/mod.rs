@@ -1,0 +1,275 @@
+//! The flags.
+
+mod checks;
+mod planned;
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, ValueEnum};
+use concise_wrapper::checkpoint::CheckpointArguments;
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::recording::Recording;
+use concise_wrapper::resnet;
+use concise_wrapper::train::Extras;
+use params_and_allreduce::Algorithm;
+use scratch_data_parallel::breakage::Breakage;
+use single_gpu::cli::{SeveralDevices, TrainArguments, UsageError};
+use single_gpu::report::file;
+
+pub(crate) use planned::{Planned, Prepared};
+
+/// On a CPU the network is so much narrower, unless `--width` says otherwise: an epoch takes seconds.
+const WIDTH_ON_A_CPU: usize = 16;
+
+/// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
+/// otherwise.
+const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
+
+/// Train a network behind a wrapper: on one device, then on K with K times the batch and K times the rate.
+///
+/// Without a GPU a device is a slice of the CPU, and the defaults are sized to it: a narrower ResNet-18, on
+/// part of the images.
+#[derive(Debug, Parser)]
+#[command(version, disable_help_flag = true)]
+#[command(mut_arg("lr", |rate| rate.default_value("0.1").help("Learning rate of one device")))]
+#[command(mut_arg("batch_size", |size| size.help("Samples in a batch of one device")))]
+#[command(mut_arg("epochs", |epochs| epochs.default_value("5")))]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    devices: SeveralDevices,
+
+    /// What is trained
+    #[arg(long, value_enum, default_value_t = ModelKind::Resnet18)]
+    model: ModelKind,
+
+    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    width: Option<u32>,
+
+    /// How the model is put on the K devices
+    #[arg(long, value_enum, default_value_t = WrapperKind::Ddp)]
+    wrapper: WrapperKind,
+
+    /// Whose images batch norm's statistics are of
+    #[arg(long, value_enum, default_value_t = Norm::Local)]
+    bn: Norm,
+
+    /// Batch and rate of the K devices, beside those of one
+    #[arg(long, value_enum)]
+    scale: Option<Scale>,
+
+    #[command(flatten)]
+    reduction: ReductionArguments,
+
+    #[command(flatten)]
+    optimiser: OptimiserArguments,
+
+    #[command(flatten)]
+    train: TrainArguments,
+
+    #[command(flatten)]
+    checkpoints: CheckpointArguments,
+
+    /// Write a hash of every tensor in every step on the K devices to this file; `cargo course divergence`
+    /// finds where two of them part
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with = "compare")]
+    record: Option<PathBuf>,
+
+    /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
+    /// same and with K times the batch and rate, with local and with synchronised batch norm
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
+          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed", "checkpoint"])]
+    compare: Option<u32>,
+
+    /// Get it wrong on purpose, on the K devices under DDP
+    #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
+    breakage: Option<Breakage>,
+
+    /// Print help
+    #[arg(short, long, action = clap::ArgAction::HelpLong)]
+    help: Option<bool>,
+}
+
+/// Flags that say how gradients travel.
+#[derive(Args, Clone, Debug)]
+struct ReductionArguments {
+    /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    shards: Option<u32>,
+
+    /// How DDP's buckets are added up across devices [default: ring]
+    #[arg(long, value_enum)]
+    algorithm: Option<Algorithm>,
+
+    /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
+    #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
+    bucket_mb: Option<f64>,
+
+    /// Send the buckets after the backward pass, not during it
+    #[arg(long)]
+    no_overlap: bool,
+}
+
+/// Flags of the optimiser.
+#[derive(Args, Clone, Debug)]
+struct OptimiserArguments {
+    /// The share of the velocity that is kept from step to step
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE", value_parser = parse_momentum,
+          allow_negative_numbers = true)]
+    momentum: f64,
+
+    /// How strongly weights are pulled towards 0
+    #[arg(long, default_value_t = 0.0, value_name = "DECAY", value_parser = parse_decay,
+          allow_negative_numbers = true)]
+    weight_decay: f64,
+
+    /// Steps over which the learning rate rises to its full height
+    #[arg(long, default_value_t = 0, value_name = "STEPS")]
+    warm_up: u32,
+}
+
+/// The networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelKind {
+    /// 18 layers with batch norm
+    Resnet18,
+    /// Stage 1's network
+    Lenet,
+}
+
+/// How a model is put on several devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WrapperKind {
+    /// No wrapper: one device only
+    Single,
+    /// One line: scatter, replicas, gather
+    DataParallel,
+    /// A rank for each device; gradients travel during the backward pass
+    Ddp,
+}
+
+/// Whose statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Norm {
+    /// Each device's own
+    Local,
+    /// All devices' together
+    Sync,
+}
+
+/// What becomes of batch and rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scale {
+    /// K times the batch and K times the rate: each device is as busy as one alone
+    Linear,
+    /// The same batch and the same rate, shared by the devices
+    None,
+}
+
+impl Arguments {
+    /// Checks the flags against each other and against the machine, then loads the data.
+    pub(crate) fn prepare(self) -> anyhow::Result<Prepared> {
+        let several = self.devices.plan()?;
+        self.check()?;
+        let reduction = self.reduction(&several)?;
+        let Self {
+            devices,
+            model,
+            width,
+            wrapper,
+            bn,
+            scale,
+            optimiser,
+            mut train,
+            breakage,
+            compare,
+            record,
+            checkpoints,
+            ..
+        } = self;
+        checkpoints.check()?;
+        let mut notes: Vec<String> = several.note().map(str::to_owned).into_iter().collect();
+        let on_cpu = several.threads_per_device().is_some();
+        let width = match width {
+            Some(width) => width as usize,
+            None if on_cpu => WIDTH_ON_A_CPU,
+            None => resnet::WIDTH,
+        };
+        if on_cpu && model == ModelKind::Resnet18 {
+            let (training, test) = IMAGES_ON_A_CPU;
+            let part = train.train_size.is_none();
+            train.train_size.get_or_insert(training);
+            train.test_size.get_or_insert(test);
+            if part || width < resnet::WIDTH {
+                notes.push(format!(
+                    "sized to a CPU: {width} planes in the first group in place of {}, and part of the \
+                     images; --width and --train-size change that",
+                    resnet::WIDTH
+                ));
+            }
+        }
+        let scale = scale.unwrap_or(match reduction {
+            Reduction::Reproducible { .. } => Scale::None,
+            Reduction::Buckets { .. } => Scale::Linear,
+        });
+        let constants =
+            Momentum { momentum: optimiser.momentum, weight_decay: optimiser.weight_decay };
+        let extras = Extras { constants, warm_up: optimiser.warm_up as usize };
+        let refused = |path: &Path, error: io::Error| {
+            UsageError::new(format_args!("--record {}: {error}", path.display()))
+        };
+        if let Some(path) = &record {
+            file::check(path).map_err(|error| refused(path, error))?;
+        }
+        let setup = train.prepare(devices.count)?;
+        let recording = match record {
+            Some(path) => {
+                let file = File::create(&path).map_err(|error| refused(&path, error))?;
+                Some(Recording::new(BufWriter::new(file)))
+            }
+            None => None,
+        };
+        let device = devices.each;
+        Ok(Prepared {
+            setup,
+            model,
+            width,
+            norm: bn,
+            extras,
+            wrapper,
+            several,
+            device,
+            scale,
+            reduction,
+            breakage,
+            compare,
+            recording,
+            checkpoints,
+            notes,
+        })
+    }
+}
+
+fn parse_megabytes(argument: &str) -> Result<f64, String> {
+    match argument.parse::<f64>() {
+        Ok(megabytes) if megabytes > 0.0 && megabytes <= 1e6 => Ok(megabytes),
+        _ => Err("a bucket holds a positive number of megabytes such as 25".to_owned()),
+    }
+}
+
+fn parse_momentum(argument: &str) -> Result<f64, String> {
+    match argument.parse::<f64>() {
+        Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
+        _ => Err("momentum is a share from 0 to below 1, such as 0.9".to_owned()),
+    }
+}
+
+fn parse_decay(argument: &str) -> Result<f64, String> {
+    match argument.parse::<f64>() {
+        Ok(decay) if decay.is_finite() && decay >= 0.0 => Ok(decay),
+        _ => Err("weight decay is a number from 0, such as 0.0005".to_owned()),
+    }
+}

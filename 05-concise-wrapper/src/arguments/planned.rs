@@ -1,0 +1,145 @@
+//! What a call comes to: checked flags, loaded data, and the runs to be made.
+
+use std::fmt;
+use std::fs::File;
+use std::io::BufWriter;
+
+use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints};
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::optimiser::Schedule;
+use concise_wrapper::recording::Recording;
+use concise_wrapper::train::Extras;
+use scratch_data_parallel::breakage::Breakage;
+use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError};
+use single_gpu::device::DevicePlan;
+use single_gpu::train::TrainOptions;
+
+use super::{ModelKind, Norm, Scale, WrapperKind};
+
+/// The flags of one call, checked, with the data loaded.
+pub(crate) struct Prepared {
+    pub(crate) setup: TrainSetup,
+    pub(crate) model: ModelKind,
+    pub(crate) width: usize,
+    pub(crate) norm: Norm,
+    pub(crate) extras: Extras,
+    pub(super) wrapper: WrapperKind,
+    pub(super) several: DevicePlan,
+    pub(super) device: DeviceArguments,
+    pub(super) scale: Scale,
+    pub(super) reduction: Reduction,
+    pub(super) breakage: Option<Breakage>,
+    pub(crate) compare: Option<u32>,
+    /// Where the steps of the run on several devices are recorded.
+    pub(crate) recording: Option<Recording<BufWriter<File>>>,
+    pub(super) checkpoints: CheckpointArguments,
+    pub(super) notes: Vec<String>,
+}
+
+/// A run that is to be made.
+pub(crate) struct Planned {
+    pub(crate) name: &'static str,
+    pub(crate) plan: DevicePlan,
+    pub(crate) wrapper: WrapperKind,
+    pub(crate) options: TrainOptions,
+    pub(crate) reduction: Reduction,
+    pub(crate) norm: Norm,
+    pub(crate) breakage: Option<Breakage>,
+    /// Whether `--record` and `--checkpoint` are about this run.
+    pub(crate) recorded: bool,
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TrainOptions { batch_size, learning_rate, .. } = self.options;
+        write!(f, "{}: train({}, {batch_size}, {learning_rate})", self.name, self.plan.len(),)
+    }
+}
+
+impl Prepared {
+    /// What is about to be trained, in one line.
+    pub(crate) fn headline(&self) -> String {
+        let model = match self.model {
+            ModelKind::Lenet => "LeNet".to_owned(),
+            ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
+        };
+        self.setup.headline(&model)
+    }
+
+    /// What to know before believing the numbers.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The runs: one device, then the devices asked for. With checkpoints only the latter: who resumes a run
+    /// does not want to wait for another first.
+    pub(crate) fn plan(&self) -> anyhow::Result<Vec<Planned>> {
+        let one = self.on_one_device()?;
+        if self.several.len() > 1 {
+            let several = self.on_several(self.scale, self.norm);
+            return Ok(match self.checkpoints.checkpoint {
+                Some(_) => vec![several],
+                None => vec![one, several],
+            });
+        }
+        let wrapper = match self.wrapper {
+            WrapperKind::DataParallel => WrapperKind::DataParallel,
+            WrapperKind::Single | WrapperKind::Ddp => one.wrapper,
+        };
+        Ok(vec![Planned { wrapper, recorded: true, ..one }])
+    }
+
+    /// Where a run keeps its checkpoints, if it is the one that does.
+    pub(crate) fn checkpoints(&self, planned: &Planned) -> Option<Checkpoints> {
+        let shards = match planned.reduction {
+            Reduction::Reproducible { shards } => Some(shards),
+            Reduction::Buckets { .. } => None,
+        };
+        let (model, width) = match self.model {
+            ModelKind::Lenet => ("LeNet".to_owned(), None),
+            ModelKind::Resnet18 => ("ResNet-18".to_owned(), Some(self.width)),
+        };
+        let norms = match planned.norm {
+            _ if width.is_none() => None,
+            Norm::Local => Some("local".to_owned()),
+            Norm::Sync => Some("sync".to_owned()),
+        };
+        let about = About { model, width, norms, shards };
+        self.checkpoints.checkpoints(about).filter(|_| planned.recorded)
+    }
+
+    /// The baseline.
+    pub(crate) fn on_one_device(&self) -> Result<Planned, UsageError> {
+        let threads = self.several.threads_per_device();
+        let by_shard = matches!(self.reduction, Reduction::Reproducible { .. });
+        Ok(Planned {
+            name: "one device",
+            plan: DeviceArguments { threads_per_device: threads, ..self.device }.plan(1)?,
+            // By shard, one device works through the same shards.
+            wrapper: if by_shard { self.wrapper } else { WrapperKind::Single },
+            options: self.setup.options,
+            reduction: self.reduction,
+            norm: Norm::Local,
+            breakage: None,
+            recorded: false,
+        })
+    }
+
+    /// The devices asked for.
+    pub(crate) fn on_several(&self, scale: Scale, norm: Norm) -> Planned {
+        let mut options = self.setup.options;
+        if scale == Scale::Linear {
+            let reference = options.batch_size;
+            options.batch_size *= self.several.len();
+            let schedule = Schedule::constant(options.learning_rate);
+            options.learning_rate = schedule.scaled(options.batch_size, reference).rate;
+        }
+        let name = match self.wrapper {
+            WrapperKind::DataParallel => "data parallel",
+            WrapperKind::Ddp | WrapperKind::Single => "ddp",
+        };
+        let Self { wrapper, reduction, breakage, .. } = *self;
+        let plan = self.several.clone();
+        Planned { name, plan, wrapper, options, reduction, norm, breakage, recorded: true }
+    }
+}

@@ -1,0 +1,128 @@
+//! When checkpoints are read and written in the course of a run.
+
+use candle_core::{DType, Device};
+use params_and_allreduce::communicator::Communicator as _;
+use single_gpu::data::source::LoadedData;
+use single_gpu::report::Report;
+use single_gpu::report::trace::COMPUTE;
+use single_gpu::train::{Position, TrainOptions};
+use single_gpu::weights_hash::WeightsHash;
+use tracing::info_span;
+
+use super::folder::Folder;
+use super::header::Header;
+use super::resume::{self, state};
+use super::write::{table, write};
+use super::{Checkpoints, Configuration};
+use crate::ddp::alike;
+use crate::optimiser::Sgd;
+use crate::train::Extras;
+use crate::weights::Weights;
+use crate::{Error, Model};
+
+/// A run, as far as checkpoints are concerned.
+pub(crate) struct Run<'a> {
+    checkpoints: Option<&'a Checkpoints>,
+    pub(super) configuration: Configuration,
+    pub(super) batches_per_epoch: usize,
+    pub(super) epochs: usize,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        checkpoints: Option<&'a Checkpoints>,
+        data: &LoadedData,
+        options: &TrainOptions,
+        extras: &Extras,
+        dtype: DType,
+        batches_per_epoch: usize,
+    ) -> Self {
+        let about = checkpoints.map(|checkpoints| checkpoints.about.clone()).unwrap_or_default();
+        let configuration = Configuration::new(&about, data, options, extras, dtype);
+        Self { checkpoints, configuration, batches_per_epoch, epochs: options.epochs }
+    }
+
+    /// Locks the folder, and puts the model and the optimiser where the run goes on; all ranks call this
+    /// together.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks were not started alike, when another run has the folder, when there is no checkpoint
+    /// that can be used, or another rank stops or stalls.
+    pub(crate) fn begin(
+        self,
+        model: &impl Model,
+        sgd: &mut Sgd,
+        report: &Report<'_>,
+    ) -> Result<(Saver<'a>, Position), Error> {
+        if let Some(rank) = model.rank() {
+            alike::compare(rank, &self.to_compare())?;
+        }
+        let at_the_beginning = Position::default();
+        let Some(Checkpoints { folder, resume, .. }) = self.checkpoints else {
+            return Ok((Saver { run: self, folder: None }, at_the_beginning));
+        };
+        let first = model.rank().is_none_or(|rank| rank.rank() == 0);
+        let folder = if first { Some(Folder::open(folder)?) } else { None };
+        let Some(resume) = *resume else {
+            folder.as_ref().map_or(Ok(()), Folder::check_empty)?;
+            return Ok((Saver { run: self, folder }, at_the_beginning));
+        };
+        sgd.begin(model.weights())?;
+        let expected = table(&state(model.weights(), sgd));
+        let find = |folder| resume::find(folder, resume, &self, &expected, report);
+        let found = folder.as_ref().map(find).transpose()?;
+        let position = resume::restore(found, model, sgd, self.batches_per_epoch)?;
+        Ok((Saver { run: self, folder }, position))
+    }
+
+    /// What has to be the same on all ranks: one that begins anew must not meet others that go on.
+    fn to_compare(&self) -> Vec<(String, String)> {
+        let checkpoints = match self.checkpoints {
+            Some(Checkpoints { every, resume, .. }) => format!("every {every}, resume {resume:?}"),
+            None => "none".to_owned(),
+        };
+        let own = [("checkpoints", checkpoints), ("epochs", self.epochs.to_string())];
+        let own = own.map(|(what, value)| (what.to_owned(), value));
+        own.into_iter().chain(self.configuration.entries().iter().cloned()).collect()
+    }
+}
+
+/// Writes the checkpoints of a run.
+pub(crate) struct Saver<'a> {
+    run: Run<'a>,
+    /// `None` on ranks other than 0, and where no checkpoints are wanted.
+    folder: Option<Folder>,
+}
+
+impl Saver<'_> {
+    /// Writes a checkpoint, if it is time, and removes those that are too old.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be written or removed: the message names it.
+    pub(crate) fn after_step(
+        &self,
+        position: &Position,
+        weights: &Weights,
+        sgd: &Sgd,
+    ) -> Result<(), Error> {
+        let Run { checkpoints, configuration, batches_per_epoch, epochs } = &self.run;
+        let (Some(folder), Some(checkpoints)) = (&self.folder, checkpoints) else { return Ok(()) };
+        let step = position.steps(*batches_per_epoch);
+        let last = position.epoch() == *epochs && position.batches == *batches_per_epoch;
+        let due = step.is_multiple_of(checkpoints.every) || last || position.sums.interrupts > 0;
+        if !due {
+            return Ok(());
+        }
+        let _span = info_span!(target: COMPUTE, "checkpoint").entered();
+        let mut tensors = state(weights, sgd);
+        for (_, tensor) in &mut tensors {
+            *tensor = tensor.to_device(&Device::Cpu)?;
+        }
+        let hash = WeightsHash::new(&tensors)?;
+        let header = Header::new(position, *batches_per_epoch, configuration, hash);
+        write(&folder.file(step), &header, &tensors)?;
+        Ok(folder.prune(checkpoints.keep)?)
+    }
+}

@@ -1,0 +1,105 @@
+//! `--compare N`: why are several devices less accurate than one?
+//!
+//! Two things change at once when K devices take K times the batch and the rate: steps are fewer and
+//! longer, and each device normalises by its own shard. And accuracy differs from seed to seed anyway. So
+//! each is changed by itself, with several seeds.
+
+use std::fmt;
+
+use serde::Serialize;
+use single_gpu::interrupt;
+use single_gpu::report::line;
+use single_gpu::report::outputs::Outputs;
+use single_gpu::train::TrainOptions;
+
+use crate::arguments::{Norm, Planned, Prepared, Scale};
+use crate::runs::Run;
+
+/// One combination, and the accuracies of all seeds.
+#[derive(Debug, Serialize)]
+struct Row {
+    devices: usize,
+    batch_norm: &'static str,
+    batch_size: usize,
+    learning_rate: f64,
+    accuracies: Vec<f64>,
+}
+
+impl Row {
+    fn new(planned: &Planned) -> Self {
+        let TrainOptions { batch_size, learning_rate, .. } = planned.options;
+        let devices = planned.plan.len();
+        let batch_norm = match planned.norm {
+            _ if devices == 1 => "of the batch",
+            Norm::Local => "local",
+            Norm::Sync => "synchronised",
+        };
+        Self { devices, batch_norm, batch_size, learning_rate, accuracies: Vec::new() }
+    }
+
+    fn mean(&self) -> f64 {
+        self.accuracies.iter().sum::<f64>() / self.accuracies.len() as f64
+    }
+
+    /// The standard deviation of the accuracies, as an estimate from so few.
+    fn spread(&self) -> f64 {
+        let mean = self.mean();
+        let squares: f64 = self.accuracies.iter().map(|a| (a - mean).powi(2)).sum();
+        (squares / (self.accuracies.len() as f64 - 1.0)).sqrt()
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { devices, batch_norm, batch_size, learning_rate, accuracies } = self;
+        let (mean, spread) = (self.mean(), self.spread());
+        write!(
+            f,
+            "{devices:>7}  {batch_norm:<13}{batch_size:>6}{learning_rate:>7}   {mean:.3} ± {spread:.3}  ("
+        )?;
+        for (index, accuracy) in accuracies.iter().enumerate() {
+            let separator = if index == 0 { "" } else { " " };
+            write!(f, "{separator}{accuracy:.3}")?;
+        }
+        write!(f, ")")
+    }
+}
+
+/// Trains all combinations with seeds 1 to `seeds`, and prints a table.
+pub(crate) fn compare(
+    prepared: &mut Prepared,
+    seeds: u32,
+    outputs: &mut Outputs,
+) -> anyhow::Result<()> {
+    let mut rows: Vec<Row> = Vec::new();
+    'seeds: for seed in 1..=seeds {
+        prepared.setup.options.seed = seed.into();
+        let mut planned = vec![prepared.on_one_device()?];
+        for scale in [Scale::None, Scale::Linear] {
+            for norm in [Norm::Local, Norm::Sync] {
+                planned.push(prepared.on_several(scale, norm));
+            }
+        }
+        if rows.is_empty() {
+            rows = planned.iter().map(Row::new).collect();
+        }
+        for (row, planned) in rows.iter_mut().zip(&planned) {
+            line(format_args!("\nseed {seed}, batch norm {}: {planned}", row.batch_norm))?;
+            let run = Run::train(planned, prepared, outputs)?;
+            if interrupt::requested() {
+                break 'seeds;
+            }
+            row.accuracies.push(run.summary.test_accuracy);
+        }
+    }
+    // After an interrupt some rows may have too few accuracies to have a spread.
+    rows.retain(|row| row.accuracies.len() > 1);
+    line("\ndevices  batch norm    batch   rate   test acc, mean ± spread  (each seed)")?;
+    for row in &rows {
+        line(row)?;
+        if let Some(metrics) = outputs.metrics() {
+            metrics.write("accuracy", row)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! `--record FILE`: a hash of every tensor in every step, to find out where two runs part.
+//!
+//! Two runs that should be equal end with other weights. Where did they part? Their last losses say little:
+//! one wrong bit has been everywhere by then. But the *first* tensor that differs, in the order in which a
+//! step makes them, is the one whose making differs:
+//!
+//! | in a step, on a rank | if it is the first to differ |
+//! | --- | --- |
+//! | images | another share of the data: sampler, seed, shuffle |
+//! | parameters, buffers | the update of the step before, or the initial values |
+//! | loss | the forward pass |
+//! | gradients, last layer first | the backward pass of that layer, or the sum over ranks |
+//!
+//! So a recording is one line of JSON for each of them, in that order, and [`first_divergence`] walks two
+//! recordings side by side.
+
+mod divergence;
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{Device, Tensor};
+use params_and_allreduce::communicator::SharedCommunicator;
+use serde::{Deserialize, Serialize};
+use single_gpu::data::Dataset;
+use single_gpu::train::{BatchSums, Step};
+use single_gpu::weights_hash::WeightsHash;
+
+pub use divergence::{Divergence, first_divergence, read};
+
+use crate::Error;
+use crate::model::{Hosts, Model};
+use crate::shares::Share;
+use crate::weights::{Named, Weights};
+
+/// One tensor at one time, or the loss.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Counted from 1 over the whole run.
+    pub step: usize,
+    /// Whose.
+    pub rank: usize,
+    /// `images`, `parameter`, `buffer`, `loss` or `gradient`.
+    pub kind: String,
+    /// The tensor's name; of images the shard's number.
+    pub name: String,
+    /// A hash of type, shape and bytes; of the loss, its bits.
+    pub hash: String,
+}
+
+/// A recording that is being made, by all ranks of a process.
+pub struct Recording<W> {
+    to: Mutex<W>,
+}
+
+impl<W: Write> Recording<W> {
+    /// A recording that is written as it is made.
+    pub fn new(to: W) -> Self {
+        Self { to: Mutex::new(to) }
+    }
+
+    /// Writes a rank's entries of a step, in one piece.
+    fn write(&self, entries: &[Entry]) -> io::Result<()> {
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries {
+            serde_json::to_writer(&mut *to, entry)?;
+            writeln!(to)?;
+        }
+        to.flush()
+    }
+}
+
+/// A model whose steps are recorded.
+pub struct Recorded<'a, M, W> {
+    model: M,
+    rank: usize,
+    recording: &'a Recording<W>,
+    step: Cell<usize>,
+}
+
+impl<'a, M, W> Recorded<'a, M, W> {
+    /// Records a model's steps as those of `rank`.
+    pub fn new(model: M, rank: usize, recording: &'a Recording<W>) -> Self {
+        Self { model, rank, recording, step: Cell::new(0) }
+    }
+}
+
+impl<M: Model, W: Write> Recorded<'_, M, W> {
+    fn entry(&self, kind: &str, name: &str, hash: String) -> Entry {
+        let (kind, name) = (kind.to_owned(), name.to_owned());
+        Entry { step: self.step.get(), rank: self.rank, kind, name, hash }
+    }
+
+    fn tensor(&self, kind: &str, name: &str, tensor: &Tensor) -> candle_core::Result<Entry> {
+        Ok(self.entry(kind, name, hash(tensor)?))
+    }
+
+    /// What there is before a step.
+    fn before(&self, share: &Share) -> candle_core::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for (shard, batch) in self.model.hosts().shards.zip(&share.shards) {
+            entries.push(self.tensor("images", &format!("shard {shard}"), &batch.images)?);
+        }
+        let Weights { parameters, buffers } = self.model.weights();
+        for (kind, all) in [("parameter", parameters), ("buffer", buffers)] {
+            for Named { name, tensor } in all {
+                entries.push(self.tensor(kind, name, tensor)?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// What the step has made.
+    fn after(&self, step: &Step) -> candle_core::Result<Vec<Entry>> {
+        let mut entries =
+            vec![self.entry("loss", "loss", format!("{:016x}", step.sums.loss.to_bits()))];
+        let parameters = &self.model.weights().parameters;
+        for (Named { name, .. }, gradient) in parameters.iter().zip(&step.gradients).rev() {
+            entries.push(self.tensor("gradient", name, gradient)?);
+        }
+        Ok(entries)
+    }
+}
+
+impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
+    fn hosts(&self) -> Hosts {
+        self.model.hosts()
+    }
+
+    fn backward(&self, share: &Share) -> Result<Step, Error> {
+        self.step.set(self.step.get() + 1);
+        let mut entries = self.before(share)?;
+        let step = self.model.backward(share)?;
+        entries.extend(self.after(&step)?);
+        self.recording.write(&entries).map_err(single_gpu::train::Error::from)?;
+        Ok(step)
+    }
+
+    fn weights(&self) -> &Weights {
+        self.model.weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        self.model.rank()
+    }
+
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        self.model.evaluate(images)
+    }
+}
+
+/// The first eight bytes of the hash of a tensor's type, shape and bytes.
+fn hash(tensor: &Tensor) -> candle_core::Result<String> {
+    let tensor = tensor.detach().to_device(&Device::Cpu)?;
+    let hash = WeightsHash::new(&[(String::new(), tensor)])?;
+    Ok(hash.bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,213 @@
+//! A run on one device or on several, and what several runs say together.
+
+use std::sync::Mutex;
+
+use candle_core::{Device, ModuleT};
+use clap::ValueEnum as _;
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::ddp::broken::Broken;
+use concise_wrapper::lenet::LeNet;
+use concise_wrapper::recording::Recorded;
+use concise_wrapper::resnet::ResNet18;
+use concise_wrapper::train::Trained;
+use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use single_gpu::report::Report;
+use single_gpu::report::line;
+use single_gpu::report::metrics::Summary;
+use single_gpu::report::outputs::Outputs;
+use single_gpu::report::trace;
+use single_gpu::weights_hash::WeightsHash;
+
+use crate::arguments::{ModelKind, Norm, Planned, Prepared, WrapperKind};
+
+/// A finished run.
+pub(crate) struct Run {
+    pub(crate) summary: Summary,
+    replicas: Vec<WeightsHash>,
+}
+
+impl Run {
+    /// Trains, and reports.
+    pub(crate) fn train(
+        planned: &Planned,
+        prepared: &Prepared,
+        outputs: &mut Outputs,
+    ) -> anyhow::Result<Self> {
+        let mut report = outputs.report(planned.name);
+        let trained = match prepared.model {
+            ModelKind::Resnet18 => {
+                let width = prepared.width;
+                let network = network(prepared, move |vb, norms| ResNet18::new(width, norms, vb))?;
+                train_on(planned, prepared, network, &mut report)?
+            }
+            ModelKind::Lenet => {
+                let network = network(prepared, |vb, _| LeNet::new(vb))?;
+                train_on(planned, prepared, network, &mut report)?
+            }
+        };
+        drop(report);
+        let replicas = trained.iter().map(|trained| WeightsHash::new(&trained.weights));
+        let replicas = replicas.collect::<candle_core::Result<Vec<_>>>()?;
+        let (setup, records) = (&prepared.setup, &trained[0].records);
+        let mut summary = Summary::new(planned.name, setup, &planned.plan, records, replicas[0]);
+        summary.options = planned.options;
+        summary.method = Some(method(planned));
+        outputs.run_ended(&summary, records)?;
+        Ok(Self { summary, replicas })
+    }
+}
+
+fn network<M: ModuleT>(
+    prepared: &Prepared,
+    build: impl Fn(
+        &candle_nn::VarBuilder<'_>,
+        &concise_wrapper::batch_norm::Norms,
+    ) -> candle_core::Result<M>
+    + Send
+    + Sync
+    + 'static,
+) -> candle_core::Result<Network<M>> {
+    let setup = &prepared.setup;
+    Network::new(setup.options.seed, setup.dtype, &Device::Cpu, build)
+}
+
+/// Trains the network as planned; what comes back is one outcome for each replica that was kept apart.
+fn train_on<M: ModuleT + Send + Sync + 'static>(
+    planned: &Planned,
+    prepared: &Prepared,
+    network: Network<M>,
+    report: &mut Report<'_>,
+) -> anyhow::Result<Vec<Trained>> {
+    let plan = &planned.plan;
+    match planned.wrapper {
+        WrapperKind::Single => {
+            let device = plan.slots()[0].open()?;
+            device.run(|| {
+                let _rank = trace::rank(planned.name, 0, &device);
+                let network = network.replica(device.tensors())?;
+                Ok(vec![steps(network, 0, planned, prepared, report)?])
+            })
+        }
+        WrapperKind::DataParallel => {
+            // ANCHOR: data_parallel
+            let model = DataParallel::new(network, plan)?;
+            // ANCHOR_END: data_parallel
+            let model = match planned.norm {
+                Norm::Sync => model.synchronise_norms()?,
+                Norm::Local => model,
+            };
+            Ok(vec![steps(model, 0, planned, prepared, report)?])
+        }
+        WrapperKind::Ddp => {
+            let report = Mutex::new(Some(report));
+            let trained = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+                let number = rank.rank();
+                let _rank = trace::rank(planned.name, number, rank.compute_device());
+                let mut silent = Report::silent();
+                // Only rank 0 takes it, once.
+                let taken = match number {
+                    0 => report.lock().ok().and_then(|mut report| report.take()),
+                    _ => None,
+                };
+                let report = taken.unwrap_or(&mut silent);
+                // ANCHOR: ddp
+                let model = Ddp::new(network.replica(rank.device())?, rank, planned.reduction)?;
+                // ANCHOR_END: ddp
+                let model = match planned.norm {
+                    Norm::Sync => model.synchronise_norms(),
+                    Norm::Local => model,
+                };
+                match planned.breakage {
+                    Some(breakage) => {
+                        steps(Broken::new(model, breakage), number, planned, prepared, report)
+                    }
+                    None => steps(model, number, planned, prepared, report),
+                }
+            });
+            Ok(trained.map_err(anyhow::Error::from)?)
+        }
+    }
+}
+
+/// All steps of a rank, recorded if this is the run to record.
+fn steps(
+    model: impl Model,
+    rank: usize,
+    planned: &Planned,
+    prepared: &Prepared,
+    report: &mut Report<'_>,
+) -> Result<Trained, Error> {
+    let Prepared { setup, extras, .. } = prepared;
+    let (data, dtype, options) = (&setup.data, setup.dtype, &planned.options);
+    let checkpoints = prepared.checkpoints(planned);
+    let checkpoints = checkpoints.as_ref();
+    match prepared.recording.as_ref().filter(|_| planned.recorded) {
+        Some(recording) => {
+            let model = Recorded::new(model, rank, recording);
+            train(&model, data, options, extras, dtype, checkpoints, report)
+        }
+        None => train(&model, data, options, extras, dtype, checkpoints, report),
+    }
+}
+
+/// How several devices' gradients became one update, in words.
+fn method(planned: &Planned) -> String {
+    let norms = match planned.norm {
+        Norm::Local => "local batch norm",
+        Norm::Sync => "synchronised batch norm",
+    };
+    match (planned.wrapper, planned.reduction) {
+        (WrapperKind::Single, _) => "one device".to_owned(),
+        (WrapperKind::DataParallel, _) => format!("data parallel, {norms}"),
+        (WrapperKind::Ddp, Reduction::Reproducible { shards }) => {
+            format!("reproducible: {shards} shards")
+        }
+        (WrapperKind::Ddp, Reduction::Buckets { algorithm, overlap, .. }) => {
+            let when = if overlap { "during" } else { "after" };
+            let broken = planned.breakage.and_then(|breakage| breakage.to_possible_value());
+            let broken = broken.map(|name| format!(", broken on purpose: {}", name.get_name()));
+            let broken = broken.unwrap_or_default();
+            format!("ddp: buckets {when} backward ({algorithm}), {norms}{broken}")
+        }
+    }
+}
+
+/// All runs of a call.
+#[derive(Default)]
+pub(crate) struct Runs(Vec<Run>);
+
+impl Runs {
+    pub(crate) fn push(&mut self, run: Run) {
+        self.0.push(run);
+    }
+
+    /// Tells what came out of the runs, each and together.
+    pub(crate) fn tell(&self, outputs: &mut Outputs) -> anyhow::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        outputs.chart()?;
+        line("")?;
+        for run in &self.0 {
+            line(&run.summary)?;
+        }
+        if let [one, .., several] = self.0.as_slice() {
+            let ratio = one.summary.seconds_per_epoch / several.summary.seconds_per_epoch;
+            line(format_args!("speed-up: {ratio:.2}× over [{}]", one.summary.devices.join(", ")))?;
+        }
+        for Run { summary, replicas } in &self.0 {
+            if replicas.len() > 1 {
+                let same = replicas.iter().all(|replica| *replica == replicas[0]);
+                let agree = if same { "the same" } else { "DIFFERENT" };
+                line(format_args!(
+                    "{}: {} replicas ended with {agree} weights",
+                    summary.run,
+                    replicas.len()
+                ))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+//! The binary as a newcomer meets it: wrappers, results, files, and refusals.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::Value;
+
+/// A mirror that nobody runs.
+const NOBODY: &str = "http://127.0.0.1:9";
+
+fn wrapper(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_concise-wrapper"));
+    // No test depends on a network, or on what is in this user's cache.
+    command.env("COURSE_MIRRORS", NOBODY);
+    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    command.args(["--device=cpu", "--threads-per-device=1"]).args(arguments);
+    command
+}
+
+/// A narrow network on few images, whose last batch is uneven.
+const SMALL: [&str; 6] = [
+    "--data=synthetic",
+    "--train-size=70",
+    "--test-size=20",
+    "--epochs=2",
+    "--batch-size=16",
+    "--width=4",
+];
+
+/// Runs with `--metrics` and returns its lines of a kind.
+fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    wrapper(arguments).arg("--metrics").arg(&file).assert().success();
+    let text = std::fs::read_to_string(&file).expect("a metrics file");
+    let lines = text.lines().map(|line| serde_json::from_str(line).expect("a JSON line"));
+    lines.filter(|line: &Value| line["kind"] == kind).collect()
+}
+
+fn hashes(arguments: &[&str]) -> Vec<String> {
+    let summaries = metrics(arguments, "summary");
+    summaries.iter().map(|line| line["weights_hash"].as_str().expect("a hash").to_owned()).collect()
+}
+
+#[test]
+fn one_device_then_two_with_twice_the_batch_and_rate() {
+    wrapper(&SMALL)
+        .assert()
+        .success()
+        .stdout(contains("ResNet-18 of width 4 on synthetic garments"))
+        .stdout(contains("one device: train(1, 16, 0.1)"))
+        .stdout(contains("ddp: train(2, 32, 0.2)"))
+        .stdout(contains("s/epoch on [cpu:0 (1 core), cpu:1 (1 core)], weights "))
+        .stdout(contains("speed-up: "))
+        .stdout(contains("ddp: 2 replicas ended with the same weights"));
+}
+
+#[test]
+fn on_a_cpu_it_says_how_it_is_sized() {
+    wrapper(&[
+        "--data=synthetic",
+        "--train-size=32",
+        "--test-size=10",
+        "--epochs=1",
+        "--devices=1",
+    ])
+    .assert()
+    .success()
+    .stdout(contains("note: sized to a CPU: 16 planes in the first group in place of 64"));
+}
+
+#[test]
+fn data_parallel_and_ddp_and_one_device_have_the_same_losses() {
+    let same = ["--bn=sync", "--scale=none", "--dtype=f64", "--devices=3"];
+    let mut all = Vec::new();
+    for kind in ["ddp", "data-parallel"] {
+        let arguments = [&SMALL[..], &same, &["--wrapper", kind]].concat();
+        all.extend(metrics(&arguments, "epoch"));
+    }
+    assert_eq!(all.len(), 8);
+    for epoch in [1, 2] {
+        let of_epoch = all.iter().filter(|line| line["epoch"] == epoch);
+        let losses: Vec<f64> = of_epoch.map(|line| line["train_loss"].as_f64().unwrap()).collect();
+        assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 1e-6), "{losses:?}");
+    }
+}
+
+#[test]
+fn with_shards_any_number_of_devices_ends_with_the_same_bits() {
+    for model in [&SMALL[..], &[&SMALL[..5], &["--model=lenet"]].concat()] {
+        let hash = |devices| hashes(&[model, &["--shards=8", "--devices", devices]].concat());
+        let one = hash("1")[0].clone();
+        for devices in ["2", "4", "8"] {
+            assert_eq!(hash(devices), [one.clone(), one.clone()], "{devices} devices");
+        }
+    }
+}
+
+#[test]
+fn momentum_decay_and_warm_up_change_the_result() {
+    let plain = hashes(&[&SMALL[..], &["--devices=1"]].concat());
+    for flag in ["--momentum=0.9", "--weight-decay=0.001", "--warm-up=4"] {
+        assert_ne!(hashes(&[&SMALL[..], &["--devices=1", flag]].concat()), plain, "{flag}");
+    }
+}
+
+#[test]
+fn trace_and_timeline_show_buckets_beside_backward() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, timeline) = (folder.path().join("t.json"), folder.path().join("t.svg"));
+    wrapper(&SMALL)
+        .args(["--bucket-mb=0.1", "--trace"])
+        .arg(&trace)
+        .arg("--timeline")
+        .arg(&timeline)
+        .assert()
+        .success();
+    let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |name: &str| -> Vec<&Value> {
+        events.iter().filter(|event| event["ph"] == "X" && event["name"] == name).collect()
+    };
+    let times = |event: &Value| {
+        let start = event["ts"].as_f64().unwrap();
+        (start, start + event["dur"].as_f64().unwrap())
+    };
+    let first: Vec<&Value> =
+        named("bucket").into_iter().filter(|event| event["args"]["bucket"] == 0).collect();
+    assert!(!first.is_empty());
+    let during = |bucket: &&&Value| {
+        let begin = times(bucket).0;
+        let around = |backward: &&Value| {
+            let (start, end) = times(backward);
+            backward["pid"] == bucket["pid"] && start < begin && begin < end
+        };
+        named("backward").iter().any(around)
+    };
+    // Not all of them, where a busy machine lets the background thread wait.
+    assert!(first.iter().filter(during).count() > 0);
+    let svg = std::fs::read_to_string(timeline).unwrap();
+    for text in ["rank 0 background", "rank 1 compute", "one step"] {
+        assert!(svg.contains(text), "{text} is missing");
+    }
+}
+
+#[test]
+fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = format!("--checkpoint={}", folder.path().join("run").display());
+    let run = |devices, more: &[&str]| {
+        let shards = ["--shards=8", "--momentum=0.9", "--devices", devices];
+        hashes(&[&SMALL[..], &shards, more].concat()).pop().expect("a summary")
+    };
+    let uninterrupted = run("1", &[]);
+    // The last of the flags named twice counts in no program of ours, so a shorter run is another list.
+    let first_epoch = SMALL.map(|flag| if flag == "--epochs=2" { "--epochs=1" } else { flag });
+    let begin =
+        ["--shards=8", "--momentum=0.9", "--devices=2", &checkpoint, "--checkpoint-every=2"];
+    wrapper(&[&first_epoch[..], &begin].concat()).assert().success();
+    assert_eq!(run("4", &[&checkpoint, "--resume"]), uninterrupted);
+    // Once more in the same folder, without saying so.
+    let again = wrapper(&[&SMALL[..], &begin].concat()).assert().code(2).stdout("");
+    again.stderr(contains("it has checkpoints up to step 10: go on from them with --resume"));
+    // Another configuration.
+    let other = [&SMALL[..], &["--shards=8", "--devices=2", &checkpoint, "--resume"]].concat();
+    wrapper(&other).assert().code(1).stderr(contains("momentum"));
+}
+
+#[test]
+fn two_recordings_part_where_a_bug_first_shows() {
+    use concise_wrapper::recording::{first_divergence, read};
+    let folder = tempfile::tempdir().unwrap();
+    let recording = |name: &str, flags: &[&str]| {
+        let file = folder.path().join(name);
+        wrapper(&SMALL).args(flags).arg("--record").arg(&file).assert().success();
+        read(std::io::BufReader::new(std::fs::File::open(file).unwrap())).unwrap()
+    };
+    let shards = ["--shards=4", "--devices=2"];
+    let (first, again) = (recording("a", &shards), recording("b", &shards));
+    // Ten steps; 62 parameters and gradients, 40 buffers, a loss and two shards for each of two ranks.
+    assert_eq!(first.len(), 10 * 2 * (2 * 62 + 40 + 1 + 2));
+    assert_eq!(first_divergence(&first, &again), None);
+
+    let plain = recording("c", &["--scale=none"]);
+    let told = |flags: &[&str]| {
+        let other = recording("d", flags);
+        first_divergence(&plain, &other).unwrap().to_string()
+    };
+    let same_shard = told(&["--scale=none", "--break=same-shard"]);
+    assert!(same_shard.starts_with("step 1, rank 1: the first difference"), "{same_shard}");
+    assert!(same_shard.contains("images shard 0"), "{same_shard}");
+    let skipped = told(&["--scale=none", "--break=skip-allreduce"]);
+    assert!(skipped.starts_with("step 1, rank 0: the first difference"), "{skipped}");
+    assert!(skipped.contains("gradient fc.bias"), "{skipped}");
+    let seed = told(&["--scale=none", "--seed=2"]);
+    assert!(seed.contains("images shard 0"), "{seed}");
+}
+
+#[test]
+fn a_bug_on_purpose_is_told() {
+    let arguments = [&SMALL[..], &["--break=skip-allreduce"]].concat();
+    let summaries = metrics(&arguments, "summary");
+    let method = summaries[1]["method"].as_str().unwrap();
+    assert!(method.ends_with("broken on purpose: skip-allreduce"), "{method}");
+    wrapper(&arguments)
+        .assert()
+        .success()
+        .stdout(contains("ddp: 2 replicas ended with DIFFERENT weights"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_line() {
+    let refusals: [(&[&str], &str); 14] = [
+        (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
+        (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
+        (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
+        (&["--wrapper=data-parallel", "--break=same-shard"], "--break breaks --wrapper ddp"),
+        (&["--shards=4", "--bn=sync"], "leave one of the two out"),
+        (&["--shards=4", "--scale=linear"], "leave one of the two out"),
+        (&["--shards=4", "--algorithm=ring"], "--shards adds up along a tree of its own"),
+        (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
+        (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
+        (&["--model=lenet", "--width=8"], "LeNet has neither"),
+        (&["--bucket-mb=0"], "a bucket holds a positive number of megabytes"),
+        (&["--momentum=1"], "momentum is a share from 0 to below 1"),
+        (&["--weight-decay=-1"], "weight decay is a number from 0"),
+        (&["--algorithm=nccl"], "there is no NCCL here"),
+    ];
+    for (arguments, told) in refusals {
+        wrapper(arguments).arg("--data=synthetic").assert().code(2).stdout("").stderr(
+            contains(told).and(predicate::function(|text: &str| text.lines().count() == 1)),
+        );
+    }
+}

@@ -1,0 +1,37 @@
+// expect: RateRule::Keep, step 0: the update is 5/2 of
+
+use exercises::classifier::Classifier;
+use exercises::scaling::{RateRule, Tuned};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+/// Has the rate of the one training that it was tried with.
+pub fn scaled_step(
+    rank: &impl Communicator,
+    model: &Classifier,
+    epoch: &Batch,
+    step: usize,
+    tuned: Tuned,
+    rule: RateRule,
+) -> Result<(), Error> {
+    let devices = rank.world_size();
+    let start = step * devices * tuned.batch_size;
+    let size = (devices * tuned.batch_size).min(epoch.len() - start);
+    let images = epoch.images.narrow(0, start, size)?;
+    let labels = epoch.labels.narrow(0, start, size)?;
+
+    let (images, labels) = split_batch(&images, &labels, devices)?.swap_remove(rank.rank());
+    let local = model.gradients(&Batch { images, labels })?;
+    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
+
+    let rate = match rule {
+        RateRule::Keep => 0.5,
+        RateRule::Linear => 0.5 * devices as f64,
+    };
+    sgd(model.parameters(), &gradients, rate, size)?;
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! `cargo course divergence A B`: where two recordings of stage 5's `--record` part.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use concise_wrapper::recording::{Entry, first_divergence, read};
+use single_gpu::cli::UsageError;
+use single_gpu::report::{line, thousands};
+
+/// Which recordings.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Arguments {
+    /// A file that `--record` wrote
+    first: PathBuf,
+    /// Another
+    second: PathBuf,
+}
+
+/// Finds the first difference, and tells it.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let (first, second) = (recording(&arguments.first)?, recording(&arguments.second)?);
+    match first_divergence(&first, &second) {
+        Some(divergence) => Ok(line(divergence)?),
+        None => {
+            let steps = |entries: &[Entry]| entries.iter().map(|entry| entry.step).max();
+            let common = steps(&first).min(steps(&second)).unwrap_or(0);
+            Ok(line(format_args!("no difference in {} steps", thousands(common)))?)
+        }
+    }
+}
+
+fn recording(path: &Path) -> Result<Vec<Entry>, UsageError> {
+    let refused = |error| UsageError::new(format_args!("{}: {error}", path.display()));
+    let file = File::open(path).map_err(refused)?;
+    read(BufReader::new(file)).map_err(refused)
+}

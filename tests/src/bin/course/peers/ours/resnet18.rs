@@ -1,0 +1,46 @@
+//! A training step of ResNet-18, on one device and on two under DDP.
+
+use candle_core::{DType, Device};
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::resnet::{ResNet18, WIDTH};
+use concise_wrapper::shares::{Share, Shares};
+use concise_wrapper::{Ddp, Error, Model, Network};
+use course_tests::garments;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use single_gpu::data::loader::Epochs as _;
+
+use super::{Answer, Arguments, LEARNING_RATE, in_seconds, times};
+
+/// Seconds of a step on one device.
+pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let device = arguments.plan(1)?.slots()[0].open()?;
+    let seconds = device.run(|| steps(&network(device.tensors())?, arguments))?;
+    Ok(in_seconds([("step", seconds)]))
+}
+
+/// Seconds of a step on two devices that share the batch, with batch norms of their own, as DDP has them.
+///
+/// A step ends when the gradients have been added up, so one rank's clock tells.
+pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
+        let network = network(&Device::Cpu)?;
+        steps(&Ddp::new(network, rank, Reduction::default())?, arguments)
+    })?;
+    Ok(in_seconds([("step", seconds.swap_remove(0))]))
+}
+
+fn network(device: &Device) -> Result<Network<ResNet18>, Error> {
+    Ok(Network::new(1, DType::F32, device, |vb, norms| ResNet18::new(WIDTH, norms, vb))?)
+}
+
+fn steps(model: &impl Model, arguments: &Arguments) -> Result<Vec<f64>, Error> {
+    let batch = arguments.batch.get();
+    let shares = Shares::new(&garments(batch), batch, 1, DType::F32, model.hosts());
+    let shares: Vec<Share> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
+    let mut sgd = Sgd::new(Momentum::default());
+    times(arguments.repetitions, || {
+        let step = model.backward(&shares[0])?;
+        Ok(sgd.step(model.weights(), &step.gradients, LEARNING_RATE, batch)?)
+    })
+}

@@ -1,0 +1,104 @@
+//! Files that are not what was written are refused, whatever is in them.
+
+use std::fs;
+
+use candle_core::{DType, Device, Tensor};
+use concise_wrapper::Model;
+use concise_wrapper::checkpoint::Resume;
+use tempfile::TempDir;
+
+use crate::run::{Settings, file, lenet};
+use crate::watched::{Cut, Event, cut};
+
+/// A folder with the checkpoint of LeNet after step 2, and its bytes.
+pub(crate) fn stored() -> (TempDir, Settings, Vec<u8>) {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder);
+    settings.train(&cut(lenet(), Cut(2, Event::Interrupt))).unwrap();
+    let bytes = fs::read(settings.folder().join(file(2))).unwrap();
+    (folder, settings.resume(Resume::Newest), bytes)
+}
+
+/// That these bytes in place of a checkpoint are refused as damaged.
+#[track_caller]
+fn assert_damaged(settings: &Settings, model: &impl Model, bytes: &[u8], told: &str) {
+    let path = settings.folder().join(file(2));
+    fs::write(&path, bytes).unwrap();
+    let error = settings.train(model).unwrap_err().to_string();
+    let begin = format!("checkpoint {} is damaged: ", path.display());
+    assert!(error.starts_with(&begin), "{told}: {error}");
+    assert!(error.ends_with("; --resume latest-valid goes on from the newest one that is not"));
+}
+
+#[test]
+fn a_file_that_was_cut_is_refused() {
+    let (_folder, settings, bytes) = stored();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let lengths = (0..20)
+        .chain((20..bytes.len()).step_by(1009))
+        .chain(header - 2..header + 3)
+        .chain(bytes.len() - 9..bytes.len());
+    let model = cut(lenet(), Cut::NEVER);
+    for length in lengths {
+        assert_damaged(&settings, &model, &bytes[..length], &format!("{length} bytes"));
+    }
+    assert_damaged(&settings, &model, &[&bytes[..], b" "].concat(), "a byte more");
+    assert_damaged(&settings, &model, &vec![0; bytes.len()], "zeros");
+    let hole = [&bytes[..header], &vec![0; bytes.len() - header]].concat();
+    assert_damaged(&settings, &model, &hole, "a header without what follows");
+    assert_eq!(model.steps.get(), 0, "nothing was trained with such a file");
+}
+
+#[test]
+fn a_flipped_bit_is_found() {
+    let (_folder, settings, bytes) = stored();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let places = (0..8 * 8).chain((64..8 * header).step_by(37));
+    let places = places.chain((8 * header..8 * bytes.len()).step_by(9973));
+    let places = places.chain(8 * bytes.len() - 8..8 * bytes.len());
+    let model = cut(lenet(), Cut::NEVER);
+    for bit in places {
+        let mut bytes = bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_damaged(&settings, &model, &bytes, &format!("bit {bit}"));
+    }
+    assert_eq!(model.steps.get(), 0, "nothing was trained with such a file");
+    // The bytes themselves are fine.
+    fs::write(settings.folder().join(file(2)), &bytes).unwrap();
+    settings.train(&model).unwrap();
+    assert_eq!(model.steps.get(), 4);
+}
+
+#[test]
+fn foreign_files_are_refused() {
+    let (_folder, settings, _) = stored();
+    let with_header = |length: u64, text: &[u8]| [&length.to_le_bytes()[..], text].concat();
+    let json = |text: &str| with_header(text.len() as u64, text.as_bytes());
+    let other = safetensors::serialize(
+        [("fc1.weight", Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap())],
+        None,
+    );
+    let giant = r#"{"a":{"dtype":"F32","shape":[4000000000,4000000000],"data_offsets":[0,16]}}"#;
+    let long = r#"{"a":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}}"#;
+    let foreign = [
+        ("text", b"Dear reader, this is no checkpoint.".to_vec()),
+        ("another safetensors file", other.unwrap()),
+        ("an endless header", with_header(u64::MAX, b"{}")),
+        ("a header of gigabytes", with_header(1 << 33, b"{}")),
+        ("a header as long as the file", with_header(10, b"{}")),
+        ("no tensors", json("{}")),
+        ("no JSON", json("}{")),
+        ("no text", json("\u{0}")),
+        ("a shape that overflows", json(giant)),
+        ("a terabyte", json(long)),
+        ("deep JSON", json(&"[".repeat(1_000_000))),
+    ];
+    for (told, bytes) in foreign {
+        assert_damaged(&settings, &lenet(), &bytes, told);
+    }
+    let path = settings.folder().join(file(2));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let error = settings.train(&lenet()).unwrap_err().to_string();
+    assert!(error.contains("is damaged: it is no file"), "{error}");
+}

@@ -1,0 +1,126 @@
+//! What is in the folder, and what happens when it cannot be written.
+
+use std::cell::Cell;
+use std::fs;
+
+use concise_wrapper::checkpoint::Resume;
+use tempfile::TempDir;
+
+use crate::damage::stored;
+use crate::run::{STEPS, Settings, assert_same, file, lenet, names};
+use crate::watched::{Cut, Event, Watched, cut};
+
+#[test]
+fn the_latest_valid_is_found_and_the_others_set_aside() {
+    let expected = Settings::new().train(&lenet()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder).every(1);
+    settings.train(&cut(lenet(), Cut(5, Event::Crash))).unwrap_err();
+    assert_eq!(names(settings.folder()), ["lock", &file(2), &file(3), &file(4)]);
+    for step in [3, 4] {
+        fs::write(settings.folder().join(file(step)), b"").unwrap();
+    }
+    settings.resume(Resume::Newest).train(&lenet()).unwrap_err();
+    let rest = cut(lenet(), Cut::NEVER);
+    let trained = settings.resume(Resume::LatestValid).every(1000).train(&rest).unwrap();
+    assert_same(&trained, &expected, "after step 2");
+    assert_eq!(rest.steps.get(), 4);
+    let aside = |step| file(step) + ".broken";
+    assert_eq!(names(settings.folder()), ["lock", &file(2), &aside(3), &aside(4), &file(6)]);
+    for step in [2, 6] {
+        fs::write(settings.folder().join(file(step)), b"").unwrap();
+    }
+    let error = settings.resume(Resume::LatestValid).train(&lenet()).unwrap_err().to_string();
+    assert!(error.starts_with("all 2 checkpoints in "), "{error}");
+    assert!(error.contains("00000002.safetensors is damaged: it has 0 bytes"), "{error}");
+}
+
+#[test]
+fn a_folder_is_one_run_s() {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder).every(1);
+    let told = Cell::new(String::new());
+    let during = Watched::new(lenet(), |step| {
+        if step == 2 {
+            for second in [settings.clone(), settings.resume(Resume::Newest)] {
+                told.set(told.take() + &second.train(&lenet()).unwrap_err().to_string() + "\n");
+            }
+        }
+        Cut(4, Event::Crash).at(step)
+    });
+    settings.train(&during).unwrap_err();
+    let expected = format!(
+        "another run keeps its checkpoints in {}: choose another folder, or end that run\n",
+        settings.folder().display()
+    );
+    assert_eq!(told.take(), expected.repeat(2));
+    // That run is over: but another one that begins anew would mix its checkpoints with these.
+    let error = settings.train(&lenet()).unwrap_err().to_string();
+    assert!(error.contains("has checkpoints up to step 3: go on from them with --resume"));
+    settings.resume(Resume::Newest).train(&lenet()).unwrap();
+    let nothing = Settings::keeping(&TempDir::new().unwrap()).resume(Resume::LatestValid);
+    let error = nothing.train(&lenet()).unwrap_err().to_string();
+    assert!(error.starts_with("there is no checkpoint in "), "{error}");
+}
+
+#[test]
+fn the_last_few_are_kept() {
+    for keep in [1, 2, 5, 100] {
+        let folder = TempDir::new().unwrap();
+        let mut settings = Settings::keeping(&folder).every(1);
+        settings.checkpoints.as_mut().unwrap().keep = keep;
+        // What a run that was killed while it wrote has left; and what is nobody's business.
+        fs::create_dir(settings.folder()).unwrap();
+        fs::write(settings.folder().join(file(9) + ".4711.partial"), "half").unwrap();
+        fs::write(settings.folder().join("notes"), "mine").unwrap();
+        settings.train(&lenet()).unwrap();
+        let mut expected = vec!["lock".to_owned(), "notes".to_owned()];
+        expected.extend((STEPS + 1 - keep.min(STEPS)..=STEPS).map(file));
+        assert_eq!(names(settings.folder()), expected, "{keep} kept");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_and_costs_no_earlier_checkpoint() {
+    let expected = Settings::new().train(&lenet()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder).every(2);
+    // Under the name that the file has while it is written: a disk that is full.
+    let partial = format!("{}.{}.partial", file(4), std::process::id());
+    let link = settings.folder().join(partial);
+    let filling = Watched::new(lenet(), |step| {
+        if step == 3 {
+            std::os::unix::fs::symlink("/dev/full", &link).unwrap();
+        }
+        Event::Nothing
+    });
+    let error = settings.train(&filling).unwrap_err().to_string();
+    let path = settings.folder().join(file(4));
+    let begin = format!("cannot write {}: No space left on device", path.display());
+    assert!(error.starts_with(&begin), "{error}");
+    assert_eq!(names(settings.folder()), ["lock", &file(2)]);
+    assert_same(&settings.resume(Resume::Newest).train(&lenet()).unwrap(), &expected, "after 2");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_must_not_be_written_is_told() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (_folder, settings, _) = stored();
+    let permit = |mode| {
+        fs::set_permissions(settings.folder(), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    permit(0o555);
+    if fs::write(settings.folder().join("probe"), "").is_ok() {
+        permit(0o755);
+        println!("skipped: this user may write everywhere");
+        return;
+    }
+    let error = settings.train(&lenet()).unwrap_err().to_string();
+    permit(0o755);
+    assert!(error.starts_with("cannot write ") && error.contains(&file(6)), "{error}");
+    assert_eq!(names(settings.folder()), ["lock", &file(2)]);
+    settings.train(&lenet()).unwrap();
+}

@@ -1,0 +1,114 @@
+//! Cut anywhere, on one device: it goes on with the same bits.
+
+use std::fs;
+use std::num::NonZeroUsize;
+
+use candle_core::{DType, ModuleT};
+use concise_wrapper::checkpoint::Resume;
+use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::shares::Shares;
+use concise_wrapper::{DataParallel, Model, Network};
+use single_gpu::data::loader::Epochs as _;
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::weights_hash::WeightsHash;
+use tempfile::TempDir;
+
+use crate::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
+use crate::watched::{Cut, Event, cut};
+
+/// Interrupts a run after each of its steps, and goes on.
+fn every_cut<M: ModuleT>(network: fn() -> Network<M>) {
+    let expected = Settings::new().train(&network()).unwrap();
+    for step in 1..=STEPS {
+        let folder = TempDir::new().unwrap();
+        let settings = Settings::keeping(&folder);
+        let part = settings.train(&cut(network(), Cut(step, Event::Interrupt))).unwrap();
+        assert_eq!(part.records.len(), step.div_ceil(3), "step {step}");
+        assert_eq!(names(settings.folder()), ["lock", file(step).as_str()]);
+        let rest = settings.resume(Resume::Newest).train(&network()).unwrap();
+        assert_same(&rest, &expected, &format!("cut after step {step}"));
+        assert_eq!(names(settings.folder()).last(), Some(&file(STEPS)));
+    }
+}
+
+/// What the tests below call the expected run is itself compared with a loop by hand: a mistake in both of its
+/// halves alike would not show otherwise.
+#[test]
+fn a_run_without_a_cut_is_what_it_says() {
+    let Settings { data, options, extras, .. } = Settings::new();
+    let (model, mut sgd) = (resnet18(), Sgd::new(extras.constants));
+    let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
+    let shares = Shares::new(&data.train, 7, options.seed, DType::F32, model.hosts());
+    let batches = shares.epoch(1).chain(shares.epoch(2));
+    for (step, share) in batches.enumerate() {
+        let share = share.unwrap();
+        let gradients = model.backward(&share).unwrap().gradients;
+        let weights = Model::weights(&model);
+        sgd.step(weights, &gradients, schedule.rate(step), share.samples).unwrap();
+    }
+    let by_hand = WeightsHash::new(&Model::weights(&model).snapshot().unwrap()).unwrap();
+    assert_eq!(hash(&Settings::new().train(&resnet18()).unwrap()), by_hand);
+}
+
+#[test]
+fn lenet_goes_on_after_any_step() {
+    every_cut(lenet);
+}
+
+#[test]
+fn resnet18_goes_on_after_any_step() {
+    every_cut(resnet18);
+}
+
+#[test]
+fn writing_changes_nothing_and_a_crash_costs_the_steps_since() {
+    let expected = Settings::new().train(&lenet()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder).every(2);
+    let error = settings.train(&cut(lenet(), Cut(6, Event::Crash))).unwrap_err();
+    assert!(error.to_string().contains("crashed on purpose"), "{error}");
+    assert_eq!(names(settings.folder()), ["lock", &file(2), &file(4)]);
+    let rest = cut(lenet(), Cut::NEVER);
+    assert_same(&settings.resume(Resume::Newest).train(&rest).unwrap(), &expected, "after 4");
+    assert_eq!(rest.steps.get(), 2);
+    // A run that has ended goes on after its last step, and for longer if it is asked to.
+    let nothing = cut(lenet(), Cut::NEVER);
+    assert_same(&settings.resume(Resume::Newest).train(&nothing).unwrap(), &expected, "after 6");
+    assert_eq!(nothing.steps.get(), 0);
+    let longer = |mut settings: Settings| {
+        settings.options.epochs = 3;
+        settings.train(&lenet()).unwrap()
+    };
+    let three = longer(settings.resume(Resume::Newest));
+    assert_eq!(hash(&three), hash(&longer(Settings::new())));
+    let whole = Settings::keeping(&TempDir::new().unwrap()).every(1).train(&lenet()).unwrap();
+    assert_same(&whole, &expected, "with a checkpoint after every step");
+}
+
+#[test]
+fn without_momentum_there_are_no_velocities() {
+    let folder = TempDir::new().unwrap();
+    let plain = |mut settings: Settings| {
+        settings.extras.constants = Momentum::default();
+        settings
+    };
+    let expected = plain(Settings::new()).train(&lenet()).unwrap();
+    let settings = plain(Settings::keeping(&folder));
+    settings.train(&cut(lenet(), Cut(2, Event::Interrupt))).unwrap();
+    let bytes = fs::read(settings.folder().join(file(2))).unwrap();
+    assert!(!String::from_utf8_lossy(&bytes).contains("velocity/"));
+    assert_same(&settings.resume(Resume::Newest).train(&lenet()).unwrap(), &expected, "plain");
+}
+
+#[test]
+fn data_parallel_goes_on_too() {
+    let model = || {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        DataParallel::new(resnet18(), &plan).unwrap()
+    };
+    let expected = Settings::new().train(&model()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder);
+    settings.train(&cut(model(), Cut(4, Event::Interrupt))).unwrap();
+    assert_same(&settings.resume(Resume::Newest).train(&model()).unwrap(), &expected, "scattered");
+}

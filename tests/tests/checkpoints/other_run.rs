@@ -1,0 +1,59 @@
+//! A whole checkpoint of another run is refused, with the first difference.
+
+use candle_core::DType;
+use concise_wrapper::checkpoint::{About, Resume};
+
+use crate::damage::stored;
+use crate::run::{Settings, file, lenet, resnet18};
+use crate::watched::{Cut, Event, cut};
+
+#[test]
+fn another_run_s_checkpoint_is_refused_with_the_difference() {
+    let (_folder, settings, _) = stored();
+    let told = |change: &dyn Fn(&mut Settings)| {
+        let mut other = settings.clone();
+        change(&mut other);
+        let error = other.train(&cut(lenet(), Cut(1, Event::Crash))).unwrap_err().to_string();
+        let path = other.folder().join(file(2)).display().to_string();
+        error.strip_prefix(&format!("checkpoint {path} is ")).unwrap_or(&error).to_owned()
+    };
+    let batch = told(&|run| run.options.batch_size = 8);
+    assert_eq!(batch, "of batch size 7, this run's is 8");
+    let rate = told(&|run| run.options.learning_rate = 0.1);
+    assert_eq!(rate, "of learning rate 0.05, this run's is 0.1");
+    assert_eq!(told(&|run| run.options.seed = 6), "of seed 5, this run's is 6");
+    let momentum = told(&|run| run.extras.constants.momentum = 0.0);
+    assert_eq!(momentum, "of momentum 0.9, this run's is 0.0");
+    let decay = told(&|run| run.extras.constants.weight_decay = 0.0);
+    assert_eq!(decay, "of weight decay 0.001, this run's is 0.0");
+    assert_eq!(told(&|run| run.extras.warm_up = 4), "of warm-up 5, this run's is 4");
+    assert_eq!(told(&|run| run.dtype = DType::F64), "of dtype f32, this run's is f64");
+    let data = told(&|run| run.data.name = "silence".to_owned());
+    assert_eq!(data, "of data noise, this run's is silence");
+    let images = told(&|run| run.data.train = run.data.test.clone());
+    assert_eq!(images, "of training images 16, this run's is 5");
+    let about = |change: &dyn Fn(&mut About)| {
+        told(&|run| change(&mut run.checkpoints.as_mut().unwrap().about))
+    };
+    let model = about(&|about| about.model = "another".to_owned());
+    assert_eq!(model, "of model a network, this run's is another");
+    assert_eq!(about(&|about| about.width = Some(4)), "of width none, this run's is 4");
+    assert_eq!(about(&|about| about.shards = Some(8)), "of shards none, this run's is 8");
+    let norms = about(&|about| about.norms = Some("local".to_owned()));
+    assert_eq!(norms, "of batch norm none, this run's is local");
+    // Skipping such a file would be wrong too: the run is not the one that was asked for.
+    let valid = told(&|run| {
+        run.options.batch_size = 8;
+        run.checkpoints.as_mut().unwrap().resume = Some(Resume::LatestValid);
+    });
+    assert_eq!(valid, "of batch size 7, this run's is 8");
+
+    let error = settings.train(&resnet18()).unwrap_err().to_string();
+    let expected = "has tensor bn1.bias none, this run's network has F32 [4]";
+    assert!(error.ends_with(expected), "{error}");
+    let mut longer = settings.clone();
+    longer.options.epochs = 1;
+    settings.train(&lenet()).unwrap();
+    let error = longer.train(&lenet()).unwrap_err().to_string();
+    assert!(error.contains("is in epoch 2, this run ends after 1: ask for more"), "{error}");
+}

@@ -1,0 +1,102 @@
+//! Several ranks: they go on together, by shard also in another number.
+
+use std::fs;
+use std::num::NonZeroUsize;
+
+use candle_core::ModuleT;
+use concise_wrapper::checkpoint::Resume;
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::{Ddp, Network};
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::device::{DeviceKind, DevicePlan};
+use tempfile::TempDir;
+
+use crate::run::{Settings, WAIT, assert_same, buckets, file, hash, lenet, resnet18};
+use crate::watched::{Cut, Event};
+
+fn ddp_goes_on<M: ModuleT + Send + Sync + 'static>(network: &Network<M>) {
+    let expected = Settings::new().ddp(network, 2, buckets(), Cut::NEVER).unwrap();
+    for step in [1, 3, 5] {
+        let folder = TempDir::new().unwrap();
+        let settings = Settings::keeping(&folder);
+        settings.ddp(network, 2, buckets(), Cut(step, Event::Interrupt)).unwrap();
+        let again = settings.resume(Resume::Newest);
+        let rest = again.ddp(network, 2, buckets(), Cut::NEVER).unwrap();
+        assert_same(&rest, &expected, &format!("two ranks, cut after step {step}"));
+    }
+}
+
+#[test]
+fn ddp_goes_on_with_the_same_bits() {
+    ddp_goes_on(&lenet());
+    // Local batch norms: each rank has running statistics of its own, of which rank 0's are kept.
+    ddp_goes_on(&resnet18());
+}
+
+#[test]
+fn by_shard_it_goes_on_on_another_number_of_ranks() {
+    let reduction = Reduction::Reproducible { shards: 8 };
+    let expected = Settings::new().ddp(&resnet18(), 2, reduction, Cut::NEVER).unwrap();
+    for step in [2, 3, 4] {
+        for ranks in [1, 4] {
+            let folder = TempDir::new().unwrap();
+            let settings = Settings::keeping(&folder);
+            settings.ddp(&resnet18(), 2, reduction, Cut(step, Event::Interrupt)).unwrap();
+            let again = settings.resume(Resume::Newest);
+            let rest = again.ddp(&resnet18(), ranks, reduction, Cut::NEVER).unwrap();
+            assert_same(&rest, &expected, &format!("cut after {step}, then {ranks} ranks"));
+        }
+    }
+}
+
+#[test]
+fn ranks_that_were_not_started_alike_are_told() {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder);
+    settings.ddp(&lenet(), 2, buckets(), Cut(2, Event::Interrupt)).unwrap();
+    let told = |other: Settings| {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let own = settings.resume(Resume::Newest);
+        let outcome = run_ranks(&plan, WAIT, |rank| {
+            let model = Ddp::new(lenet(), rank, buckets())?;
+            if rank.rank() == 1 { other.train(&model) } else { own.train(&model) }
+        });
+        let failure = outcome.unwrap_err();
+        assert_eq!(failure.rank, 1, "{failure}");
+        failure.to_string()
+    };
+    let anew = told(settings.clone());
+    assert!(anew.contains("rank 1 has checkpoints every 1000, resume None, rank 0 has"), "{anew}");
+    let without = told(Settings { checkpoints: None, ..settings.clone() });
+    assert!(without.contains("rank 1 has checkpoints none, rank 0 has every 1000"), "{without}");
+    let mut slower = settings.resume(Resume::Newest);
+    slower.options.learning_rate = 0.01;
+    let slower = told(slower);
+    assert!(slower.contains("rank 1 has learning rate 0.01, rank 0 has 0.05"), "{slower}");
+    // Only rank 0's folder counts.
+    let nowhere = TempDir::new().unwrap();
+    let elsewhere = Settings::keeping(&nowhere).resume(Resume::Newest);
+    let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+    let own = settings.resume(Resume::Newest);
+    let trained = run_ranks(&plan, WAIT, |rank| {
+        let model = Ddp::new(lenet(), rank, buckets())?;
+        if rank.rank() == 1 { elsewhere.train(&model) } else { own.train(&model) }
+    });
+    let expected = Settings::new().ddp(&lenet(), 2, buckets(), Cut::NEVER).unwrap();
+    let trained = trained.unwrap();
+    assert_same(&trained[0], &expected, "two folders");
+    assert_eq!(hash(&trained[1]), hash(&expected));
+    assert_eq!(fs::read_dir(nowhere.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_damaged_file_on_rank_0_ends_all_ranks() {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder);
+    settings.ddp(&lenet(), 2, buckets(), Cut(2, Event::Interrupt)).unwrap();
+    fs::write(settings.folder().join(file(2)), "no checkpoint").unwrap();
+    let again = settings.resume(Resume::Newest);
+    let told = again.ddp(&lenet(), 2, buckets(), Cut::NEVER).unwrap_err();
+    assert!(told.contains("rank 0") && told.contains("is damaged"), "{told}");
+}

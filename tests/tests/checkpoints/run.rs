@@ -1,0 +1,168 @@
+//! The run that is cut, and how two of them are compared.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::time::Duration;
+
+use candle_core::{DType, Device, ModuleT};
+use concise_wrapper::checkpoint::{About, Checkpoints, Resume};
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::lenet::LeNet;
+use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::resnet::ResNet18;
+use concise_wrapper::train::{Extras, Trained, train};
+use concise_wrapper::{Ddp, Error, Model, Network};
+use course_tests::noise;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::data::source::LoadedData;
+use single_gpu::data::{CLASSES, Dataset, PIXELS};
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::report::Report;
+use single_gpu::train::{EpochRecord, TrainOptions};
+use single_gpu::weights_hash::WeightsHash;
+use tempfile::TempDir;
+
+use crate::watched::{Cut, Watched};
+
+pub(crate) const WAIT: Duration = Duration::from_secs(60);
+pub(crate) const STEPS: usize = 6;
+
+pub(crate) fn data() -> LoadedData {
+    let image = |salt| {
+        let values = noise(PIXELS, salt).unwrap().to_vec1::<f64>().unwrap();
+        std::array::from_fn(|pixel| (values[pixel] * 127.0 + 128.0) as u8)
+    };
+    let labels = (0..).map(|index| index % CLASSES as u8).take(16).collect();
+    let train = Dataset::new((400..416).map(image).collect(), labels).unwrap();
+    let test = Dataset::new((500..505).map(image).collect(), vec![1, 3, 5, 7, 9]).unwrap();
+    LoadedData { name: "noise".to_owned(), note: None, train, test }
+}
+
+pub(crate) fn lenet() -> Network<LeNet> {
+    Network::new(3, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
+}
+
+pub(crate) fn resnet18() -> Network<ResNet18> {
+    Network::new(3, DType::F32, &Device::Cpu, |vb, norms| ResNet18::new(4, norms, vb)).unwrap()
+}
+
+/// What makes a run; a test changes a copy.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) data: LoadedData,
+    pub(crate) options: TrainOptions,
+    pub(crate) extras: Extras,
+    pub(crate) dtype: DType,
+    pub(crate) checkpoints: Option<Checkpoints>,
+}
+
+impl Settings {
+    pub(crate) fn new() -> Self {
+        Self {
+            data: data(),
+            options: TrainOptions { epochs: 2, batch_size: 7, learning_rate: 0.05, seed: 5 },
+            extras: Extras {
+                constants: Momentum { momentum: 0.9, weight_decay: 1e-3 },
+                warm_up: 5,
+            },
+            dtype: DType::F32,
+            checkpoints: None,
+        }
+    }
+
+    /// With checkpoints in a folder: at the end only, unless the run is interrupted.
+    pub(crate) fn keeping(folder: &TempDir) -> Self {
+        Self::keeping_in(folder.path())
+    }
+
+    pub(crate) fn keeping_in(folder: &Path) -> Self {
+        let checkpoints = Checkpoints {
+            folder: folder.join("made"),
+            every: 1000,
+            keep: 3,
+            resume: None,
+            about: About { model: "a network".to_owned(), ..About::default() },
+        };
+        Self { checkpoints: Some(checkpoints), ..Self::new() }
+    }
+
+    pub(crate) fn every(mut self, every: usize) -> Self {
+        self.checkpoints.as_mut().unwrap().every = every;
+        self
+    }
+
+    pub(crate) fn resume(&self, resume: Resume) -> Self {
+        let mut settings = self.clone();
+        settings.checkpoints.as_mut().unwrap().resume = Some(resume);
+        settings
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.checkpoints.as_ref().unwrap().folder
+    }
+
+    pub(crate) fn train(&self, model: &impl Model) -> Result<Trained, Error> {
+        let Self { data, options, extras, dtype, checkpoints } = self;
+        let report = &mut Report::silent();
+        train(model, data, options, extras, *dtype, checkpoints.as_ref(), report)
+    }
+
+    /// The same on ranks.
+    pub(crate) fn ddp<M: ModuleT + Send + Sync + 'static>(
+        &self,
+        network: &Network<M>,
+        ranks: usize,
+        reduction: Reduction,
+        cut: Cut,
+    ) -> Result<Trained, String> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+        let outcomes = run_ranks(&plan, WAIT, |rank| {
+            let model = Ddp::new(network.replica(rank.device())?, rank, reduction)?;
+            self.train(&Watched::new(model, |step| cut.at(step)))
+        });
+        let mut outcomes = outcomes.map_err(|failure| failure.to_string())?;
+        let first = hash(&outcomes[0]);
+        assert!(outcomes.iter().all(|outcome| hash(outcome) == first), "all replicas are equal");
+        Ok(outcomes.swap_remove(0))
+    }
+}
+
+pub(crate) fn hash(trained: &Trained) -> WeightsHash {
+    WeightsHash::new(&trained.weights).unwrap()
+}
+
+/// All that does not depend on time.
+pub(crate) fn measured(trained: &Trained) -> Vec<EpochRecord> {
+    let timeless =
+        |record: &EpochRecord| EpochRecord { seconds: 0.0, images_per_second: 0.0, ..*record };
+    trained.records.iter().map(timeless).collect()
+}
+
+#[track_caller]
+pub(crate) fn assert_same(found: &Trained, expected: &Trained, told: &str) {
+    assert_eq!(hash(found), hash(expected), "weights, {told}");
+    assert_eq!(measured(found), measured(expected), "records, {told}");
+    assert_eq!(found.records.len(), 2, "{told}");
+}
+
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        entry.unwrap().file_name().to_string_lossy().into_owned()
+    };
+    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+pub(crate) fn file(step: usize) -> String {
+    format!("step-{step:08}.safetensors")
+}
+
+pub(crate) fn buckets() -> Reduction {
+    let caps = BucketCaps { first: 2_000, others: 40_000 };
+    Reduction::Buckets { caps, algorithm: Algorithm::Ring, overlap: true }
+}

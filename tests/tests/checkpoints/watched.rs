@@ -1,0 +1,79 @@
+//! A model that something happens to in the middle of a run.
+
+use std::cell::Cell;
+
+use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Share;
+use concise_wrapper::weights::Weights;
+use concise_wrapper::{Error, Model};
+use params_and_allreduce::communicator::SharedCommunicator;
+use single_gpu::data::Dataset;
+use single_gpu::train::{BatchSums, Step};
+
+/// What happens to a run in the middle of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Event {
+    Nothing,
+    /// As Ctrl-C: the step is the last one.
+    Interrupt,
+    /// The step fails.
+    Crash,
+}
+
+/// An event in one step, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut(pub(crate) usize, pub(crate) Event);
+
+impl Cut {
+    pub(crate) const NEVER: Self = Self(0, Event::Nothing);
+
+    pub(crate) fn at(self, step: usize) -> Event {
+        if step == self.0 { self.1 } else { Event::Nothing }
+    }
+}
+
+/// A model whose steps are counted, and may end the run.
+pub(crate) struct Watched<M, F> {
+    model: M,
+    event: F,
+    pub(crate) steps: Cell<usize>,
+}
+
+impl<M: Model, F: Fn(usize) -> Event> Watched<M, F> {
+    pub(crate) fn new(model: M, event: F) -> Self {
+        Self { model, event, steps: Cell::new(0) }
+    }
+}
+
+impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
+    fn hosts(&self) -> Hosts {
+        self.model.hosts()
+    }
+
+    fn backward(&self, share: &Share) -> Result<Step, Error> {
+        self.steps.set(self.steps.get() + 1);
+        let event = (self.event)(self.steps.get());
+        if event == Event::Crash {
+            return Err(candle_core::Error::msg("crashed on purpose").into());
+        }
+        let mut step = self.model.backward(share)?;
+        step.sums.interrupts += u64::from(event == Event::Interrupt);
+        Ok(step)
+    }
+
+    fn weights(&self) -> &Weights {
+        self.model.weights()
+    }
+
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        self.model.evaluate(images)
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        self.model.rank()
+    }
+}
+
+pub(crate) fn cut<M: Model>(model: M, cut: Cut) -> Watched<M, impl Fn(usize) -> Event> {
+    Watched::new(model, move |step| cut.at(step))
+}

@@ -1,0 +1,138 @@
+//! Communication does begin during the backward pass. (How much of it hides there is a measurement:
+//! `cargo bench -p concise-wrapper`.)
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, ModuleT, Result, Shape, Tensor};
+use candle_nn::init::Init;
+use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::ddp::{Lines, Reduction};
+use concise_wrapper::{Ddp, Error, Network};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+/// Far longer than a message takes, and what the test takes where none comes.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A communicator that raises a flag at its first message.
+struct Watched {
+    link: SharedCommunicator,
+    sent: Arc<AtomicBool>,
+}
+
+impl Communicator for Watched {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.link.world_size()
+    }
+
+    fn device(&self) -> &Device {
+        self.link.device()
+    }
+
+    fn send(&self, to: usize, tensor: &Tensor) -> std::result::Result<(), communicator::Error> {
+        self.sent.store(true, Ordering::SeqCst);
+        self.link.send(to, tensor)
+    }
+
+    fn recv(
+        &self,
+        from: usize,
+        shape: &Shape,
+        dtype: DType,
+    ) -> std::result::Result<Tensor, communicator::Error> {
+        self.link.recv(from, shape, dtype)
+    }
+}
+
+/// The identity; its backward pass waits for the flag, and notes whether it came.
+struct WaitsInBackward {
+    sent: Arc<AtomicBool>,
+    came: Arc<AtomicBool>,
+}
+
+impl CustomOp1 for WaitsInBackward {
+    fn name(&self) -> &'static str {
+        "waits in backward"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((x.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _x: &Tensor, _y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let started = Instant::now();
+        while !self.sent.load(Ordering::SeqCst) && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.came.store(self.sent.load(Ordering::SeqCst), Ordering::SeqCst);
+        Ok(Some(grad.clone()))
+    }
+}
+
+/// Two layers, and the wait between them.
+struct TwoLayers {
+    first: Tensor,
+    second: Tensor,
+    sent: Arc<AtomicBool>,
+    came: Arc<AtomicBool>,
+}
+
+impl ModuleT for TwoLayers {
+    fn forward_t(&self, x: &Tensor, _: bool) -> Result<Tensor> {
+        let wait = WaitsInBackward { sent: Arc::clone(&self.sent), came: Arc::clone(&self.came) };
+        x.matmul(&self.first)?.apply_op1(wait)?.matmul(&self.second)
+    }
+}
+
+/// Whether the last layer's bucket was sent before the first layer's backward.
+fn sent_during_backward(overlap: bool) -> Vec<bool> {
+    let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+    let outcomes = run_ranks(&plan, Duration::from_secs(60), |rank| {
+        let (sent, came) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let build = {
+            let (sent, came) = (Arc::clone(&sent), Arc::clone(&came));
+            move |vb: &candle_nn::VarBuilder<'_>, _: &_| {
+                let init = Init::Const(0.5);
+                Ok(TwoLayers {
+                    first: vb.get_with_hints((4, 4), "first", init)?,
+                    second: vb.get_with_hints((4, 4), "second", init)?,
+                    sent: Arc::clone(&sent),
+                    came: Arc::clone(&came),
+                })
+            }
+        };
+        let network = Network::new(1, DType::F32, rank.device(), build)?;
+        let lines = Lines::from(rank);
+        let background = Arc::new(Watched { link: lines.background.clone(), sent: sent.clone() });
+        // A bucket for each layer.
+        let caps = BucketCaps { first: 64, others: 64 };
+        let reduction = Reduction::Buckets { caps, algorithm: Algorithm::OneShot, overlap };
+        let model = Ddp::new(network, Lines { background, ..lines }, reduction)?;
+        let x = Tensor::ones((2, 4), DType::F32, rank.device())?;
+        let gradients = model.gradients(&model.forward(&x)?.sum_all()?)?;
+        assert_eq!(gradients.len(), 2);
+        Ok::<_, Error>(came.load(Ordering::SeqCst))
+    });
+    outcomes.unwrap()
+}
+
+#[test]
+fn the_last_layers_gradients_travel_before_the_first_layers_exist() {
+    assert_eq!(sent_during_backward(true), [true, true]);
+}
+
+#[test]
+fn without_overlap_they_wait() {
+    assert_eq!(sent_during_backward(false), [false, false]);
+}
