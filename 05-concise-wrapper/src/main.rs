@@ -7,8 +7,9 @@ mod runs;
 use std::process::ExitCode;
 
 use arguments::Arguments;
+use params_and_allreduce::mpirun;
 use runs::{Run, Runs};
-use single_gpu::cli;
+use single_gpu::cli::{self, UsageError};
 use single_gpu::interrupt;
 use single_gpu::report::line;
 
@@ -17,6 +18,14 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(processes) = mpirun::world_size().filter(|processes| *processes > 1) {
+        // Each of them would take itself for the whole run.
+        return Err(UsageError::new(format_args!(
+            "mpirun started {processes} processes, but this program's ranks are threads: start it without \
+             mpirun, with --devices {processes}"
+        ))
+        .into());
+    }
     let mut prepared = arguments.prepare()?;
     interrupt::watch()?;
     let headline = prepared.headline();

@@ -209,6 +209,14 @@ fn a_bug_on_purpose_is_told() {
 }
 
 #[test]
+fn several_processes_are_refused_as_they_would_train_beside_each_other() {
+    let mut started = wrapper(&["--data=synthetic"]);
+    started.env("OMPI_COMM_WORLD_SIZE", "4").assert().code(2).stdout("").stderr(contains(
+        "mpirun started 4 processes, but this program's ranks are threads: start it without mpirun",
+    ));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let refusals: [(&[&str], &str); 14] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
