@@ -1,0 +1,112 @@
+//! DDP on processes: the same bits as on threads. The test starts this program again under `mpirun`.
+
+#![cfg(feature = "mpi")]
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::env;
+use std::num::NonZeroUsize;
+use std::process::Command;
+use std::time::Duration;
+
+use candle_core::{DType, Device};
+use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::ddp::{Lines, Reduction};
+use concise_wrapper::lenet::LeNet;
+use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::shares::Shares;
+use concise_wrapper::{Ddp, Error, Model, Network};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::mpi::World;
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::data::loader::Epochs as _;
+use single_gpu::data::{CLASSES, Dataset, Split, synthetic};
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::weights_hash::WeightsHash;
+
+/// Nobody waits this long, unless something is wrong.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Says to a process that it is one rank.
+const RANK: &str = "DDP_UNDER_MPIRUN";
+
+/// Trains for two epochs of three steps, the last of them smaller; what the weights come to.
+fn hash(lines: impl Into<Lines>, reduction: Reduction) -> Result<WeightsHash, Error> {
+    const BATCH: usize = 8;
+    let count = 2 * BATCH + 5;
+    let images = (0..count).map(|index| synthetic::draw(index as u64, Split::Train, index as u64));
+    let labels = (0..count).map(|index| (index % CLASSES) as u8).collect();
+    let data = Dataset::new(images.collect(), labels).unwrap();
+    let network = Network::new(3, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb))?;
+    let model = Ddp::new(network, lines, reduction)?;
+    let shares = Shares::new(&data, BATCH, 5, DType::F32, model.hosts());
+    let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
+    for share in (1..3).flat_map(|epoch| shares.epoch(epoch)) {
+        let share = share?;
+        let step = model.backward(&share)?;
+        sgd.step(model.weights(), &step.gradients, 0.05, share.samples)?;
+    }
+    Ok(WeightsHash::new(&model.weights().snapshot()?)?)
+}
+
+fn buckets(algorithm: Algorithm) -> Reduction {
+    let caps = BucketCaps { first: 2_000, others: 40_000 };
+    Reduction::Buckets { caps, algorithm, overlap: true }
+}
+
+fn slices(devices: usize) -> DevicePlan {
+    DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap()
+}
+
+#[test]
+#[ignore = "one rank of a job: the other test starts it under mpirun"]
+fn one_rank() {
+    if env::var_os(RANK).is_none() {
+        return eprintln!("SKIPPED: one rank of a job that nobody started");
+    }
+    let world = World::connect(WAIT).unwrap();
+    let plan = slices(world.local_size());
+    world.run(&plan, |rank| {
+        let ranks = plan.len();
+        let mine = |reduction| hash(rank, reduction);
+        let threads = |ranks, reduction| {
+            run_ranks(&slices(ranks), WAIT, |rank| hash(rank, reduction)).unwrap().swap_remove(0)
+        };
+        for algorithm in Algorithm::OURS {
+            assert_eq!(
+                mine(buckets(algorithm))?,
+                threads(ranks, buckets(algorithm)),
+                "{algorithm}"
+            );
+        }
+        let by_shard = Reduction::Reproducible { shards: 4 };
+        assert_eq!(mine(by_shard)?, threads(1, by_shard), "by shard, one device");
+        // MPI's order of adding is its own; of two numbers there is only one.
+        let mpi = mine(buckets(Algorithm::Mpi))?;
+        assert!(ranks > 2 || mpi == threads(ranks, buckets(Algorithm::Ring)), "MPI's own sum");
+        Ok::<_, Error>(())
+    });
+}
+
+#[test]
+fn ddp_on_processes_gives_the_bits_that_threads_give() {
+    for ranks in [2, 3] {
+        if let Err(error) = Command::new("mpirun").arg("--version").output() {
+            return eprintln!("SKIPPED: DDP on {ranks} processes: no mpirun was found ({error})");
+        }
+        let output = assert_cmd::Command::new("mpirun")
+            .args(["-n", &ranks.to_string()])
+            .arg(env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "one_rank", "--nocapture"])
+            .env(RANK, "1")
+            // What Open MPI asks of root, and where there are more ranks than cores. Others do not ask.
+            .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+            .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
+            .envs([("OMPI_MCA_hwloc_base_binding_policy", "none"), ("RUST_BACKTRACE", "0")])
+            .timeout(2 * WAIT)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{ranks} ranks:\n{text}");
+        assert_eq!(text.matches("1 passed").count(), ranks, "every rank takes part:\n{text}");
+    }
+}
