@@ -43,10 +43,7 @@ impl Algorithm {
     pub fn check(self, plan: &DevicePlan) -> Result<(), Error> {
         let (engine, possible) = match self {
             Self::Nccl => (Engine::Nccl, cfg!(feature = "nccl") && plan.has_a_gpu_each()),
-            Self::Mpi => {
-                let processes = mpirun::world_size().is_some_and(|processes| processes > 1);
-                (Engine::Mpi, cfg!(feature = "mpi") && processes)
-            }
+            Self::Mpi => (Engine::Mpi, cfg!(feature = "mpi") && mpirun::world_size().is_some()),
             _ => return Ok(()),
         };
         if possible { Ok(()) } else { Err(Error::NoNativeAllReduce { engine }) }
