@@ -1,5 +1,7 @@
 //! Answers that are not numbers in a row: shown beside what was expected.
 
+use std::fmt::Display;
+
 /// Ends a check: `what` is wrong, this was `expected`, that was `got`, and it breaks this `law`.
 ///
 /// Either may have several lines.
@@ -14,15 +16,15 @@ pub fn fail(what: &str, expected: &str, got: &str, law: &str) -> ! {
 }
 
 /// Numbers as `0 1 2`, or `(none)`.
-pub fn in_a_row(numbers: &[u32]) -> String {
+pub fn in_a_row<N: Display>(numbers: &[N]) -> String {
     if numbers.is_empty() {
         return "(none)".to_owned();
     }
-    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+    numbers.iter().map(N::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// Groups of numbers as `0 1 | 2 3 | (none)`.
-pub fn in_groups(groups: &[Vec<u32>]) -> String {
+pub fn in_groups<N: Display>(groups: &[Vec<N>]) -> String {
     groups.iter().map(|group| in_a_row(group)).collect::<Vec<_>>().join(" | ")
 }
 
