@@ -16,6 +16,8 @@
 //! | [`expectation`] | compares numbers, and says where they part and which law that breaks |
 //! | [`mismatch`] | the same for what is no list of numbers |
 //! | [`classifier`] | a model that learns in a few steps |
+//! | [`marks`] | images for it, and which of them an update was made of |
+//! | [`replicas`] | compares the weights of ranks |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
@@ -29,8 +31,10 @@ pub mod contributions;
 pub mod expectation;
 pub mod experiment;
 pub mod limit;
+pub mod marks;
 pub mod mismatch;
 pub mod ranks;
+pub mod replicas;
 pub mod scaling;
 
 pub use expectation::Expectation;
