@@ -18,6 +18,7 @@
 //! | [`classifier`] | a model that learns in a few steps |
 //! | [`marks`] | images for it, and which of them an update was made of |
 //! | [`replicas`] | compares the weights of ranks |
+//! | [`dense`] | the model once more, for stage 5's wrappers |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
@@ -28,6 +29,7 @@
 
 pub mod classifier;
 pub mod contributions;
+pub mod dense;
 pub mod expectation;
 pub mod experiment;
 pub mod limit;
