@@ -20,6 +20,7 @@
 //! | [`replicas`] | compares the weights of ranks |
 //! | [`dense`] | the model once more, for stage 5's wrappers |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
+//! | [`training`] | what chapter 5's is given that stops and goes on |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
 //!
@@ -38,6 +39,7 @@ pub mod mismatch;
 pub mod ranks;
 pub mod replicas;
 pub mod scaling;
+pub mod training;
 
 pub use expectation::Expectation;
 pub use limit::within;
