@@ -20,7 +20,7 @@ use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
 use single_gpu::weights_hash::WeightsHash;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// What a training did from some step on, and what it told of its epochs.
 type Told = (Vec<Done>, Vec<f64>);
