@@ -5,13 +5,14 @@ mod exercise;
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 use exercises::classifier::Classifier;
 use exercises::mismatch::fail;
 use exercises::ranks::{self, Sends};
 use exercises::scaling::{RateRule, Tuned};
+use exercises::tracer::{self, counted, multiple};
 use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::data::{Batch, CLASSES, PIXELS, SIDE};
+use single_gpu::data::Batch;
 use single_gpu::difference::largest_difference;
 use single_gpu::sgd::sgd;
 use single_gpu::weights_hash::WeightsHash;
@@ -24,17 +25,6 @@ const TUNED: [Tuned; 2] =
 
 /// Weights by name.
 type Weights = Vec<(String, Tensor)>;
-
-/// Sample i is black but for pixel i. No other sample moves the weights of that pixel, so an update tells
-/// which samples it was made of, and how much each counted.
-fn epoch() -> Result<Batch> {
-    let images = Tensor::eye(PIXELS, DType::F64, &Device::Cpu)?.narrow(0, 0, SAMPLES)?;
-    let labels: Vec<u32> = (0..SAMPLES).map(|sample| (sample % CLASSES) as u32).collect();
-    Ok(Batch {
-        images: images.reshape((SAMPLES, 1, SIDE, SIDE))?,
-        labels: Tensor::from_vec(labels, SAMPLES, &Device::Cpu)?,
-    })
-}
 
 /// A step that is to be made.
 #[derive(Clone, Copy)]
@@ -70,7 +60,7 @@ impl Step {
 
     /// One device's weights after a batch of k·b.
     fn expected(self) -> Result<Weights> {
-        let (model, epoch) = (Classifier::new(SEED, &Device::Cpu)?, epoch()?);
+        let (model, epoch) = (Classifier::new(SEED, &Device::Cpu)?, tracer::batch(SAMPLES)?);
         let Range { start, end } = self.samples();
         let cut = |tensor: &Tensor| tensor.narrow(0, start, end - start);
         let batch = Batch { images: cut(&epoch.images)?, labels: cut(&epoch.labels)? };
@@ -83,7 +73,8 @@ impl Step {
     fn found(self) -> Vec<Weights> {
         ranks::run(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
-            exercise::scaled_step(rank, &model, &epoch()?, self.step, self.tuned, self.rule)?;
+            let epoch = tracer::batch(SAMPLES)?;
+            exercise::scaled_step(rank, &model, &epoch, self.step, self.tuned, self.rule)?;
             Ok(model.parameters().snapshot()?)
         })
     }
@@ -91,7 +82,7 @@ impl Step {
     /// Holds the answer's step against each law in turn.
     fn check(self) -> Result<()> {
         let found = self.found();
-        let counted = counted(&found[0])?;
+        let counted = counted(&Classifier::new(SEED, &Device::Cpu)?, &found[0], SAMPLES)?;
         self.the_next_samples_took_part(&counted);
         self.each_counts_as_it_should(&counted);
         let hashes = found.iter().map(|weights| WeightsHash::new(weights));
@@ -151,19 +142,6 @@ impl Step {
     }
 }
 
-/// By how much each sample's gradient went into an update.
-fn counted(weights: &Weights) -> Result<Vec<f64>> {
-    let (model, epoch) = (Classifier::new(SEED, &Device::Cpu)?, epoch()?);
-    let before = &model.parameters().snapshot()?[0].1;
-    let update = (before - &weights[0].1)?.to_vec2::<f64>()?;
-    let gradient = model.gradients(&epoch)?.gradients[0].to_vec2::<f64>()?;
-    // Of a sample's ten numbers the one at its label is far from zero.
-    let label = |sample| sample % CLASSES;
-    Ok((0..SAMPLES)
-        .map(|sample| update[sample][label(sample)] / gradient[sample][label(sample)])
-        .collect())
-}
-
 /// `samples 4 to 7`, or a list where there are gaps.
 fn in_words(samples: &[usize]) -> String {
     match samples {
@@ -178,20 +156,6 @@ fn in_words(samples: &[usize]) -> String {
 /// A number without the digits that are rounding.
 fn short(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
-}
-
-/// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction.
-fn multiple(times: f64) -> String {
-    for divisor in 1..=20u32 {
-        let numerator = times * f64::from(divisor);
-        if (numerator - numerator.round()).abs() < 1e-6 && numerator > 0.5 {
-            return match divisor {
-                1 => format!("{numerator:.0} times"),
-                _ => format!("{numerator:.0}/{divisor} of"),
-            };
-        }
-    }
-    format!("{times:.3} times")
 }
 
 #[test]

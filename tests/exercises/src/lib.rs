@@ -15,7 +15,9 @@
 //! | [`contributions`] | gives each rank numbers that show in a sum: who is missing, who was added twice |
 //! | [`expectation`] | compares numbers, and says where they part and which law that breaks |
 //! | [`mismatch`] | the same for what is no list of numbers |
+//! | [`refusal`] | demands an error of what cannot be right |
 //! | [`classifier`] | a model that learns in a few steps |
+//! | [`tracer`] | samples that show in an update: which took part, and how much each counted |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
@@ -30,8 +32,11 @@ pub mod expectation;
 pub mod experiment;
 pub mod limit;
 pub mod mismatch;
+mod panic;
 pub mod ranks;
+pub mod refusal;
 pub mod scaling;
+pub mod tracer;
 
 pub use expectation::Expectation;
 pub use limit::within;
