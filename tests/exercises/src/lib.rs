@@ -19,6 +19,7 @@
 //! | [`classifier`] | a model that learns in a few steps |
 //! | [`tracer`] | samples that show in an update: which took part, and how much each counted |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
+//! | [`speed`] | what chapter 5's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
 //!
@@ -36,6 +37,7 @@ mod panic;
 pub mod ranks;
 pub mod refusal;
 pub mod scaling;
+pub mod speed;
 pub mod tracer;
 
 pub use expectation::Expectation;
