@@ -5,15 +5,14 @@ mod exercise;
 
 use std::ops::Range;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result};
 use exercises::classifier::Classifier;
-use exercises::marks::{self, counted, in_words, multiple, short, taking_part};
-use exercises::mismatch::fail;
+use exercises::mismatch::{fail, short};
 use exercises::ranks::{self, Sends};
 use exercises::replicas::{self, Weights};
 use exercises::scaling::{RateRule, Tuned};
+use exercises::tracer::{self, counted, in_words, multiple, taking_part};
 use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::data::Batch;
 use single_gpu::sgd::sgd;
 
 const SEED: u64 = 1;
@@ -59,10 +58,8 @@ impl Step {
 
     /// One device's weights after a batch of k·b.
     fn expected(self) -> Result<Weights> {
-        let (model, epoch) = (Classifier::new(SEED, &Device::Cpu)?, marks::images(SAMPLES)?);
-        let Range { start, end } = self.samples();
-        let cut = |tensor: &Tensor| tensor.narrow(0, start, end - start);
-        let batch = Batch { images: cut(&epoch.images)?, labels: cut(&epoch.labels)? };
+        let model = Classifier::new(SEED, &Device::Cpu)?;
+        let batch = tracer::batch(self.samples())?;
         let gradients = model.gradients(&batch)?.gradients;
         sgd(model.parameters(), &gradients, self.rate(), batch.len())?;
         model.parameters().snapshot()
@@ -72,7 +69,7 @@ impl Step {
     fn found(self) -> Vec<Weights> {
         ranks::run(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
-            let epoch = marks::images(SAMPLES)?;
+            let epoch = tracer::batch(0..SAMPLES)?;
             exercise::scaled_step(rank, &model, &epoch, self.step, self.tuned, self.rule)?;
             Ok(model.parameters().snapshot()?)
         })

@@ -28,7 +28,8 @@ use split_batch::split_batch;
 /// ```
 ///
 /// - An update is what *one* device does with all samples of its micro-batches in one batch:
-///   parameter −= `learning_rate` · summed gradient / samples, of all its micro-batches on all ranks.
+///   parameter −= `learning_rate` · summed gradient / samples, of all its micro-batches on all ranks. It is the
+///   same on every rank, to the last bit.
 /// - Ranks send each other, for every update, as many messages and bytes as with a single micro-batch.
 ///
 /// `model.gradients` gives sums over a shard's samples, and zeros for an empty shard. Micro-batches differ in

@@ -15,12 +15,13 @@
 //! | [`contributions`] | gives each rank numbers that show in a sum: who is missing, who was added twice |
 //! | [`expectation`] | compares numbers, and says where they part and which law that breaks |
 //! | [`mismatch`] | the same for what is no list of numbers |
+//! | [`refusal`] | demands an error of what cannot be right |
 //! | [`classifier`] | a model that learns in a few steps |
-//! | [`marks`] | images for it, and which of them an update was made of |
+//! | [`tracer`] | samples that show in an update: which took part, and how much each counted |
 //! | [`replicas`] | compares the weights of ranks |
-//! | [`dense`] | the model once more, for stage 5's wrappers |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
-//! | [`training`] | what chapter 5's is given that stops and goes on |
+//! | [`dense`] | the model once more, for stage 5's wrappers |
+//! | [`micro_batches`], [`speed`], [`training`] | what chapter 5's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
 //!
@@ -34,11 +35,15 @@ pub mod dense;
 pub mod expectation;
 pub mod experiment;
 pub mod limit;
-pub mod marks;
+pub mod micro_batches;
 pub mod mismatch;
+mod panic;
 pub mod ranks;
+pub mod refusal;
 pub mod replicas;
 pub mod scaling;
+pub mod speed;
+pub mod tracer;
 pub mod training;
 
 pub use expectation::Expectation;

@@ -23,6 +23,11 @@ pub fn in_a_row<N: Display>(numbers: &[N]) -> String {
     numbers.iter().map(N::to_string).collect::<Vec<_>>().join(" ")
 }
 
+/// A number without the digits that are rounding: six behind the point.
+pub fn short(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}
+
 /// Groups of numbers as `0 1 | 2 3 | (none)`.
 pub fn in_groups<N: Display>(groups: &[Vec<N>]) -> String {
     groups.iter().map(|group| in_a_row(group)).collect::<Vec<_>>().join(" | ")
@@ -41,6 +46,11 @@ mod tests {
             *panic.unwrap_err().downcast::<String>().unwrap(),
             "shard 1 is wrong\n  expected 0 1\n           2 3\n  got      0 1\n  law: once each"
         );
+    }
+
+    #[test]
+    fn digits_that_are_rounding_go() {
+        assert_eq!(short(0.1 + 0.2), 0.3);
     }
 
     #[test]

@@ -1,23 +1,27 @@
-//! Images that leave a mark: an update tells which of them it was made of, and how much each counted.
+//! Samples that leave a trace in an update: which of them it was made of, and how much each counted.
 //!
-//! Image i is black but for pixel i. In a [`Classifier`] only its gradient moves the weights of that pixel.
+//! Sample i is black but for pixel i. No other sample moves the [`Classifier`]'s weights of that pixel, so
+//! they tell about sample i alone.
+
+use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use single_gpu::data::{Batch, CLASSES, PIXELS, SIDE};
 
 use crate::classifier::Classifier;
 
-/// So many images with labels 0 to 9 in turn: `[samples, 1, 28, 28]` (f64) and `[samples]`.
+/// These samples as a batch, in f64; sample i shows pixel i, and has the label i mod 10.
 ///
 /// # Errors
 ///
-/// When there are more than an image has pixels.
-pub fn images(samples: usize) -> Result<Batch> {
-    let images = Tensor::eye(PIXELS, DType::F64, &Device::Cpu)?.narrow(0, 0, samples)?;
-    let labels: Vec<u32> = (0..samples).map(|sample| label(sample) as u32).collect();
+/// When an image has fewer pixels than that.
+pub fn batch(samples: Range<usize>) -> Result<Batch> {
+    let size = samples.len();
+    let images = Tensor::eye(PIXELS, DType::F64, &Device::Cpu)?.narrow(0, samples.start, size)?;
+    let labels: Vec<u32> = samples.map(|sample| label(sample) as u32).collect();
     Ok(Batch {
-        images: images.reshape((samples, 1, SIDE, SIDE))?,
-        labels: Tensor::from_vec(labels, samples, &Device::Cpu)?,
+        images: images.reshape((size, 1, SIDE, SIDE))?,
+        labels: Tensor::from_vec(labels, size, &Device::Cpu)?,
     })
 }
 
@@ -25,12 +29,14 @@ fn label(sample: usize) -> usize {
     sample % CLASSES
 }
 
-/// By how much the gradient of each of so many [`images`] went into an update, from the model before it and
-/// the values of its parameters afterwards.
+/// By how much the gradient of each of the first so many samples was taken off the weights.
+///
+/// `before` has the weights from before the update, `after` is a
+/// [snapshot](single_gpu::parameters::Parameters::snapshot) from after it.
 ///
 /// # Errors
 ///
-/// When the weights are not those of a [`Classifier`].
+/// When the weights are of another model.
 pub fn counted(
     before: &Classifier,
     after: &[(String, Tensor)],
@@ -38,8 +44,8 @@ pub fn counted(
 ) -> Result<Vec<f64>> {
     let weights = &before.parameters().snapshot()?[0].1;
     let update = (weights - &after[0].1)?.to_vec2::<f64>()?;
-    let gradient = before.gradients(&images(samples)?)?.gradients[0].to_vec2::<f64>()?;
-    // Of an image's ten numbers the one at its label is far from zero.
+    let gradient = before.gradients(&batch(0..samples)?)?.gradients[0].to_vec2::<f64>()?;
+    // Of a sample's ten numbers the one at its label is far from zero.
     let count = |sample: usize| update[sample][label(sample)] / gradient[sample][label(sample)];
     Ok((0..samples).map(count).collect())
 }
@@ -65,11 +71,6 @@ pub fn in_words(samples: &[usize]) -> String {
     }
 }
 
-/// A number without the digits that are rounding.
-pub fn short(number: f64) -> f64 {
-    (number * 1e6).round() / 1e6
-}
-
 /// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction.
 pub fn multiple(times: f64) -> String {
     for divisor in 1..=20u32 {
@@ -92,26 +93,28 @@ mod tests {
 
     #[test]
     fn an_update_tells_what_it_was_made_of() {
-        let before = Classifier::new(1, &Device::Cpu).unwrap();
-        let model = Classifier::new(1, &Device::Cpu).unwrap();
-        let all = images(12).unwrap();
-        let cut = |tensor: &Tensor| tensor.narrow(0, 3, 5).unwrap();
-        let some = Batch { images: cut(&all.images), labels: cut(&all.labels) };
-        sgd(model.parameters(), &model.gradients(&some).unwrap().gradients, 0.5, 10).unwrap();
-        let after = model.parameters().snapshot().unwrap();
-        let counted = counted(&before, &after, 12).unwrap();
-        assert_eq!(taking_part(&counted), [3, 4, 5, 6, 7]);
+        let model = || Classifier::new(1, &Device::Cpu).unwrap();
+        let updated = model();
+        let gradients = updated.gradients(&batch(3..8).unwrap()).unwrap().gradients;
+        sgd(updated.parameters(), &gradients, 0.5, 10).unwrap();
+        let after = updated.parameters().snapshot().unwrap();
+        let found = counted(&model(), &after, 12).unwrap();
+        assert_eq!(taking_part(&found), [3, 4, 5, 6, 7]);
+        assert!(found[3..8].iter().all(|counted| (counted - 0.05).abs() < 1e-12), "{found:?}");
         assert_eq!(taking_part(&[0.0, 0.1, f64::NAN]), [1, 2]);
-        assert!(counted[3..8].iter().all(|count| (count - 0.05).abs() < 1e-12), "{counted:?}");
     }
 
     #[test]
-    fn counts_are_put_into_words() {
+    fn samples_are_told_by_their_range_or_one_by_one() {
         assert_eq!(in_words(&[4, 5, 6]), "samples 4 to 6");
         assert_eq!(in_words(&[4, 6]), "samples [4, 6]");
         assert_eq!(in_words(&[4]), "samples [4]");
         assert_eq!(in_words(&[]), "no sample");
-        assert_eq!([2.0, 1.0 / 3.0, 0.1234].map(multiple), ["2 times", "1/3 of", "0.123 times"]);
-        assert_eq!(short(0.1 + 0.2), 0.3);
+    }
+
+    #[test]
+    fn multiples_are_simple_fractions_where_they_can_be() {
+        assert_eq!([2.0, 1.0 / 3.0, 1.75].map(multiple), ["2 times", "1/3 of", "7/4 of"]);
+        assert_eq!([0.1234, -2.0].map(multiple), ["0.123 times", "-2.000 times"]);
     }
 }
