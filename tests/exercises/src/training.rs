@@ -132,15 +132,15 @@ impl Training {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::data::{Split, synthetic};
+    use single_gpu::data::Split;
 
     use super::*;
+    use crate::garments::garments;
 
     #[test]
     fn it_learns_and_tells_what_it_did() {
-        let images = (0..10).map(|index| synthetic::draw(1, Split::Train, index)).collect();
         let setup = Setup {
-            data: Dataset::new(images, (0..10).map(synthetic::label).collect()).unwrap(),
+            data: garments(Split::Train, 10).unwrap(),
             epochs: 3,
             batch_size: 4,
             seed: 1,
