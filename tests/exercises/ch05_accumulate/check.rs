@@ -95,8 +95,8 @@ impl Case {
         if found != expected {
             let what = format!("in update {number} the wrong samples take part");
             let got = format!("{}{}", in_words(&found), update.wrong_samples(&found));
-            let law =
-                "an update is made of all micro-batches since the one before it, and of no other";
+            let law = "an update is made of all micro-batches since the one before it, on all ranks, and \
+                       of no other";
             self.fail(&what, &in_words(&expected), &got, law);
         }
     }

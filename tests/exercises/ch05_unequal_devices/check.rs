@@ -11,7 +11,7 @@ use exercises::mismatch::{fail, short};
 use exercises::ranks::{self, Sends};
 use exercises::replicas::{self, Weights};
 use exercises::speed::{Speed, step_seconds};
-use exercises::tracer::{self, counted, multiple};
+use exercises::tracer::{self, counted, in_words, multiple, taking_part};
 use exercises::{refusal, within};
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::sgd::sgd;
@@ -26,7 +26,7 @@ fn devices(speeds: &[(f64, f64)]) -> Vec<Speed> {
     speeds.iter().map(|&(fixed, per_sample)| Speed { fixed, per_sample }).collect()
 }
 
-fn in_words(batch: usize, devices: &[Speed]) -> String {
+fn described(batch: usize, devices: &[Speed]) -> String {
     let device = |(device, &Speed { fixed, per_sample }): (usize, &Speed)| match fixed == 0.0 {
         true => format!("device {device} needs {per_sample} s per sample"),
         false => format!("device {device} needs {fixed} s and {per_sample} s per sample"),
@@ -59,7 +59,7 @@ fn check(batch: usize, speeds: &[(f64, f64)]) {
     let best = best(batch, &devices);
     let shortest = step_seconds(&devices, &best);
     let wanted = format!("{} s, with shares {best:?} for instance", short(shortest));
-    let given = in_words(batch, &devices);
+    let given = described(batch, &devices);
     let shares = match exercise::shares(batch, &devices) {
         Ok(shares) => shares,
         Err(error) => fail(&given, &wanted, &error.to_string(), "these devices have speeds"),
@@ -132,7 +132,7 @@ fn what_is_no_speed_is_refused() {
     for speeds in per_sample.into_iter().chain(fixed).chain([vec![]]) {
         for batch in [8, 0] {
             let devices = devices(&speeds);
-            let given = in_words(batch, &devices);
+            let given = described(batch, &devices);
             let shares = move || exercise::shares(batch, &devices);
             refusal::check(&given, shares, |shares| format!("shares {shares:?}"));
         }
@@ -145,14 +145,28 @@ struct Outcome {
     sums: BatchSums,
 }
 
+/// Why only these samples take part; empty if that is not known.
+fn missing(counted: &[f64], found: &[usize], shares: &[usize]) -> &'static str {
+    let own: Vec<usize> = (0..shares[0]).collect();
+    let once = RATE / counted.len() as f64;
+    match found {
+        [] => ": there was no update",
+        _ if found.iter().any(|&sample| counted[sample] > 1.5 * once) => {
+            ": in more than one rank's shard; where does a shard begin?"
+        }
+        _ if found == own => ": only those of rank 0",
+        _ => "",
+    }
+}
+
 /// What a wrong divisor looks like, of a sample in a shard of `share`.
 fn guess(divisor: f64, share: usize, shares: &[usize]) -> &'static str {
     let is = |number: usize| (divisor - number as f64).abs() < 1e-6;
     let (samples, ranks) = (shares.iter().sum::<usize>(), shares.len());
     match () {
-        () if is(share * ranks) => ", the mean of the shards' means",
-        () if is(share) => ", a shard",
-        () if is(samples * ranks) => ", by the number of ranks as well",
+        () if is(share * ranks) => ": the mean of the shards' means",
+        () if is(share) => ": the size of its own shard",
+        () if is(samples * ranks) => ": by the number of ranks as well",
         () => "",
     }
 }
@@ -182,6 +196,13 @@ fn check_step(shares: &[usize]) -> Result<()> {
     }
     let owners = shares.iter().enumerate().flat_map(|(rank, &share)| vec![(rank, share); share]);
     let counted = counted(&model()?, &outcomes[0].weights, samples)?;
+    let found = taking_part(&counted);
+    let all: Vec<usize> = (0..samples).collect();
+    if found != all {
+        let got = format!("{}{}", in_words(&found), missing(&counted, &found, shares));
+        let law = "every sample of the batch is in exactly one shard, and all shards in the update";
+        fail(&format!("{given}: the wrong samples take part"), &in_words(&all), &got, law);
+    }
     for (sample, (counts, (rank, share))) in counted.into_iter().zip(owners).enumerate() {
         let divisor = RATE / counts;
         let equal = (divisor / samples as f64 - 1.0).abs() <= 1e-9;

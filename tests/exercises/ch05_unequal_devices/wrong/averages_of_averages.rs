@@ -1,4 +1,4 @@
-// expect: divided by 12, the mean of the shards' means
+// expect: divided by 12: the mean of the shards' means
 
 use candle_core::{Tensor, bail};
 use exercises::classifier::Classifier;

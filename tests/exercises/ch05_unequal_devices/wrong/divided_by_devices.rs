@@ -1,4 +1,4 @@
-// expect: divided by 16, by the number of ranks as well
+// expect: divided by 16: by the number of ranks as well
 
 use candle_core::{Tensor, bail};
 use exercises::classifier::Classifier;

@@ -1,4 +1,4 @@
-// expect: divided by 6, a shard
+// expect: divided by 6: the size of its own shard
 
 use candle_core::{Tensor, bail};
 use exercises::classifier::Classifier;
