@@ -43,17 +43,17 @@ impl Step {
         }
     }
 
-    fn told(self, what: &str) -> String {
+    fn given(self) -> String {
         let Self { devices, step, tuned, rule } = self;
         format!(
             "{devices} devices with {} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, \
-             step {step}: {what}",
+             step {step}",
             tuned.batch_size
         )
     }
 
     fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
-        fail(&self.told(what), expected, got, law)
+        fail(&format!("{}: {what}", self.given()), expected, got, law)
     }
 
     /// One device's weights after a batch of k·b.
@@ -81,8 +81,8 @@ impl Step {
         let counted = counted(&Classifier::new(SEED, &Device::Cpu)?, &found[0], SAMPLES)?;
         self.the_next_samples_took_part(&counted);
         self.each_counts_as_it_should(&counted);
-        replicas::agree(&self.told("after it"), &found)?;
-        let what = self.told("another result than on one device");
+        replicas::agree(&self.given(), &found)?;
+        let what = format!("{}: another result than on one device", self.given());
         let law = "k devices with batches of b equal one with a batch of k·b";
         replicas::equal(&what, &self.expected()?, &found[0], law)
     }
