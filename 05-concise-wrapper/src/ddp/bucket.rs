@@ -7,7 +7,7 @@
 //! ```text
 //! parameter    0  1  2  3  4  5
 //! size         3  6  2  9  2  1
-//! bucket       2  2  -  1  0  0      2 + 1 ≤ 4, but not with 9; 9, but not with 2; 2 + 6 …
+//! bucket       3  2  2  1  0  0      1 + 2, but not 9; 9, but not 2; 2 + 6, but not 3; 3
 //! ```
 //!
 //! A parameter larger than the cap has a bucket of its own. None is ever split.

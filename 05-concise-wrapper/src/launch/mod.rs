@@ -135,11 +135,13 @@ impl Launch {
         R: Send,
         E: From<communicator::Error> + std::fmt::Display + Send,
     {
+        // ANCHOR: run
         match self {
             Self::Threads { timeout } => run_ranks(plan, *timeout, |rank| work(&rank.into())),
             #[cfg(feature = "mpi")]
             Self::Processes(world) => Ok(vec![world.run(plan, |rank| work(&rank.into()))]),
         }
+        // ANCHOR_END: run
     }
 }
 
