@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-pub use arguments::{DeviceArguments, Precision, SeveralDevices, TrainArguments, TrainSetup};
+pub use arguments::{DeviceArguments, ElementType, SeveralDevices, TrainArguments, TrainSetup};
 pub use data::DataArguments;
 pub use process::prepare;
 pub use reports::ReportArguments;
