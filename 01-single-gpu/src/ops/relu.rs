@@ -23,7 +23,11 @@ const BLOCK: usize = 16 * 1024;
 /// When `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     // Nothing is rounded here, so bf16 needs no way of its own.
-    if x.device().is_cpu() && !is_rounded(x) { x.contiguous()?.apply_op1(Relu) } else { composed(x) }
+    if x.device().is_cpu() && !is_rounded(x) {
+        x.contiguous()?.apply_op1(Relu)
+    } else {
+        composed(x)
+    }
 }
 
 /// Selecting gives derivative 0 at 0, where candle's own relu has 1.

@@ -80,9 +80,11 @@ mod tests {
             assert_eq!(values(found), expected, "result {position}");
         }
         // Otherwise nothing would have been rounded.
-        assert!(in_f32.iter().any(|in_f32| {
-            values(in_f32) != values(&in_f32.to_dtype(DType::BF16).unwrap())
-        }));
+        assert!(
+            in_f32
+                .iter()
+                .any(|in_f32| { values(in_f32) != values(&in_f32.to_dtype(DType::BF16).unwrap()) })
+        );
     }
 
     #[test]
@@ -97,9 +99,10 @@ mod tests {
         });
         assert_rounded_once([x.clone()], |[x]| avg_pool2d(x, 2, 2));
         let (samples, weight) = (bf16("samples", &[5, 70]), bf16("weight", &[70, 4]));
-        assert_rounded_once([samples.clone(), weight.clone(), bias.clone()], |[x, weight, bias]| {
-            linear(x, weight, bias)
-        });
+        assert_rounded_once(
+            [samples.clone(), weight.clone(), bias.clone()],
+            |[x, weight, bias]| linear(x, weight, bias),
+        );
         assert_rounded_once([samples, weight, bias], |[x, weight, bias]| {
             linear_relu(x, weight, bias)
         });

@@ -64,7 +64,9 @@ pub fn conv2d(
             conv2d(&x, &weight, bias, stride, padding)
         };
         match bias {
-            Some(bias) => rounded([x, weight, bias], |[x, weight, bias]| wide(x, weight, Some(&bias))),
+            Some(bias) => {
+                rounded([x, weight, bias], |[x, weight, bias]| wide(x, weight, Some(&bias)))
+            }
             None => rounded([x, weight], |[x, weight]| wide(x, weight, None)),
         }
     } else if x.device().is_cpu() {
