@@ -53,6 +53,7 @@ impl Run {
         let (setup, records) = (&prepared.setup, &trained[0].records);
         let mut summary = Summary::new(planned.name, setup, &planned.plan, records, replicas[0]);
         summary.options = planned.options;
+        summary.dtype = prepared.precision.to_string();
         summary.method = Some(method(planned));
         outputs.run_ended(&summary, records)?;
         Ok(Self { summary, replicas })
@@ -70,7 +71,7 @@ fn network<M: ModuleT>(
     + 'static,
 ) -> candle_core::Result<Network<M>> {
     let setup = &prepared.setup;
-    Network::new(setup.options.seed, setup.dtype, &Device::Cpu, build)
+    Network::new(setup.options.seed, prepared.precision, &Device::Cpu, build)
 }
 
 /// Trains the network as planned; what comes back is one outcome for each replica that was kept apart.
@@ -140,15 +141,15 @@ fn steps(
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
     let Prepared { setup, extras, .. } = prepared;
-    let (data, dtype, options) = (&setup.data, setup.dtype, &planned.options);
+    let (data, precision, options) = (&setup.data, prepared.precision, &planned.options);
     let checkpoints = prepared.checkpoints(planned);
     let checkpoints = checkpoints.as_ref();
     match prepared.recording.as_ref().filter(|_| planned.recorded) {
         Some(recording) => {
             let model = Recorded::new(model, rank, recording);
-            train(&model, data, options, extras, dtype, checkpoints, report)
+            train(&model, data, options, extras, precision, checkpoints, report)
         }
-        None => train(&model, data, options, extras, dtype, checkpoints, report),
+        None => train(&model, data, options, extras, precision, checkpoints, report),
     }
 }
 

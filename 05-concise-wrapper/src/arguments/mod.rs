@@ -37,6 +37,7 @@ const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
 #[command(mut_arg("lr", |rate| rate.default_value("0.1").help("Learning rate of one device")))]
 #[command(mut_arg("batch_size", |size| size.help("Samples in a batch of one device")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("5")))]
+#[command(mut_arg("dtype", |dtype| dtype.help("As in the stages before: --precision f32 or f64")))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     devices: SeveralDevices,
@@ -60,6 +61,10 @@ pub(crate) struct Arguments {
     /// Batch and rate of the K devices, beside those of one
     #[arg(long, value_enum)]
     scale: Option<Scale>,
+
+    /// What layers compute in [default: f32]
+    #[arg(long, value_enum, conflicts_with = "dtype")]
+    precision: Option<PrecisionKind>,
 
     #[command(flatten)]
     reduction: ReductionArguments,
@@ -131,6 +136,17 @@ struct OptimiserArguments {
     warm_up: u32,
 }
 
+/// What layers compute in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionKind {
+    /// Single precision
+    F32,
+    /// Double precision, to see that differences are rounding and nothing else
+    F64,
+    /// Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32
+    Bf16,
+}
+
 /// The networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelKind {
@@ -174,7 +190,7 @@ impl Arguments {
     pub(crate) fn prepare(self) -> anyhow::Result<Prepared> {
         let several = self.devices.plan()?;
         self.check()?;
-        let reduction = self.reduction(&several)?;
+        let (precision, reduction) = (self.precision(&several)?, self.reduction(&several)?);
         let Self {
             devices,
             model,
@@ -235,6 +251,7 @@ impl Arguments {
         let device = devices.each;
         Ok(Prepared {
             setup,
+            precision,
             model,
             width,
             norm: bn,

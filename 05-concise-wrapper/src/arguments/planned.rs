@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 
+use concise_wrapper::Precision;
 use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Schedule;
@@ -19,6 +20,7 @@ use super::{ModelKind, Norm, Scale, WrapperKind};
 /// The flags of one call, checked, with the data loaded.
 pub(crate) struct Prepared {
     pub(crate) setup: TrainSetup,
+    pub(crate) precision: Precision,
     pub(crate) model: ModelKind,
     pub(crate) width: usize,
     pub(crate) norm: Norm,
@@ -63,7 +65,8 @@ impl Prepared {
             ModelKind::Lenet => "LeNet".to_owned(),
             ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
         };
-        self.setup.headline(&model)
+        let mixed = if self.precision.is_mixed() { " in bf16" } else { "" };
+        self.setup.headline(&format!("{model}{mixed}"))
     }
 
     /// What to know before believing the numbers.
