@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce, get_params};
+use params_and_allreduce::{Algorithm, allreduce, get_params, mpirun};
 use single_gpu::cli::{self, SeveralDevices, UsageError};
 use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
@@ -40,6 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    mpirun::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let mut metrics = arguments.metrics.as_deref().map(open).transpose()?;
     line(format_args!("devices {plan}"))?;

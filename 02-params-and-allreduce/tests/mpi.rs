@@ -9,9 +9,10 @@
 mod mpi_cases;
 
 use std::env;
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use params_and_allreduce::mpirun;
 
 /// No job takes that long, even on a busy machine, unless it hangs.
 const HANGS: Duration = Duration::from_secs(120);
@@ -35,20 +36,20 @@ fn run(ranks: usize, case: &str) -> Option<Job> {
     // One job at a time: its ranks need more cores than there are already.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(error) = Command::new("mpirun").arg("--version").output() {
-        eprintln!("SKIPPED: {case} on {ranks} processes: no mpirun was found ({error})");
-        return None;
-    }
+    let mpirun = match mpirun::command() {
+        Ok(mpirun) => mpirun,
+        Err(error) => {
+            eprintln!("SKIPPED: {case} on {ranks} processes: no mpirun was found ({error})");
+            return None;
+        }
+    };
     let started = Instant::now();
-    let output = assert_cmd::Command::new("mpirun")
+    let output = assert_cmd::Command::from_std(mpirun)
         .args(["-n", &ranks.to_string()])
         .arg(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "one_rank", "--nocapture", "--test-threads=1"])
         .env(CASE, case)
-        // What Open MPI asks of root, and where there are more ranks than cores. Others do not ask.
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
-        .envs([("OMPI_MCA_hwloc_base_binding_policy", "none"), ("RUST_BACKTRACE", "0")])
+        .env("RUST_BACKTRACE", "0")
         .timeout(HANGS)
         .output()
         .unwrap();

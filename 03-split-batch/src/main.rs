@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use candle_core::{Device, Tensor};
 use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::mpirun;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::cli::{self, SeveralDevices, UsageError};
 use single_gpu::report::line;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    mpirun::check_alone().map_err(UsageError::new)?;
     let (samples, devices) = (arguments.batch_size as usize, arguments.devices.count);
     if samples < devices {
         return Err(UsageError::new(format_args!(

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use comparison::{Comparison, Run};
-use params_and_allreduce::Algorithm;
+use params_and_allreduce::{Algorithm, mpirun};
 use recorded::Recorded;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, train};
@@ -99,6 +99,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    mpirun::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let method = arguments.method(&plan)?;
     let mut setup = arguments.train.prepare(plan.len())?;

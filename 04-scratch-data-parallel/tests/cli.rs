@@ -151,6 +151,14 @@ fn help_explains_the_bugs() {
 }
 
 #[test]
+fn several_processes_are_refused_as_its_ranks_are_threads() {
+    let mut started = scratch(&["--data=synthetic"]);
+    started.env("OMPI_COMM_WORLD_SIZE", "4").assert().code(2).stdout("").stderr(contains(
+        "mpirun started 4 processes, but this program's ranks are threads: start it without mpirun",
+    ));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     for (arguments, complaint) in [
         (&["--devices", "0"][..], "a run has 1 to 1024 devices"),

@@ -32,6 +32,15 @@ pub enum Error {
         /// Rank 0's.
         there: String,
     },
+    /// Some ranks' losses are finite and this one's is not.
+    #[error(
+        "the loss of rank {rank}'s images is not finite, and other ranks' losses are: look at its images, and \
+         at its device"
+    )]
+    LossOfRank {
+        /// The first of them.
+        rank: usize,
+    },
     /// Replicas that should be equal are not.
     #[error("after epoch {epoch} rank {rank} holds weights {found}, rank 0 holds {expected}")]
     ReplicasDiffer {

@@ -14,6 +14,7 @@
 //! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
 //! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
+//! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
 //! | [`recording`] | where do two runs part? |
@@ -26,6 +27,7 @@ pub mod ddp;
 mod error;
 mod given;
 mod initial;
+pub mod launch;
 mod leaf;
 pub mod lenet;
 pub mod model;
@@ -36,6 +38,7 @@ pub mod recording;
 pub mod resnet;
 pub mod shares;
 pub mod slow_link;
+pub mod text;
 pub mod train;
 pub mod weights;
 

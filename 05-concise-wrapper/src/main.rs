@@ -6,28 +6,33 @@ mod runs;
 
 use std::process::ExitCode;
 
-use arguments::Arguments;
-use params_and_allreduce::mpirun;
+use arguments::{Arguments, Prepared};
+use concise_wrapper::launch::Launch;
+use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use runs::{Run, Runs};
-use single_gpu::cli::{self, UsageError};
+use single_gpu::cli;
 use single_gpu::interrupt;
 use single_gpu::report::line;
 
 fn main() -> ExitCode {
-    cli::main(run)
+    cli::prepare();
+    cli::conclude(begin())
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<()> {
-    if let Some(processes) = mpirun::world_size().filter(|processes| *processes > 1) {
-        // Each of them would take itself for the whole run.
-        return Err(UsageError::new(format_args!(
-            "mpirun started {processes} processes, but this program's ranks are threads: start it without \
-             mpirun, with --devices {processes}"
-        ))
-        .into());
-    }
-    let mut prepared = arguments.prepare()?;
+/// Meets the other processes, if there are any, and begins if all of them can.
+fn begin() -> anyhow::Result<()> {
+    let arguments = Arguments::read();
+    let launch = Launch::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, Arguments::timeout))?;
+    let prepared = arguments.map_err(anyhow::Error::from);
+    let prepared = prepared.and_then(|arguments| arguments.prepare(&launch));
+    let mut prepared = launch.agree(prepared)?;
     interrupt::watch()?;
+    prepared.devices = launch.devices(&prepared.several)?;
+    if launch.speaks() { run(prepared, &launch) } else { follow(prepared, &launch) }
+}
+
+/// The runs of a process that speaks.
+fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
     let headline = prepared.headline();
     line(&headline)?;
     for note in prepared.notes() {
@@ -35,7 +40,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     if let Some(seeds) = prepared.compare {
-        norms::compare(&mut prepared, seeds, &mut outputs)?;
+        norms::compare(&mut prepared, seeds, launch, &mut outputs)?;
         return Ok(outputs.write(&headline)?);
     }
     let mut runs = Runs::default();
@@ -45,7 +50,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             line("  left out after the interrupt")?;
             continue;
         }
-        match Run::train(&planned, &prepared, &mut outputs) {
+        match Run::train(&planned, &prepared, launch, &mut outputs) {
             Ok(run) => runs.push(run),
             Err(error) => {
                 // What the runs before it have shown is told all the same.
@@ -57,4 +62,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     runs.tell(&mut outputs)?;
     Ok(outputs.write(&headline)?)
+}
+
+/// The same runs in a process for which rank 0's speaks.
+fn follow(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
+    let mut outputs = std::mem::take(&mut prepared.setup.outputs);
+    for planned in prepared.plan()? {
+        Run::train(&planned, &prepared, launch, &mut outputs)?;
+    }
+    Ok(())
 }

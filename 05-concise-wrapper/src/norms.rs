@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use concise_wrapper::launch::Launch;
 use serde::Serialize;
 use single_gpu::interrupt;
 use single_gpu::report::line;
@@ -69,6 +70,7 @@ impl fmt::Display for Row {
 pub(crate) fn compare(
     prepared: &mut Prepared,
     seeds: u32,
+    launch: &Launch,
     outputs: &mut Outputs,
 ) -> anyhow::Result<()> {
     let mut rows: Vec<Row> = Vec::new();
@@ -85,7 +87,7 @@ pub(crate) fn compare(
         }
         for (row, planned) in rows.iter_mut().zip(&planned) {
             line(format_args!("\nseed {seed}, batch norm {}: {planned}", row.batch_norm))?;
-            let run = Run::train(planned, prepared, outputs)?;
+            let run = Run::train(planned, prepared, launch, outputs)?;
             if interrupt::requested() {
                 break 'seeds;
             }

@@ -4,15 +4,14 @@ use std::sync::Mutex;
 
 use candle_core::{Device, ModuleT};
 use clap::ValueEnum as _;
-use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::broken::Broken;
+use concise_wrapper::ddp::{Reduction, alike};
+use concise_wrapper::launch::{Launch, Rank};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
-use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, text, train};
 use single_gpu::report::Report;
 use single_gpu::report::line;
 use single_gpu::report::metrics::Summary;
@@ -25,33 +24,38 @@ use crate::arguments::{ModelKind, Norm, Planned, Prepared, WrapperKind};
 /// A finished run.
 pub(crate) struct Run {
     pub(crate) summary: Summary,
-    replicas: Vec<WeightsHash>,
+    /// The weights that each rank ended with, as hashes; none where there is but one.
+    replicas: Vec<String>,
 }
 
 impl Run {
-    /// Trains, and reports.
+    /// Trains, and reports if this is the process that speaks.
     pub(crate) fn train(
         planned: &Planned,
         prepared: &Prepared,
+        launch: &Launch,
         outputs: &mut Outputs,
     ) -> anyhow::Result<Self> {
-        let mut report = outputs.report(planned.name);
-        let trained = match prepared.model {
+        let mut report =
+            if launch.speaks() { outputs.report(planned.name) } else { Report::silent() };
+        let (trained, replicas) = match prepared.model {
             ModelKind::Resnet18 => {
                 let width = prepared.width;
                 let network = network(prepared, move |vb, norms| ResNet18::new(width, norms, vb))?;
-                train_on(planned, prepared, network, &mut report)?
+                train_on(planned, prepared, launch, network, &mut report)?
             }
             ModelKind::Lenet => {
                 let network = network(prepared, |vb, _| LeNet::new(vb))?;
-                train_on(planned, prepared, network, &mut report)?
+                train_on(planned, prepared, launch, network, &mut report)?
             }
         };
         drop(report);
-        let replicas = trained.iter().map(|trained| WeightsHash::new(&trained.weights));
-        let replicas = replicas.collect::<candle_core::Result<Vec<_>>>()?;
-        let (setup, records) = (&prepared.setup, &trained[0].records);
-        let mut summary = Summary::new(planned.name, setup, &planned.plan, records, replicas[0]);
+        let (setup, records) = (&prepared.setup, &trained.records);
+        let hash = WeightsHash::new(&trained.weights)?;
+        let mut summary = Summary::new(planned.name, setup, &planned.plan, records, hash);
+        if planned.world_size > planned.plan.len() {
+            summary.devices.clone_from(&prepared.devices);
+        }
         summary.options = planned.options;
         summary.dtype = prepared.precision.to_string();
         summary.method = Some(method(planned));
@@ -74,13 +78,15 @@ fn network<M: ModuleT>(
     Network::new(setup.options.seed, prepared.precision, &Device::Cpu, build)
 }
 
-/// Trains the network as planned; what comes back is one outcome for each replica that was kept apart.
+/// Trains the network as planned; what comes back is the outcome, and with several ranks, on rank 0, the hash
+/// of each one's weights.
 fn train_on<M: ModuleT + Send + Sync + 'static>(
     planned: &Planned,
     prepared: &Prepared,
+    launch: &Launch,
     network: Network<M>,
     report: &mut Report<'_>,
-) -> anyhow::Result<Vec<Trained>> {
+) -> anyhow::Result<(Trained, Vec<String>)> {
     let plan = &planned.plan;
     match planned.wrapper {
         WrapperKind::Single => {
@@ -88,7 +94,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
             device.run(|| {
                 let _rank = trace::rank(planned.name, 0, &device);
                 let network = network.replica(device.tensors())?;
-                Ok(vec![steps(network, 0, planned, prepared, report)?])
+                Ok((steps(network, 0, planned, prepared, report)?, Vec::new()))
             })
         }
         WrapperKind::DataParallel => {
@@ -99,35 +105,40 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                 Norm::Sync => model.synchronise_norms()?,
                 Norm::Local => model,
             };
-            Ok(vec![steps(model, 0, planned, prepared, report)?])
+            Ok((steps(model, 0, planned, prepared, report)?, Vec::new()))
         }
         WrapperKind::Ddp => {
             let report = Mutex::new(Some(report));
-            let trained = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-                let number = rank.rank();
-                let _rank = trace::rank(planned.name, number, rank.compute_device());
+            let trained = launch.run(plan, |rank| {
+                let Rank { number, device, lines } = rank;
+                let _rank = trace::rank(planned.name, *number, device);
                 let mut silent = Report::silent();
-                // Only rank 0 takes it, once.
+                // The first rank of this process takes it, once.
                 let taken = match number {
                     0 => report.lock().ok().and_then(|mut report| report.take()),
                     _ => None,
                 };
                 let report = taken.unwrap_or(&mut silent);
+                alike::compare(&lines.main, &planned.to_compare(prepared))?;
+                let network = network.replica(device.tensors())?;
                 // ANCHOR: ddp
-                let model = Ddp::new(network.replica(rank.device())?, rank, planned.reduction)?;
+                let model = Ddp::new(network, lines.clone(), planned.reduction)?;
                 // ANCHOR_END: ddp
                 let model = match planned.norm {
                     Norm::Sync => model.synchronise_norms(),
                     Norm::Local => model,
                 };
-                match planned.breakage {
+                let trained = match planned.breakage {
                     Some(breakage) => {
-                        steps(Broken::new(model, breakage), number, planned, prepared, report)
+                        steps(Broken::new(model, breakage), *number, planned, prepared, report)
                     }
-                    None => steps(model, number, planned, prepared, report),
-                }
+                    None => steps(model, *number, planned, prepared, report),
+                }?;
+                let hash = format!("{:?}", WeightsHash::new(&trained.weights)?);
+                Ok::<_, Error>((trained, text::gathered(&lines.main, &hash)?))
             });
-            Ok(trained.map_err(anyhow::Error::from)?)
+            // Rank 0's, where this process has it.
+            Ok(trained.map_err(anyhow::Error::from)?.swap_remove(0))
         }
     }
 }
@@ -144,13 +155,11 @@ fn steps(
     let (data, precision, options) = (&setup.data, prepared.precision, &planned.options);
     let checkpoints = prepared.checkpoints(planned);
     let checkpoints = checkpoints.as_ref();
-    match prepared.recording.as_ref().filter(|_| planned.recorded) {
-        Some(recording) => {
-            let model = Recorded::new(model, rank, recording);
-            train(&model, data, options, extras, precision, checkpoints, report)
-        }
-        None => train(&model, data, options, extras, precision, checkpoints, report),
+    if prepared.records && planned.recorded {
+        let model = Recorded::new(model, rank, prepared.recording.as_ref());
+        return train(&model, data, options, extras, precision, checkpoints, report);
     }
+    train(&model, data, options, extras, precision, checkpoints, report)
 }
 
 /// How several devices' gradients became one update, in words.

@@ -208,11 +208,20 @@ fn a_bug_on_purpose_is_told() {
         .stdout(contains("ddp: 2 replicas ended with DIFFERENT weights"));
 }
 
+#[cfg(not(feature = "mpi"))]
 #[test]
 fn several_processes_are_refused_as_they_would_train_beside_each_other() {
     let mut started = wrapper(&["--data=synthetic"]);
     started.env("OMPI_COMM_WORLD_SIZE", "4").assert().code(2).stdout("").stderr(contains(
-        "mpirun started 4 processes, but this program's ranks are threads: start it without mpirun",
+        "mpirun started 4 processes of a program that was built without MPI: build it with --features mpi",
+    ));
+}
+
+#[test]
+fn another_launchers_processes_are_refused() {
+    let mut started = wrapper(&["--data=synthetic"]);
+    started.envs([("RANK", "0"), ("WORLD_SIZE", "4")]).assert().code(2).stdout("").stderr(contains(
+        "a launcher started 4 processes, which could meet through MPI only: start them with mpirun",
     ));
 }
 

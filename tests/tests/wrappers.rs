@@ -303,3 +303,36 @@ fn all_ranks_begin_with_the_weights_of_rank_0() {
     let expected = WeightsHash::new(&Network::weights(&of_rank_0).snapshot().unwrap()).unwrap();
     assert_eq!(weights, [expected; 3]);
 }
+
+/// Rank 1's images are not numbers; what all ranks say.
+fn with_images_that_are_no_numbers(
+    reduction: Reduction,
+    broken: impl Fn(usize) -> bool + Sync,
+) -> Vec<String> {
+    let told = run_ranks(&slices(3), WAIT, |rank| {
+        let model = Ddp::new(resnet18(DType::F32).replica(rank.device())?, rank, reduction)?;
+        let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
+        let mut share = shares.epoch(1).next().unwrap()?;
+        if broken(rank.rank()) {
+            for shard in &mut share.shards {
+                shard.images = (&shard.images * f64::NAN)?;
+            }
+        }
+        let told = model.backward(&share).map(|step| step.sums.loss.to_string());
+        Ok::<_, Error>(told.unwrap_or_else(|error| error.to_string()))
+    });
+    told.unwrap()
+}
+
+#[test]
+fn all_ranks_name_the_one_whose_loss_is_not_a_number() {
+    let by_shard = Reduction::Reproducible { shards: 4 };
+    for reduction in [Reduction::default(), by_shard] {
+        let told = with_images_that_are_no_numbers(reduction, |rank| rank == 1);
+        for told in told {
+            assert!(told.starts_with("the loss of rank 1's images is not finite"), "{told}");
+        }
+        // Where all are alike it is nobody's fault: the training loop knows more about that.
+        assert_eq!(with_images_that_are_no_numbers(reduction, |_| true), ["NaN"; 3]);
+    }
+}

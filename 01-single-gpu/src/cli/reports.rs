@@ -9,7 +9,7 @@ use crate::report::file;
 use crate::report::outputs::Outputs;
 
 /// Flags that name the files of a run's results.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct ReportArguments {
     /// Write one JSON object per epoch, and a summary per run, to this file
     #[arg(long, value_name = "FILE")]

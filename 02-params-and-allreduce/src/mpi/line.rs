@@ -19,8 +19,8 @@ use crate::thread::patience::wait;
 
 /// One rank's end of its connections: a value that can be kept, and called from any thread.
 ///
-/// What is sent through it goes to a thread that talks MPI. After the rank's work has ended, every call
-/// fails.
+/// What is sent through it goes to a thread that talks MPI. After the end of the [`World`](super::World) every
+/// call fails.
 #[derive(Clone, Debug)]
 pub struct Line {
     ends: Arc<Ends>,

@@ -64,9 +64,10 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use ::mpi::Threading;
-use ::mpi::environment::Universe;
+use ::mpi::environment::{Universe, processor_name};
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::Communicator as _;
+use candle_core::Device;
 use single_gpu::device::{DevicePlan, DeviceSlot};
 
 #[cfg(doc)]
@@ -163,8 +164,21 @@ impl World {
         self.local_size
     }
 
+    /// The name of this process's machine, as MPI knows it.
+    pub fn machine(&self) -> String {
+        processor_name()
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// This rank's end of the connections before it has a device: what it receives is in CPU memory.
+    ///
+    /// It is the same connection that [`run`](Self::run) hands out.
+    pub fn line(&self) -> Line {
+        Line::new(&self.main, &Device::Cpu)
+    }
+
     /// Runs `work` for this rank, as [`run_ranks`](crate::thread::run_ranks) does for all ranks of one
-    /// process, and waits until all ranks' work is done.
+    /// process. The others' work may not be done when this returns; it is when the world has been dropped.
     ///
     /// The plan has this machine's devices, one for each process on it. `mpirun` may have bound each process
     /// to a core of its own: start it with `--bind-to none` where a device shall have more.
@@ -172,7 +186,7 @@ impl World {
     /// If the work fails or panics, this prints `rank R failed: …` on stderr and ends the job, with exit
     /// code 1. It does not return then.
     pub fn run<R, E>(
-        self,
+        &self,
         plan: &DevicePlan,
         work: impl FnOnce(&Rank<'_>) -> Result<R, E> + Send,
     ) -> R

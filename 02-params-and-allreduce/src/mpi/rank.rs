@@ -33,8 +33,8 @@ impl<'a> Rank<'a> {
 
     /// This rank's end of the connections as a value that can be kept, and given to operations.
     ///
-    /// It is the same connection: what is sent here and there arrives in one row. After the rank has
-    /// ended, every call fails.
+    /// It is the same connection: what is sent here and there arrives in one row. After the end of
+    /// the [`World`](super::World) every call fails.
     pub fn line(&self) -> Line {
         self.line.clone()
     }

@@ -145,6 +145,7 @@ fn outlived() {
     assert!(World::connect(LONG).is_err(), "connected twice");
     let plan = slices(world.local_size());
     let line = world.run(&plan, |rank| Ok::<_, Error>(rank.line()));
+    drop(world);
     let tensor = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
     let other = 1 - line.rank();
     let sent = line.send(other, &tensor).unwrap_err().to_string();

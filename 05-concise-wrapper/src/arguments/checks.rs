@@ -82,10 +82,10 @@ impl Arguments {
                      --no-overlap",
                 ));
             }
-            if shards < plan.len() {
+            let devices = self.devices.count;
+            if shards < devices {
                 return Err(UsageError::new(format_args!(
-                    "{shards} shards cannot be shared out over {} devices: each needs at least one",
-                    plan.len()
+                    "{shards} shards cannot be shared out over {devices} devices: each needs at least one"
                 )));
             }
             if self.train.batch_size < shards as u64 {

@@ -1,24 +1,30 @@
 //! The flags.
 
 mod checks;
+mod places;
 mod planned;
 
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
 use concise_wrapper::checkpoint::CheckpointArguments;
 use concise_wrapper::ddp::Reduction;
+use concise_wrapper::launch::Launch;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::recording::Recording;
 use concise_wrapper::resnet;
 use concise_wrapper::train::Extras;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::{SeveralDevices, TrainArguments, UsageError};
+use single_gpu::cli::{ReportArguments, SeveralDevices, TrainArguments, UsageError};
 use single_gpu::report::file;
 
+use places::note;
 pub(crate) use planned::{Planned, Prepared};
 
 /// On a CPU the network is so much narrower, unless `--width` says otherwise: an epoch takes seconds.
@@ -41,6 +47,15 @@ const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
 pub(crate) struct Arguments {
     #[command(flatten)]
     devices: SeveralDevices,
+
+    /// Whether the number of devices was asked for.
+    #[arg(skip)]
+    devices_given: bool,
+
+    /// Seconds that a device waits for another before the run ends
+    #[arg(long, default_value_t = DEFAULT_TIMEOUT.as_secs(), value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
 
     /// What is trained
     #[arg(long, value_enum, default_value_t = ModelKind::Resnet18)]
@@ -186,11 +201,28 @@ pub(crate) enum Scale {
 }
 
 impl Arguments {
+    /// The command line's.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let devices_given = matches.value_source("count") == Some(ValueSource::CommandLine);
+        Ok(Self { devices_given, ..Self::from_arg_matches(&matches)? })
+    }
+
+    /// How long a rank waits for another.
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
     /// Checks the flags against each other and against the machine, then loads the data.
-    pub(crate) fn prepare(self) -> anyhow::Result<Prepared> {
-        let several = self.devices.plan()?;
+    pub(crate) fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
+        let several = self.place(launch)?;
         self.check()?;
         let (precision, reduction) = (self.precision(&several)?, self.reduction(&several)?);
+        let records = self.record.is_some();
+        if !launch.speaks() {
+            self.train.reports = ReportArguments::default();
+            self.record = None;
+        }
         let Self {
             devices,
             model,
@@ -206,8 +238,11 @@ impl Arguments {
             checkpoints,
             ..
         } = self;
-        checkpoints.check()?;
-        let mut notes: Vec<String> = several.note().map(str::to_owned).into_iter().collect();
+        if launch.speaks() {
+            // It alone reads and writes them.
+            checkpoints.check()?;
+        }
+        let mut notes: Vec<String> = note(launch, &several).into_iter().collect();
         let on_cpu = several.threads_per_device().is_some();
         let width = match width {
             Some(width) => width as usize,
@@ -258,11 +293,15 @@ impl Arguments {
             extras,
             wrapper,
             several,
+            devices: Vec::new(),
+            processes: launch.processes().is_some(),
+            world_size: devices.count,
             device,
             scale,
             reduction,
             breakage,
             compare,
+            records,
             recording,
             checkpoints,
             notes,

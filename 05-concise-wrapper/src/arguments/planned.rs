@@ -13,6 +13,7 @@ use concise_wrapper::train::Extras;
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError};
 use single_gpu::device::DevicePlan;
+use single_gpu::report::metrics::Versions;
 use single_gpu::train::TrainOptions;
 
 use super::{ModelKind, Norm, Scale, WrapperKind};
@@ -26,13 +27,22 @@ pub(crate) struct Prepared {
     pub(crate) norm: Norm,
     pub(crate) extras: Extras,
     pub(super) wrapper: WrapperKind,
-    pub(super) several: DevicePlan,
+    /// The devices of this process.
+    pub(crate) several: DevicePlan,
+    /// The names of all processes' devices, known to the one that speaks once all can begin.
+    pub(crate) devices: Vec<String>,
+    /// Whether ranks are processes.
+    pub(super) processes: bool,
+    /// The devices of all processes.
+    pub(super) world_size: usize,
     pub(super) device: DeviceArguments,
     pub(super) scale: Scale,
     pub(super) reduction: Reduction,
     pub(super) breakage: Option<Breakage>,
     pub(crate) compare: Option<u32>,
-    /// Where the steps of the run on several devices are recorded.
+    /// Whether the steps of the run on several devices are recorded.
+    pub(crate) records: bool,
+    /// Where, if it is this process that writes.
     pub(crate) recording: Option<Recording<BufWriter<File>>>,
     pub(super) checkpoints: CheckpointArguments,
     pub(super) notes: Vec<String>,
@@ -42,6 +52,7 @@ pub(crate) struct Prepared {
 pub(crate) struct Planned {
     pub(crate) name: &'static str,
     pub(crate) plan: DevicePlan,
+    pub(crate) world_size: usize,
     pub(crate) wrapper: WrapperKind,
     pub(crate) options: TrainOptions,
     pub(crate) reduction: Reduction,
@@ -51,22 +62,43 @@ pub(crate) struct Planned {
     pub(crate) recorded: bool,
 }
 
+impl Planned {
+    /// What has to be the same on all ranks, beside what the training loop compares.
+    pub(crate) fn to_compare(&self, prepared: &Prepared) -> Vec<(String, String)> {
+        let Self { reduction, norm, breakage, .. } = self;
+        let records = prepared.records;
+        [
+            ("program version", format!("{:?}", Versions::of_this_binary())),
+            ("model", prepared.model_name()),
+            ("way of adding up gradients", format!("{reduction:?}")),
+            ("batch norm", format!("{norm:?}")),
+            ("--break", format!("{breakage:?}")),
+            ("--record", records.to_string()),
+        ]
+        .map(|(what, value)| (what.to_owned(), value))
+        .to_vec()
+    }
+}
+
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TrainOptions { batch_size, learning_rate, .. } = self.options;
-        write!(f, "{}: train({}, {batch_size}, {learning_rate})", self.name, self.plan.len(),)
+        write!(f, "{}: train({}, {batch_size}, {learning_rate})", self.name, self.world_size)
     }
 }
 
 impl Prepared {
     /// What is about to be trained, in one line.
     pub(crate) fn headline(&self) -> String {
-        let model = match self.model {
+        let mixed = if self.precision.is_mixed() { " in bf16" } else { "" };
+        self.setup.headline(&format!("{}{mixed}", self.model_name()))
+    }
+
+    fn model_name(&self) -> String {
+        match self.model {
             ModelKind::Lenet => "LeNet".to_owned(),
             ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
-        };
-        let mixed = if self.precision.is_mixed() { " in bf16" } else { "" };
-        self.setup.headline(&format!("{model}{mixed}"))
+        }
     }
 
     /// What to know before believing the numbers.
@@ -74,16 +106,14 @@ impl Prepared {
         &self.notes
     }
 
-    /// The runs: one device, then the devices asked for. With checkpoints only the latter: who resumes a run
-    /// does not want to wait for another first.
+    /// The runs: one device, then the devices asked for. With checkpoints only the latter, for who resumes a run
+    /// does not want to wait for another first; and as processes, each of which has one device.
     pub(crate) fn plan(&self) -> anyhow::Result<Vec<Planned>> {
         let one = self.on_one_device()?;
-        if self.several.len() > 1 {
+        if self.world_size > 1 {
             let several = self.on_several(self.scale, self.norm);
-            return Ok(match self.checkpoints.checkpoint {
-                Some(_) => vec![several],
-                None => vec![one, several],
-            });
+            let alone = self.processes || self.checkpoints.checkpoint.is_some();
+            return Ok(if alone { vec![several] } else { vec![one, several] });
         }
         let wrapper = match self.wrapper {
             WrapperKind::DataParallel => WrapperKind::DataParallel,
@@ -118,6 +148,7 @@ impl Prepared {
         Ok(Planned {
             name: "one device",
             plan: DeviceArguments { threads_per_device: threads, ..self.device }.plan(1)?,
+            world_size: 1,
             // By shard, one device works through the same shards.
             wrapper: if by_shard { self.wrapper } else { WrapperKind::Single },
             options: self.setup.options,
@@ -133,7 +164,7 @@ impl Prepared {
         let mut options = self.setup.options;
         if scale == Scale::Linear {
             let reference = options.batch_size;
-            options.batch_size *= self.several.len();
+            options.batch_size *= self.world_size;
             let schedule = Schedule::constant(options.learning_rate);
             options.learning_rate = schedule.scaled(options.batch_size, reference).rate;
         }
@@ -141,8 +172,18 @@ impl Prepared {
             WrapperKind::DataParallel => "data parallel",
             WrapperKind::Ddp | WrapperKind::Single => "ddp",
         };
-        let Self { wrapper, reduction, breakage, .. } = *self;
+        let Self { wrapper, reduction, breakage, world_size, .. } = *self;
         let plan = self.several.clone();
-        Planned { name, plan, wrapper, options, reduction, norm, breakage, recorded: true }
+        Planned {
+            name,
+            plan,
+            world_size,
+            wrapper,
+            options,
+            reduction,
+            norm,
+            breakage,
+            recorded: true,
+        }
     }
 }

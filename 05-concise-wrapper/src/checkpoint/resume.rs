@@ -12,10 +12,10 @@ use super::header::{Header, Table};
 use super::read::Checkpoint;
 use super::saver::Run;
 use super::{Error, Resume};
-use crate::Model;
 use crate::ddp::{alike, receive};
 use crate::optimiser::Sgd;
 use crate::weights::{Named, Weights};
+use crate::{Model, text};
 
 /// Velocities are named like their parameters, behind this.
 const VELOCITY: &str = "velocity/";
@@ -118,7 +118,7 @@ pub(super) fn restore(
     }
     if let Some(rank) = model.rank() {
         let text = serde_json::to_string(&header).map_err(candle_core::Error::wrap)?;
-        let text = alike::text_of_rank_0(rank, &text)?;
+        let text = text::of_rank_0(rank, &text)?;
         header = serde_json::from_str(&text).map_err(candle_core::Error::wrap)?;
         let state = state(weights, sgd);
         state.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;

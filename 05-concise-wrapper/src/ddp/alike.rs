@@ -4,12 +4,11 @@
 //! comes out is nobody's model; or it waits for ever, in the middle of a step, for a message that the
 //! others never send. So every rank compares what it has with what rank 0 has, first thing.
 
-use candle_core::{DType, Shape, Tensor};
-use params_and_allreduce::collective::{barrier, broadcast};
+use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 
 use crate::weights::Weights;
-use crate::{Error, Precision};
+use crate::{Error, Precision, text};
 
 /// Compares named values with rank 0's; all ranks call this together.
 ///
@@ -20,7 +19,7 @@ use crate::{Error, Precision};
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
     let text =
         mine.iter().map(|(what, value)| format!("{what}\u{1f}{value}\n")).collect::<String>();
-    let theirs = text_of_rank_0(rank, &text)?;
+    let theirs = text::of_rank_0(rank, &text)?;
     let entries: Vec<(&str, &str)> =
         theirs.lines().filter_map(|line| line.split_once('\u{1f}')).collect();
     let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
@@ -64,21 +63,4 @@ pub fn structure(
     // Weights in f32 do not tell what layers compute in.
     let precision = ("precision".to_owned(), precision.to_string());
     compare(rank, &std::iter::once(precision).chain(weights.iter().map(entry)).collect::<Vec<_>>())
-}
-
-/// Rank 0's text; all ranks call this together.
-///
-/// # Errors
-///
-/// When another rank stops or stalls.
-pub(crate) fn text_of_rank_0(rank: &SharedCommunicator, mine: &str) -> Result<String, Error> {
-    let device = rank.device();
-    let length = Tensor::new(&[mine.len() as u32], device)?;
-    let length = broadcast(rank, &length, 0)?.to_vec1::<u32>()?[0] as usize;
-    let bytes = match rank.rank() {
-        0 => Tensor::from_slice(mine.as_bytes(), length, device)?,
-        _ => Tensor::zeros(Shape::from(length), DType::U8, device)?,
-    };
-    let bytes = broadcast(rank, &bytes, 0)?.to_vec1::<u8>()?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -6,9 +6,11 @@
 //! | [`bucket`] | few large messages in place of many small ones |
 //! | `reducer` | a bucket is added up as soon as its last gradient is there |
 //! | [`alike`] | ranks that were not started alike are told so, before they train |
+//! | `blame` | whose loss was it that is not a number? |
 //! | [`broken`] | the field's real bugs, to be run on purpose |
 
 pub mod alike;
+mod blame;
 pub mod broken;
 pub mod bucket;
 mod lines;

@@ -8,6 +8,7 @@ use single_gpu::data::Dataset;
 use single_gpu::evaluate::evaluate;
 use single_gpu::train::{BatchSums, Step};
 
+use super::blame::blame;
 use super::{Ddp, Way};
 use crate::Error;
 use crate::model::{Hosts, Model, gradients_of, loss_of};
@@ -23,7 +24,11 @@ impl<M: ModuleT> Ddp<M> {
             Way::Tree(tree) => tree.sum(&self.rank, &tensors)?,
             Way::Buckets(_) => allreduce(&self.rank, &tensors[0], Algorithm::OneShot)?,
         };
-        Ok(BatchSums::from_tensor(&all)?)
+        let all = BatchSums::from_tensor(&all)?;
+        if !all.loss.is_finite() {
+            blame(&self.rank, sums)?;
+        }
+        Ok(all)
     }
 
     /// A step's backward in reproducible mode: shard by shard, then along the tree.

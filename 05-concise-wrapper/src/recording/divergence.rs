@@ -42,9 +42,8 @@ pub fn read(from: impl BufRead) -> io::Result<Vec<Entry>> {
 /// The first difference of two recordings; `None` where they are equal, or one continues the other.
 ///
 /// Steps are compared one by one. In each, what all ranks had before it comes first, then what came out of
-/// it: loss and gradients are sums over all ranks, so a difference on one rank shows on all others. Ranks
-/// write as they come, so the order of their lines says nothing. Ranks that only one recording has are left out: a run on two devices can be
-/// compared with one on four.
+/// it: loss and gradients are sums over all ranks, so a difference on one rank shows on all others. Ranks that only
+/// one recording has are left out: a run on two devices can be compared with one on four.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
     let (mut a, mut b) = (by_step(a), by_step(b));
     let ranks = |steps: &Steps<'_>| steps.keys().map(|(_, _, rank)| *rank).max();

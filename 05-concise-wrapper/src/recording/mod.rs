@@ -29,10 +29,10 @@ use single_gpu::weights_hash::WeightsHash;
 
 pub use divergence::{Divergence, first_divergence, read};
 
-use crate::Error;
 use crate::model::{Hosts, Model};
 use crate::shares::Share;
 use crate::weights::{Named, Weights};
+use crate::{Error, text};
 
 /// One tensor at one time, or the loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Entry {
     pub hash: String,
 }
 
-/// A recording that is being made, by all ranks of a process.
+/// A recording that is being made.
 pub struct Recording<W> {
     to: Mutex<W>,
 }
@@ -60,28 +60,25 @@ impl<W: Write> Recording<W> {
         Self { to: Mutex::new(to) }
     }
 
-    /// Writes a rank's entries of a step, in one piece.
-    fn write(&self, entries: &[Entry]) -> io::Result<()> {
+    /// Writes lines of entries.
+    fn write(&self, lines: &str) -> io::Result<()> {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        for entry in entries {
-            serde_json::to_writer(&mut *to, entry)?;
-            writeln!(to)?;
-        }
+        to.write_all(lines.as_bytes())?;
         to.flush()
     }
 }
 
-/// A model whose steps are recorded.
+/// A model whose steps are recorded. All ranks tell rank 0 what they have, and it writes.
 pub struct Recorded<'a, M, W> {
     model: M,
     rank: usize,
-    recording: &'a Recording<W>,
+    recording: Option<&'a Recording<W>>,
     step: Cell<usize>,
 }
 
 impl<'a, M, W> Recorded<'a, M, W> {
-    /// Records a model's steps as those of `rank`.
-    pub fn new(model: M, rank: usize, recording: &'a Recording<W>) -> Self {
+    /// Records a model's steps as those of `rank`; rank 0 has to have something to write them to.
+    pub fn new(model: M, rank: usize, recording: Option<&'a Recording<W>>) -> Self {
         Self { model, rank, recording, step: Cell::new(0) }
     }
 }
@@ -133,7 +130,16 @@ impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
         let mut entries = self.before(share)?;
         let step = self.model.backward(share)?;
         entries.extend(self.after(&step)?);
-        self.recording.write(&entries).map_err(single_gpu::train::Error::from)?;
+        let mine = lines(&entries).map_err(candle_core::Error::wrap)?;
+        let all = match self.rank() {
+            Some(rank) => text::gathered(rank, &mine)?,
+            None => vec![mine],
+        };
+        if let Some(recording) = self.recording {
+            all.iter()
+                .try_for_each(|lines| recording.write(lines))
+                .map_err(single_gpu::train::Error::from)?;
+        }
         Ok(step)
     }
 
@@ -148,6 +154,16 @@ impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.model.evaluate(images)
     }
+}
+
+/// One line of JSON for each.
+fn lines(entries: &[Entry]) -> serde_json::Result<String> {
+    let mut lines = String::new();
+    for entry in entries {
+        lines.push_str(&serde_json::to_string(entry)?);
+        lines.push('\n');
+    }
+    Ok(lines)
 }
 
 /// The first eight bytes of the hash of a tensor's type, shape and bytes.

@@ -5,36 +5,21 @@ mod exercise;
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result};
 use exercises::classifier::Classifier;
-use exercises::mismatch::fail;
+use exercises::mismatch::{fail, short};
 use exercises::ranks::{self, Sends};
+use exercises::replicas::{self, Weights};
 use exercises::scaling::{RateRule, Tuned};
+use exercises::tracer::{self, counted, in_words, multiple, taking_part};
 use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::data::{Batch, CLASSES, PIXELS, SIDE};
-use single_gpu::difference::largest_difference;
 use single_gpu::sgd::sgd;
-use single_gpu::weights_hash::WeightsHash;
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
 /// Two, so that nobody's numbers are the answer's own.
 const TUNED: [Tuned; 2] =
     [Tuned { batch_size: 4, learning_rate: 0.5 }, Tuned { batch_size: 5, learning_rate: 0.2 }];
-
-/// Weights by name.
-type Weights = Vec<(String, Tensor)>;
-
-/// Sample i is black but for pixel i. No other sample moves the weights of that pixel, so an update tells
-/// which samples it was made of, and how much each counted.
-fn epoch() -> Result<Batch> {
-    let images = Tensor::eye(PIXELS, DType::F64, &Device::Cpu)?.narrow(0, 0, SAMPLES)?;
-    let labels: Vec<u32> = (0..SAMPLES).map(|sample| (sample % CLASSES) as u32).collect();
-    Ok(Batch {
-        images: images.reshape((SAMPLES, 1, SIDE, SIDE))?,
-        labels: Tensor::from_vec(labels, SAMPLES, &Device::Cpu)?,
-    })
-}
 
 /// A step that is to be made.
 #[derive(Clone, Copy)]
@@ -58,22 +43,23 @@ impl Step {
         }
     }
 
-    fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
+    fn given(self) -> String {
         let Self { devices, step, tuned, rule } = self;
-        let what = format!(
+        format!(
             "{devices} devices with {} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, \
-             step {step}: {what}",
+             step {step}",
             tuned.batch_size
-        );
-        fail(&what, expected, got, law)
+        )
+    }
+
+    fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
+        fail(&format!("{}: {what}", self.given()), expected, got, law)
     }
 
     /// One device's weights after a batch of k·b.
     fn expected(self) -> Result<Weights> {
-        let (model, epoch) = (Classifier::new(SEED, &Device::Cpu)?, epoch()?);
-        let Range { start, end } = self.samples();
-        let cut = |tensor: &Tensor| tensor.narrow(0, start, end - start);
-        let batch = Batch { images: cut(&epoch.images)?, labels: cut(&epoch.labels)? };
+        let model = Classifier::new(SEED, &Device::Cpu)?;
+        let batch = tracer::batch(self.samples())?;
         let gradients = model.gradients(&batch)?.gradients;
         sgd(model.parameters(), &gradients, self.rate(), batch.len())?;
         model.parameters().snapshot()
@@ -83,7 +69,8 @@ impl Step {
     fn found(self) -> Vec<Weights> {
         ranks::run(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
-            exercise::scaled_step(rank, &model, &epoch()?, self.step, self.tuned, self.rule)?;
+            let epoch = tracer::batch(0..SAMPLES)?;
+            exercise::scaled_step(rank, &model, &epoch, self.step, self.tuned, self.rule)?;
             Ok(model.parameters().snapshot()?)
         })
     }
@@ -91,30 +78,17 @@ impl Step {
     /// Holds the answer's step against each law in turn.
     fn check(self) -> Result<()> {
         let found = self.found();
-        let counted = counted(&found[0])?;
+        let counted = counted(&Classifier::new(SEED, &Device::Cpu)?, &found[0], SAMPLES)?;
         self.the_next_samples_took_part(&counted);
         self.each_counts_as_it_should(&counted);
-        let hashes = found.iter().map(|weights| WeightsHash::new(weights));
-        let hashes: Vec<String> =
-            hashes.map(|hash| Ok(hash?.to_string())).collect::<Result<_>>()?;
-        if hashes.iter().any(|hash| *hash != hashes[0]) {
-            let law = "all ranks make the same update";
-            self.fail("replicas part", "one hash on all ranks", &hashes.join(" "), law);
-        }
-        let apart = largest_difference(&found[0], &self.expected()?)?;
-        // Written so that NaN counts as a difference.
-        let equal = apart <= 1e-10;
-        if !equal {
-            let got = format!("a relative difference of {apart:.1e}");
-            let law = "k devices with batches of b equal one with a batch of k·b";
-            self.fail("another result than on one device", "rounding (1e-10)", &got, law);
-        }
-        Ok(())
+        replicas::agree(&self.given(), &found)?;
+        let what = format!("{}: another result than on one device", self.given());
+        let law = "k devices with batches of b equal one with a batch of k·b";
+        replicas::equal(&what, &self.expected()?, &found[0], law)
     }
 
     fn the_next_samples_took_part(self, counted: &[f64]) {
-        let took_part = |sample: &usize| counted[*sample].abs() > 1e-12;
-        let found: Vec<usize> = (0..SAMPLES).filter(took_part).collect();
+        let found = taking_part(counted);
         let expected: Vec<usize> = self.samples().collect();
         if found != expected {
             let [expected, found] = [expected, found].map(|samples| in_words(&samples));
@@ -149,49 +123,6 @@ impl Step {
             }
         }
     }
-}
-
-/// By how much each sample's gradient went into an update.
-fn counted(weights: &Weights) -> Result<Vec<f64>> {
-    let (model, epoch) = (Classifier::new(SEED, &Device::Cpu)?, epoch()?);
-    let before = &model.parameters().snapshot()?[0].1;
-    let update = (before - &weights[0].1)?.to_vec2::<f64>()?;
-    let gradient = model.gradients(&epoch)?.gradients[0].to_vec2::<f64>()?;
-    // Of a sample's ten numbers the one at its label is far from zero.
-    let label = |sample| sample % CLASSES;
-    Ok((0..SAMPLES)
-        .map(|sample| update[sample][label(sample)] / gradient[sample][label(sample)])
-        .collect())
-}
-
-/// `samples 4 to 7`, or a list where there are gaps.
-fn in_words(samples: &[usize]) -> String {
-    match samples {
-        [] => "no sample".to_owned(),
-        [first, .., last] if last - first + 1 == samples.len() => {
-            format!("samples {first} to {last}")
-        }
-        some => format!("samples {some:?}"),
-    }
-}
-
-/// A number without the digits that are rounding.
-fn short(number: f64) -> f64 {
-    (number * 1e6).round() / 1e6
-}
-
-/// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction.
-fn multiple(times: f64) -> String {
-    for divisor in 1..=20u32 {
-        let numerator = times * f64::from(divisor);
-        if (numerator - numerator.round()).abs() < 1e-6 && numerator > 0.5 {
-            return match divisor {
-                1 => format!("{numerator:.0} times"),
-                _ => format!("{numerator:.0}/{divisor} of"),
-            };
-        }
-    }
-    format!("{times:.3} times")
 }
 
 #[test]

@@ -9,9 +9,10 @@ use std::time::Duration;
 use candle_core::{DType, Device, Result};
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
+use exercises::garments::garments;
 use exercises::mismatch::fail;
 use exercises::within;
-use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::data::{Batch, Split};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -21,15 +22,10 @@ const DEVICES: [usize; 3] = [1, 2, 3];
 
 /// Garments, in batches that three devices cannot share equally; the last of an epoch is shorter.
 fn experiment() -> Result<Experiment> {
-    let images = |split, count| {
-        let drawn = (0..count).map(|index| synthetic::draw(1, split, index)).collect();
-        Dataset::new(drawn, (0..count).map(synthetic::label).collect())
-            .map_err(candle_core::Error::wrap)
-    };
-    let test = images(Split::Test, 100)?;
+    let test = garments(Split::Test, 100)?;
     let all: Vec<u32> = (0..100).collect();
     Ok(Experiment {
-        train: images(Split::Train, 180)?,
+        train: garments(Split::Train, 180)?,
         test: test.batch(&all, DType::F64)?,
         global_batch: 50,
         epochs: 4,

@@ -79,17 +79,16 @@ impl Classifier {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::data::{Dataset, Split, synthetic};
+    use single_gpu::data::Split;
     use single_gpu::difference::relative_difference;
     use single_gpu::sgd::sgd;
 
     use super::*;
+    use crate::garments::garments;
 
-    fn garments(count: u64) -> Batch {
-        let images = (0..count).map(|index| synthetic::draw(1, Split::Train, index)).collect();
-        let data = Dataset::new(images, (0..count).map(synthetic::label).collect()).unwrap();
-        let all: Vec<u32> = (0..count as u32).collect();
-        data.batch(&all, DType::F64).unwrap()
+    fn batch(count: u32) -> Batch {
+        let all: Vec<u32> = (0..count).collect();
+        garments(Split::Train, count.into()).unwrap().batch(&all, DType::F64).unwrap()
     }
 
     fn cut(batch: &Batch, start: usize, len: usize) -> Batch {
@@ -99,7 +98,7 @@ mod tests {
 
     #[test]
     fn shards_add_up_to_their_batch_and_an_empty_one_adds_nothing() {
-        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), garments(10));
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), batch(10));
         let whole = model.gradients(&batch).unwrap();
         let shards = [(0, 7), (7, 3), (10, 0)].map(|(start, len)| cut(&batch, start, len));
         let parts = shards.map(|shard| model.gradients(&shard).unwrap());
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_few_steps_teach_it_something() {
-        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), garments(50));
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), batch(50));
         let before = model.evaluate(&batch).unwrap();
         for _ in 0..10 {
             let gradients = model.gradients(&batch).unwrap().gradients;

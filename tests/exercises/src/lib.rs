@@ -15,8 +15,13 @@
 //! | [`contributions`] | gives each rank numbers that show in a sum: who is missing, who was added twice |
 //! | [`expectation`] | compares numbers, and says where they part and which law that breaks |
 //! | [`mismatch`] | the same for what is no list of numbers |
-//! | [`classifier`] | a model that learns in a few steps |
+//! | [`refusal`] | demands an error of what cannot be right |
+//! | [`classifier`], [`garments`] | a model that learns in a few steps, and pictures to learn from |
+//! | [`tracer`] | samples that show in an update: which took part, and how much each counted |
+//! | [`replicas`] | compares the weights of ranks |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
+//! | [`dense`] | the model once more, for stage 5's wrappers |
+//! | [`micro_batches`], [`speed`], [`training`] | what chapter 5's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
 //!
@@ -26,12 +31,21 @@
 
 pub mod classifier;
 pub mod contributions;
+pub mod dense;
 pub mod expectation;
 pub mod experiment;
+pub mod garments;
 pub mod limit;
+pub mod micro_batches;
 pub mod mismatch;
+mod panic;
 pub mod ranks;
+pub mod refusal;
+pub mod replicas;
 pub mod scaling;
+pub mod speed;
+pub mod tracer;
+pub mod training;
 
 pub use expectation::Expectation;
 pub use limit::within;

@@ -1,5 +1,7 @@
 //! Answers that are not numbers in a row: shown beside what was expected.
 
+use std::fmt::Display;
+
 /// Ends a check: `what` is wrong, this was `expected`, that was `got`, and it breaks this `law`.
 ///
 /// Either may have several lines.
@@ -14,15 +16,20 @@ pub fn fail(what: &str, expected: &str, got: &str, law: &str) -> ! {
 }
 
 /// Numbers as `0 1 2`, or `(none)`.
-pub fn in_a_row(numbers: &[u32]) -> String {
+pub fn in_a_row<N: Display>(numbers: &[N]) -> String {
     if numbers.is_empty() {
         return "(none)".to_owned();
     }
-    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+    numbers.iter().map(N::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// A number without the digits that are rounding: six behind the point.
+pub fn short(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
 }
 
 /// Groups of numbers as `0 1 | 2 3 | (none)`.
-pub fn in_groups(groups: &[Vec<u32>]) -> String {
+pub fn in_groups<N: Display>(groups: &[Vec<N>]) -> String {
     groups.iter().map(|group| in_a_row(group)).collect::<Vec<_>>().join(" | ")
 }
 
@@ -39,6 +46,11 @@ mod tests {
             *panic.unwrap_err().downcast::<String>().unwrap(),
             "shard 1 is wrong\n  expected 0 1\n           2 3\n  got      0 1\n  law: once each"
         );
+    }
+
+    #[test]
+    fn digits_that_are_rounding_go() {
+        assert_eq!(short(0.1 + 0.2), 0.3);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-// expect: 10 images and 9 labels in 4 shards are not refused
+// expect: 10 images and 9 labels in 4 shards: not refused
 
 use candle_core::{Result, Tensor, bail};
 

@@ -1,4 +1,4 @@
-// expect: 10 samples in 0 shards are not refused
+// expect: 10 samples in 0 shards: not refused
 
 use candle_core::{Result, Tensor, bail};
 

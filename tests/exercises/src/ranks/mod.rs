@@ -5,7 +5,6 @@
 //! these ranks all pass through one meeting point, which knows at any moment who waits for whom.
 
 mod meeting;
-mod panic;
 mod rank;
 
 use std::num::NonZeroUsize;
@@ -17,6 +16,7 @@ use params_and_allreduce::thread::run_ranks;
 use single_gpu::device::{DeviceKind, DevicePlan};
 
 use crate::limit::{still_allowed, try_within};
+use crate::panic;
 use meeting::Meeting;
 pub use meeting::Sends;
 pub use rank::Rank;

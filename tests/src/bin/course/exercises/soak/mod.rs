@@ -7,9 +7,12 @@
 //! cargo-mutants builds the package once for each change. Here all changes of a solution are compiled at
 //! once, as the wrong answers are for `cargo course verify`, and run one by one.
 
+mod kills;
 mod mutate;
 mod survivors;
 mod viable;
+
+use std::num::NonZeroU32;
 
 use anyhow::bail;
 use clap::Args;
@@ -31,6 +34,11 @@ pub(crate) struct Arguments {
     /// Only this exercise [default: all]
     name: Option<String>,
 
+    /// In place of that, kill ranks of a training under mpirun at random moments, so many times [20], and see
+    /// whether it ends with the weights of one that nothing happened to; it needs an MPI library
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "20", conflicts_with = "name")]
+    kills: Option<NonZeroU32>,
+
     #[command(flatten)]
     limit: Limit,
 }
@@ -41,6 +49,9 @@ pub(crate) struct Arguments {
 ///
 /// When too many survive, or one without a reason; all has been told by then.
 pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(kills) = arguments.kills {
+        return kills::run(tree, kills);
+    }
     interrupt::watch()?;
     let exercises: Vec<&Exercise> = match &arguments.name {
         Some(name) => vec![tree.named(name)?],

@@ -12,7 +12,7 @@ thread_local! {
 /// What `work` returns, or what it panicked with: the message and the line.
 ///
 /// Nothing is printed. When all ranks panic in the same line, one report is easier to read than seven.
-pub(super) fn catch<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+pub(crate) fn catch<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     static LISTEN: Once = Once::new();
     LISTEN.call_once(listen);
     CAUGHT.set(Some(String::new()));

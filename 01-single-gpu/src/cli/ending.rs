@@ -1,0 +1,132 @@
+//! How a binary ends: what it says about what went wrong, and its exit code.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+use super::process;
+use crate::interrupt;
+
+/// A flag that makes no sense, alone or with the others.
+#[derive(Debug)]
+pub struct UsageError(String);
+
+impl UsageError {
+    /// With a message that names what was wrong and what would be right.
+    pub fn new(message: impl fmt::Display) -> Self {
+        Self(message.to_string())
+    }
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// What somebody else has told already: nothing but an exit code is left of it.
+///
+/// Of several processes that were started together, one speaks for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldElsewhere(pub u8);
+
+impl fmt::Display for ToldElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}, for a reason that is told elsewhere", self.0)
+    }
+}
+
+impl std::error::Error for ToldElsewhere {}
+
+/// A binary's `main`: parses the flags, runs, and turns the outcome into an exit code.
+pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitCode {
+    process::prepare();
+    conclude(A::try_parse().map_err(anyhow::Error::from).and_then(run))
+}
+
+/// Tells what went wrong, if anything did, and turns the outcome into an exit code: the end of `main`.
+///
+/// An outcome may be what clap makes of the command line, `--help` included.
+pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => interrupt::exit_code().map_or(ExitCode::SUCCESS, ExitCode::from),
+        Err(error) => ExitCode::from(tell(&error)),
+    }
+}
+
+/// Says on standard error what went wrong, and returns the exit code that goes with it.
+///
+/// `--help` is said on standard output.
+pub fn tell(error: &anyhow::Error) -> u8 {
+    if let Some(help) = error.downcast_ref::<clap::Error>().filter(|error| !error.use_stderr()) {
+        // --help and --version; nobody listening is fine.
+        let _ = help.print();
+    }
+    let Complaint { code, message } = Complaint::of(error);
+    if let Some(message) = message {
+        // In one piece, so that no other process's words come between; nobody listening is fine.
+        let _ = io::stderr().write_all(format!("error: {message}\n").as_bytes());
+    }
+    code
+}
+
+/// How a process ends that could not do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Complaint {
+    /// Its exit code: 2 for flags that make no sense, 1 for another failure, 0 for `--help`.
+    pub code: u8,
+    /// What it says, in one line; `None` where there is nothing to be said.
+    pub message: Option<String>,
+}
+
+impl Complaint {
+    /// What an error comes to.
+    pub fn of(error: &anyhow::Error) -> Self {
+        let (code, message) = if let Some(ToldElsewhere(code)) = error.downcast_ref() {
+            (*code, None)
+        } else if let Some(error) = error.downcast_ref::<clap::Error>() {
+            match error.use_stderr() {
+                true => (2, Some(one_line(&error.to_string()))),
+                false => (0, None),
+            }
+        } else if error.is::<UsageError>() {
+            (2, Some(error.to_string()))
+        } else if nobody_is_reading(error) {
+            (0, None)
+        } else {
+            (1, Some(format!("{error:#}")))
+        };
+        Self { code, message }
+    }
+}
+
+/// Whether standard output was closed early, as `| head` does. That is the reader's right.
+fn nobody_is_reading(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// What clap says, without its usage and hints at `--help`, in one line.
+fn one_line(message: &str) -> String {
+    let told = message.split("\n\nUsage:").next().unwrap_or(message);
+    let told = told.split("\n\nFor more information").next().unwrap_or(told);
+    let told = told.strip_prefix("error: ").unwrap_or(told);
+    told.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn a_refusal_is_one_line() {
+        let clap = "error: invalid value '0' for '--epochs <EPOCHS>': 0 is not in 1..=10\n\n\
+                    For more information, try '--help'.\n";
+        assert_eq!(one_line(clap), "invalid value '0' for '--epochs <EPOCHS>': 0 is not in 1..=10");
+    }
+}

@@ -1,0 +1,157 @@
+//! Where ranks come from: they are threads of this process, or processes that `mpirun` has started.
+//!
+//! ```console
+//! $ concise-wrapper --devices 4             # four threads
+//! $ mpirun -n 4 concise-wrapper             # four processes, on one machine or on several
+//! ```
+//!
+//! What a rank does is written once, for both. Two things differ around it. Every process runs `main`, so one of
+//! them, rank 0's, speaks for all. And every process reads its own command line on its own machine, so it is
+//! [agreed](Launch::agree) whether all of them can begin before any of them does.
+
+#[cfg(feature = "mpi")]
+mod processes;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use params_and_allreduce::communicator::{self, Communicator as _};
+#[cfg(feature = "mpi")]
+use params_and_allreduce::mpi;
+use params_and_allreduce::mpirun;
+use params_and_allreduce::thread::{self, RankFailure, run_ranks};
+use single_gpu::cli::UsageError;
+use single_gpu::device::{ComputeDevice, DevicePlan};
+
+use crate::ddp::Lines;
+
+/// Where ranks come from.
+pub enum Launch {
+    /// Threads of this process.
+    Threads {
+        /// How long a rank waits for another.
+        timeout: Duration,
+    },
+    /// Processes, of which this is one.
+    #[cfg(feature = "mpi")]
+    Processes(mpi::World),
+}
+
+/// How many processes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Processes {
+    /// In all.
+    pub everywhere: usize,
+    /// On this machine.
+    pub here: usize,
+}
+
+/// One rank, wherever it came from.
+pub struct Rank<'a> {
+    /// Its number, from 0.
+    pub number: usize,
+    /// Its device.
+    pub device: &'a ComputeDevice,
+    /// Its connections.
+    pub lines: Lines,
+}
+
+impl Launch {
+    /// Meets the processes that were started together with this one, if there are any; all of them call this,
+    /// once, before they read a file or open a device.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] when `mpirun` has started several processes and this program was built without MPI;
+    /// when MPI cannot connect them.
+    pub fn connect(timeout: Duration) -> Result<Self> {
+        mpirun::check().map_err(UsageError::new)?;
+        #[cfg(feature = "mpi")]
+        if mpirun::world_size().is_some_and(|processes| processes > 1) {
+            return Ok(Self::Processes(mpi::World::connect(timeout)?));
+        }
+        Ok(Self::Threads { timeout })
+    }
+
+    /// How many processes there are; `None` where ranks are threads.
+    pub fn processes(&self) -> Option<Processes> {
+        match self {
+            Self::Threads { .. } => None,
+            #[cfg(feature = "mpi")]
+            Self::Processes(world) => {
+                Some(Processes { everywhere: world.world_size(), here: world.local_size() })
+            }
+        }
+    }
+
+    /// Whether this process speaks for all.
+    pub fn speaks(&self) -> bool {
+        match self {
+            Self::Threads { .. } => true,
+            #[cfg(feature = "mpi")]
+            Self::Processes(world) => world.rank() == 0,
+        }
+    }
+
+    /// Goes on only if all processes can; all call this together, each with what it has come to.
+    ///
+    /// # Errors
+    ///
+    /// Where this process has failed or another has. Of processes, rank 0's has then told the first rank's error, and
+    /// all get a [`ToldElsewhere`](single_gpu::cli::ToldElsewhere).
+    pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
+        match self {
+            Self::Threads { .. } => outcome,
+            #[cfg(feature = "mpi")]
+            Self::Processes(world) => processes::agree(world, outcome),
+        }
+    }
+
+    /// The names of all ranks' devices, in rank order, on the process that speaks; all call this together.
+    ///
+    /// # Errors
+    ///
+    /// When another process stops or stalls.
+    pub fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
+        match self {
+            Self::Threads { .. } => Ok(plan.slots().iter().map(ToString::to_string).collect()),
+            #[cfg(feature = "mpi")]
+            Self::Processes(world) => processes::devices(world, plan),
+        }
+    }
+
+    /// Runs `work` for every rank of this process, and returns what came of it, in rank order.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the rank that failed first. As a process, a rank that fails says so on standard error and
+    /// ends all the others; then this does not return.
+    pub fn run<R, E>(
+        &self,
+        plan: &DevicePlan,
+        work: impl Fn(&Rank<'_>) -> Result<R, E> + Sync,
+    ) -> Result<Vec<R>, RankFailure<E>>
+    where
+        R: Send,
+        E: From<communicator::Error> + std::fmt::Display + Send,
+    {
+        match self {
+            Self::Threads { timeout } => run_ranks(plan, *timeout, |rank| work(&rank.into())),
+            #[cfg(feature = "mpi")]
+            Self::Processes(world) => Ok(vec![world.run(plan, |rank| work(&rank.into()))]),
+        }
+    }
+}
+
+impl<'a> From<&'a thread::Rank<'_>> for Rank<'a> {
+    fn from(rank: &'a thread::Rank<'_>) -> Self {
+        Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl<'a> From<&'a mpi::Rank<'_>> for Rank<'a> {
+    fn from(rank: &'a mpi::Rank<'_>) -> Self {
+        Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
+    }
+}

@@ -1,0 +1,71 @@
+//! What processes agree on before they begin.
+
+use anyhow::{Result, anyhow};
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator;
+use params_and_allreduce::mpi::World;
+use serde::{Deserialize, Serialize};
+use single_gpu::cli::{Complaint, ToldElsewhere, UsageError, tell};
+use single_gpu::device::DevicePlan;
+
+use crate::text;
+
+/// See [`Launch::agree`](super::Launch::agree).
+pub(super) fn agree<T>(world: &World, outcome: Result<T>) -> Result<T> {
+    let mine = outcome.as_ref().err().map(Complaint::of);
+    let all = gathered(world, &mine)?;
+    let first =
+        all.into_iter().zip(0usize..).find_map(|(complaint, rank)| Some((rank, complaint?)));
+    let Some((rank, Complaint { code, message })) = known_to_all(world, &first)? else {
+        return outcome;
+    };
+    if world.rank() == 0 {
+        let of_other = || match (code, message.unwrap_or_default()) {
+            (2, message) => UsageError::new(format_args!("on rank {rank}: {message}")).into(),
+            (_, message) => anyhow!("on rank {rank}: {message}"),
+        };
+        tell(&outcome.err().filter(|_| rank == 0).unwrap_or_else(of_other));
+    }
+    // As soon as one process has ended like this, mpirun ends the others, whatever they were about to say.
+    barrier(&world.line())?;
+    Err(ToldElsewhere(code).into())
+}
+
+/// See [`Launch::devices`](super::Launch::devices).
+pub(super) fn devices(
+    world: &World,
+    plan: &DevicePlan,
+) -> Result<Vec<String>, communicator::Error> {
+    let mine = (world.machine(), plan.slots()[world.local_rank()].to_string());
+    let all = gathered(world, &mine)?;
+    let together = all.iter().all(|(machine, _)| *machine == mine.0);
+    let name = |(machine, device): (String, String)| {
+        if together { device } else { format!("{machine} {device}") }
+    };
+    Ok(all.into_iter().map(name).collect())
+}
+
+/// All ranks' values on rank 0, in rank order.
+fn gathered<T: Serialize + for<'de> Deserialize<'de>>(
+    world: &World,
+    mine: &T,
+) -> Result<Vec<T>, communicator::Error> {
+    let texts = text::gathered(&world.line(), &written(mine)?)?;
+    texts.iter().map(|text| read(text)).collect()
+}
+
+/// Rank 0's value.
+fn known_to_all<T: Serialize + for<'de> Deserialize<'de>>(
+    world: &World,
+    mine: &T,
+) -> Result<T, communicator::Error> {
+    read(&text::of_rank_0(&world.line(), &written(mine)?)?)
+}
+
+fn written(value: &impl Serialize) -> candle_core::Result<String> {
+    serde_json::to_string(value).map_err(candle_core::Error::wrap)
+}
+
+fn read<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, communicator::Error> {
+    Ok(serde_json::from_str(text).map_err(candle_core::Error::wrap)?)
+}

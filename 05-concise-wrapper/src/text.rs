@@ -1,0 +1,71 @@
+//! Words between ranks: what they compare before they train, and tell each other when something is wrong.
+
+use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::collective::broadcast;
+use params_and_allreduce::communicator::{Communicator, Error};
+
+/// Rank 0's text; all ranks call this together.
+///
+/// # Errors
+///
+/// When another rank stops or stalls.
+pub fn of_rank_0(communicator: &impl Communicator, mine: &str) -> Result<String, Error> {
+    let device = communicator.device();
+    let length = Tensor::new(&[mine.len() as u32], device)?;
+    let length = broadcast(communicator, &length, 0)?.to_vec1::<u32>()?[0] as usize;
+    let bytes = match communicator.rank() {
+        0 => Tensor::from_slice(mine.as_bytes(), length, device)?,
+        _ => Tensor::zeros(Shape::from(length), DType::U8, device)?,
+    };
+    text(&broadcast(communicator, &bytes, 0)?)
+}
+
+/// All ranks' texts, in rank order, on rank 0, and nothing on the others; all ranks call this together.
+///
+/// # Errors
+///
+/// When another rank stops or stalls.
+pub fn gathered(communicator: &impl Communicator, mine: &str) -> Result<Vec<String>, Error> {
+    let device = communicator.device();
+    if communicator.rank() > 0 {
+        communicator.send(0, &Tensor::new(&[mine.len() as u32], device)?)?;
+        communicator.send(0, &Tensor::from_slice(mine.as_bytes(), mine.len(), device)?)?;
+        return Ok(Vec::new());
+    }
+    let mut all = vec![mine.to_owned()];
+    for rank in 1..communicator.world_size() {
+        let length = communicator.recv(rank, &Shape::from(1), DType::U32)?.to_vec1::<u32>()?[0];
+        let bytes = communicator.recv(rank, &Shape::from(length as usize), DType::U8)?;
+        all.push(text(&bytes)?);
+    }
+    Ok(all)
+}
+
+fn text(bytes: &Tensor) -> Result<String, Error> {
+    let bytes = bytes.to_device(&Device::Cpu)?.to_vec1::<u8>()?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use params_and_allreduce::thread::run_ranks;
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
+    use super::*;
+
+    #[test]
+    fn texts_of_any_length_arrive() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let told = run_ranks(&plan, Duration::from_secs(60), |rank| {
+            let mine = "é".repeat(2 - rank.rank());
+            Ok::<_, Error>((of_rank_0(rank, &mine)?, gathered(rank, &mine)?))
+        });
+        let told = told.unwrap();
+        assert!(told.iter().all(|(of_rank_0, _)| of_rank_0 == "éé"), "{told:?}");
+        assert_eq!(told[0].1, ["éé", "é", ""]);
+        assert!(told[1..].iter().all(|(_, gathered)| gathered.is_empty()), "{told:?}");
+    }
+}

@@ -1,0 +1,193 @@
+#[path = "exercise.rs"]
+mod exercise;
+
+// Each update against one device with one large batch: which samples, how much each counts, the result, what
+// was sent. Then the weights against stage 5's DDP.
+
+use candle_core::{Device, Result};
+use concise_wrapper::ddp::{Ddp, Reduction};
+use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::{Error, Model as _};
+use exercises::classifier::Classifier;
+use exercises::dense::Dense;
+use exercises::micro_batches::{self, Update};
+use exercises::mismatch::{fail, short};
+use exercises::ranks::{self, Sends};
+use exercises::replicas::{self, Weights};
+use exercises::tracer::{self, counted, in_words, multiple, taking_part};
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Traffic, run_ranks};
+use single_gpu::data::Batch;
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::ops::cross_entropy;
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+const SEED: u64 = 1;
+
+/// Micro-batches that are to be trained on.
+#[derive(Clone, Copy)]
+struct Case {
+    ranks: usize,
+    /// The sizes of the micro-batches.
+    sizes: &'static [usize],
+    per_update: usize,
+    rate: f64,
+}
+
+impl Case {
+    fn told(self, what: &str) -> String {
+        let Self { ranks, sizes, per_update, .. } = self;
+        format!(
+            "{ranks} ranks, micro-batches of {sizes:?} samples, {per_update} for each update: {what}"
+        )
+    }
+
+    fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
+        fail(&self.told(what), expected, got, law)
+    }
+
+    fn updates(self) -> Vec<Update> {
+        micro_batches::updates(self.sizes, self.per_update, self.ranks, self.rate)
+    }
+
+    /// What the answer makes of micro-batches of these sizes: every rank's weights, and what it sent.
+    fn found(self, sizes: &[usize]) -> (Vec<Weights>, Vec<Traffic>) {
+        let sizes = sizes.to_vec();
+        let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
+            let model = Classifier::new(SEED, rank.device())?;
+            let batches = micro_batches::batches(&sizes)?;
+            exercise::train(rank, &model, &batches, self.per_update, self.rate)?;
+            Ok((model.parameters().snapshot()?, rank.traffic()))
+        });
+        let outcomes = outcomes.unwrap_or_else(|failure| {
+            let law = "all ranks meet in every all-reduce, even one whose shard is empty";
+            self.fail("there are no weights", "an update on every rank", &failure, law)
+        });
+        outcomes.into_iter().unzip()
+    }
+
+    /// Holds each update against each law in turn.
+    fn check(self) -> Result<()> {
+        // One device, which goes on as long as the answer does the same.
+        let alone = Classifier::new(SEED, &Device::Cpu)?;
+        for (number, update) in self.updates().iter().enumerate() {
+            let begun = number * self.per_update;
+            let (found, _) = self.found(&self.sizes[..begun + update.sizes.len()]);
+            let counted = counted(&alone, &found[0], self.sizes.iter().sum())?;
+            self.its_samples_took_part(number, update, &counted);
+            self.each_counts_as_it_should(number, update, &counted);
+            replicas::agree(&self.told(&format!("after update {number}")), &found)?;
+            let batch = tracer::batch(update.samples.clone())?;
+            let gradients = alone.gradients(&batch)?.gradients;
+            sgd(alone.parameters(), &gradients, self.rate, batch.len())?;
+            let what = self.told(&format!("update {number} has another result than on one device"));
+            let law = "micro-batches on k ranks equal one batch on one device";
+            replicas::equal(&what, &alone.parameters().snapshot()?, &found[0], law)?;
+        }
+        self.micro_batches_cost_no_messages();
+        Ok(())
+    }
+
+    fn its_samples_took_part(self, number: usize, update: &Update, counted: &[f64]) {
+        let found = taking_part(counted);
+        let expected: Vec<usize> = update.samples.clone().collect();
+        if found != expected {
+            let what = format!("in update {number} the wrong samples take part");
+            let got = format!("{}{}", in_words(&found), update.wrong_samples(&found));
+            let law = "an update is made of all micro-batches since the one before it, on all ranks, and \
+                       of no other";
+            self.fail(&what, &in_words(&expected), &got, law);
+        }
+    }
+
+    fn each_counts_as_it_should(self, number: usize, update: &Update, counted: &[f64]) {
+        // Written so that NaN counts as a difference.
+        let right = |sample: usize| (counted[sample] / update.count() - 1.0).abs() <= 1e-9;
+        let Some(sample) = update.samples.clone().find(|&sample| !right(sample)) else { return };
+        let times = multiple(counted[sample] / update.count());
+        self.fail(
+            &format!("update {number} is {times} what it should be"),
+            &format!(
+                "{} times each sample's gradient: rate {} / {} samples",
+                short(update.count()),
+                self.rate,
+                update.samples.len()
+            ),
+            &format!(
+                "{} times the gradient of sample {sample}{}",
+                short(counted[sample]),
+                update.wrong_counts(counted, sample)
+            ),
+            "sum over all micro-batches and ranks, each gradient once; then divide once, by all their \
+             samples",
+        );
+    }
+
+    /// The first update, against one that has all its samples in a single micro-batch.
+    fn micro_batches_cost_no_messages(self) {
+        let Some(update) = self.updates().into_iter().next() else { return };
+        let (_, expected) = Self { per_update: 1, ..self }.found(&[update.samples.len()]);
+        let (_, found) = self.found(&update.sizes);
+        for (rank, (expected, found)) in expected.into_iter().zip(found).enumerate() {
+            if expected != found {
+                let count = update.sizes.len();
+                let what = format!(
+                    "rank {rank} does not send the same for {count} micro-batches as for one"
+                );
+                let told =
+                    |sent: Traffic| format!("{} messages, {} bytes", sent.messages, sent.bytes);
+                let law = "no synchronisation between micro-batches: ranks add up once, after the last \
+                           one of an update";
+                self.fail(&what, &told(expected), &told(found), law);
+            }
+        }
+    }
+}
+
+/// What `Ddp::accumulate` and `Ddp::gradients` make of the micro-batches, on rank 0.
+fn by_ddp(case: Case) -> Weights {
+    let devices = DevicePlan::new(DeviceKind::Cpu, case.ranks, None).expect("slices of the CPU");
+    let outcomes = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
+        let network = Dense::network(SEED, rank.device())?;
+        let ddp = Ddp::new(network, rank, Reduction::default())?;
+        let mut sgd = Sgd::new(Momentum::default());
+        for group in micro_batches::batches(case.sizes)?.chunks(case.per_update) {
+            let loss = |batch: &Batch| {
+                let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+                let (images, labels) = &shards[rank.rank()];
+                Ok::<_, Error>(cross_entropy(&ddp.forward(images)?, labels)?)
+            };
+            let (last, others) = group.split_last().expect("a chunk has an element");
+            others.iter().try_for_each(|batch| ddp.accumulate(&loss(batch)?))?;
+            let gradients = ddp.gradients(&loss(last)?)?;
+            let samples = group.iter().map(Batch::len).sum();
+            sgd.step(ddp.weights(), &gradients, case.rate, samples)?;
+        }
+        Ok::<_, Error>(ddp.weights().snapshot()?)
+    });
+    outcomes.expect("stage 5 trains").swap_remove(0)
+}
+
+#[test]
+fn micro_batches_on_ranks_equal_one_batch_on_one_device() -> Result<()> {
+    for ranks in [2, 1, 3, 4] {
+        let case = |sizes, per_update| Case { ranks, sizes, per_update, rate: 0.5 };
+        // A last micro-batch that is smaller; a last group that is shorter; micro-batches with fewer samples
+        // than ranks; empty ones, first, in between and last; an update for each; one for all.
+        case(&[4, 4, 2], 3).check()?;
+        case(&[5, 5, 3, 5, 1], 2).check()?;
+        case(&[3, 1, 1, 2, 1, 1, 1], 3).check()?;
+        case(&[0, 3, 0, 2, 3, 0], 3).check()?;
+        case(&[4, 3], 1).check()?;
+        Case { rate: 0.2, ..case(&[6, 5, 7], 5) }.check()?;
+    }
+    let case = Case { ranks: 2, sizes: &[6, 5, 7, 4, 3], per_update: 2, rate: 0.5 };
+    let law = "it is what concise_wrapper::ddp::Ddp::accumulate does";
+    replicas::equal(
+        &case.told("not what DDP accumulates"),
+        &by_ddp(case),
+        &case.found(case.sizes).0[0],
+        law,
+    )
+}

@@ -1,0 +1,42 @@
+// expect: divided by the 2 ranks as well
+
+use candle_core::Tensor;
+use exercises::classifier::Classifier;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+/// The mean over the ranks, which the update divides again.
+pub fn train(
+    rank: &impl Communicator,
+    model: &Classifier,
+    micro_batches: &[Batch],
+    per_update: usize,
+    learning_rate: f64,
+) -> Result<(), Error> {
+    for group in micro_batches.chunks(per_update) {
+        let mut sums: Option<Vec<Tensor>> = None;
+        let mut samples = 0;
+        for batch in group {
+            let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+            let (images, labels) = shards[rank.rank()].clone();
+            let own = model.gradients(&Batch { images, labels })?.gradients;
+            sums = Some(match sums {
+                None => own,
+                Some(sums) => {
+                    let both = sums.iter().zip(&own).map(|(sum, gradient)| sum + gradient);
+                    both.collect::<Result<_, _>>()?
+                }
+            });
+            samples += batch.len();
+        }
+        let sums = sums.iter().flatten().map(|sum| allreduce(rank, sum, Algorithm::default()));
+        let sums = sums.collect::<Result<Vec<_>, _>>()?;
+        let means = sums.iter().map(|sum| sum / rank.world_size() as f64);
+        let gradients = means.collect::<Result<Vec<_>, _>>()?;
+        sgd(model.parameters(), &gradients, learning_rate, samples)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+// expect: divided by 4 · 3, as if all were like the first
+
+use candle_core::Tensor;
+use exercises::classifier::Classifier;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+/// Means over `per_update` micro-batches, however many the last group has.
+pub fn train(
+    rank: &impl Communicator,
+    model: &Classifier,
+    micro_batches: &[Batch],
+    per_update: usize,
+    learning_rate: f64,
+) -> Result<(), Error> {
+    for group in micro_batches.chunks(per_update) {
+        let mut sums: Option<Vec<Tensor>> = None;
+        for batch in group {
+            let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+            let (images, labels) = shards[rank.rank()].clone();
+            let own = model.gradients(&Batch { images, labels })?.gradients;
+            sums = Some(match sums {
+                None => own,
+                Some(sums) => {
+                    let both = sums.iter().zip(&own).map(|(sum, gradient)| sum + gradient);
+                    both.collect::<Result<_, _>>()?
+                }
+            });
+        }
+        let sums = sums.iter().flatten().map(|sum| allreduce(rank, sum, Algorithm::default()));
+        let gradients = sums.collect::<Result<Vec<_>, _>>()?;
+        // As if all groups were like the first, and all micro-batches of a group like its first.
+        let samples = group[0].len().max(1) * per_update;
+        sgd(model.parameters(), &gradients, learning_rate, samples)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+// expect: divided by 4, as in an update with its micro-batch alone
+
+use candle_core::Tensor;
+use exercises::classifier::Classifier;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+/// An update after every micro-batch: small batches, in place of a large one.
+pub fn train(
+    rank: &impl Communicator,
+    model: &Classifier,
+    micro_batches: &[Batch],
+    per_update: usize,
+    learning_rate: f64,
+) -> Result<(), Error> {
+    for group in micro_batches.chunks(1) {
+        let mut sums: Option<Vec<Tensor>> = None;
+        let mut samples = 0;
+        for batch in group {
+            let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+            let (images, labels) = shards[rank.rank()].clone();
+            let own = model.gradients(&Batch { images, labels })?.gradients;
+            sums = Some(match sums {
+                None => own,
+                Some(sums) => {
+                    let both = sums.iter().zip(&own).map(|(sum, gradient)| sum + gradient);
+                    both.collect::<Result<_, _>>()?
+                }
+            });
+            samples += batch.len();
+        }
+        let sums = sums.iter().flatten().map(|sum| allreduce(rank, sum, Algorithm::default()));
+        let gradients = sums.collect::<Result<Vec<_>, _>>()?;
+        if samples == 0 {
+            continue;
+        }
+        sgd(model.parameters(), &gradients, learning_rate, samples)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+// expect: step 2 leads to other weights, with the same samples, rate and loss
+
+use candle_core::{Result, Tensor};
+use exercises::training::{Setup, Training};
+use single_gpu::train::BatchSums;
+
+/// The optimiser is at rest again: the first steps are shorter than they should be.
+pub struct Checkpoint {
+    /// Values by name.
+    weights: Vec<(String, Tensor)>,
+    /// By the names of their parameters.
+    velocities: Vec<(String, Tensor)>,
+    steps: usize,
+    epoch: usize,
+    batches: usize,
+    sums: BatchSums,
+    losses: Vec<f64>,
+}
+
+/// A checkpoint of a training between two steps.
+pub fn save(training: &Training) -> Result<Checkpoint> {
+    let Training { network, sgd, steps, epoch, batches, sums, losses, .. } = training;
+    let copied = |(name, velocity): (String, Tensor)| Ok((name, velocity.copy()?));
+    let velocities = sgd.velocities(network.weights()).into_iter().map(copied);
+    Ok(Checkpoint {
+        weights: network.weights().snapshot()?,
+        velocities: velocities.collect::<Result<_>>()?,
+        steps: *steps,
+        epoch: *epoch,
+        batches: *batches,
+        sums: *sums,
+        losses: losses.clone(),
+    })
+}
+
+/// A training that goes on where the checkpoint was saved.
+pub fn resume(setup: &Setup, checkpoint: &Checkpoint) -> Result<Training> {
+    let Checkpoint { weights, velocities, steps, epoch, batches, sums, losses } = checkpoint;
+    let mut training = setup.begin()?;
+    training.network.weights().set(weights)?;
+    Ok(Training {
+        steps: *steps,
+        epoch: *epoch,
+        batches: *batches,
+        rest: setup.rest_of_epoch(*epoch, *batches),
+        sums: *sums,
+        losses: losses.clone(),
+        ..training
+    })
+}

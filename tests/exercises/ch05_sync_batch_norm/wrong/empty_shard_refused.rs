@@ -1,0 +1,36 @@
+// expect: rank 1 failed: batch_norm: there are no values
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::ops::batch_norm::Statistics;
+
+/// Asks for the statistics of a shard without images, which there are not.
+pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
+    let channels = x.dim(1)?;
+    let zeros = Tensor::zeros(channels, DType::F64, rank.device())?;
+    let own = Statistics::of(x)?;
+    let count = Tensor::new(&[own.count as f64], rank.device())?;
+    let mine = Tensor::cat(&[&own.mean, &own.variance, &count], 0)?;
+    let row = mine.elem_count();
+    let all = all_gather(rank, &mine, row * rank.world_size())?;
+    let part = |other: usize| {
+        let part = all.narrow(0, other * row, row)?;
+        let count = part.get(2 * channels)?.to_scalar::<f64>()?;
+        Ok((part.narrow(0, 0, channels)?, part.narrow(0, channels, channels)?, count))
+    };
+    let parts: Vec<(Tensor, Tensor, f64)> =
+        (0..rank.world_size()).map(part).collect::<Result<_, Error>>()?;
+    let n: f64 = parts.iter().map(|(_, _, count)| count).sum();
+    let mut mean = zeros.clone();
+    for (of_part, _, count) in &parts {
+        mean = (mean + (of_part * (count / n))?)?;
+    }
+    let mut variance = zeros;
+    for (of_part, spread, count) in &parts {
+        let between = (of_part - &mean)?.sqr()?;
+        variance = (variance + ((spread + between)? * (count / n))?)?;
+    }
+    Ok(Statistics { mean, variance, count: n as usize })
+}

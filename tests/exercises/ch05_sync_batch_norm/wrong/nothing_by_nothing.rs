@@ -1,0 +1,41 @@
+// expect: 0 values divided by 0, on some rank
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::ops::batch_norm::Statistics;
+
+/// A rank without images divides by its count all the same; NaN times a weight of 0 is NaN on every rank.
+pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
+    let (images, channels, height, width) = x.dims4()?;
+    let zeros = Tensor::zeros(channels, DType::F64, rank.device())?;
+    let x = x.to_dtype(DType::F64)?;
+    let count = images * height * width;
+    let mean = (x.sum((0, 2, 3))? / count as f64)?;
+    let distances = x.broadcast_sub(&mean.reshape((1, channels, 1, 1))?)?;
+    let variance = (distances.sqr()?.sum((0, 2, 3))? / count as f64)?;
+    let own = Statistics { mean, variance, count };
+    let count = Tensor::new(&[own.count as f64], rank.device())?;
+    let mine = Tensor::cat(&[&own.mean, &own.variance, &count], 0)?;
+    let row = mine.elem_count();
+    let all = all_gather(rank, &mine, row * rank.world_size())?;
+    let part = |other: usize| {
+        let part = all.narrow(0, other * row, row)?;
+        let count = part.get(2 * channels)?.to_scalar::<f64>()?;
+        Ok((part.narrow(0, 0, channels)?, part.narrow(0, channels, channels)?, count))
+    };
+    let parts: Vec<(Tensor, Tensor, f64)> =
+        (0..rank.world_size()).map(part).collect::<Result<_, Error>>()?;
+    let n: f64 = parts.iter().map(|(_, _, count)| count).sum();
+    let mut mean = zeros.clone();
+    for (of_part, _, count) in &parts {
+        mean = (mean + (of_part * (count / n))?)?;
+    }
+    let mut variance = zeros;
+    for (of_part, spread, count) in &parts {
+        let between = (of_part - &mean)?.sqr()?;
+        variance = (variance + ((spread + between)? * (count / n))?)?;
+    }
+    Ok(Statistics { mean, variance, count: n as usize })
+}

@@ -1,0 +1,46 @@
+// expect: got      samples 0 to 5: only those of rank 0
+
+use candle_core::{Tensor, bail};
+use exercises::classifier::Classifier;
+use exercises::speed::Speed;
+use params_and_allreduce::communicator::{Communicator, Error};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use single_gpu::train::BatchSums;
+
+pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
+    refuse(devices)?;
+    let mut shares = vec![0; devices.len()];
+    for _ in 0..batch {
+        let done = |device: usize| devices[device].seconds(shares[device] + 1);
+        let first = (0..devices.len()).min_by(|&a, &b| done(a).total_cmp(&done(b)));
+        shares[first.unwrap_or(0)] += 1;
+    }
+    Ok(shares)
+}
+
+/// Every device makes its own update: the all-reduce was forgotten.
+pub fn step(
+    rank: &impl Communicator,
+    model: &Classifier,
+    batch: &Batch,
+    shares: &[usize],
+    learning_rate: f64,
+) -> Result<BatchSums, Error> {
+    let start: usize = shares[..rank.rank()].iter().sum();
+    let cut = |tensor: &Tensor| tensor.narrow(0, start, shares[rank.rank()]);
+    let local =
+        model.gradients(&Batch { images: cut(&batch.images)?, labels: cut(&batch.labels)? })?;
+    sgd(model.parameters(), &local.gradients, learning_rate, batch.len())?;
+    Ok(local.sums)
+}
+
+fn refuse(devices: &[Speed]) -> candle_core::Result<()> {
+    let no_speed = |seconds: f64| !seconds.is_finite() || seconds < 0.0;
+    let wrong = |device: &Speed| no_speed(device.fixed) || no_speed(device.per_sample);
+    if devices.is_empty() || devices.iter().any(|device| wrong(device) || device.per_sample == 0.0)
+    {
+        bail!("these are no speeds: {devices:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+// expect: rank 0 tells another loss, or other answers
+
+use candle_core::{Tensor, bail};
+use exercises::classifier::Classifier;
+use exercises::speed::Speed;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use single_gpu::train::BatchSums;
+
+pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
+    refuse(devices)?;
+    let mut shares = vec![0; devices.len()];
+    for _ in 0..batch {
+        let done = |device: usize| devices[device].seconds(shares[device] + 1);
+        let first = (0..devices.len()).min_by(|&a, &b| done(a).total_cmp(&done(b)));
+        shares[first.unwrap_or(0)] += 1;
+    }
+    Ok(shares)
+}
+
+/// Measures the loss once more, with weights that have been updated by then.
+pub fn step(
+    rank: &impl Communicator,
+    model: &Classifier,
+    batch: &Batch,
+    shares: &[usize],
+    learning_rate: f64,
+) -> Result<BatchSums, Error> {
+    let start: usize = shares[..rank.rank()].iter().sum();
+    let cut = |tensor: &Tensor| tensor.narrow(0, start, shares[rank.rank()]);
+    let shard = Batch { images: cut(&batch.images)?, labels: cut(&batch.labels)? };
+    let local = model.gradients(&shard)?;
+    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
+    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    Ok(model.gradients(&shard)?.sums)
+}
+
+fn refuse(devices: &[Speed]) -> candle_core::Result<()> {
+    let no_speed = |seconds: f64| !seconds.is_finite() || seconds < 0.0;
+    let wrong = |device: &Speed| no_speed(device.fixed) || no_speed(device.per_sample);
+    if devices.is_empty() || devices.iter().any(|device| wrong(device) || device.per_sample == 0.0)
+    {
+        bail!("these are no speeds: {devices:?}");
+    }
+    Ok(())
+}

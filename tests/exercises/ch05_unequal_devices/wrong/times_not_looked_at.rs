@@ -1,0 +1,42 @@
+// expect: device 1 needs NaN s per sample: not refused
+
+use candle_core::{Tensor, bail};
+use exercises::classifier::Classifier;
+use exercises::speed::Speed;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use single_gpu::train::BatchSums;
+
+/// Refuses times below zero, and lets NaN pass, which is neither below nor above.
+pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
+    let wrong = |device: &Speed| device.fixed < 0.0 || device.per_sample <= 0.0;
+    if devices.is_empty() || devices.iter().any(wrong) {
+        bail!("these are no speeds: {devices:?}");
+    }
+    let mut shares = vec![0; devices.len()];
+    for _ in 0..batch {
+        let done = |device: usize| devices[device].seconds(shares[device] + 1);
+        let first = (0..devices.len()).min_by(|&a, &b| done(a).total_cmp(&done(b)));
+        shares[first.unwrap_or(0)] += 1;
+    }
+    Ok(shares)
+}
+
+pub fn step(
+    rank: &impl Communicator,
+    model: &Classifier,
+    batch: &Batch,
+    shares: &[usize],
+    learning_rate: f64,
+) -> Result<BatchSums, Error> {
+    let start: usize = shares[..rank.rank()].iter().sum();
+    let cut = |tensor: &Tensor| tensor.narrow(0, start, shares[rank.rank()]);
+    let local =
+        model.gradients(&Batch { images: cut(&batch.images)?, labels: cut(&batch.labels)? })?;
+    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
+    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    Ok(local.sums)
+}

@@ -1,0 +1,120 @@
+//! Samples that leave a trace in an update: which of them it was made of, and how much each counted.
+//!
+//! Sample i is black but for pixel i. No other sample moves the [`Classifier`]'s weights of that pixel, so
+//! they tell about sample i alone.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
+use single_gpu::data::{Batch, CLASSES, PIXELS, SIDE};
+
+use crate::classifier::Classifier;
+
+/// These samples as a batch, in f64; sample i shows pixel i, and has the label i mod 10.
+///
+/// # Errors
+///
+/// When an image has fewer pixels than that.
+pub fn batch(samples: Range<usize>) -> Result<Batch> {
+    let size = samples.len();
+    let images = Tensor::eye(PIXELS, DType::F64, &Device::Cpu)?.narrow(0, samples.start, size)?;
+    let labels: Vec<u32> = samples.map(|sample| label(sample) as u32).collect();
+    Ok(Batch {
+        images: images.reshape((size, 1, SIDE, SIDE))?,
+        labels: Tensor::from_vec(labels, size, &Device::Cpu)?,
+    })
+}
+
+fn label(sample: usize) -> usize {
+    sample % CLASSES
+}
+
+/// By how much the gradient of each of the first so many samples was taken off the weights.
+///
+/// `before` has the weights from before the update, `after` is a
+/// [snapshot](single_gpu::parameters::Parameters::snapshot) from after it.
+///
+/// # Errors
+///
+/// When the weights are of another model.
+pub fn counted(
+    before: &Classifier,
+    after: &[(String, Tensor)],
+    samples: usize,
+) -> Result<Vec<f64>> {
+    let weights = &before.parameters().snapshot()?[0].1;
+    let update = (weights - &after[0].1)?.to_vec2::<f64>()?;
+    let gradient = before.gradients(&batch(0..samples)?)?.gradients[0].to_vec2::<f64>()?;
+    // Of a sample's ten numbers the one at its label is far from zero.
+    let count = |sample: usize| update[sample][label(sample)] / gradient[sample][label(sample)];
+    Ok((0..samples).map(count).collect())
+}
+
+/// The samples that count, of what [`counted`] returns.
+pub fn taking_part(counted: &[f64]) -> Vec<usize> {
+    let counts = |&sample: &usize| {
+        // Written so that NaN counts.
+        let nothing = counted[sample].abs() <= 1e-12;
+        !nothing
+    };
+    (0..counted.len()).filter(counts).collect()
+}
+
+/// `samples 4 to 7`, or a list where there are gaps.
+pub fn in_words(samples: &[usize]) -> String {
+    match samples {
+        [] => "no sample".to_owned(),
+        [first, .., last] if last - first + 1 == samples.len() => {
+            format!("samples {first} to {last}")
+        }
+        some => format!("samples {some:?}"),
+    }
+}
+
+/// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction.
+pub fn multiple(times: f64) -> String {
+    for divisor in 1..=20u32 {
+        let numerator = times * f64::from(divisor);
+        if (numerator - numerator.round()).abs() < 1e-6 && numerator > 0.5 {
+            return match divisor {
+                1 => format!("{numerator:.0} times"),
+                _ => format!("{numerator:.0}/{divisor} of"),
+            };
+        }
+    }
+    format!("{times:.3} times")
+}
+
+#[cfg(test)]
+mod tests {
+    use single_gpu::sgd::sgd;
+
+    use super::*;
+
+    #[test]
+    fn an_update_tells_what_it_was_made_of() {
+        let model = || Classifier::new(1, &Device::Cpu).unwrap();
+        let updated = model();
+        let gradients = updated.gradients(&batch(3..8).unwrap()).unwrap().gradients;
+        sgd(updated.parameters(), &gradients, 0.5, 10).unwrap();
+        let after = updated.parameters().snapshot().unwrap();
+        let found = counted(&model(), &after, 12).unwrap();
+        assert_eq!(taking_part(&found), [3, 4, 5, 6, 7]);
+        assert!(found[3..8].iter().all(|counted| (counted - 0.05).abs() < 1e-12), "{found:?}");
+        assert_eq!(taking_part(&[0.0, 0.1, f64::NAN]), [1, 2]);
+    }
+
+    #[test]
+    fn samples_are_told_by_their_range_or_one_by_one() {
+        assert_eq!(in_words(&[4, 5, 6]), "samples 4 to 6");
+        assert_eq!(in_words(&[4, 6]), "samples [4, 6]");
+        assert_eq!(in_words(&[4]), "samples [4]");
+        assert_eq!(in_words(&[]), "no sample");
+    }
+
+    #[test]
+    fn multiples_are_simple_fractions_where_they_can_be() {
+        assert_eq!([2.0, 1.0 / 3.0, 1.75].map(multiple), ["2 times", "1/3 of", "7/4 of"]);
+        assert_eq!([0.1234, -2.0].map(multiple), ["0.123 times", "-2.000 times"]);
+    }
+}
