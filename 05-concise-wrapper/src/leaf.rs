@@ -25,17 +25,24 @@ pub(crate) trait OnGradient: Send + Sync {
     fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()>;
 }
 
-/// A leaf of the computation graph with this value and memory of its own.
+/// A leaf of the computation graph with this value and memory of its own, whose gradient is handed out in the
+/// type that the parameter is kept in.
 ///
 /// `slot` is its number among the parameters. Update it in place.
 // ANCHOR: leaf
-pub(crate) fn leaf(value: &Tensor, slot: usize, told: Arc<dyn OnGradient>) -> Result<Tensor> {
+pub(crate) fn leaf(
+    value: &Tensor,
+    kept: DType,
+    slot: usize,
+    told: Arc<dyn OnGradient>,
+) -> Result<Tensor> {
     let anchor = Var::zeros((), DType::F32, value.device())?;
-    anchor.apply_op1(Leaf { value: Given::new(value)?, slot, told })
+    anchor.apply_op1(Leaf { value: Given::new(value)?, kept, slot, told })
 }
 
 struct Leaf {
     value: Given,
+    kept: DType,
     slot: usize,
     told: Arc<dyn OnGradient>,
 }
@@ -54,7 +61,7 @@ impl CustomOp1 for Leaf {
     }
 
     fn bwd(&self, _anchor: &Tensor, _leaf: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        self.told.on_gradient(self.slot, gradient)?;
+        self.told.on_gradient(self.slot, &gradient.to_dtype(self.kept)?)?;
         Ok(None)
     }
 }

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`mod@network`], [`weights`] | a network is a function and named tensors, whoever builds, copies or saves it |
 //! | `leaf` | a parameter that hands its gradient out during the backward pass |
+//! | [`precision`] | layers in bf16, and what has to stay in f32 |
 //! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
 //! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
 //! | [`model`], [`shares`] | what a training loop needs of a model, plain or wrapped |
@@ -32,6 +33,7 @@ pub mod lenet;
 pub mod model;
 pub mod network;
 pub mod optimiser;
+pub mod precision;
 pub mod recording;
 pub mod resnet;
 pub mod shares;
@@ -45,4 +47,5 @@ pub use ddp::Ddp;
 pub use error::Error;
 pub use model::Model;
 pub use network::Network;
+pub use precision::Precision;
 pub use train::train;

@@ -7,7 +7,8 @@ use candle_nn::VarBuilder;
 
 use crate::batch_norm::Norms;
 use crate::leaf::OnGradient;
-use crate::weights::{Registry, Source, Weights};
+use crate::precision::{Copies, Precision};
+use crate::weights::{Made, Registry, Source, Weights};
 
 /// Builds a network out of named tensors; called once for every replica.
 type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
@@ -31,9 +32,10 @@ type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 pub struct Network<M> {
     module: M,
     weights: Weights,
+    copies: Copies,
     norms: Norms,
     gradients: Arc<Gradients>,
-    dtype: DType,
+    precision: Precision,
     device: Device,
     build: Arc<Build<M>>,
 }
@@ -41,18 +43,20 @@ pub struct Network<M> {
 impl<M: ModuleT> Network<M> {
     /// A network with fresh weights. Each depends on its name and the seed alone.
     ///
-    /// `build` is given the builder of tensors, and what the batch norms of the network share.
+    /// `precision` is an element type, such as `DType::F32`; with `DType::BF16` layers compute in bf16, and
+    /// everything else is in f32 ([`Precision`]). `build` is given the builder of tensors, and what the batch
+    /// norms of the network share.
     ///
     /// # Errors
     ///
     /// Those of `build`.
     pub fn new(
         seed: u64,
-        dtype: DType,
+        precision: impl Into<Precision>,
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::built(Source::Seed(seed), dtype, device, Arc::new(build))
+        Self::built(Source::Seed(seed), precision.into(), device, Arc::new(build))
     }
 
     /// A copy on another device: the same values, in memory of its own.
@@ -62,16 +66,22 @@ impl<M: ModuleT> Network<M> {
     /// When the tensors cannot be made there.
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let source = Source::Copy(self.weights.clone());
-        Self::built(source, self.dtype, device, Arc::clone(&self.build))
+        Self::built(source, self.precision, device, Arc::clone(&self.build))
     }
 
-    fn built(source: Source, dtype: DType, device: &Device, build: Arc<Build<M>>) -> Result<Self> {
+    fn built(
+        source: Source,
+        precision: Precision,
+        device: &Device,
+        build: Arc<Build<M>>,
+    ) -> Result<Self> {
         let (gradients, norms) = (Arc::<Gradients>::default(), Norms::default());
         let told: Arc<dyn OnGradient> = gradients.clone();
-        let (builder, made) = Registry::builder(source, told, dtype, device);
+        let (builder, made) = Registry::builder(source, told, precision.layers(), device);
         let module = build(&builder, &norms)?;
-        let weights = std::mem::take(&mut *made.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(Self { module, weights, norms, gradients, dtype, device: device.clone(), build })
+        let made = std::mem::take(&mut *made.lock().unwrap_or_else(PoisonError::into_inner));
+        let (Made { weights, copies }, device) = (made, device.clone());
+        Ok(Self { module, weights, copies, norms, gradients, precision, device, build })
     }
 
     /// The logits of a batch, as in training: batch norms use the batch's statistics, and keep them.
@@ -80,7 +90,13 @@ impl<M: ModuleT> Network<M> {
     ///
     /// Those of the layers.
     pub fn forward_training(&self, images: &Tensor) -> Result<Tensor> {
-        self.module.forward_t(images, true)
+        self.logits(images, true)
+    }
+
+    fn logits(&self, images: &Tensor, train: bool) -> Result<Tensor> {
+        self.copies.round()?;
+        let images = self.precision.images(images)?;
+        self.precision.logits(&self.module.forward_t(&images, train)?)
     }
 
     /// The gradient of every parameter, in their order.
@@ -118,9 +134,14 @@ impl<M: ModuleT> Network<M> {
         &self.norms
     }
 
-    /// The element type of weights and images.
+    /// The element type of weights, images and logits.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.precision.weights()
+    }
+
+    /// What the network is kept in, and what its layers compute in.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Where the tensors are.
@@ -137,7 +158,7 @@ impl<M: ModuleT> Network<M> {
 impl<M: ModuleT> Module for Network<M> {
     /// The logits of a batch, as in evaluation: batch norms use their running statistics.
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        self.module.forward_t(images, false)
+        self.logits(images, false)
     }
 }
 

@@ -57,6 +57,7 @@ impl Run {
             summary.devices.clone_from(&prepared.devices);
         }
         summary.options = planned.options;
+        summary.dtype = prepared.precision.to_string();
         summary.method = Some(method(planned));
         outputs.run_ended(&summary, records)?;
         Ok(Self { summary, replicas })
@@ -74,7 +75,7 @@ fn network<M: ModuleT>(
     + 'static,
 ) -> candle_core::Result<Network<M>> {
     let setup = &prepared.setup;
-    Network::new(setup.options.seed, setup.dtype, &Device::Cpu, build)
+    Network::new(setup.options.seed, prepared.precision, &Device::Cpu, build)
 }
 
 /// Trains the network as planned; what comes back is the outcome, and with several ranks, on rank 0, the hash
@@ -151,14 +152,14 @@ fn steps(
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
     let Prepared { setup, extras, .. } = prepared;
-    let (data, dtype, options) = (&setup.data, setup.dtype, &planned.options);
+    let (data, precision, options) = (&setup.data, prepared.precision, &planned.options);
     let checkpoints = prepared.checkpoints(planned);
     let checkpoints = checkpoints.as_ref();
     if prepared.records && planned.recorded {
         let model = Recorded::new(model, rank, prepared.recording.as_ref());
-        return train(&model, data, options, extras, dtype, checkpoints, report);
+        return train(&model, data, options, extras, precision, checkpoints, report);
     }
-    train(&model, data, options, extras, dtype, checkpoints, report)
+    train(&model, data, options, extras, precision, checkpoints, report)
 }
 
 /// How several devices' gradients became one update, in words.

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use serde::Serialize;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
@@ -12,7 +12,7 @@ use single_gpu::train::{EpochRecord, TrainOptions, continue_epochs};
 use crate::checkpoint::{Checkpoints, Run};
 use crate::optimiser::{Momentum, Schedule, Sgd};
 use crate::shares::Shares;
-use crate::{Error, Model};
+use crate::{Error, Model, Precision};
 
 /// What stage 1's options leave open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -34,7 +34,7 @@ pub struct Trained {
 
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///
-/// With `checkpoints` the run may begin where an earlier one ended; its records are then among the result's.
+/// `precision` is the model's, such as `DType::F32`. With `checkpoints` the run may begin where an earlier one ended; its records are then among the result's.
 ///
 /// # Errors
 ///
@@ -46,14 +46,15 @@ pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
     extras: &Extras,
-    dtype: DType,
+    precision: impl Into<Precision>,
     checkpoints: Option<&Checkpoints>,
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
-    let shares = Shares::new(&data.train, options.batch_size, options.seed, dtype, model.hosts());
+    let (precision, TrainOptions { batch_size, seed, .. }) = (precision.into(), *options);
+    let shares = Shares::new(&data.train, batch_size, seed, precision.weights(), model.hosts());
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let mut sgd = Sgd::new(extras.constants);
-    let run = Run::new(checkpoints, data, options, extras, dtype, shares.batches_per_epoch());
+    let run = Run::new(checkpoints, data, options, extras, precision, shares.batches_per_epoch());
     let (saver, start) = run.begin(model, &mut sgd, report)?;
     let mut steps = start.steps(shares.batches_per_epoch());
     // The step and the checkpoint after it use the optimiser in turn.

@@ -7,6 +7,9 @@
 //! Two kinds of tensors are told apart by their names, as `candle_nn`'s and PyTorch's are. *Parameters*
 //! have gradients. *Buffers* (`running_mean`, `running_var`) are changed by the forward pass, and never by
 //! the optimiser.
+//!
+//! A parameter that is asked for in bf16 is kept in f32, and what the layer gets is a rounded copy:
+//! [`precision`](crate::precision) says why. Buffers are f32 in either case.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +21,7 @@ use single_gpu::parameters::overwrite;
 
 use crate::initial;
 use crate::leaf::{OnGradient, leaf};
+use crate::precision::{Copies, Precision};
 
 /// A tensor and its name, such as `layer1.0.conv1.weight`.
 #[derive(Clone, Debug)]
@@ -113,23 +117,37 @@ pub(crate) enum Source {
 pub(crate) struct Registry {
     source: Source,
     told: Arc<dyn OnGradient>,
-    made: Arc<Mutex<Weights>>,
+    made: Arc<Mutex<Made>>,
+}
+
+/// What was asked for, so far.
+#[derive(Default)]
+pub(crate) struct Made {
+    pub(crate) weights: Weights,
+    pub(crate) copies: Copies,
+}
+
+impl Made {
+    /// What layers use under this name.
+    fn get(&self, name: &str) -> Option<&Tensor> {
+        self.copies.get(name).or_else(|| self.weights.get(name))
+    }
 }
 
 impl Registry {
-    /// A builder, and the list that it fills.
+    /// A builder of tensors for layers that compute in `dtype`, and the list that it fills.
     pub(crate) fn builder(
         source: Source,
         told: Arc<dyn OnGradient>,
         dtype: DType,
         device: &Device,
-    ) -> (VarBuilder<'static>, Arc<Mutex<Weights>>) {
-        let made = Arc::default();
+    ) -> (VarBuilder<'static>, Arc<Mutex<Made>>) {
+        let made = Arc::<Mutex<Made>>::default();
         let registry = Self { source, told, made: Arc::clone(&made) };
         (VarBuilder::from_backend(Box::new(registry), dtype, device.clone()), made)
     }
 
-    fn made(&self) -> MutexGuard<'_, Weights> {
+    fn made(&self) -> MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -174,16 +192,23 @@ impl SimpleBackend for Registry {
             }
             return Ok(tensor.clone());
         }
-        let value = self.value(&shape, name, init, dtype, device)?;
+        let kept = Precision::from(dtype).weights();
+        let value = self.value(&shape, name, init, kept, device)?;
+        let Made { weights, copies } = &mut *made;
         let name = name.to_owned();
         if is_buffer(&name) {
             let tensor = Var::from_tensor(&value)?.into_inner();
-            made.buffers.push(Named { name, tensor: tensor.clone() });
+            weights.buffers.push(Named { name, tensor: tensor.clone() });
             return Ok(tensor);
         }
-        let tensor = leaf(&value, made.parameters.len(), Arc::clone(&self.told))?;
-        made.parameters.push(Named { name, tensor: tensor.clone() });
-        Ok(tensor)
+        let (slot, told) = (weights.parameters.len(), Arc::clone(&self.told));
+        let used = leaf(&value.to_dtype(dtype)?, kept, slot, told)?;
+        let tensor = if kept == dtype { used.clone() } else { value };
+        if kept != dtype {
+            copies.push(&name, &tensor, &used);
+        }
+        weights.parameters.push(Named { name, tensor });
+        Ok(used)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {

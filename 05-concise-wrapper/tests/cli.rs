@@ -226,8 +226,32 @@ fn another_launchers_processes_are_refused() {
 }
 
 #[test]
+fn precision_is_dtype_by_another_name() {
+    let summaries = |flag| metrics(&[&SMALL[..], &["--devices=1", flag]].concat(), "summary");
+    let [precision, dtype] =
+        ["--precision=f64", "--dtype=f64"].map(|flag| summaries(flag).remove(0));
+    assert_eq!(precision["dtype"], "f64");
+    assert_eq!(precision["weights_hash"], dtype["weights_hash"]);
+    let single = summaries("--precision=f32").remove(0);
+    assert_eq!(single["dtype"], "f32");
+    assert_ne!(single["weights_hash"], dtype["weights_hash"]);
+}
+
+#[test]
+fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics.jsonl");
+    let told = "error: --precision bf16: cpu:0 (1 core) is a slice of the CPU, where bf16 is slower than \
+                f32: use f32, or GPUs of compute capability 8.0 (Ampere) or newer\n";
+    let mut refused = wrapper(&SMALL);
+    refused.args(["--precision=bf16", "--metrics"]).arg(&file);
+    refused.assert().code(2).stdout("").stderr(told);
+    assert!(!file.exists());
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 14] = [
+    let refusals: [(&[&str], &str); 16] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -242,6 +266,8 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),
         (&["--weight-decay=-1"], "weight decay is a number from 0"),
         (&["--algorithm=nccl"], "there is no NCCL here"),
+        (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
+        (&["--precision=bf16", "--dtype=f32"], "cannot be used with '--dtype <DTYPE>'"),
     ];
     for (arguments, told) in refusals {
         wrapper(arguments).arg("--data=synthetic").assert().code(2).stdout("").stderr(

@@ -8,12 +8,16 @@
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
+use concise_wrapper::resnet::ResNet18;
+use concise_wrapper::shares::Share;
+use concise_wrapper::weights::Named;
+use concise_wrapper::{Model as _, Network, Precision};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::data::Batch;
 use single_gpu::device::{DeviceKind, DevicePlan};
-use single_gpu::difference::largest_difference;
+use single_gpu::difference::{largest_difference, relative_difference};
 use single_gpu::lenet::Lenet;
 use single_gpu::train::{BatchSums, train_batch};
 
@@ -69,6 +73,54 @@ fn lenet_has_the_numbers_of_the_cpu() {
             assert!(error <= 1e-10, "rank {rank} of {ranks}: the weights differ by {error:.1e}");
         }
     }
+}
+
+/// With layers in bf16, ResNet-18's first step on a GPU is the CPU's in f32 but for rounding; `precision.rs`
+/// derives the bound.
+#[test]
+fn in_bf16_resnet18_is_as_near_to_f32_as_its_roundings_let_it_be() {
+    let Some(plan) = gpus(1) else { return };
+    let mixed = Precision::from(DType::BF16);
+    if let Err(error) = mixed.check(&plan) {
+        eprintln!("SKIPPED: {error}");
+        return;
+    }
+    let network = |dtype: DType, device: &Device| {
+        let network =
+            Network::new(1, dtype, &Device::Cpu, |vb, norms| ResNet18::new(8, norms, vb))?;
+        network.replica(device)
+    };
+    let bound = 65.0 / 256.0;
+    let (batch, share) = (garments(DType::F32), |batch: &Batch| Share {
+        shards: vec![batch.clone()],
+        samples: batch.len(),
+    });
+    let single = network(DType::F32, &Device::Cpu).unwrap();
+    let logits = single.forward_training(&batch.images).unwrap();
+    let expected = single.backward(&share(&batch)).unwrap();
+    run_ranks(&plan, WAIT, |rank| {
+        let network = network(DType::BF16, rank.device())?;
+        let batch = batch.to_device(rank.device())?;
+        let found = network.forward_training(&batch.images)?.to_device(&Device::Cpu)?;
+        let error = relative_difference(&found, &logits)?;
+        assert!(error <= bound, "the logits differ by {error:.1e}");
+        let step = network.backward(&share(&batch)).unwrap();
+        let error = (step.sums.loss / expected.sums.loss - 1.0).abs();
+        assert!(error <= bound, "the loss differs by {error:.1e}");
+        for (Named { name, tensor }, gradient) in
+            network.weights().parameters.iter().zip(&step.gradients)
+        {
+            assert_eq!((tensor.dtype(), gradient.dtype()), (DType::F32, DType::F32), "{name}");
+        }
+        // No relu stands between the loss and the last layer.
+        for last in 60..62 {
+            let found = step.gradients[last].to_device(&Device::Cpu)?;
+            let error = relative_difference(&found, &expected.gradients[last])?;
+            assert!(error <= bound, "gradient {last} differs by {error:.1e}");
+        }
+        Ok::<_, Error>(())
+    })
+    .unwrap();
 }
 
 #[test]

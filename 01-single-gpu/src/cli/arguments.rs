@@ -72,18 +72,18 @@ impl SeveralDevices {
 
 /// The element type of weights and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Precision {
+pub enum ElementType {
     /// Single precision: seven digits.
     F32,
     /// Double precision: sixteen digits, to see that differences are rounding and nothing else.
     F64,
 }
 
-impl From<Precision> for DType {
-    fn from(precision: Precision) -> Self {
-        match precision {
-            Precision::F32 => Self::F32,
-            Precision::F64 => Self::F64,
+impl From<ElementType> for DType {
+    fn from(element_type: ElementType) -> Self {
+        match element_type {
+            ElementType::F32 => Self::F32,
+            ElementType::F64 => Self::F64,
         }
     }
 }
@@ -121,8 +121,8 @@ pub struct TrainArguments {
     pub seed: u64,
 
     /// Element type of weights and activations
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    pub dtype: Precision,
+    #[arg(long, value_enum, default_value_t = ElementType::F32)]
+    pub dtype: ElementType,
 
     /// What the run leaves behind.
     #[command(flatten)]

@@ -10,7 +10,7 @@ mod ending;
 mod process;
 mod reports;
 
-pub use arguments::{DeviceArguments, Precision, SeveralDevices, TrainArguments, TrainSetup};
+pub use arguments::{DeviceArguments, ElementType, SeveralDevices, TrainArguments, TrainSetup};
 pub use data::DataArguments;
 pub use ending::{Complaint, ToldElsewhere, UsageError, conclude, main, tell};
 pub use process::prepare;

@@ -80,6 +80,18 @@ fn gpu_count() -> usize {
     0
 }
 
+#[cfg(feature = "cuda")]
+fn compute_capability(ordinal: usize) -> candle_core::Result<(i32, i32)> {
+    use candle_core::cuda_backend::cudarc::driver::CudaContext;
+    let capability = CudaContext::new(ordinal).and_then(|gpu| gpu.compute_capability());
+    capability.map_err(candle_core::Error::wrap)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn compute_capability(ordinal: usize) -> candle_core::Result<(i32, i32)> {
+    candle_core::bail!("cuda:{ordinal}: {}", why_no_gpu())
+}
+
 fn why_no_gpu() -> &'static str {
     if cfg!(feature = "cuda") {
         "no CUDA GPU was found: check the driver with nvidia-smi, or use --device cpu"

@@ -6,7 +6,9 @@ use std::num::NonZeroUsize;
 use candle_core::{Device, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::{ComputeDevice, DeviceKind, available_cores, gpu_count, why_no_gpu};
+use super::{
+    ComputeDevice, DeviceKind, available_cores, compute_capability, gpu_count, why_no_gpu,
+};
 
 /// The most devices one run may have.
 pub const MAX_DEVICES: usize = 1024;
@@ -43,6 +45,18 @@ impl DeviceSlot {
             Placement::Gpu { ordinal, .. } => (Device::new_cuda_with_stream(ordinal)?, None),
         };
         Ok(ComputeDevice { slot: *self, device, pool })
+    }
+
+    /// The GPU's compute capability, such as (9, 0): what it can compute. `None` of a CPU slice.
+    ///
+    /// # Errors
+    ///
+    /// When the GPU does not answer.
+    pub fn compute_capability(&self) -> Result<Option<(i32, i32)>> {
+        match self.placement {
+            Placement::CpuSlice { .. } => Ok(None),
+            Placement::Gpu { ordinal, .. } => compute_capability(ordinal).map(Some),
+        }
     }
 
     fn start_threads(&self, threads: usize) -> Result<ThreadPool> {
@@ -219,6 +233,11 @@ mod tests {
         assert!(DevicePlan::gpus(2, 2).note().is_none());
         assert!(slices(2 * available_cores(), 1).note().is_some());
         assert!(slices(1, 1).note().is_none());
+    }
+
+    #[test]
+    fn a_slice_has_no_compute_capability() {
+        assert_eq!(slices(1, 1).slots()[0].compute_capability().unwrap(), None);
     }
 
     #[test]

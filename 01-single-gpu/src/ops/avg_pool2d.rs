@@ -23,6 +23,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDTyp
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::rounded::{is_rounded, rounded};
 
 /// The mean over `kernel`×`kernel` windows every `stride` rows and columns.
 ///
@@ -30,12 +31,14 @@ use super::element::{Element, cpu_elements, elements, for_dtype};
 ///
 /// # Errors
 ///
-/// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than f32
-/// and f64.
+/// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
+/// f32, f64 and bf16.
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     let (_, _, height, width) = x.dims4()?;
     let windows = Windows::new(height, width, kernel, stride)?;
-    if x.device().is_cpu() {
+    if is_rounded(x) {
+        rounded([x], |[x]| avg_pool2d(&x, kernel, stride))
+    } else if x.device().is_cpu() {
         x.contiguous()?.apply_op1(AvgPool2d(windows))
     } else {
         windows.composed(x)

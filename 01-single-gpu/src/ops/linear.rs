@@ -25,6 +25,7 @@ use rayon::prelude::*;
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gemm::{Into, Matrix, gemm};
 use super::relu::{passed, rectified, relu};
+use super::rounded::{is_rounded, rounded};
 
 /// Rows of a task: enough that reading the other matrix is a small part of the work.
 const ROWS: usize = 64;
@@ -33,7 +34,7 @@ const ROWS: usize = 64;
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, or on a dtype other than f32 and f64.
+/// When the shapes do not fit, or on a dtype other than f32, f64 and bf16.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     apply(x, weight, bias, false)
 }
@@ -57,7 +58,9 @@ fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<
             bias.dims()
         );
     }
-    if x.device().is_cpu() {
+    if is_rounded(x) {
+        rounded([x, weight, bias], |[x, weight, bias]| apply(&x, &weight, &bias, with_relu))
+    } else if x.device().is_cpu() {
         let operation = Linear { inputs, outputs, with_relu };
         x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, operation)
     } else {

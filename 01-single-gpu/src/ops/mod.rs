@@ -14,6 +14,9 @@
 //! is 1, a convolution backward far below what the processor can do. Every gradient is checked against
 //! finite differences and against PyTorch before anything is parallel.
 //!
+//! Layers also work on bf16: on the CPU as a GPU's tensor cores would (`rounded`), to see what its rounding
+//! does. Batch norms and losses add up too much for that, and refuse it.
+//!
 //! On the CPU each operation runs on the threads of the device that calls it. Its bits depend on shapes
 //! and values only, never on how many threads there are. On CUDA the operations are composed of candle's
 //! own, arranged so that the gradients come out right.
@@ -23,6 +26,7 @@ mod agreement;
 pub(crate) mod element;
 mod gemm;
 mod lanes;
+mod rounded;
 mod scratch;
 pub(crate) mod simd;
 

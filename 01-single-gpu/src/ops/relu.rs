@@ -11,6 +11,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDTyp
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::rounded::is_rounded;
 
 /// Elements per parallel task: enough work to be worth handing to another thread.
 const BLOCK: usize = 16 * 1024;
@@ -19,9 +20,14 @@ const BLOCK: usize = 16 * 1024;
 ///
 /// # Errors
 ///
-/// When `x` is neither f32 nor f64.
+/// When `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
-    if x.device().is_cpu() { x.contiguous()?.apply_op1(Relu) } else { composed(x) }
+    // Nothing is rounded here, so bf16 needs no way of its own.
+    if x.device().is_cpu() && !is_rounded(x) {
+        x.contiguous()?.apply_op1(Relu)
+    } else {
+        composed(x)
+    }
 }
 
 /// Selecting gives derivative 0 at 0, where candle's own relu has 1.

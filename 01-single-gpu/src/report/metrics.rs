@@ -47,7 +47,7 @@ pub struct Summary {
     pub images: (usize, usize),
     /// How it was trained.
     pub options: TrainOptions,
-    /// The element type of weights and activations.
+    /// The element type that layers compute in, and of weights; but beside layers in bf16 those are f32.
     pub dtype: String,
     /// The devices, in rank order.
     pub devices: Vec<String>,

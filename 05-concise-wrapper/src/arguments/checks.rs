@@ -1,12 +1,14 @@
 //! Flags that make no sense together.
 
+use candle_core::DType;
+use concise_wrapper::Precision;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use params_and_allreduce::Algorithm;
 use single_gpu::cli::UsageError;
 use single_gpu::device::DevicePlan;
 
-use super::{Arguments, ModelKind, Norm, ReductionArguments, Scale, WrapperKind};
+use super::{Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale, WrapperKind};
 
 impl Arguments {
     /// Refuses flags that contradict each other.
@@ -54,6 +56,19 @@ impl Arguments {
             return refuse("--width and --bn are about ResNet-18: LeNet has neither");
         }
         Ok(())
+    }
+
+    /// What layers are to compute in.
+    pub(super) fn precision(&self, plan: &DevicePlan) -> Result<Precision, UsageError> {
+        let precision = Precision::from(match self.precision {
+            Some(PrecisionKind::F32) => DType::F32,
+            Some(PrecisionKind::F64) => DType::F64,
+            Some(PrecisionKind::Bf16) => DType::BF16,
+            None => self.train.dtype.into(),
+        });
+        let refused = |error| UsageError::new(format_args!("--precision {precision}: {error}"));
+        precision.check(plan).map_err(refused)?;
+        Ok(precision)
     }
 
     /// How gradients are to be added up.

@@ -43,6 +43,7 @@ const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
 #[command(mut_arg("lr", |rate| rate.default_value("0.1").help("Learning rate of one device")))]
 #[command(mut_arg("batch_size", |size| size.help("Samples in a batch of one device")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("5")))]
+#[command(mut_arg("dtype", |dtype| dtype.help("As in the stages before: --precision f32 or f64")))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     devices: SeveralDevices,
@@ -75,6 +76,10 @@ pub(crate) struct Arguments {
     /// Batch and rate of the K devices, beside those of one
     #[arg(long, value_enum)]
     scale: Option<Scale>,
+
+    /// What layers compute in [default: f32]
+    #[arg(long, value_enum, conflicts_with = "dtype")]
+    precision: Option<PrecisionKind>,
 
     #[command(flatten)]
     reduction: ReductionArguments,
@@ -146,6 +151,17 @@ struct OptimiserArguments {
     warm_up: u32,
 }
 
+/// What layers compute in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionKind {
+    /// Single precision
+    F32,
+    /// Double precision, to see that differences are rounding and nothing else
+    F64,
+    /// Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32
+    Bf16,
+}
+
 /// The networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelKind {
@@ -201,7 +217,7 @@ impl Arguments {
     pub(crate) fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
         let several = self.place(launch)?;
         self.check()?;
-        let reduction = self.reduction(&several)?;
+        let (precision, reduction) = (self.precision(&several)?, self.reduction(&several)?);
         let records = self.record.is_some();
         if !launch.speaks() {
             self.train.reports = ReportArguments::default();
@@ -270,6 +286,7 @@ impl Arguments {
         let device = devices.each;
         Ok(Prepared {
             setup,
+            precision,
             model,
             width,
             norm: bn,

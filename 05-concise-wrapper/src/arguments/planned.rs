@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 
+use concise_wrapper::Precision;
 use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Schedule;
@@ -20,6 +21,7 @@ use super::{ModelKind, Norm, Scale, WrapperKind};
 /// The flags of one call, checked, with the data loaded.
 pub(crate) struct Prepared {
     pub(crate) setup: TrainSetup,
+    pub(crate) precision: Precision,
     pub(crate) model: ModelKind,
     pub(crate) width: usize,
     pub(crate) norm: Norm,
@@ -88,7 +90,8 @@ impl fmt::Display for Planned {
 impl Prepared {
     /// What is about to be trained, in one line.
     pub(crate) fn headline(&self) -> String {
-        self.setup.headline(&self.model_name())
+        let mixed = if self.precision.is_mixed() { " in bf16" } else { "" };
+        self.setup.headline(&format!("{}{mixed}", self.model_name()))
     }
 
     fn model_name(&self) -> String {

@@ -24,6 +24,8 @@ use candle_nn::init::Init;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::ops::batch_norm::{Statistics, batch_norm, batch_norm_with};
 
+use crate::precision::Precision;
+
 /// Added to variances, so that a constant channel is not divided by zero; PyTorch's default.
 const EPSILON: f64 = 1e-5;
 
@@ -128,6 +130,7 @@ impl BatchNorm {
     ///
     /// When the tensors cannot be made.
     pub fn new(channels: usize, relu: bool, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
+        let vb = vb.to_dtype(Precision::from(vb.dtype()).weights());
         let constant = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
         let (weight, bias) = (constant("weight", 1.0)?, constant("bias", 0.0)?);
         let running = |name, value| {
@@ -173,6 +176,9 @@ impl BatchNorm {
 
 impl ModuleT for BatchNorm {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        if train { self.train(x) } else { self.evaluate(x) }
+        // Sums over thousands of values, and differences of nearly equal ones: not in bf16.
+        let wide = x.to_dtype(self.weight.dtype())?;
+        let y = if train { self.train(&wide) } else { self.evaluate(&wide) };
+        y?.to_dtype(x.dtype())
     }
 }

@@ -1,11 +1,15 @@
 //! What has to be the same when a run goes on.
 
-use candle_core::DType;
 use serde::{Deserialize, Serialize};
 use single_gpu::data::source::LoadedData;
 use single_gpu::train::TrainOptions;
 
+use crate::Precision;
 use crate::train::Extras;
+
+/// The name of the layers' element type. Checkpoints of before there was bf16 are without it: their layers
+/// compute in what their weights are.
+const PRECISION: &str = "precision";
 
 /// What a training loop does not know of the run it belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +45,7 @@ impl Configuration {
         data: &LoadedData,
         options: &TrainOptions,
         extras: &Extras,
-        dtype: DType,
+        precision: Precision,
     ) -> Self {
         let TrainOptions { batch_size, learning_rate, seed, .. } = options;
         let Extras { constants, warm_up } = extras;
@@ -51,7 +55,8 @@ impl Configuration {
             ("width", count(about.width)),
             ("batch norm", about.norms.clone().unwrap_or_else(none)),
             ("shards", count(about.shards)),
-            ("dtype", dtype.as_str().to_owned()),
+            ("dtype", precision.weights().as_str().to_owned()),
+            (PRECISION, precision.to_string()),
             ("data", data.name.clone()),
             ("training images", data.train.len().to_string()),
             ("batch size", batch_size.to_string()),
@@ -81,7 +86,8 @@ impl Configuration {
     }
 
     fn value(&self, what: &str) -> String {
-        let found = self.0.iter().find(|(name, _)| name == what);
+        let find = |what: &str| self.0.iter().find(|(name, _)| name == what);
+        let found = find(what).or_else(|| if what == PRECISION { find("dtype") } else { None });
         found.map_or_else(none, |(_, value)| value.clone())
     }
 }
@@ -111,5 +117,24 @@ mod tests {
         assert_eq!(told(&other[..1]), "batch size none, 256");
         let more = [("model", "LeNet"), ("batch size", "256"), ("seed", "1"), ("new", "3")];
         assert_eq!(told(&more), "new 3, none");
+    }
+
+    #[test]
+    fn without_a_precision_layers_compute_in_the_type_of_weights() {
+        let of = |dtype: &str, precision: Option<&str>| {
+            let precision = precision.map(|precision| (PRECISION, precision));
+            let entries = [("dtype", dtype)].into_iter().chain(precision);
+            let owned = |(what, value): (&str, &str)| (what.to_owned(), value.to_owned());
+            Configuration(entries.map(owned).collect())
+        };
+        for dtype in ["f32", "f64"] {
+            assert_eq!(of(dtype, Some(dtype)).difference(&of(dtype, None)), None);
+        }
+        let mixed = of("f32", Some("bf16"));
+        assert_eq!(mixed.difference(&mixed), None);
+        for plain in [of("f32", None), of("f32", Some("f32"))] {
+            let Difference { what, there, here } = mixed.difference(&plain).unwrap();
+            assert_eq!([&what, &there, &here], ["precision", "f32", "bf16"]);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! When checkpoints are read and written in the course of a run.
 
-use candle_core::{DType, Device};
+use candle_core::Device;
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::source::LoadedData;
 use single_gpu::report::Report;
@@ -18,7 +18,7 @@ use crate::ddp::alike;
 use crate::optimiser::Sgd;
 use crate::train::Extras;
 use crate::weights::Weights;
-use crate::{Error, Model};
+use crate::{Error, Model, Precision};
 
 /// A run, as far as checkpoints are concerned.
 pub(crate) struct Run<'a> {
@@ -34,11 +34,11 @@ impl<'a> Run<'a> {
         data: &LoadedData,
         options: &TrainOptions,
         extras: &Extras,
-        dtype: DType,
+        precision: Precision,
         batches_per_epoch: usize,
     ) -> Self {
         let about = checkpoints.map(|checkpoints| checkpoints.about.clone()).unwrap_or_default();
-        let configuration = Configuration::new(&about, data, options, extras, dtype);
+        let configuration = Configuration::new(&about, data, options, extras, precision);
         Self { checkpoints, configuration, batches_per_epoch, epochs: options.epochs }
     }
 

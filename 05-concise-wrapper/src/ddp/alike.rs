@@ -8,7 +8,7 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 
 use crate::weights::Weights;
-use crate::{Error, text};
+use crate::{Error, Precision, text};
 
 /// Compares named values with rank 0's; all ranks call this together.
 ///
@@ -45,15 +45,22 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
     Ok(barrier(rank)?)
 }
 
-/// Compares the structure of networks: names, shapes and element types, in order.
+/// Compares the structure of networks: the precision of their layers, then names, shapes and element types of
+/// their tensors, in order.
 ///
 /// # Errors
 ///
 /// As [`compare`].
-pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+pub fn structure(
+    rank: &SharedCommunicator,
+    precision: Precision,
+    weights: &Weights,
+) -> Result<(), Error> {
     let entry = |named: &crate::weights::Named| {
         let tensor = &named.tensor;
         (format!("tensor {}", named.name), format!("{:?} {:?}", tensor.dtype(), tensor.dims()))
     };
-    compare(rank, &weights.iter().map(entry).collect::<Vec<_>>())
+    // Weights in f32 do not tell what layers compute in.
+    let precision = ("precision".to_owned(), precision.to_string());
+    compare(rank, &std::iter::once(precision).chain(weights.iter().map(entry)).collect::<Vec<_>>())
 }

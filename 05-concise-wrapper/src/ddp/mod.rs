@@ -120,7 +120,7 @@ impl<M: ModuleT> Ddp<M> {
         reduction: Reduction,
     ) -> Result<Self, Error> {
         let Lines { main, background } = rank.into();
-        alike::structure(&main, network.weights())?;
+        alike::structure(&main, network.precision(), network.weights())?;
         for Named { tensor, .. } in network.weights().iter() {
             receive(&main, tensor)?;
         }

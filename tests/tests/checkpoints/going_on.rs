@@ -3,8 +3,9 @@
 use std::fs;
 use std::num::NonZeroUsize;
 
-use candle_core::{DType, ModuleT};
+use candle_core::{DType, Device, ModuleT};
 use concise_wrapper::checkpoint::Resume;
+use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
 use concise_wrapper::shares::Shares;
 use concise_wrapper::{DataParallel, Model, Network};
@@ -18,10 +19,11 @@ use crate::watched::{Cut, Event, cut};
 
 /// Interrupts a run after each of its steps, and goes on.
 fn every_cut<M: ModuleT>(network: fn() -> Network<M>) {
-    let expected = Settings::new().train(&network()).unwrap();
+    let dtype = network().precision().layers();
+    let expected = Settings { dtype, ..Settings::new() }.train(&network()).unwrap();
     for step in 1..=STEPS {
         let folder = TempDir::new().unwrap();
-        let settings = Settings::keeping(&folder);
+        let settings = Settings { dtype, ..Settings::keeping(&folder) };
         let part = settings.train(&cut(network(), Cut(step, Event::Interrupt))).unwrap();
         assert_eq!(part.records.len(), step.div_ceil(3), "step {step}");
         assert_eq!(names(settings.folder()), ["lock", file(step).as_str()]);
@@ -58,6 +60,11 @@ fn lenet_goes_on_after_any_step() {
 #[test]
 fn resnet18_goes_on_after_any_step() {
     every_cut(resnet18);
+}
+
+#[test]
+fn in_bf16_too_what_was_learnt_is_in_the_checkpoint() {
+    every_cut(|| Network::new(3, DType::BF16, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap());
 }
 
 #[test]

@@ -28,6 +28,8 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     assert_eq!(decay, "of weight decay 0.001, this run's is 0.0");
     assert_eq!(told(&|run| run.extras.warm_up = 4), "of warm-up 5, this run's is 4");
     assert_eq!(told(&|run| run.dtype = DType::F64), "of dtype f32, this run's is f64");
+    let precision = told(&|run| run.dtype = DType::BF16);
+    assert_eq!(precision, "of precision f32, this run's is bf16");
     let data = told(&|run| run.data.name = "silence".to_owned());
     assert_eq!(data, "of data noise, this run's is silence");
     let images = told(&|run| run.data.train = run.data.test.clone());

@@ -34,6 +34,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::relu::relu;
+use super::rounded::{is_rounded, rounded};
 use finish::{Finish, Signs};
 use geometry::Geometry;
 use gradients::{Gradients, Upstream};
@@ -48,7 +49,7 @@ use way::Way;
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, or on a dtype other than f32 and f64; on a GPU also when the last patches
+/// When the shapes do not fit, or on a dtype other than f32, f64 and bf16; on a GPU also when the last patches
 /// leave a number of rows over that is not the number of columns.
 pub fn conv2d(
     x: &Tensor,
@@ -58,7 +59,17 @@ pub fn conv2d(
     padding: usize,
 ) -> Result<Tensor> {
     let geometry = Geometry::new(x, weight, bias, stride, padding)?;
-    if x.device().is_cpu() {
+    if is_rounded(x) {
+        let wide = |x: Tensor, weight: Tensor, bias: Option<&Tensor>| {
+            conv2d(&x, &weight, bias, stride, padding)
+        };
+        match bias {
+            Some(bias) => {
+                rounded([x, weight, bias], |[x, weight, bias]| wide(x, weight, Some(&bias)))
+            }
+            None => rounded([x, weight], |[x, weight]| wide(x, weight, None)),
+        }
+    } else if x.device().is_cpu() {
         Conv2d::new(geometry, Finish::Plain).apply(x, weight, bias)
     } else {
         composed(x, weight, bias, stride, padding)
@@ -76,7 +87,10 @@ pub fn conv2d(
 /// Those of the three.
 pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize) -> Result<Tensor> {
     let geometry = Geometry::new(x, weight, Some(bias), 1, 0)?;
-    if x.device().is_cpu() {
+    if is_rounded(x) {
+        // What the three write to memory is rounded each time.
+        avg_pool2d(&relu(&conv2d(x, weight, Some(bias), 1, 0)?)?, pool, pool)
+    } else if x.device().is_cpu() {
         let windows = Windows::new(geometry.out_h, geometry.out_w, pool, pool)?;
         Conv2d::new(geometry, Finish::ReluPool(windows)).apply(x, weight, Some(bias))
     } else {
