@@ -78,6 +78,9 @@ use line::Ends;
 pub use line::Line;
 pub use rank::Rank;
 
+/// A failure's message is read by `mpirun` within this time.
+const TO_BE_READ: Duration = Duration::from_millis(200);
+
 /// A job that cannot be ended in the friendly way within this time is ended in the other.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -208,6 +211,8 @@ impl World {
                 let failure = RankFailure { rank: self.rank, cause };
                 // Nothing is left to be done about a stderr that is gone.
                 drop(writeln!(io::stderr(), "{failure}"));
+                // Whoever forwards this may let go of what has not been read when the job is aborted.
+                thread::sleep(TO_BE_READ);
                 abort()
             }
         }
