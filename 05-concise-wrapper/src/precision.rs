@@ -171,12 +171,14 @@ impl Copies {
         self.0.iter().find(|copy| copy.name == name).map(|copy| &copy.used)
     }
 
+    // ANCHOR: round
     /// Rounds all weights anew: what was learnt since the last time is in `kept`.
     pub(crate) fn round(&self) -> Result<()> {
         self.0.iter().try_for_each(|Rounded { kept, used, .. }| {
             overwrite(used, &kept.to_dtype(used.dtype())?)
         })
     }
+    // ANCHOR_END: round
 }
 
 #[cfg(test)]

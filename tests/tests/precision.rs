@@ -120,6 +120,7 @@ fn check_step<M: ModuleT>(network: fn(DType) -> Network<M>, roundings: f64, relu
     let gradients = steps.each_ref().map(|step| step.gradients.iter().collect::<Vec<_>>());
     let bound = (2.0 * relus * forward / PI).sqrt();
     let backward = distance(&gradients[0], &gradients[1]);
+    println!("bf16 from f32: logits {forward:.3}, gradient {backward:.2}");
     assert!(backward <= bound, "gradients: {backward:.2}, and {bound:.2} is allowed");
     // By tensor, the many of a weight; in a few numbers of a batch norm, large terms cancel.
     let names = Model::weights(&mixed).parameters.iter();
