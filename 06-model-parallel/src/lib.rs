@@ -7,8 +7,11 @@
 //! | module | what it teaches |
 //! | --- | --- |
 //! | [`pipeline::schedule`] | who does what, in which order: naive, GPipe, 1F1B, interleaved, zero-bubble |
+//! | [`mod@pipeline::check`] | the laws that every schedule keeps, and deadlock |
+//! | [`mod@pipeline::predict`] | when everything happens, from how long each part takes |
+//! | [`pipeline::timeline`] | what happened when, predicted or measured: bubble, activations alive |
 //!
-//! Left out here: checking and executing a schedule, cutting a model into stages, and tensors that are split within a
+//! Left out here: executing a schedule, cutting a model into stages, and tensors that are split within a
 //! layer.
 
 pub mod pipeline;

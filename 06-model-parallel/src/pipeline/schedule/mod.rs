@@ -42,7 +42,7 @@ pub use place::Place;
 
 /// What every stage does in one step of training, from the first micro-batch to the update.
 ///
-/// Anybody can write one, and write nonsense.
+/// Anybody can write one, and write nonsense: [`check`](crate::pipeline::check()) tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     /// How many micro-batches the batch is cut into. They are numbered from 0.
