@@ -9,8 +9,6 @@
 //! | n | waits while n messages lie there | a bounded queue |
 //! | [`UNBOUNDED`] | never waits | stage 2's `Communicator::send`, `MPI_Bsend` |
 
-use std::fmt;
-
 use super::schedule::{Action, Instruction, Place, Schedule};
 
 /// The capacity of a channel that is never full.
@@ -23,15 +21,6 @@ pub enum Carries {
     Activations,
     /// Gradients, towards its beginning.
     Gradients,
-}
-
-impl fmt::Display for Carries {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Activations => "activation",
-            Self::Gradients => "gradient",
-        })
-    }
 }
 
 /// A connection from one stage to another.

@@ -20,10 +20,8 @@
 use super::Action::{self, Backward, Forward};
 
 /// In which order a stage computes.
-// ANCHOR: gpipe
 pub fn order(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     let forward = (0..micro_batches).map(Forward);
     let backward = (0..micro_batches).rev().map(Backward);
     forward.chain(backward).collect()
 }
-// ANCHOR_END: gpipe

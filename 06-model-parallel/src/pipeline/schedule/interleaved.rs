@@ -21,7 +21,6 @@ use super::Action::{Backward, Forward};
 use super::Instruction;
 
 /// In which order a stage computes. The number of micro-batches is a multiple of the number of stages.
-// ANCHOR: interleaved
 pub fn order(stage: usize, stages: usize, chunks: usize, micro_batches: usize) -> Vec<Instruction> {
     // The k-th visit of a micro-batch to this stage, forward: which one it is, and to which chunk.
     let visit = |k: usize| {
@@ -45,4 +44,3 @@ pub fn order(stage: usize, stages: usize, chunks: usize, micro_batches: usize) -
     let drain = (visits - ahead..visits).map(backward);
     warm_up.chain(in_turn).chain(drain).collect()
 }
-// ANCHOR_END: interleaved

@@ -20,7 +20,6 @@
 use super::Action::{self, Backward, Forward};
 
 /// In which order a stage computes.
-// ANCHOR: one_f_one_b
 pub fn order(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let ahead = (stages - stage - 1).min(micro_batches);
     let warm_up = (0..ahead).map(Forward);
@@ -28,4 +27,3 @@ pub fn order(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let drain = (micro_batches - ahead..micro_batches).map(Backward);
     warm_up.chain(in_turn).chain(drain).collect()
 }
-// ANCHOR_END: one_f_one_b
