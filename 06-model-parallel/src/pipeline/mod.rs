@@ -1,0 +1,39 @@
+//! The pipeline: devices in a row, each with some of the layers, and micro-batches that pass through.
+//!
+//! ```text
+//!             activation →      activation →
+//!   stage 0                stage 1                stage 2
+//!             ← gradient        ← gradient
+//! ```
+//!
+//! A schedule is written down before anything runs, so it can be looked at, checked, and drawn. From the
+//! list of instructions to the prediction:
+//!
+//! ```
+//! use model_parallel::pipeline::{Kind, check, predict};
+//! use model_parallel::pipeline::predict::{Costs, StageCost};
+//!
+//! let schedule = Kind::OneFOneB.schedule(4, 8)?;
+//! // Channels between stages hold one message.
+//! let checked = check(schedule, 1)?;
+//! assert_eq!(checked.peaks()[0].activations, 4);
+//!
+//! // Seconds for one micro-batch; a message takes no time.
+//! let stage = StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
+//! let timeline = predict(&checked, &Costs::equal(4, stage))?;
+//! assert_eq!(timeline.bubble(), 3.0 / 11.0);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod channel;
+pub mod check;
+pub mod memory;
+pub mod predict;
+mod run;
+pub mod schedule;
+pub mod timeline;
+
+pub use check::{Checked, check};
+pub use predict::predict;
+pub use schedule::{Action, Instruction, Kind, Schedule};
+pub use timeline::Timeline;

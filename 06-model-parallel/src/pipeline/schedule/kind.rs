@@ -1,0 +1,105 @@
+//! The schedules by name.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::messages::with_messages;
+use super::{Action, Instruction, Schedule, gpipe, interleaved, naive, one_f_one_b, zb_h1};
+
+/// The schedules that can be generated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// [One device works at a time](naive).
+    Naive,
+    /// [All forward, then all backward](gpipe).
+    GPipe,
+    /// [One forward, one backward](one_f_one_b).
+    #[serde(rename = "1f1b")]
+    OneFOneB,
+    /// [1F1B with several chunks of the model on each stage](interleaved).
+    Interleaved {
+        /// Chunks on each stage, at least 2.
+        chunks: usize,
+    },
+    /// [1F1B with the backward pass in two halves](zb_h1).
+    ZbH1,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Naive => f.write_str("naive"),
+            Self::GPipe => f.write_str("GPipe"),
+            Self::OneFOneB => f.write_str("1F1B"),
+            Self::Interleaved { chunks } => write!(f, "interleaved 1F1B, {chunks} chunks"),
+            Self::ZbH1 => f.write_str("ZB-H1"),
+        }
+    }
+}
+
+/// Why there is no such schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Nothing to do, or nobody to do it.
+    #[error(
+        "{stages} stages and {micro_batches} micro-batches: a schedule needs at least one of each"
+    )]
+    Nothing {
+        /// How many were asked for.
+        stages: usize,
+        /// How many were asked for.
+        micro_batches: usize,
+    },
+    /// The interleaved order goes through micro-batches in groups, one for each stage.
+    #[error(
+        "{micro_batches} micro-batches cannot be interleaved on {stages} stages: their number has to be \
+         a multiple of {stages}, such as {}", (micro_batches / stages + 1) * stages
+    )]
+    NotDivisible {
+        /// How many were asked for.
+        stages: usize,
+        /// How many were asked for.
+        micro_batches: usize,
+    },
+    /// One chunk is not interleaved with anything.
+    #[error("an interleaved schedule needs at least 2 chunks on each stage, not {chunks}")]
+    TooFewChunks {
+        /// How many were asked for.
+        chunks: usize,
+    },
+}
+
+impl Kind {
+    /// The schedule of this kind for so many stages and micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// When there are no stages or micro-batches, or where this kind cannot be had for these numbers.
+    pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
+        if stages == 0 || micro_batches == 0 {
+            return Err(Refused::Nothing { stages, micro_batches });
+        }
+        let one_chunk = |order: fn(usize, usize, usize) -> Vec<Action>| {
+            with_messages(stages, 1, micro_batches, |stage| {
+                order(stage, stages, micro_batches).into_iter().map(Instruction::from).collect()
+            })
+        };
+        Ok(match self {
+            Self::Naive => one_chunk(naive::order),
+            Self::GPipe => one_chunk(gpipe::order),
+            Self::OneFOneB => one_chunk(one_f_one_b::order),
+            Self::ZbH1 => one_chunk(zb_h1::order),
+            Self::Interleaved { chunks } if chunks < 2 => {
+                return Err(Refused::TooFewChunks { chunks });
+            }
+            Self::Interleaved { .. } if !micro_batches.is_multiple_of(stages) => {
+                return Err(Refused::NotDivisible { stages, micro_batches });
+            }
+            Self::Interleaved { chunks } => with_messages(stages, chunks, micro_batches, |stage| {
+                interleaved::order(stage, stages, chunks, micro_batches)
+            }),
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! Generated schedules: they keep the laws, and the literature's formulas hold.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::pipeline::schedule::Refused;
+use model_parallel::pipeline::{Checked, Kind, Schedule, Timeline, check, predict};
+
+const KINDS: [Kind; 6] = [
+    Kind::Naive,
+    Kind::GPipe,
+    Kind::OneFOneB,
+    Kind::Interleaved { chunks: 2 },
+    Kind::Interleaved { chunks: 4 },
+    Kind::ZbH1,
+];
+
+/// Stages 1 to 8, micro-batches 1 to 32.
+fn sizes() -> impl Iterator<Item = (usize, usize)> {
+    (1..=8).flat_map(|stages| (1..=32).map(move |micro_batches| (stages, micro_batches)))
+}
+
+/// All schedules of a kind that there are.
+fn all(kind: Kind) -> impl Iterator<Item = (usize, usize, Checked)> {
+    sizes().filter_map(move |(stages, micro_batches)| {
+        let schedule = kind.schedule(stages, micro_batches).ok()?;
+        let checked = check(schedule, UNBOUNDED);
+        let checked = checked.unwrap_or_else(|e| panic!("{kind} {stages} × {micro_batches}: {e}"));
+        Some((stages, micro_batches, checked))
+    })
+}
+
+fn timeline(checked: &Checked, forward: f64, input: f64, weight: f64) -> Timeline {
+    let cost = StageCost { forward, backward_input: input, backward_weight: weight, update: 0.0 };
+    predict(checked, &Costs::equal(checked.schedule().stages(), cost)).unwrap()
+}
+
+#[test]
+fn all_generated_schedules_keep_the_laws() {
+    for kind in KINDS {
+        // Interleaved: the sum over p = 1, …, 8 of ⌊32 / p⌋.
+        let expected = if matches!(kind, Kind::Interleaved { .. }) { 85 } else { 256 };
+        assert_eq!(all(kind).count(), expected, "{kind}");
+    }
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused() {
+    for (stages, micro_batches) in sizes() {
+        let refused = Kind::Interleaved { chunks: 2 }.schedule(stages, micro_batches).err();
+        let not_divisible = Refused::NotDivisible { stages, micro_batches };
+        assert_eq!(refused, (micro_batches % stages != 0).then_some(not_divisible));
+    }
+    for (kind, stages, micro_batches, message) in [
+        (
+            Kind::Interleaved { chunks: 2 },
+            4,
+            10,
+            "10 micro-batches cannot be interleaved on 4 stages: their number has to be a multiple of 4, such as 12",
+        ),
+        (
+            Kind::Interleaved { chunks: 1 },
+            4,
+            8,
+            "an interleaved schedule needs at least 2 chunks on each stage, not 1",
+        ),
+        (
+            Kind::OneFOneB,
+            0,
+            8,
+            "0 stages and 8 micro-batches: a schedule needs at least one of each",
+        ),
+        (Kind::GPipe, 4, 0, "4 stages and 0 micro-batches: a schedule needs at least one of each"),
+    ] {
+        assert_eq!(kind.schedule(stages, micro_batches).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn activations_alive() {
+    let alive = |checked: &Checked| -> Vec<usize> {
+        checked.peaks().iter().map(|peak| peak.activations).collect()
+    };
+    for (p, m, checked) in all(Kind::Naive) {
+        assert_eq!(alive(&checked), vec![1; p], "naive {p} × {m}");
+    }
+    for (p, m, checked) in all(Kind::GPipe) {
+        assert_eq!(alive(&checked), vec![m; p], "GPipe {p} × {m}");
+    }
+    for (p, m, checked) in all(Kind::OneFOneB) {
+        let at_most: Vec<usize> = (0..p).map(|rank| (p - rank).min(m)).collect();
+        assert_eq!(alive(&checked), at_most, "1F1B {p} × {m}");
+    }
+    for (p, m, checked) in all(Kind::ZbH1) {
+        for (rank, peak) in checked.peaks().into_iter().enumerate() {
+            assert_eq!(peak.activations, (p - rank).min(m), "ZB-H1 {p} × {m}, stage {rank}");
+            assert!(peak.both <= p, "ZB-H1 {p} × {m}, stage {rank}: {peak:?}");
+        }
+    }
+}
+
+/// Huang et al. 2019, section 2.3; Narayanan et al. 2021 (Megatron-LM), sections 2.2.1 and 2.2.2.
+#[test]
+fn bubbles_are_those_of_the_literature() {
+    for kind in KINDS {
+        for (stages, micro_batches, checked) in all(kind) {
+            let (p, m) = (stages as f64, micro_batches as f64);
+            let formula = match kind {
+                Kind::Naive => (p - 1.0) / p,
+                Kind::GPipe | Kind::OneFOneB => (p - 1.0) / (m + p - 1.0),
+                Kind::Interleaved { chunks } => (p - 1.0) / (chunks as f64 * m + p - 1.0),
+                Kind::ZbH1 => continue,
+            };
+            for (forward, input, weight) in [(1.0, 0.5, 0.5), (1.0, 1.5, 0.5), (3.0, 0.25, 0.25)] {
+                let found = timeline(&checked, forward, input, weight).bubble();
+                let what = format!("{kind} {p} × {m}: {found} for {formula}");
+                assert!((found - formula).abs() < 1e-12, "{what}");
+            }
+        }
+    }
+}
+
+/// Qi et al. 2023, table 2: (p − 1)(tF + tB − tW), which is a third of 1F1B's when all are equal.
+#[test]
+fn the_bubble_of_zb_h1_is_that_of_its_paper() {
+    let times = [0.5, 1.0, 2.0];
+    for (p, m, checked) in all(Kind::ZbH1).filter(|(p, m, _)| m >= p) {
+        for forward in times {
+            for input in times {
+                for weight in times {
+                    let idle = timeline(&checked, forward, input, weight).makespan()
+                        - m as f64 * (forward + input + weight);
+                    let saved = weight.min(forward).min(input);
+                    let expected = (p - 1) as f64 * (forward + input - saved);
+                    assert_eq!(idle, expected, "{p} × {m}: {forward}, {input}, {weight}");
+                }
+            }
+        }
+    }
+}
+
+/// Every send waits for its receiver: stages 2 to 8, 1 to 32 micro-batches.
+#[test]
+fn unfused_1f1b_needs_channels_that_hold_one_message() {
+    let pipelines = || sizes().filter(|&(stages, _)| stages > 1);
+    let schedule = |(p, m)| Kind::OneFOneB.schedule(p, m).unwrap();
+    let deadlocks = |capacity| {
+        pipelines().filter(|&size| check(schedule(size), capacity).is_err()).collect::<Vec<_>>()
+    };
+    assert_eq!(pipelines().count(), 224);
+    assert_eq!(deadlocks(0).len(), 217);
+    assert_eq!(deadlocks(1).len(), 0);
+    // The seven that do not: with a single micro-batch, nothing is ever sent both ways at once.
+    assert!(deadlocks(0).iter().all(|&(_, m)| m > 1));
+}
+
+#[test]
+fn the_smallest_capacity_is_the_smallest() {
+    for kind in KINDS {
+        for (stages, micro_batches, checked) in all(kind) {
+            let smallest = checked.smallest_capacity();
+            let one_message = match kind {
+                Kind::Naive | Kind::GPipe => false,
+                Kind::Interleaved { .. } => stages > 1,
+                Kind::OneFOneB | Kind::ZbH1 => stages > 1 && micro_batches > 1,
+            };
+            assert_eq!(smallest, usize::from(one_message), "{kind} {stages} × {micro_batches}");
+            assert!(check(checked.schedule().clone(), smallest).is_ok());
+            if one_message {
+                assert!(check(checked.schedule().clone(), 0).is_err());
+            }
+        }
+    }
+}
+
+/// The first drawing in a file's docs.
+fn drawing_in(file: &str) -> String {
+    let docs = file.lines().map(|line| line.trim_start_matches("//!").trim_start());
+    let block = docs.skip_while(|line| *line != "```text").skip(1);
+    block.take_while(|line| *line != "```").map(|line| line.to_owned() + "\n").collect()
+}
+
+#[test]
+fn drawings_in_the_docs_are_what_is_generated() {
+    for (kind, stages, micro_batches, column, file) in [
+        (Kind::Naive, 3, 2, 1.0, include_str!("../src/pipeline/schedule/naive.rs")),
+        (Kind::GPipe, 3, 4, 1.0, include_str!("../src/pipeline/schedule/gpipe.rs")),
+        (Kind::OneFOneB, 3, 4, 1.0, include_str!("../src/pipeline/schedule/one_f_one_b.rs")),
+        (
+            Kind::Interleaved { chunks: 2 },
+            2,
+            4,
+            0.5,
+            include_str!("../src/pipeline/schedule/interleaved.rs"),
+        ),
+        (Kind::ZbH1, 3, 4, 1.0, include_str!("../src/pipeline/schedule/zb_h1.rs")),
+    ] {
+        let checked = check(kind.schedule(stages, micro_batches).unwrap(), 1).unwrap();
+        // A whole backward pass takes one column, and so does each of its halves.
+        let weight = if kind == Kind::ZbH1 { 1.0 } else { 0.0 };
+        let drawing = timeline(&checked, 1.0, 1.0, weight).drawing(column);
+        assert_eq!(drawing_in(file), drawing, "the drawing of {kind}:\n{drawing}");
+    }
+}
+
+#[test]
+fn schedules_come_back_from_json() {
+    for kind in KINDS {
+        let schedule = kind.schedule(2, 4).unwrap();
+        let json = serde_json::to_string(&schedule).unwrap();
+        assert_eq!(serde_json::from_str::<Schedule>(&json).unwrap(), schedule, "{json}");
+    }
+    let json = serde_json::to_string(&Kind::Naive.schedule(1, 1).unwrap()).unwrap();
+    let list = r#"[{"chunk":0,"do":"forward","micro_batch":0},{"chunk":0,"do":"backward","micro_batch":0},{"chunk":0,"do":"update"}]"#;
+    assert_eq!(json, format!(r#"{{"micro_batches":1,"chunks":1,"instructions":[{list}]}}"#));
+}

@@ -1,0 +1,161 @@
+//! Timelines, worked out by hand.
+
+use model_parallel::pipeline::memory::Kept;
+use model_parallel::pipeline::predict::{Costs, Error, StageCost};
+use model_parallel::pipeline::timeline::Moment;
+use model_parallel::pipeline::{Action, Kind, Timeline, check, predict};
+
+const STAGE: StageCost =
+    StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.25 };
+
+fn costs(stages: usize, message: f64) -> Costs {
+    Costs { message, ..Costs::equal(stages, STAGE) }
+}
+
+/// When a stage begins and ends everything that it does.
+fn times(timeline: &Timeline, stage: usize) -> Vec<(Action, f64, f64)> {
+    timeline.of_stage(stage).map(|span| (span.instruction.action, span.start, span.end)).collect()
+}
+
+#[test]
+fn a_message_takes_its_time_and_the_sender_goes_on() {
+    use Action::{Backward, Forward, RecvActivation, RecvGradient};
+    use Action::{SendActivation, SendGradient, Update};
+    let checked = check(Kind::GPipe.schedule(2, 2).unwrap(), 1).unwrap();
+    let timeline = predict(&checked, &costs(2, 1.5)).unwrap();
+    assert_eq!(
+        times(&timeline, 0),
+        [
+            (Forward(0), 0.0, 1.0),
+            (SendActivation(0), 1.0, 1.0),
+            (Forward(1), 1.0, 2.0),
+            // The channel is full until the other stage has taken the first one, at 2.5.
+            (SendActivation(1), 2.0, 2.5),
+            (RecvGradient(1), 2.5, 8.5),
+            (Backward(1), 8.5, 10.5),
+            (RecvGradient(0), 10.5, 10.5),
+            (Backward(0), 10.5, 12.5),
+            (Update, 12.5, 12.75),
+        ]
+    );
+    assert_eq!(
+        times(&timeline, 1),
+        [
+            (RecvActivation(0), 0.0, 2.5),
+            (Forward(0), 2.5, 3.5),
+            (RecvActivation(1), 3.5, 4.0),
+            (Forward(1), 4.0, 5.0),
+            (Backward(1), 5.0, 7.0),
+            (SendGradient(1), 7.0, 7.0),
+            (Backward(0), 7.0, 9.0),
+            (SendGradient(0), 9.0, 9.0),
+            (Update, 9.0, 9.25),
+        ]
+    );
+    assert_eq!(timeline.makespan(), 12.75);
+    assert_eq!((timeline.busy(0), timeline.busy(1)), (6.25, 6.25));
+    assert_eq!(timeline.bubble(), 1.0 - 12.5 / 25.5);
+}
+
+#[test]
+fn messages_of_a_channel_are_one_after_the_other_on_their_way() {
+    let checked = check(Kind::GPipe.schedule(2, 3).unwrap(), 3).unwrap();
+    let timeline = predict(&checked, &costs(2, 5.0)).unwrap();
+    let received = |timeline: &Timeline| -> Vec<f64> {
+        let all = times(timeline, 1).into_iter();
+        all.filter(|(a, ..)| matches!(a, Action::RecvActivation(_))).map(|(.., end)| end).collect()
+    };
+    assert_eq!(received(&timeline), [6.0, 11.0, 16.0]);
+}
+
+#[test]
+fn a_rendezvous_holds_up_both() {
+    let checked = check(Kind::GPipe.schedule(2, 2).unwrap(), 0).unwrap();
+    let timeline = predict(&checked, &costs(2, 1.5)).unwrap();
+    assert_eq!(
+        times(&timeline, 0)[..5],
+        [
+            (Action::Forward(0), 0.0, 1.0),
+            (Action::SendActivation(0), 1.0, 2.5),
+            (Action::Forward(1), 2.5, 3.5),
+            (Action::SendActivation(1), 3.5, 5.0),
+            // Offered at 8, when the other stage is back from backward.
+            (Action::RecvGradient(1), 5.0, 9.5),
+        ]
+    );
+    assert_eq!(times(&timeline, 1)[2], (Action::RecvActivation(1), 3.5, 5.0));
+}
+
+#[test]
+fn a_slow_stage_holds_up_all() {
+    let checked = check(Kind::OneFOneB.schedule(3, 6).unwrap(), 1).unwrap();
+    let mut costs = costs(3, 0.0);
+    costs.stages[1].forward = 4.0;
+    let timeline = predict(&checked, &costs).unwrap();
+    // Stage 1 begins after a forward pass of stage 0, is never idle, and ends before a backward of it.
+    let slow = 6.0 * (4.0 + 2.0);
+    assert_eq!(timeline.busy(1), slow + 0.25);
+    assert!(timeline.makespan() >= 1.0 + slow + 2.0 + 0.25, "{}", timeline.makespan());
+}
+
+#[test]
+fn activations_over_time() {
+    let kept = |activations, for_weights| Kept { activations, for_weights };
+    let moment = |time, kept| Moment { time, kept };
+    let checked = check(Kind::ZbH1.schedule(2, 2).unwrap(), 1).unwrap();
+    let timeline = predict(&checked, &costs(2, 0.0)).unwrap();
+    // F0 F1 ·· B0 W0 B1 W1
+    assert_eq!(
+        timeline.kept(0),
+        [
+            moment(0.0, kept(1, 0)),
+            moment(1.0, kept(2, 0)),
+            moment(4.0, kept(1, 1)),
+            moment(5.0, kept(1, 0)),
+            moment(6.0, kept(0, 1)),
+            moment(7.0, kept(0, 0)),
+        ]
+    );
+}
+
+/// A predicted and a measured timeline are one type: the measured one begins at any time.
+#[test]
+fn a_timeline_is_data_and_may_begin_at_any_time() {
+    let checked = check(Kind::OneFOneB.schedule(3, 4).unwrap(), 1).unwrap();
+    let predicted = predict(&checked, &costs(3, 0.5)).unwrap();
+    let mut measured = predicted.clone();
+    for span in &mut measured.spans {
+        span.start += 1024.0;
+        span.end += 1024.0;
+    }
+    assert_eq!(measured.start(), 1024.0);
+    assert_eq!(measured.makespan(), predicted.makespan());
+    assert_eq!(measured.bubble(), predicted.bubble());
+    assert_eq!(measured.drawing(0.5), predicted.drawing(0.5));
+    let json = serde_json::to_string(&measured).unwrap();
+    assert!(
+        json.contains(r#"{"stage":0,"chunk":0,"do":"forward","micro_batch":0,"start":1024.0,"#)
+    );
+    assert_eq!(serde_json::from_str::<Timeline>(&json).unwrap(), measured);
+}
+
+#[test]
+fn nothing_takes_no_time() {
+    let timeline = Timeline { stages: 2, spans: Vec::new() };
+    assert_eq!((timeline.makespan(), timeline.bubble(), timeline.busy(1)), (0.0, 0.0, 0.0));
+    assert_eq!(timeline.kept(0), []);
+}
+
+#[test]
+fn costs_that_make_no_sense_are_refused() {
+    let checked = check(Kind::OneFOneB.schedule(3, 4).unwrap(), 1).unwrap();
+    let refused = predict(&checked, &costs(2, 0.0)).unwrap_err();
+    assert_eq!(refused, Error::Stages { costs: 2, stages: 3 });
+    assert_eq!(refused.to_string(), "costs of 2 stages for a schedule of 3");
+    for time in [-1.0, f64::NAN, f64::INFINITY] {
+        assert!(matches!(predict(&checked, &costs(3, time)), Err(Error::Seconds { .. })));
+        let mut costs = costs(3, 0.0);
+        costs.stages[2].update = time;
+        assert!(matches!(predict(&checked, &costs), Err(Error::Seconds { .. })));
+    }
+}
