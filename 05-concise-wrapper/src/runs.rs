@@ -111,6 +111,10 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
             let report = Mutex::new(Some(report));
             let trained = launch.run(plan, |rank| {
                 let Rank { number, device, lines } = rank;
+                let lines = match planned.slowness {
+                    Some(slowness) => &lines.clone().slowed(slowness),
+                    None => lines,
+                };
                 let _rank = trace::rank(planned.name, *number, device);
                 let mut silent = Report::silent();
                 // The first rank of this process takes it, once.
@@ -179,7 +183,10 @@ fn method(planned: &Planned) -> String {
             let broken = planned.breakage.and_then(|breakage| breakage.to_possible_value());
             let broken = broken.map(|name| format!(", broken on purpose: {}", name.get_name()));
             let broken = broken.unwrap_or_default();
-            format!("ddp: buckets {when} backward ({algorithm}), {norms}{broken}")
+            let slow = planned.slowness.map_or_else(String::new, |slowness| {
+                format!(", link slowed down to {} MB/s", slowness.bandwidth / f64::from(1 << 20))
+            });
+            format!("ddp: buckets {when} backward ({algorithm}), {norms}{slow}{broken}")
         }
     }
 }

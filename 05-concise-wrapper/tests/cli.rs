@@ -197,6 +197,16 @@ fn two_recordings_part_where_a_bug_first_shows() {
 }
 
 #[test]
+fn a_slow_link_changes_no_number() {
+    let same = [&SMALL[..], &["--bucket-mb=0.01"]].concat();
+    let slow = [&same[..], &["--slow-link=50"]].concat();
+    assert_eq!(hashes(&slow), hashes(&same));
+    let summaries = metrics(&slow, "summary");
+    let method = summaries[1]["method"].as_str().unwrap();
+    assert!(method.contains("link slowed down to 50 MB/s"), "{method}");
+}
+
+#[test]
 fn a_bug_on_purpose_is_told() {
     let arguments = [&SMALL[..], &["--break=skip-allreduce"]].concat();
     let summaries = metrics(&arguments, "summary");
@@ -251,7 +261,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 16] = [
+    let refusals: [(&[&str], &str); 17] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -262,7 +272,8 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
         (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
         (&["--model=lenet", "--width=8"], "LeNet has neither"),
-        (&["--bucket-mb=0"], "a bucket holds a positive number of megabytes"),
+        (&["--bucket-mb=0"], "this is a positive number of megabytes"),
+        (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),
         (&["--weight-decay=-1"], "weight decay is a number from 0"),
         (&["--algorithm=nccl"], "there is no NCCL here"),

@@ -9,27 +9,35 @@ use crate::communicator::{Communicator, Error};
 /// Bytes of the identifier that rank 0 draws.
 const ID_BYTES: usize = 128;
 
-/// Every rank's number, known to every rank. Nobody has all of them before everybody has called this.
-pub(super) fn exchange(links: &impl Communicator, mine: u32) -> Result<Vec<u32>, Error> {
-    let number = |value: u32| Tensor::new(&[value], &Device::Cpu);
-    if links.rank() > 0 {
-        links.send(0, &number(mine)?)?;
-        let all = links.recv(0, &Shape::from(links.world_size()), DType::U32)?;
-        return Ok(all.to_vec1()?);
-    }
-    let mut all = vec![mine];
-    for other in 1..links.world_size() {
-        all.extend(links.recv(other, &Shape::from(1), DType::U32)?.to_vec1::<u32>()?);
-    }
-    let list = Tensor::new(all.as_slice(), &Device::Cpu)?;
-    (1..links.world_size()).try_for_each(|other| links.send(other, &list))?;
-    Ok(all)
+/// What names a GPU everywhere, on whatever machine.
+pub(super) type Uuid = [u8; 16];
+
+/// Every rank's GPU, known to every rank.
+pub(super) fn exchange(links: &impl Communicator, mine: Uuid) -> Result<Vec<Uuid>, Error> {
+    const BYTES: usize = size_of::<Uuid>();
+    let world_size = links.world_size();
+    let mine = Tensor::new(&mine, &Device::Cpu)?;
+    let all = if links.rank() > 0 {
+        links.send(0, &mine)?;
+        links.recv(0, &Shape::from((world_size, BYTES)), DType::U8)?
+    } else {
+        let others = (1..world_size).map(|other| {
+            let theirs = links.recv(other, &Shape::from(BYTES), DType::U8)?;
+            Ok(theirs.to_device(&Device::Cpu)?)
+        });
+        let others = others.collect::<Result<Vec<_>, Error>>()?;
+        let all = Tensor::stack(&[vec![mine], others].concat(), 0)?;
+        (1..world_size).try_for_each(|other| links.send(other, &all))?;
+        all
+    };
+    let rows = all.to_vec2::<u8>()?.into_iter();
+    Ok(rows.map(|row| std::array::from_fn(|byte| row[byte])).collect())
 }
 
 /// The first two ranks that have the same GPU.
-pub(super) fn sharers(ordinals: &[u32]) -> Option<(usize, usize)> {
-    let earlier = |rank: usize| ordinals[..rank].iter().position(|o| *o == ordinals[rank]);
-    (0..ordinals.len()).find_map(|rank| Some((earlier(rank)?, rank)))
+pub(super) fn sharers(gpus: &[Uuid]) -> Option<(usize, usize)> {
+    let earlier = |rank: usize| gpus[..rank].iter().position(|gpu| *gpu == gpus[rank]);
+    (0..gpus.len()).find_map(|rank| Some((earlier(rank)?, rank)))
 }
 
 /// An identifier drawn by rank 0, the same on every rank.
@@ -60,20 +68,21 @@ mod tests {
     use crate::thread::{Rank, run_ranks};
 
     #[test]
-    fn every_rank_learns_every_number() {
+    fn every_rank_learns_every_gpu() {
         for ranks in [1, 2, 5] {
             let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
-            let number = |rank: &Rank<'_>| exchange(rank, 10 + rank.rank() as u32);
-            let numbers = run_ranks(&plan, Duration::from_secs(60), number);
-            let expected: Vec<u32> = (10..).take(ranks).collect();
-            assert_eq!(numbers.unwrap(), vec![expected; ranks]);
+            let gpu = |rank: &Rank<'_>| exchange(rank, [10 + rank.rank() as u8; 16]);
+            let gpus = run_ranks(&plan, Duration::from_secs(60), gpu);
+            let expected: Vec<Uuid> = (10..).take(ranks).map(|byte| [byte; 16]).collect();
+            assert_eq!(gpus.unwrap(), vec![expected; ranks]);
         }
     }
 
     #[test]
     fn two_ranks_on_one_gpu_are_found() {
-        assert_eq!(sharers(&[0, 1, 2]), None);
-        assert_eq!(sharers(&[0, 1, 0, 1]), Some((0, 2)));
-        assert_eq!(sharers(&[3, 1, 1]), Some((1, 2)));
+        let of = |bytes: &[u8]| sharers(&bytes.iter().map(|byte| [*byte; 16]).collect::<Vec<_>>());
+        assert_eq!(of(&[0, 1, 2]), None);
+        assert_eq!(of(&[0, 1, 0, 1]), Some((0, 2)));
+        assert_eq!(of(&[3, 1, 1]), Some((1, 2)));
     }
 }

@@ -33,6 +33,7 @@ use cudarc::driver::{CudaStream, DriverError};
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Comm;
 
+use crate::collective::barrier;
 use crate::communicator::{Communicator, Engine, Error, Received};
 use join::{exchange, shared_id, sharers};
 use sum::Sum;
@@ -59,7 +60,7 @@ pub fn with_nccl<C: Communicator, R, E: From<Error>>(
 ) -> Result<R, E> {
     let rank = NcclRank::join(links, timeout)?;
     let outcome = work(&rank)?;
-    exchange(links, 0)?;
+    barrier(links)?;
     Ok(outcome)
 }
 
@@ -80,12 +81,14 @@ impl<'a, C: Communicator> NcclRank<'a, C> {
         // The stream that candle's kernels for this device run on. NCCL's are put on the same one, so
         // they run after the kernels that made the tensor and before those that use the sum.
         let stream = device.cuda_stream();
-        let ordinals = exchange(links, stream.context().ordinal() as u32)?;
-        if let Some((one, other)) = sharers(&ordinals) {
+        // A number is not enough to tell GPUs apart: every machine counts from 0, and so does a process that was
+        // given some GPUs of a machine.
+        let uuid = stream.context().uuid().map_err(driver)?.bytes;
+        let gpus = exchange(links, uuid.map(|byte| byte.to_ne_bytes()[0]))?;
+        if let Some((one, other)) = sharers(&gpus) {
             return Err(failure(format!(
-                "ranks {one} and {other} share cuda:{}, and NCCL needs a GPU for each rank: use no \
-                 more devices than there are GPUs, or another all-reduce",
-                ordinals[one]
+                "ranks {one} and {other} share a GPU, and NCCL needs one for each rank: use no more devices than \
+                 there are GPUs, or another all-reduce"
             )));
         }
         let id = shared_id(links)?;

@@ -22,10 +22,11 @@ impl Arguments {
             if reduction.algorithm.is_some()
                 || reduction.bucket_mb.is_some()
                 || reduction.no_overlap
+                || reduction.slow_link.is_some()
             {
                 return refuse(
-                    "--algorithm, --bucket-mb and --no-overlap are about DDP's buckets: use them with \
-                     --wrapper ddp",
+                    "--algorithm, --bucket-mb, --no-overlap and --slow-link are about DDP's buckets: use them \
+                     with --wrapper ddp",
                 );
             }
         }
@@ -73,7 +74,8 @@ impl Arguments {
 
     /// How gradients are to be added up.
     pub(super) fn reduction(&self, plan: &DevicePlan) -> Result<Reduction, UsageError> {
-        let ReductionArguments { shards, algorithm, bucket_mb, no_overlap } = self.reduction;
+        let ReductionArguments { shards, algorithm, bucket_mb, no_overlap, slow_link: _ } =
+            self.reduction;
         if let Some(shards) = shards {
             let shards = shards as usize;
             if algorithm.is_some() || bucket_mb.is_some() || no_overlap {

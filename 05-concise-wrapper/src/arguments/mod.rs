@@ -3,36 +3,20 @@
 mod checks;
 mod places;
 mod planned;
+mod prepare;
 
-use std::fs::File;
-use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
 use concise_wrapper::checkpoint::CheckpointArguments;
-use concise_wrapper::ddp::Reduction;
-use concise_wrapper::launch::Launch;
-use concise_wrapper::optimiser::Momentum;
-use concise_wrapper::recording::Recording;
-use concise_wrapper::resnet;
-use concise_wrapper::train::Extras;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::{ReportArguments, SeveralDevices, TrainArguments, UsageError};
-use single_gpu::report::file;
+use single_gpu::cli::{SeveralDevices, TrainArguments};
 
-use places::note;
 pub(crate) use planned::{Planned, Prepared};
-
-/// On a CPU the network is so much narrower, unless `--width` says otherwise: an epoch takes seconds.
-const WIDTH_ON_A_CPU: usize = 16;
-
-/// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
-/// otherwise.
-const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
 
 /// Train a network behind a wrapper: on one device, then on K with K times the batch and K times the rate.
 ///
@@ -131,6 +115,11 @@ struct ReductionArguments {
     /// Send the buckets after the backward pass, not during it
     #[arg(long)]
     no_overlap: bool,
+
+    /// Slow the link between the devices down to so many MB a second, on purpose: to see, with --timeline, what
+    /// hides behind the backward pass
+    #[arg(long, value_name = "MB/S", value_parser = parse_megabytes)]
+    slow_link: Option<f64>,
 }
 
 /// Flags of the optimiser.
@@ -212,107 +201,12 @@ impl Arguments {
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
-
-    /// Checks the flags against each other and against the machine, then loads the data.
-    pub(crate) fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
-        let several = self.place(launch)?;
-        self.check()?;
-        let (precision, reduction) = (self.precision(&several)?, self.reduction(&several)?);
-        let records = self.record.is_some();
-        if !launch.speaks() {
-            self.train.reports = ReportArguments::default();
-            self.record = None;
-        }
-        let Self {
-            devices,
-            model,
-            width,
-            wrapper,
-            bn,
-            scale,
-            optimiser,
-            mut train,
-            breakage,
-            compare,
-            record,
-            checkpoints,
-            ..
-        } = self;
-        if launch.speaks() {
-            // It alone reads and writes them.
-            checkpoints.check()?;
-        }
-        let mut notes: Vec<String> = note(launch, &several).into_iter().collect();
-        let on_cpu = several.threads_per_device().is_some();
-        let width = match width {
-            Some(width) => width as usize,
-            None if on_cpu => WIDTH_ON_A_CPU,
-            None => resnet::WIDTH,
-        };
-        if on_cpu && model == ModelKind::Resnet18 {
-            let (training, test) = IMAGES_ON_A_CPU;
-            let part = train.train_size.is_none();
-            train.train_size.get_or_insert(training);
-            train.test_size.get_or_insert(test);
-            if part || width < resnet::WIDTH {
-                notes.push(format!(
-                    "sized to a CPU: {width} planes in the first group in place of {}, and part of the \
-                     images; --width and --train-size change that",
-                    resnet::WIDTH
-                ));
-            }
-        }
-        let scale = scale.unwrap_or(match reduction {
-            Reduction::Reproducible { .. } => Scale::None,
-            Reduction::Buckets { .. } => Scale::Linear,
-        });
-        let constants =
-            Momentum { momentum: optimiser.momentum, weight_decay: optimiser.weight_decay };
-        let extras = Extras { constants, warm_up: optimiser.warm_up as usize };
-        let refused = |path: &Path, error: io::Error| {
-            UsageError::new(format_args!("--record {}: {error}", path.display()))
-        };
-        if let Some(path) = &record {
-            file::check(path).map_err(|error| refused(path, error))?;
-        }
-        let setup = train.prepare(devices.count)?;
-        let recording = match record {
-            Some(path) => {
-                let file = File::create(&path).map_err(|error| refused(&path, error))?;
-                Some(Recording::new(BufWriter::new(file)))
-            }
-            None => None,
-        };
-        let device = devices.each;
-        Ok(Prepared {
-            setup,
-            precision,
-            model,
-            width,
-            norm: bn,
-            extras,
-            wrapper,
-            several,
-            devices: Vec::new(),
-            processes: launch.processes().is_some(),
-            world_size: devices.count,
-            device,
-            scale,
-            reduction,
-            breakage,
-            compare,
-            records,
-            recording,
-            checkpoints,
-            notes,
-        })
-    }
 }
 
 fn parse_megabytes(argument: &str) -> Result<f64, String> {
     match argument.parse::<f64>() {
         Ok(megabytes) if megabytes > 0.0 && megabytes <= 1e6 => Ok(megabytes),
-        _ => Err("a bucket holds a positive number of megabytes such as 25".to_owned()),
+        _ => Err("this is a positive number of megabytes such as 25".to_owned()),
     }
 }
 

@@ -9,6 +9,7 @@ use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Schedule;
 use concise_wrapper::recording::Recording;
+use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::train::Extras;
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError};
@@ -38,6 +39,7 @@ pub(crate) struct Prepared {
     pub(super) device: DeviceArguments,
     pub(super) scale: Scale,
     pub(super) reduction: Reduction,
+    pub(super) slowness: Option<Slowness>,
     pub(super) breakage: Option<Breakage>,
     pub(crate) compare: Option<u32>,
     /// Whether the steps of the run on several devices are recorded.
@@ -57,6 +59,8 @@ pub(crate) struct Planned {
     pub(crate) options: TrainOptions,
     pub(crate) reduction: Reduction,
     pub(crate) norm: Norm,
+    /// Of the link between the devices, where it is slowed down on purpose.
+    pub(crate) slowness: Option<Slowness>,
     pub(crate) breakage: Option<Breakage>,
     /// Whether `--record` and `--checkpoint` are about this run.
     pub(crate) recorded: bool,
@@ -65,7 +69,7 @@ pub(crate) struct Planned {
 impl Planned {
     /// What has to be the same on all ranks, beside what the training loop compares.
     pub(crate) fn to_compare(&self, prepared: &Prepared) -> Vec<(String, String)> {
-        let Self { reduction, norm, breakage, .. } = self;
+        let Self { reduction, norm, breakage, slowness, .. } = self;
         let records = prepared.records;
         [
             ("program version", format!("{:?}", Versions::of_this_binary())),
@@ -73,6 +77,7 @@ impl Planned {
             ("way of adding up gradients", format!("{reduction:?}")),
             ("batch norm", format!("{norm:?}")),
             ("--break", format!("{breakage:?}")),
+            ("--slow-link", format!("{slowness:?}")),
             ("--record", records.to_string()),
         ]
         .map(|(what, value)| (what.to_owned(), value))
@@ -154,6 +159,7 @@ impl Prepared {
             options: self.setup.options,
             reduction: self.reduction,
             norm: Norm::Local,
+            slowness: None,
             breakage: None,
             recorded: false,
         })
@@ -172,7 +178,7 @@ impl Prepared {
             WrapperKind::DataParallel => "data parallel",
             WrapperKind::Ddp | WrapperKind::Single => "ddp",
         };
-        let Self { wrapper, reduction, breakage, world_size, .. } = *self;
+        let Self { wrapper, reduction, breakage, world_size, slowness, .. } = *self;
         let plan = self.several.clone();
         Planned {
             name,
@@ -182,6 +188,7 @@ impl Prepared {
             options,
             reduction,
             norm,
+            slowness,
             breakage,
             recorded: true,
         }

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`bucket`] | few large messages in place of many small ones |
 //! | `reducer` | a bucket is added up as soon as its last gradient is there |
+//! | `worker` | the thread that adds up |
 //! | [`alike`] | ranks that were not started alike are told so, before they train |
 //! | `blame` | whose loss was it that is not a number? |
 //! | [`broken`] | the field's real bugs, to be run on purpose |
@@ -16,6 +17,7 @@ pub mod bucket;
 mod lines;
 mod reducer;
 mod step;
+mod worker;
 
 use std::sync::Arc;
 

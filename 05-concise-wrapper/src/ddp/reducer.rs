@@ -11,18 +11,15 @@
 //! Buckets are added up in their order, on every rank: a full bucket waits for those before it. In the
 //! order in which they happen to get full, two ranks could wait for each other's next bucket for ever.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use candle_core::{Result, Tensor, bail};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce, communicator};
+use params_and_allreduce::{Algorithm, communicator};
 use single_gpu::parameters::overwrite;
-use single_gpu::report::trace::BACKGROUND;
-use tracing::{Span, info_span};
 
 use super::bucket::{BucketCaps, buckets};
+use super::worker::Worker;
 use crate::leaf::OnGradient;
 use crate::weights::Named;
 
@@ -191,51 +188,4 @@ impl OnGradient for Reducer {
         Ok(())
     }
     // ANCHOR_END: on_gradient
-}
-
-/// The background thread.
-struct Worker {
-    buckets: Sender<(usize, Tensor)>,
-    sums: Receiver<std::result::Result<Tensor, communicator::Error>>,
-}
-
-impl Worker {
-    fn start(communicator: SharedCommunicator, algorithm: Algorithm) -> Result<Self> {
-        let (buckets, full) = channel::<(usize, Tensor)>();
-        let (done, sums) = channel();
-        // What this thread does is the rank's work, and belongs on its tracks.
-        let rank = Span::current();
-        let work = move || {
-            let _rank = rank.enter();
-            for (bucket, flat) in full {
-                let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
-                let sum = allreduce(&communicator, &flat, algorithm);
-                let failed = sum.is_err();
-                // After a failure the ranks no longer agree on what comes next.
-                if done.send(sum).is_err() || failed {
-                    break;
-                }
-            }
-        };
-        let builder = thread::Builder::new().name("buckets".to_owned());
-        // Nobody waits for its end. It comes when this rank or one that it waits for has ended, and not
-        // before: to wait here would keep the others from hearing that this rank has failed.
-        builder.spawn(work).map_err(candle_core::Error::wrap)?;
-        Ok(Self { buckets, sums })
-    }
-
-    /// Hands a bucket over, and goes on.
-    fn add_up(&self, bucket: usize, flat: &Tensor) {
-        // A thread that is gone has left its error behind, for `sum` to find.
-        let _ = self.buckets.send((bucket, flat.clone()));
-    }
-
-    /// Waits for the next sum.
-    fn sum(&self) -> std::result::Result<Tensor, communicator::Error> {
-        let gone = || {
-            let text = "the thread that adds gradients up is gone".to_owned();
-            candle_core::Error::Msg(text).into()
-        };
-        self.sums.recv().unwrap_or_else(|_| Err(gone()))
-    }
 }

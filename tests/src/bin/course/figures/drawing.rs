@@ -80,6 +80,15 @@ impl Drawing {
         }
     }
 
+    /// A filled box, pale enough for words upon it.
+    pub(super) fn bar(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
+        let width = width.max(0.5);
+        self.add(format_args!(
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             fill=\"currentColor\" fill-opacity=\"0.45\" stroke=\"currentColor\" stroke-width=\"0.5\"/>"
+        ));
+    }
+
     fn polygon(&mut self, class: &str, points: &[(f64, f64)]) {
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.add(format_args!(

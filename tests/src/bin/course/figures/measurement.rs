@@ -1,4 +1,4 @@
-//! What a stage's `--metrics` wrote, with the machine on which it did.
+//! What a stage's `--metrics` or `--trace` wrote, with the machine on which it did.
 
 use std::path::Path;
 use std::time::Duration;
@@ -53,16 +53,25 @@ pub(super) fn caption(machine: &Machine, date: Option<&str>, command: &str) -> S
     format!("Measured on {machine}{date}, by <code>{}</code>.\n", escaped(command))
 }
 
-/// Runs a command that writes metrics where it says FILE, and stores them with this machine.
-pub(super) fn make(path: &Path, command: &str) -> anyhow::Result<()> {
+/// The lines of a file that `--metrics` wrote.
+pub(super) fn lines_of(metrics: &str) -> anyhow::Result<Vec<Value>> {
+    Ok(metrics.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
+
+/// Runs a command that writes a file where it says FILE, and stores the lines that are made of that, with this
+/// machine.
+pub(super) fn make(
+    path: &Path,
+    command: &str,
+    lines: impl FnOnce(&str) -> anyhow::Result<Vec<Value>>,
+) -> anyhow::Result<()> {
     let metrics = tempfile::NamedTempFile::new()?;
     let here = command.replace("FILE", &metrics.path().to_string_lossy());
     let ended = shell::run(&here, &checkout::root(), LIMIT)?;
     if !ended.status.success() {
         bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
     }
-    let lines = std::fs::read_to_string(metrics.path())?;
-    let lines = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let lines = lines(&std::fs::read_to_string(metrics.path())?)?;
     let (machine, date) = (this_machine(), today());
     let measurement = Measurement { command: command.to_owned(), date, machine, lines };
     file::write(path, |file| {

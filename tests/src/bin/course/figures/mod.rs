@@ -11,6 +11,7 @@
 //! | [`peers`] | our time ÷ PyTorch's |
 //! | [`all_reduce`] | bandwidth of each algorithm by size |
 //! | [`training`] | test accuracy by epoch |
+//! | [`timeline`] | one step of several devices |
 //! | [`measurement`] | data that a stage's `--metrics` wrote, with the machine |
 
 mod all_reduce;
@@ -18,12 +19,14 @@ mod chart;
 mod drawing;
 mod measurement;
 mod peers;
+mod timeline;
 mod training;
 
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 use single_gpu::report::{file, line};
 
 use crate::checkout;
@@ -46,9 +49,19 @@ enum Measured {
     AllReduceCpu,
     /// Stage 4's default run
     TrainingCpu,
+    /// A step of stage 5
+    TimelineCpu,
 }
 
 impl Measured {
+    /// What its data is made of, out of the file that the command writes.
+    fn lines(self, text: &str) -> anyhow::Result<Vec<Value>> {
+        match self {
+            Self::AllReduceCpu | Self::TrainingCpu => measurement::lines_of(text),
+            Self::TimelineCpu => timeline::step_of(text),
+        }
+    }
+
     /// The name of its data, and the command that makes it.
     fn command(self) -> (&'static str, &'static str) {
         match self {
@@ -58,6 +71,11 @@ impl Measured {
             Self::TrainingCpu => (
                 "training-cpu",
                 "cargo run --release -p scratch-data-parallel -- --data synthetic --metrics FILE",
+            ),
+            Self::TimelineCpu => (
+                "timeline-cpu",
+                "cargo run --release -p concise-wrapper -- --data synthetic --train-size 1536 --test-size 100 \
+                 --epochs 1 --batch-size 64 --bucket-mb 0.4 --slow-link 40 --trace FILE",
             ),
         }
     }
@@ -73,10 +91,11 @@ pub(super) struct Figure {
 type Draw = fn(&str) -> anyhow::Result<Figure>;
 
 /// Every figure by the name of its data.
-const FIGURES: [(&str, Draw); 3] = [
+const FIGURES: [(&str, Draw); 4] = [
     ("peers-cpu", peers::draw),
     ("all-reduce-cpu", all_reduce::draw),
     ("training-cpu", training::draw),
+    ("timeline-cpu", timeline::draw),
 ];
 
 /// Draws all figures, or checks them.
@@ -84,7 +103,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let book = checkout::root().join("book");
     for measured in &arguments.measure {
         let (name, command) = measured.command();
-        measurement::make(&book.join("data").join(name).with_extension("json"), command)?;
+        let path = book.join("data").join(name).with_extension("json");
+        measurement::make(&path, command, |text| measured.lines(text))?;
         line(format_args!("{name}: measured"))?;
     }
     let mut stale = Vec::new();

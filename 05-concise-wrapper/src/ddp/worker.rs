@@ -1,0 +1,85 @@
+//! The background thread, which adds buckets up over all ranks.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use candle_core::{Result, Tensor};
+use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
+#[cfg(feature = "nccl")]
+use params_and_allreduce::nccl::with_nccl;
+#[cfg(feature = "nccl")]
+use params_and_allreduce::thread::DEFAULT_TIMEOUT;
+use params_and_allreduce::{Algorithm, allreduce, communicator};
+use single_gpu::report::trace::BACKGROUND;
+use tracing::{Span, info_span};
+
+type Sum = std::result::Result<Tensor, communicator::Error>;
+
+/// The background thread.
+pub(super) struct Worker {
+    buckets: Sender<(usize, Tensor)>,
+    sums: Receiver<Sum>,
+}
+
+impl Worker {
+    pub(super) fn start(communicator: SharedCommunicator, algorithm: Algorithm) -> Result<Self> {
+        let (buckets, full) = channel();
+        let (done, sums) = channel();
+        // What this thread does is the rank's work, and belongs on its tracks.
+        let rank = Span::current();
+        let work = move || {
+            let _rank = rank.enter();
+            #[cfg(feature = "nccl")]
+            if algorithm == Algorithm::Nccl {
+                // NCCL's end of the connection belongs to the thread that made it.
+                let joined = with_nccl(&communicator, DEFAULT_TIMEOUT, |rank| {
+                    add_up(rank, algorithm, &full, &done);
+                    Ok::<_, communicator::Error>(())
+                });
+                if let Err(error) = joined {
+                    let _ = done.send(Err(error));
+                }
+                return;
+            }
+            add_up(&communicator, algorithm, &full, &done);
+        };
+        let builder = thread::Builder::new().name("buckets".to_owned());
+        // Nobody waits for its end. It comes when this rank or one that it waits for has ended, and not
+        // before: to wait here would keep the others from hearing that this rank has failed.
+        builder.spawn(work).map_err(candle_core::Error::wrap)?;
+        Ok(Self { buckets, sums })
+    }
+
+    /// Hands a bucket over, and goes on.
+    pub(super) fn add_up(&self, bucket: usize, flat: &Tensor) {
+        // A thread that is gone has left its error behind, for `sum` to find.
+        let _ = self.buckets.send((bucket, flat.clone()));
+    }
+
+    /// Waits for the next sum.
+    pub(super) fn sum(&self) -> Sum {
+        let gone = || {
+            let text = "the thread that adds gradients up is gone".to_owned();
+            candle_core::Error::Msg(text).into()
+        };
+        self.sums.recv().unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+/// Adds up what comes, one after the other, until nothing more comes or something fails.
+fn add_up(
+    communicator: &impl Communicator,
+    algorithm: Algorithm,
+    full: &Receiver<(usize, Tensor)>,
+    done: &Sender<Sum>,
+) {
+    for (bucket, flat) in full {
+        let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
+        let sum = allreduce(communicator, &flat, algorithm);
+        let failed = sum.is_err();
+        // After a failure the ranks no longer agree on what comes next.
+        if done.send(sum).is_err() || failed {
+            break;
+        }
+    }
+}
