@@ -46,33 +46,36 @@ pub(crate) struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Measured {
     /// Stage 2's table
-    AllReduceCpu,
+    #[value(name = "all-reduce-cpu")]
+    AllReduce,
     /// Stage 4's default run
-    TrainingCpu,
+    #[value(name = "training-cpu")]
+    Training,
     /// A step of stage 5
-    TimelineCpu,
+    #[value(name = "timeline-cpu")]
+    Timeline,
 }
 
 impl Measured {
     /// What its data is made of, out of the file that the command writes.
     fn lines(self, text: &str) -> anyhow::Result<Vec<Value>> {
         match self {
-            Self::AllReduceCpu | Self::TrainingCpu => measurement::lines_of(text),
-            Self::TimelineCpu => timeline::step_of(text),
+            Self::AllReduce | Self::Training => measurement::lines_of(text),
+            Self::Timeline => timeline::step_of(text),
         }
     }
 
     /// The name of its data, and the command that makes it.
     fn command(self) -> (&'static str, &'static str) {
         match self {
-            Self::AllReduceCpu => {
+            Self::AllReduce => {
                 ("all-reduce-cpu", "cargo run --release -p params-and-allreduce -- --metrics FILE")
             }
-            Self::TrainingCpu => (
+            Self::Training => (
                 "training-cpu",
                 "cargo run --release -p scratch-data-parallel -- --data synthetic --metrics FILE",
             ),
-            Self::TimelineCpu => (
+            Self::Timeline => (
                 "timeline-cpu",
                 "cargo run --release -p concise-wrapper -- --data synthetic --train-size 1536 --test-size 100 \
                  --epochs 1 --batch-size 64 --bucket-mb 0.4 --slow-link 40 --trace FILE",

@@ -150,7 +150,8 @@ mod tests {
             event("forward", "compute", 2, 1, 20_000.0, 1_500.0),
         ];
         let names = json!({"ph": "M", "name": "thread_name", "pid": 2, "tid": 200_000});
-        let trace = json!({"traceEvents": [&[names], &events[..]].concat()}).to_string();
+        let all = [&[names], &events[..]].concat();
+        let trace = json!({"traceEvents": all}).to_string();
         let lines = step_of(&trace).unwrap();
         let told = |line: &Value| {
             let span = Span::deserialize(line).unwrap();

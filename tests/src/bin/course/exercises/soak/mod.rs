@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
     /// Only this exercise [default: all]
     name: Option<String>,
 
-    /// In place of that, kill ranks of a training under mpirun at random moments, so many times [20], and see
-    /// whether it ends with the weights of one that nothing happened to; it needs an MPI library
+    /// In place of that, kill ranks of a training under mpirun at so many random moments (20, where no number is
+    /// given), and see whether it ends with the weights of one that nothing happened to; it needs an MPI library
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "20", conflicts_with = "name")]
     kills: Option<NonZeroU32>,
 
