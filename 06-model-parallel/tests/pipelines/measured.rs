@@ -1,6 +1,9 @@
 //! What a pipeline measures of itself is of the same kind as what was predicted.
 
 use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::pipeline::schedule::Action::{
+    RecvActivation, RecvGradient, SendActivation, SendGradient,
+};
 use model_parallel::pipeline::{Kind, Timeline, predict};
 
 use crate::training::{checked, cut, dense, lenet};
@@ -28,13 +31,14 @@ fn the_measured_timeline_has_what_was_predicted() {
                 assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start));
             }
             // What is received was sent before.
-            for span in measured.of_stage(0).zip(measured.of_stage(0).skip(1)) {
-                if span.0.instruction.action.sends() {
-                    let i = span.0.instruction.action.micro_batch();
-                    let arrived =
-                        measured.of_stage(1).find(|s| s.instruction.action.micro_batch() == i);
-                    assert!(span.0.start <= arrived.unwrap().end);
-                }
+            for sent in measured.spans.iter().filter(|span| span.instruction.action.sends()) {
+                let (to, action) = match sent.instruction.action {
+                    SendActivation(i) => (sent.stage + 1, RecvActivation(i)),
+                    SendGradient(i) => (sent.stage - 1, RecvGradient(i)),
+                    _ => continue,
+                };
+                let received = measured.of_stage(to).find(|span| span.instruction.action == action);
+                assert!(sent.start <= received.unwrap().end, "{kind}: {sent:?}");
             }
             assert!((0.0..1.0).contains(&measured.bubble()), "{}", measured.bubble());
         }
