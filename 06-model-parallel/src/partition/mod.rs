@@ -11,14 +11,17 @@
 //!
 //! | file | its idea |
 //! | --- | --- |
+//! | `measured` | what each layer costs |
 //! | `best` | the smallest largest stage, found by dynamic programming |
 //! | `by_hand` | a cut that somebody asks for, such as `3,7` |
 
 mod best;
 mod by_hand;
+mod measured;
 
 pub use best::cut;
 pub use by_hand::Cut;
+pub use measured::measure;
 
 /// Why a list of layers cannot be cut like this.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
