@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 
@@ -105,10 +106,20 @@ impl<M: ModuleT> Network<M> {
     ///
     /// When a parameter has none: the message names it.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
+        self.all_gradients(loss).map(|(of_parameters, _)| of_parameters)
+    }
+
+    /// The gradient of every parameter, in their order, and those of all other variables that the loss
+    /// depends on, such as an input that is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`gradients`](Self::gradients).
+    pub fn all_gradients(&self, loss: &Tensor) -> Result<(Vec<Tensor>, GradStore)> {
         self.gradients.begin(self.weights.parameters.len());
-        loss.backward()?;
+        let others = loss.backward()?;
         let slots = self.weights.parameters.iter().zip(self.gradients.take());
-        slots
+        let of_parameters = slots
             .map(|(parameter, gradient)| match gradient {
                 Some(gradient) => Ok(gradient),
                 None => bail!(
@@ -116,7 +127,8 @@ impl<M: ModuleT> Network<M> {
                     parameter.name
                 ),
             })
-            .collect()
+            .collect::<Result<_>>()?;
+        Ok((of_parameters, others))
     }
 
     /// A backward pass whose gradients nobody keeps but the [listener](Self::listen).

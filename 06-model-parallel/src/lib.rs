@@ -6,12 +6,16 @@
 //!
 //! | module | what it teaches |
 //! | --- | --- |
+//! | [`layers`] | a model as a list of layers, of which a device builds its own alone |
+//! | [`partition`] | where to cut the list: the smallest largest stage |
 //! | [`pipeline::schedule`] | who does what, in which order: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@pipeline::check`] | the laws that every schedule keeps, and deadlock |
 //! | [`mod@pipeline::predict`] | when everything happens, from how long each part takes |
 //! | [`pipeline::timeline`] | what happened when, predicted or measured: bubble, activations alive |
+//! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
 //!
-//! Left out here: executing a schedule, cutting a model into stages, and tensors that are split within a
-//! layer.
+//! Left out here: tensors that are split within a layer.
 
+pub mod layers;
+pub mod partition;
 pub mod pipeline;

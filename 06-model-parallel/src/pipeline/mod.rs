@@ -32,8 +32,10 @@ pub mod predict;
 mod run;
 pub mod schedule;
 pub mod timeline;
+pub mod worker;
 
 pub use check::{Checked, check};
 pub use predict::predict;
 pub use schedule::{Action, Instruction, Kind, Schedule};
 pub use timeline::Timeline;
+pub use worker::Worker;

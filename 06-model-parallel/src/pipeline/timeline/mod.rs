@@ -48,6 +48,16 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// What several stages measured, each for itself, as one timeline. Their clocks have to agree.
+    pub fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
+        let nothing = Self { stages: 0, spans: Vec::new() };
+        parts.into_iter().fold(nothing, |mut all, part| {
+            all.stages = all.stages.max(part.stages);
+            all.spans.extend(part.spans);
+            all
+        })
+    }
+
     /// The spans of one stage, in order.
     pub fn of_stage(&self, stage: usize) -> impl Iterator<Item = &Span> {
         self.spans.iter().filter(move |span| span.stage == stage)

@@ -1,0 +1,76 @@
+//! What layers cost here: measured, one after the other.
+
+use std::time::Instant;
+
+use candle_core::{Device, ModuleT, Result, Tensor, Var};
+use concise_wrapper::{Network, Precision};
+
+use crate::layers::Layers;
+
+/// Seconds for one forward and one backward pass of every layer, the least of `times` tries (at least one).
+///
+/// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, and `rows` how many samples a
+/// micro-batch has. One layer is built at a time: the whole model need not fit on the device. Run it on the
+/// threads of the device ([`ComputeDevice::run`](single_gpu::device::ComputeDevice::run)).
+///
+/// # Errors
+///
+/// When a layer cannot be made, or does not fit what the one before it computes.
+pub fn measure(
+    layers: &Layers,
+    sample: &[usize],
+    rows: usize,
+    times: usize,
+    precision: impl Into<Precision>,
+    device: &Device,
+) -> Result<Vec<f64>> {
+    let precision = precision.into();
+    let shape = [&[rows], sample].concat();
+    let mut x = Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?;
+    let of_layer = |layer| {
+        let network = layers.build(layer..layer + 1, 0, precision, device)?;
+        let (mut output, mut least) = once(&network, &x, layer == 0)?;
+        for _ in 1..times {
+            let (again, seconds) = once(&network, &x, layer == 0)?;
+            (output, least) = (again, least.min(seconds));
+        }
+        x = output;
+        Ok(least)
+    };
+    (0..layers.len()).map(of_layer).collect()
+}
+
+/// A layer's result, and the seconds of a forward and a backward pass. Nobody needs the gradient of the
+/// first layer's input.
+fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> Result<(Tensor, f64)> {
+    let input = if first { x.clone() } else { Var::from_tensor(x)?.into_inner() };
+    layer.device().synchronize()?;
+    let start = Instant::now();
+    let output = layer.forward_training(&input)?;
+    layer.all_gradients(&output.sum_all()?)?;
+    layer.device().synchronize()?;
+    Ok((output.detach(), start.elapsed().as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+    use crate::partition::cut;
+
+    #[test]
+    fn lenets_convolutions_cost_more_than_flattening() {
+        let layers = Layers::lenet();
+        let costs = measure(&layers, &[1, 28, 28], 8, 3, DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(costs.len(), 5);
+        assert!(costs[1] > costs[2], "{costs:?}");
+        assert_eq!(cut(&costs, 2).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_sample_that_does_not_fit_is_refused() {
+        let layers = Layers::dense(&[6, 4, 2]).unwrap();
+        assert!(measure(&layers, &[5], 2, 1, DType::F32, &Device::Cpu).is_err());
+    }
+}

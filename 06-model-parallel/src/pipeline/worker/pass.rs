@@ -1,0 +1,191 @@
+//! One step of one stage: what lies there between two instructions, and what each instruction does with it.
+
+use std::collections::BTreeMap;
+
+use candle_core::{ModuleT, Result as TensorResult, Tensor, Var, bail};
+use concise_wrapper::Error;
+use concise_wrapper::shares::Share;
+use concise_wrapper::weights::Weights;
+use params_and_allreduce::communicator::Communicator as _;
+use single_gpu::data::Batch;
+use single_gpu::ops::cross_entropy;
+use single_gpu::train::{BatchSums, sums};
+
+use super::sum::Sum;
+use super::{Worker, bytes, meeting};
+use crate::pipeline::schedule::Action;
+
+/// Something of each micro-batch that has it now.
+type OfEach<T> = BTreeMap<usize, T>;
+
+/// A step that is being made.
+pub(super) struct Pass<'a, M> {
+    worker: &'a Worker<'a, M>,
+    share: &'a Share,
+    activations_in: OfEach<Tensor>,
+    activations_out: OfEach<Tensor>,
+    gradients_in: OfEach<Tensor>,
+    gradients_out: OfEach<Tensor>,
+    kept: OfEach<Kept>,
+    sum: Sum,
+    seen: OfEach<Seen>,
+    bytes: usize,
+    peak_bytes: usize,
+}
+
+/// What the backward pass of a micro-batch needs.
+struct Kept {
+    /// What arrived, as a variable: its gradient is what is sent back.
+    input: Option<Var>,
+    /// On the last stage the loss, elsewhere the activation.
+    result: Tensor,
+    bytes: usize,
+}
+
+/// Loss, logits and labels of a micro-batch, still on the device.
+struct Seen(Tensor, Tensor, Batch);
+
+impl<'a, M: ModuleT> Pass<'a, M> {
+    pub fn new(worker: &'a Worker<'a, M>, share: &'a Share) -> Self {
+        Self {
+            worker,
+            share,
+            activations_in: OfEach::new(),
+            activations_out: OfEach::new(),
+            gradients_in: OfEach::new(),
+            gradients_out: OfEach::new(),
+            kept: OfEach::new(),
+            sum: Sum::new(share.shards.len()),
+            seen: OfEach::new(),
+            bytes: 0,
+            peak_bytes: 0,
+        }
+    }
+
+    /// Does one thing.
+    pub fn perform(
+        &mut self,
+        action: Action,
+        update: &mut impl FnMut(&Weights, &[Tensor], usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Worker { line, stage, shapes, network, .. } = self.worker;
+        let arriving = |from, i, sample| {
+            line.recv(from, &meeting::shape(self.rows(i), sample), network.dtype())
+        };
+        match action {
+            Action::RecvActivation(i) => {
+                let activation = arriving(stage - 1, i, &shapes.input)?;
+                self.activations_in.insert(i, activation);
+            }
+            Action::Forward(i) => self.forward(i)?,
+            Action::SendActivation(i) => {
+                line.share(stage + 1, &take(&mut self.activations_out, i, "activation to send")?)?;
+            }
+            Action::RecvGradient(i) => {
+                let gradient = arriving(stage + 1, i, &shapes.output)?;
+                self.gradients_in.insert(i, gradient);
+            }
+            Action::Backward(i) => self.backward(i)?,
+            Action::SendGradient(i) => {
+                line.share(stage - 1, &take(&mut self.gradients_out, i, "gradient to send")?)?;
+            }
+            Action::Update => {
+                let sum = std::mem::replace(&mut self.sum, Sum::new(self.share.shards.len()));
+                update(network.weights(), &sum.total()?, self.share.samples)?;
+            }
+            Action::BackwardInput(_) | Action::BackwardWeight(_) => {
+                let text = "the backward pass of a worker is in one piece";
+                return Err(candle_core::Error::Msg(text.to_owned()).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples of a micro-batch; one stands in where there is none.
+    fn rows(&self, micro_batch: usize) -> usize {
+        self.share.shards[micro_batch].len().max(1)
+    }
+
+    fn forward(&mut self, i: usize) -> TensorResult<()> {
+        let Worker { network, shapes, stage, .. } = self.worker;
+        let batch = &self.share.shards[i];
+        let (input, x) = if *stage > 0 {
+            let arrived = take(&mut self.activations_in, i, "activation")?;
+            let input = Var::from_tensor(&arrived)?;
+            (Some(input.clone()), input.into_inner())
+        } else if batch.is_empty() {
+            let shape = meeting::shape(1, &shapes.input);
+            (None, Tensor::zeros(shape, network.dtype(), network.device())?)
+        } else {
+            (None, batch.images.to_device(network.device())?)
+        };
+        let output = network.forward_training(&x)?;
+        let result = if self.worker.is_last() {
+            self.loss(i, &output)?
+        } else {
+            self.activations_out.insert(i, output.detach());
+            output
+        };
+        let bytes = bytes::kept(&result, &x, network.weights());
+        self.bytes += bytes;
+        self.peak_bytes = self.peak_bytes.max(self.bytes);
+        self.kept.insert(i, Kept { input, result, bytes });
+        Ok(())
+    }
+
+    /// The sum of a micro-batch's losses. One that stands in counts nothing, and has gradients of 0.
+    fn loss(&mut self, i: usize, logits: &Tensor) -> TensorResult<Tensor> {
+        let batch = &self.share.shards[i];
+        if batch.is_empty() {
+            return logits.mul(&logits.zeros_like()?)?.sum_all();
+        }
+        let labels = batch.labels.to_device(logits.device())?;
+        let loss = cross_entropy(logits, &labels)?;
+        let batch = Batch { images: batch.images.clone(), labels };
+        self.seen.insert(i, Seen(loss.detach(), logits.detach(), batch));
+        Ok(loss)
+    }
+
+    /// The gradients of a micro-batch's loss, here and for the stage before.
+    ///
+    /// A stage that is not the last one does not know the loss. It knows g, the loss's gradient by what it
+    /// has sent on; and Σ output · g has the same gradients, as its derivative by the output is g.
+    fn backward(&mut self, i: usize) -> TensorResult<()> {
+        let network = &self.worker.network;
+        let Kept { input, result, bytes } = take(&mut self.kept, i, "activation kept")?;
+        let objective = if self.worker.is_last() {
+            result
+        } else {
+            let gradient = take(&mut self.gradients_in, i, "gradient")?;
+            (result * gradient.detach())?.sum_all()?
+        };
+        let (of_parameters, others) = network.all_gradients(&objective)?;
+        self.sum.add(i, of_parameters)?;
+        if let Some(input) = input {
+            let Some(gradient) = others.get(&input) else {
+                bail!("what this stage computes does not depend on what it receives");
+            };
+            self.gradients_out.insert(i, gradient.detach());
+        }
+        self.bytes -= bytes;
+        Ok(())
+    }
+
+    /// Loss and correct answers of all micro-batches, on the last stage; and the most bytes that were kept.
+    pub fn end(self) -> TensorResult<(Option<BatchSums>, usize)> {
+        let mut all = BatchSums::default();
+        // In the order of their numbers.
+        for Seen(loss, logits, batch) in self.seen.values() {
+            all += sums(loss, logits, batch)?;
+        }
+        Ok((self.worker.is_last().then_some(all), self.peak_bytes))
+    }
+}
+
+/// What a micro-batch has; a checked schedule sees to it that it is there.
+fn take<T>(of_each: &mut OfEach<T>, micro_batch: usize, what: &str) -> TensorResult<T> {
+    match of_each.remove(&micro_batch) {
+        Some(it) => Ok(it),
+        None => bail!("micro-batch {micro_batch} has no {what}"),
+    }
+}

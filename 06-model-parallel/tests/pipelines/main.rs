@@ -1,0 +1,9 @@
+//! Pipelines that train: with the numbers of one device, whatever the cut and the schedule.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+mod failures;
+mod layers;
+mod measured;
+mod numbers;
+mod training;

@@ -1,0 +1,77 @@
+//! What a pipeline measures of itself is of the same kind as what was predicted.
+
+use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::pipeline::schedule::Action::{
+    RecvActivation, RecvGradient, SendActivation, SendGradient,
+};
+use model_parallel::pipeline::{Kind, Timeline, predict};
+
+use crate::training::{checked, cut, dense, lenet};
+
+#[test]
+fn the_measured_timeline_has_what_was_predicted() {
+    let (case, cut) = (dense(), cut("1,4", 5));
+    let stage = StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.1 };
+    for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB] {
+        let checked = checked(kind, 3, 4);
+        let predicted = predict(&checked, &Costs::equal(3, stage)).unwrap();
+        let (_, steps) = case.pipeline(&checked, &cut, 8).unwrap();
+        let of_step = |step: usize| steps.iter().map(move |done| done[step].timeline.clone());
+        for step in 0..5 {
+            let measured = Timeline::joined(of_step(step));
+            assert_eq!(measured.stages, 3);
+            for stage in 0..3 {
+                let list = |timeline: &Timeline| -> Vec<_> {
+                    timeline.of_stage(stage).map(|span| span.instruction).collect()
+                };
+                assert_eq!(list(&measured), list(&predicted), "{kind}");
+                assert_eq!(measured.kept(stage).len(), predicted.kept(stage).len());
+                let spans: Vec<_> = measured.of_stage(stage).collect();
+                assert!(spans.iter().all(|span| span.start <= span.end));
+                assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            }
+            // What is received was sent before.
+            for sent in measured.spans.iter().filter(|span| span.instruction.action.sends()) {
+                let (to, action) = match sent.instruction.action {
+                    SendActivation(i) => (sent.stage + 1, RecvActivation(i)),
+                    SendGradient(i) => (sent.stage - 1, RecvGradient(i)),
+                    _ => continue,
+                };
+                let received = measured.of_stage(to).find(|span| span.instruction.action == action);
+                assert!(sent.start <= received.unwrap().end, "{kind}: {sent:?}");
+            }
+            assert!((0.0..1.0).contains(&measured.bubble()), "{}", measured.bubble());
+        }
+    }
+}
+
+/// Bytes at the peak are what one micro-batch keeps, as often as the checker says that it is alive.
+#[test]
+fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
+    for case in [lenet(), dense()] {
+        let cut = cut("1,2,4", case.layers.len());
+        let peaks = |kind| -> Vec<(usize, usize)> {
+            let checked = checked(kind, 4, 5);
+            let (_, steps) = case.pipeline(&checked, &cut, 10).unwrap();
+            let alive = checked.peaks().into_iter().map(|peak| peak.activations);
+            steps.iter().map(|done| done[0].peak_bytes).zip(alive).collect()
+        };
+        let one: Vec<usize> = peaks(Kind::Naive).into_iter().map(|(bytes, _)| bytes).collect();
+        for kind in [Kind::GPipe, Kind::OneFOneB] {
+            for (stage, (bytes, alive)) in peaks(kind).into_iter().enumerate() {
+                assert_eq!(bytes, alive * one[stage], "{} {kind}, stage {stage}", case.name);
+            }
+        }
+    }
+}
+
+/// A dense layer of a stack keeps its input and its result; two samples, f64.
+#[test]
+fn bytes_of_a_stage_by_hand() {
+    let case = dense();
+    let (_, steps) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10).unwrap();
+    let of = |values: usize| 2 * values * 8;
+    // Widths 6, 17, 13 | 13, 11, 9, 10. The last stage has the loss as well.
+    assert_eq!(steps[0][0].peak_bytes, of(6 + 17 + 13));
+    assert_eq!(steps[1][0].peak_bytes, of(13 + 11 + 9 + 10) + 8);
+}

@@ -1,0 +1,146 @@
+//! Five steps of training: on one device, in a pipeline, and data-parallel.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Tensor};
+use concise_wrapper::Model as _;
+use concise_wrapper::ddp::{Ddp, Reduction};
+use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::shares::Share;
+use model_parallel::layers::Layers;
+use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::worker::{Done, Error, Worker};
+use model_parallel::pipeline::{Checked, Kind, check};
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::{RankFailure, run_ranks};
+use single_gpu::data::Batch;
+use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::weights_hash::WeightsHash;
+use split_batch::split::split_batch;
+
+pub type Weights = Vec<(String, Tensor)>;
+
+const STEPS: usize = 5;
+const RATE: f64 = 0.2;
+const CONSTANTS: Momentum = Momentum { momentum: 0.9, weight_decay: 1e-3 };
+
+/// A model, and the shape of a sample for it.
+pub struct Case {
+    pub name: &'static str,
+    pub layers: Layers,
+    pub sample: &'static [usize],
+}
+
+pub fn lenet() -> Case {
+    Case { name: "LeNet", layers: Layers::lenet(), sample: &[1, 28, 28] }
+}
+
+/// Five layers, as LeNet has.
+pub fn dense() -> Case {
+    let layers = Layers::dense(&[6, 17, 13, 11, 9, 10]).unwrap();
+    Case { name: "dense stack", layers, sample: &[2, 3] }
+}
+
+impl Case {
+    /// A batch of this step: numbers without a pattern, of which no two samples have the same.
+    fn batch(&self, step: usize, samples: usize) -> Batch {
+        let pixels: usize = self.sample.iter().product();
+        let value = |i: usize| ((step * 7919 + i) as f64 * 0.754_877_666).fract() * 2.0 - 1.0;
+        let values: Vec<f64> = (0..samples * pixels).map(value).collect();
+        let shape = [&[samples], self.sample].concat();
+        let images = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+        let labels: Vec<u32> = (0..samples).map(|i| ((step + i * 7) % 10) as u32).collect();
+        Batch { images, labels: Tensor::new(labels, &Device::Cpu).unwrap() }
+    }
+
+    /// The same batch in micro-batches; those beyond the number of samples are empty.
+    pub fn share(&self, step: usize, samples: usize, micro_batches: usize) -> Share {
+        let Batch { images, labels } = self.batch(step, samples);
+        let shards = split_batch(&images, &labels, micro_batches).unwrap();
+        let shards = shards.into_iter().map(|(images, labels)| Batch { images, labels });
+        Share { shards: shards.collect(), samples }
+    }
+
+    /// The weights before the first step.
+    pub fn initial(&self) -> Weights {
+        let all = self.layers.build(0..self.layers.len(), 1, DType::F64, &Device::Cpu);
+        all.unwrap().weights().snapshot().unwrap()
+    }
+
+    /// The weights of one device, and its loss at each step.
+    pub fn on_one_device(&self, samples: usize) -> (Weights, Vec<f64>) {
+        let network = self.layers.build(0..self.layers.len(), 1, DType::F64, &Device::Cpu).unwrap();
+        let mut sgd = Sgd::new(CONSTANTS);
+        let losses = (0..STEPS).map(|step| {
+            let done = network.backward(&self.share(step, samples, 1)).unwrap();
+            sgd.step(network.weights(), &done.gradients, RATE, samples).unwrap();
+            done.sums.loss
+        });
+        let losses = losses.collect();
+        (network.weights().snapshot().unwrap(), losses)
+    }
+
+    /// The hash of the weights after reproducible data parallelism.
+    pub fn data_parallel(&self, devices: usize, samples: usize, shards: usize) -> WeightsHash {
+        let hashes = run_ranks(&plan(devices), Duration::from_secs(30), |rank| {
+            let all = 0..self.layers.len();
+            let network = self.layers.build(all, 1, DType::F64, &Device::Cpu)?;
+            let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
+            let mut sgd = Sgd::new(CONSTANTS);
+            for step in 0..STEPS {
+                let Share { shards, samples } = self.share(step, samples, shards);
+                let share = Share { shards: shards[ddp.hosts().shards].to_vec(), samples };
+                let done = ddp.backward(&share)?;
+                sgd.step(ddp.weights(), &done.gradients, RATE, samples)?;
+            }
+            Ok::<_, concise_wrapper::Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
+        });
+        hashes.unwrap()[0]
+    }
+
+    /// What a pipeline comes to: all stages' weights, and what each stage's steps came to.
+    pub fn pipeline(
+        &self,
+        checked: &Checked,
+        cut: &[Range<usize>],
+        samples: usize,
+    ) -> Result<(Weights, Vec<Vec<Done>>), RankFailure<Error>> {
+        let origin = Instant::now();
+        let timeout = Duration::from_secs(30);
+        let ended = run_ranks(&plan(checked.schedule().stages()), timeout, |rank| {
+            let layers = cut[rank.rank()].clone();
+            let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
+            let worker = Worker::new(checked, network, Arc::new(rank.line()), self.sample, origin)?;
+            let mut sgd = Sgd::new(CONSTANTS);
+            let steps = (0..STEPS).map(|step| {
+                let share = self.share(step, samples, checked.schedule().micro_batches);
+                worker.step(&share, |weights, gradients, samples| {
+                    Ok(sgd.step(weights, gradients, RATE, samples)?)
+                })
+            });
+            let steps = steps.collect::<Result<Vec<_>, _>>()?;
+            Ok::<_, Error>((worker.network().weights().snapshot()?, steps))
+        })?;
+        let (weights, steps): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
+        Ok((weights.concat(), steps))
+    }
+}
+
+pub fn plan(devices: usize) -> DevicePlan {
+    DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap()
+}
+
+pub fn checked(kind: Kind, stages: usize, micro_batches: usize) -> Checked {
+    check(kind.schedule(stages, micro_batches).unwrap(), UNBOUNDED).unwrap()
+}
+
+/// The layers of each stage, from where the stages begin.
+pub fn cut(begins: &str, layers: usize) -> Vec<Range<usize>> {
+    if begins.is_empty() {
+        return std::iter::once(0..layers).collect();
+    }
+    begins.parse::<model_parallel::partition::Cut>().unwrap().ranges(layers).unwrap()
+}
