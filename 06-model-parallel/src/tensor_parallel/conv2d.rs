@@ -11,7 +11,8 @@
 //! What follows, relu and pooling, works on each channel for itself. By filters it stays with the rank, in one
 //! pass with the convolution; by channels it has to wait for the sum. Between two convolutions there is a
 //! choice: [gather](super::conjugate::gather) the channels and cut the second by filters too, or cut the second
-//! by channels and send nothing in between. Which sends less depends on the shapes.
+//! by channels and send nothing in between. Which sends less depends on the shapes:
+//! [`exchange`](super::exchange) counts.
 
 use candle_core::{Result, Tensor};
 use single_gpu::ops::{avg_pool2d, conv2d, conv2d_relu_pool, relu};

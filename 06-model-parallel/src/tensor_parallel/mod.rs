@@ -25,6 +25,11 @@
 //! | [`conjugate`] | f and g: what is a copy forward is a sum backward, and the other way round |
 //! | [`linear`] | a dense layer cut by columns, or by rows |
 //! | [`conv2d`] | a convolution cut by output channels (filters), or by input channels |
+//! | [`parts`] | tensors by name, of which each rank gets its part: the same numbers on any number of ranks |
+//! | [`layout`] | which tensors are split, and what they are put together |
+//! | [`mod@model`] | a network in parts, with the loop of stage 5 |
+//! | [`dense`], [`lenet`] | two networks in parts |
+//! | [`memory`], [`exchange`] | bytes that a device holds, and bytes that it sends |
 //!
 //! # Which gradients are whose
 //!
@@ -49,8 +54,20 @@
 pub mod conjugate;
 pub mod conv2d;
 pub mod cut;
+pub mod dense;
+pub mod exchange;
 pub mod group;
+pub mod layout;
+pub mod lenet;
 pub mod linear;
+pub mod memory;
+pub mod model;
+pub mod parts;
 
 pub use cut::Cut;
+pub use exchange::Exchange;
 pub use group::Group;
+pub use layout::Layout;
+pub use memory::Memory;
+pub use model::TensorParallel;
+pub use parts::Parts;

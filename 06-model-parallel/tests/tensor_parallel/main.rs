@@ -5,8 +5,12 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 mod conjugate;
+mod data_parallel;
 mod finite_differences;
 mod layers;
+mod networks;
+mod refusals;
+mod traffic;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
