@@ -11,10 +11,15 @@ use candle_core::{CpuStorage, CudaStorage, Result, Shape, Storage, Tensor, bail}
 
 /// A result that waits to be handed over, once.
 #[derive(Debug)]
-pub(crate) struct Given(Mutex<Option<Tensor>>);
+pub struct Given(Mutex<Option<Tensor>>);
 
 impl Given {
-    pub(crate) fn new(result: &Tensor) -> Result<Self> {
+    /// Keeps a copy of a result: any shape, on any device.
+    ///
+    /// # Errors
+    ///
+    /// When the copy fails.
+    pub fn new(result: &Tensor) -> Result<Self> {
         // What is handed over is the whole memory behind the tensor, so it must be the tensor's alone.
         Ok(Self(Mutex::new(Some(result.detach().force_contiguous()?))))
     }
@@ -27,7 +32,11 @@ impl Given {
     }
 
     /// The result of an operation on the CPU.
-    pub(crate) fn take_cpu(&self) -> Result<(CpuStorage, Shape)> {
+    ///
+    /// # Errors
+    ///
+    /// When it was handed over before, or lies elsewhere.
+    pub fn take_cpu(&self) -> Result<(CpuStorage, Shape)> {
         let result = self.take()?;
         let (storage, layout) = result.storage_and_layout();
         match &*storage {
@@ -37,7 +46,11 @@ impl Given {
     }
 
     /// The result of an operation on a GPU.
-    pub(crate) fn take_cuda(&self) -> Result<(CudaStorage, Shape)> {
+    ///
+    /// # Errors
+    ///
+    /// When it was handed over before, or lies elsewhere.
+    pub fn take_cuda(&self) -> Result<(CudaStorage, Shape)> {
         let result = self.take()?;
         let (storage, layout) = result.storage_and_layout();
         match &*storage {

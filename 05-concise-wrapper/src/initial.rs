@@ -19,13 +19,7 @@ use single_gpu::random;
 /// # Errors
 ///
 /// When the distribution makes no sense: a negative deviation, an empty range.
-pub(crate) fn value(
-    name: &str,
-    shape: &Shape,
-    init: Init,
-    seed: u64,
-    dtype: DType,
-) -> Result<Tensor> {
+pub fn value(name: &str, shape: &Shape, init: Init, seed: u64, dtype: DType) -> Result<Tensor> {
     match init {
         Init::Const(value) => Tensor::full(value, shape, &Device::Cpu)?.to_dtype(dtype),
         Init::Randn { mean, stdev } => drawn(Normal::new(mean, stdev), name, shape, seed, dtype),

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Module, ModuleT, Result, Tensor, bail};
+use candle_core::{DType, Device, Module, ModuleT, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
+use candle_nn::init::Init;
 
 use crate::batch_norm::Norms;
+use crate::initial;
 use crate::leaf::OnGradient;
 use crate::precision::{Copies, Precision};
 use crate::weights::{Made, Registry, Source, Weights};
@@ -57,7 +59,28 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::built(Source::Seed(seed), precision.into(), device, Arc::new(build))
+        let values = move |name: &str, shape: &Shape, init, dtype| {
+            initial::value(name, shape, init, seed, dtype)
+        };
+        Self::with_values(values, precision, device, build)
+    }
+
+    /// A network whose weights start as `values` says: from a tensor's name, its shape, what the layer asked
+    /// for, and the element type that it is kept in.
+    ///
+    /// The value comes in CPU memory, in this shape and type. Take it from [`initial::value`], so that it
+    /// depends on the name and a seed alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of `values` and `build`.
+    pub fn with_values(
+        values: impl Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync + 'static,
+        precision: impl Into<Precision>,
+        device: &Device,
+        build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        Self::built(Source::Fresh(Box::new(values)), precision.into(), device, Arc::new(build))
     }
 
     /// A copy on another device: the same values, in memory of its own.

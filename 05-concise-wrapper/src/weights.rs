@@ -19,7 +19,6 @@ use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
 use single_gpu::parameters::overwrite;
 
-use crate::initial;
 use crate::leaf::{OnGradient, leaf};
 use crate::precision::{Copies, Precision};
 
@@ -105,10 +104,13 @@ impl Weights {
     }
 }
 
+/// The first value of a tensor, in CPU memory, from its name, shape, distribution and type.
+pub(crate) type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
+
 /// Where a network's tensors get their values from while it is built.
 pub(crate) enum Source {
-    /// Drawn: a tensor's value depends on its name and the seed alone.
-    Seed(u64),
+    /// Made one by one, on the CPU.
+    Fresh(Box<Values>),
     /// Copied from a network of the same structure.
     Copy(Weights),
 }
@@ -160,9 +162,7 @@ impl Registry {
         device: &Device,
     ) -> Result<Tensor> {
         match &self.source {
-            Source::Seed(seed) => {
-                initial::value(name, shape, init, *seed, dtype)?.to_device(device)
-            }
+            Source::Fresh(values) => values(name, shape, init, dtype)?.to_device(device),
             Source::Copy(weights) => match weights.get(name) {
                 Some(tensor) if tensor.shape() == shape => {
                     tensor.detach().force_contiguous()?.to_device(device)

@@ -13,9 +13,11 @@
 //! | [`mod@pipeline::predict`] | when everything happens, from how long each part takes |
 //! | [`pipeline::timeline`] | what happened when, predicted or measured: bubble, activations alive |
 //! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
+//! | [`tensor_parallel`] | the other way: every device holds a part of every layer |
 //!
-//! Left out here: tensors that are split within a layer.
+//! Left out here, for now: a program that trains in these ways, and both together with data parallelism.
 
 pub mod layers;
 pub mod partition;
 pub mod pipeline;
+pub mod tensor_parallel;

@@ -1,0 +1,115 @@
+//! How a network's tensors lie on the ranks: which are split, and what they are put together.
+
+use candle_core::{Device, Result, Tensor, bail};
+use concise_wrapper::Precision;
+use concise_wrapper::weights::{Named, Weights};
+use params_and_allreduce::communicator::Communicator as _;
+use single_gpu::parameters::overwrite;
+
+use super::group::Group;
+use super::memory::Memory;
+use super::parts::{Placement, Placements};
+
+/// How the tensors of one network lie on the ranks of a group.
+///
+/// The weights that its methods are given are this rank's, of the network that it came with, whoever holds that
+/// by now: [`TensorParallel`](super::TensorParallel), or stage 5's `Ddp` around it.
+#[derive(Clone)]
+pub struct Layout {
+    group: Group,
+    placements: Placements,
+}
+
+impl Layout {
+    pub(super) fn new(group: Group, placements: Placements) -> Self {
+        Self { group, placements }
+    }
+
+    /// The ranks that hold the network together.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Bytes of the parameters that this rank holds.
+    pub fn memory(&self, weights: &Weights) -> Memory {
+        let of = |Named { name, tensor }: &Named| {
+            let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+            match self.placements.get(name) {
+                Some(_) => Memory { split: bytes, replicated: 0 },
+                None => Memory { split: 0, replicated: bytes },
+            }
+        };
+        weights.parameters.iter().map(of).sum()
+    }
+
+    /// Copies of all values in CPU memory, with their names, parts put together; all ranks call this together.
+    /// It is the snapshot of the network on one device, for a hash, a checkpoint or a comparison.
+    ///
+    /// Every rank gets the whole model: it has to fit in the memory of its host.
+    ///
+    /// # Errors
+    ///
+    /// When another rank stops or stalls.
+    pub fn whole(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+        let whole = |(name, value): (String, Tensor)| match self.placements.get(&name) {
+            Some(Placement { cut, .. }) => {
+                let part = value.to_device(self.group.line().device())?;
+                let whole = self.group.all_gather(&part, cut)?;
+                Ok((name, whole.to_device(&Device::Cpu)?))
+            }
+            None => Ok((name, value)),
+        };
+        weights.snapshot()?.into_iter().map(whole).collect()
+    }
+
+    /// Takes this rank's parts of whole tensors, such as a checkpoint of any number of ranks holds; tensors
+    /// that are not named stay as they are. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// When a name is unknown, or a tensor has another shape or type: the message names it.
+    pub fn set_whole(&self, weights: &Weights, values: &[(String, Tensor)]) -> Result<()> {
+        for (name, value) in values {
+            let Some(mine) = weights.get(name) else { bail!("the network has no tensor {name}") };
+            let placement = self.placements.get(name);
+            let shape = placement.as_ref().map_or(mine.shape(), |placement| &placement.whole);
+            if value.shape() != shape || value.dtype() != mine.dtype() {
+                bail!(
+                    "{name} is {:?} {shape:?}, not {:?} {:?}",
+                    mine.dtype(),
+                    value.dtype(),
+                    value.shape()
+                );
+            }
+            match placement {
+                Some(Placement { cut, .. }) => overwrite(mine, &self.group.part(value, cut)?)?,
+                None => overwrite(mine, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What has to be the same on all ranks, by name.
+    pub(super) fn structure(
+        &self,
+        seed: u64,
+        precision: Precision,
+        weights: &Weights,
+    ) -> Vec<(String, String)> {
+        let of_tensor = |Named { name, tensor }: &Named| {
+            let text = match self.placements.get(name) {
+                Some(Placement { whole, cut }) => {
+                    format!("{:?} {:?}, {cut:?}", tensor.dtype(), whole.dims())
+                }
+                None => format!("{:?} {:?}", tensor.dtype(), tensor.dims()),
+            };
+            (format!("tensor {name}"), text)
+        };
+        let settings = [
+            ("seed".to_owned(), seed.to_string()),
+            ("precision".to_owned(), precision.to_string()),
+            ("algorithm".to_owned(), self.group.algorithm().to_string()),
+        ];
+        settings.into_iter().chain(weights.iter().map(of_tensor)).collect()
+    }
+}

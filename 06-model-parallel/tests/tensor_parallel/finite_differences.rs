@@ -1,0 +1,95 @@
+//! Gradients through the conjugate pair against finite differences, of the loss that all ranks compute.
+//!
+//! A weight that is split is moved on the rank that holds it; what all ranks hold is moved on all of them.
+
+use candle_core::{Tensor, Var};
+use concise_wrapper::Error;
+use model_parallel::tensor_parallel::conjugate::{gather, scatter};
+use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
+use model_parallel::tensor_parallel::{Cut, Group};
+use single_gpu::parameters::overwrite;
+
+use super::{fixed, noise, on_ranks};
+
+const BATCH: usize = 3;
+const STEP: f64 = 1e-5;
+/// Elements of the largest tensor. Ranks hold unequal parts, but all compute every loss together.
+const LARGEST: usize = 20;
+
+/// The tensors of one rank: its parts, or what all have.
+struct Tensors {
+    x: Var,
+    a: Var,
+    a_bias: Var,
+    b: Var,
+    b_bias: Var,
+    c: Var,
+    c_bias: Var,
+}
+
+/// 4 → 5 by columns, tanh, → 3 by rows, tanh; gathered and scattered on the way; → 5 by columns, gathered.
+fn loss(t: &Tensors, group: &Group) -> Result<Tensor, Error> {
+    let (hidden, outputs) = (Cut::new(1, 5), Cut::new(1, 5));
+    let h = linear_by_column(&t.x, &t.a, &t.a_bias, group)?.tanh()?;
+    let h = scatter(&gather(&h, hidden, group)?.sqr()?, hidden, group)?;
+    let y = linear_by_row(&h, &t.b, &t.b_bias, group)?.tanh()?;
+    let z = gather(&linear_by_column(&y, &t.c, &t.c_bias, group)?, outputs, group)?;
+    Ok((z * fixed("loss", &[BATCH, 5]))?.sum_all()?)
+}
+
+#[test]
+fn every_gradient_is_the_slope_of_the_loss() {
+    for ranks in [1, 2, 3] {
+        let worst = on_ranks(ranks, |group| {
+            let part = |name: &str, shape: &[usize], axis| {
+                let cut = Cut::new(axis, shape[axis]);
+                Var::from_tensor(&group.part(&fixed(name, shape), cut)?.force_contiguous()?)
+            };
+            let t = Tensors {
+                x: noise("x", &[BATCH, 4]),
+                a: part("a", &[4, 5], 1)?,
+                a_bias: part("a bias", &[5], 0)?,
+                b: part("b", &[5, 3], 0)?,
+                b_bias: noise("b bias", &[3]),
+                c: part("c", &[3, 5], 1)?,
+                c_bias: part("c bias", &[5], 0)?,
+            };
+            let gradients = loss(&t, &group)?.backward()?;
+            let mut worst: f64 = 0.0;
+            let everywhere = [(&t.x, true), (&t.b_bias, true)];
+            let split = [&t.a, &t.a_bias, &t.b, &t.c, &t.c_bias].map(|var| (var, false));
+            for (var, on_all) in everywhere.into_iter().chain(split) {
+                let gradient = gradients.get(var).unwrap().flatten_all()?.to_vec1::<f64>()?;
+                for owner in 0..if on_all { 1 } else { group.ranks() } {
+                    for position in 0..LARGEST {
+                        let mine = on_all || owner == group.rank();
+                        let moves = mine && position < gradient.len();
+                        let slope = slope(&t, &group, var, moves.then_some(position))?;
+                        if moves {
+                            worst = worst.max((slope - gradient[position]).abs());
+                        }
+                    }
+                }
+            }
+            Ok(worst)
+        });
+        // The loss is of size 10, its third derivative too: 10 · STEP² + 10 · 2⁻⁵² / STEP.
+        assert!(worst.iter().all(|&worst| worst < 1e-8), "{ranks} ranks: {worst:?}");
+    }
+}
+
+/// The slope of the loss along one element of a tensor; along none, for a rank that only takes part.
+fn slope(t: &Tensors, group: &Group, var: &Var, position: Option<usize>) -> Result<f64, Error> {
+    let at = |offset: f64| -> Result<f64, Error> {
+        let kept = var.as_detached_tensor().copy()?;
+        if let Some(position) = position {
+            let mut values = kept.flatten_all()?.to_vec1::<f64>()?;
+            values[position] += offset;
+            overwrite(var, &Tensor::from_vec(values, var.shape(), var.device())?)?;
+        }
+        let loss = loss(t, group)?.to_scalar::<f64>()?;
+        overwrite(var, &kept)?;
+        Ok(loss)
+    };
+    Ok((at(STEP)? - at(-STEP)?) / (2.0 * STEP))
+}

@@ -1,0 +1,266 @@
+//! Networks in training over five steps, against one device.
+
+use candle_core::{DType, Device, Module, ModuleT, Result as TensorResult, Tensor};
+use candle_nn::VarBuilder;
+use candle_nn::init::ZERO;
+use concise_wrapper::batch_norm::Norms;
+use concise_wrapper::model::Hosts;
+use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::shares::{Share, Shares};
+use concise_wrapper::weights::Weights;
+use concise_wrapper::{Error, Model, Network, lenet as stage5};
+use model_parallel::tensor_parallel::dense::{self, DenseStack};
+use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
+use model_parallel::tensor_parallel::{Group, Memory, Parts, TensorParallel};
+use single_gpu::data::loader::Epochs as _;
+use single_gpu::data::{CLASSES, Dataset, PIXELS};
+use single_gpu::difference::largest_difference;
+use single_gpu::ops::{linear, linear_relu};
+use single_gpu::train::{BatchSums, Step};
+use single_gpu::weights_hash::WeightsHash;
+
+use super::{fixed, on_ranks};
+
+const SEED: u64 = 3;
+/// Three steps an epoch, of 7, 7 and 2 samples.
+const BATCH: usize = 7;
+const STEPS: usize = 5;
+
+pub type Named = Vec<(String, Tensor)>;
+
+/// Noise as images: every pixel of every channel counts.
+pub fn images() -> Dataset {
+    let count = 2 * BATCH + 2;
+    let image = |number: usize| {
+        let values = fixed(&format!("image {number}"), &[PIXELS]).to_vec1::<f64>().unwrap();
+        std::array::from_fn(|pixel| (values[pixel] * 60.0 + 128.0) as u8)
+    };
+    let labels = (0..).map(|index| index % CLASSES as u8).take(count).collect();
+    Dataset::new((0..count).map(image).collect(), labels).unwrap()
+}
+
+/// The stack on one device, from stage 1's layers.
+pub struct Alone(Vec<(Tensor, Tensor)>);
+
+impl Alone {
+    pub fn new(widths: &[usize], vb: &VarBuilder<'_>) -> TensorResult<Self> {
+        let layer = |(number, pair): (usize, &[usize])| {
+            let vb = vb.pp(number);
+            let weight = vb.get_with_hints((pair[0], pair[1]), "weight", dense::init(pair[0]))?;
+            Ok((weight, vb.get_with_hints(pair[1], "bias", ZERO)?))
+        };
+        Ok(Self(widths.windows(2).enumerate().map(layer).collect::<TensorResult<_>>()?))
+    }
+}
+
+impl Module for Alone {
+    fn forward(&self, images: &Tensor) -> TensorResult<Tensor> {
+        let mut x = images.flatten_from(1)?;
+        for (number, (weight, bias)) in self.0.iter().enumerate() {
+            let last = number + 1 == self.0.len();
+            x = if last { linear(&x, weight, bias)? } else { linear_relu(&x, weight, bias)? };
+        }
+        Ok(x)
+    }
+}
+
+/// The stack in parts, of images.
+pub struct Flat(DenseStack);
+
+impl Flat {
+    pub fn new(widths: &[usize], parts: &Parts<'_>) -> TensorResult<Self> {
+        DenseStack::new(widths, parts).map(Self)
+    }
+}
+
+impl Module for Flat {
+    fn forward(&self, images: &Tensor) -> TensorResult<Tensor> {
+        self.0.forward(&images.flatten_from(1)?)
+    }
+}
+
+/// What a run came to.
+struct Run {
+    /// Before the first step, and after each.
+    weights: Vec<Named>,
+    /// Of the first step.
+    gradients: Named,
+    sums: Vec<BatchSums>,
+    evaluated: BatchSums,
+}
+
+fn five_steps(
+    model: &impl Model,
+    momentum: f64,
+    whole: impl Fn() -> TensorResult<Named>,
+    join: impl Fn(Named) -> TensorResult<Named>,
+) -> Result<Run, Error> {
+    let shares = Shares::new(&images(), BATCH, 5, DType::F64, model.hosts());
+    let mut sgd = Sgd::new(Momentum { momentum, weight_decay: momentum * 1e-2 });
+    let (mut weights, mut sums, mut gradients) = (vec![whole()?], Vec::new(), None);
+    for share in (1..).flat_map(|epoch| shares.epoch(epoch)).take(STEPS) {
+        let share = share.unwrap();
+        let step = model.backward(&share)?;
+        if gradients.is_none() {
+            let names = model.weights().parameters.iter().map(|named| named.name.clone());
+            gradients = Some(join(names.zip(step.gradients.iter().cloned()).collect())?);
+        }
+        sgd.step(model.weights(), &step.gradients, 0.2, share.samples)?;
+        weights.push(whole()?);
+        sums.push(step.sums);
+    }
+    let evaluated = model.evaluate(&images())?.unwrap();
+    Ok(Run { weights, gradients: gradients.unwrap(), sums, evaluated })
+}
+
+fn alone<M: ModuleT>(network: &Network<M>, momentum: f64) -> Run {
+    five_steps(network, momentum, || network.weights().snapshot(), Ok).unwrap()
+}
+
+/// The same on `ranks` ranks; each rank's memory.
+fn compare<M: ModuleT + 'static>(
+    alone: &Run,
+    ranks: usize,
+    momentum: f64,
+    build: impl Fn(&Parts<'_>) -> TensorResult<M> + Clone + Send + Sync + 'static,
+) -> Vec<Memory> {
+    let outcomes = on_ranks(ranks, |group| {
+        let model = in_parts(&group, &build)?;
+        let joined = in_parts(&group, &build)?;
+        // Gradients are cut as their tensors are.
+        let join = |gradients: Named| {
+            joined.network().weights().set(&gradients)?;
+            joined.whole_weights()
+        };
+        let run = five_steps(&model, momentum, || model.whole_weights(), join)?;
+        // What all ranks hold, each of its own.
+        let whole = run.weights[0].iter().map(|(name, value)| (name, value.dims().to_vec()));
+        let held = model.network().weights().snapshot()?;
+        let replicated: Named = whole
+            .zip(held)
+            .filter_map(|((_, dims), own)| (own.1.dims() == dims).then_some(own))
+            .collect();
+        Ok((run, WeightsHash::new(&replicated)?, model.memory()))
+    });
+    let mut worst: f64 = 0.0;
+    for (run, replicated, _) in &outcomes {
+        assert_eq!(*replicated, outcomes[0].1, "what all ranks hold is equal on all");
+        let hash = |weights: &Named| WeightsHash::new(weights).unwrap();
+        assert_eq!(hash(&run.weights[0]), hash(&alone.weights[0]), "initial weights");
+        worst = worst.max(largest_difference(&run.gradients, &alone.gradients).unwrap());
+        for (step, (here, there)) in run.weights.iter().zip(&alone.weights).enumerate() {
+            let difference = largest_difference(here, there).unwrap();
+            assert!(difference < 1e-10, "{ranks} ranks, step {step}: {difference:.1e}");
+            assert_eq!(
+                hash(here),
+                hash(&outcomes[0].0.weights[step]),
+                "every rank gathers the same"
+            );
+            worst = worst.max(difference);
+        }
+        let sums = run.sums.iter().zip(&alone.sums);
+        for (here, there) in sums.chain([(&run.evaluated, &alone.evaluated)]) {
+            assert_eq!((here.samples, here.correct), (there.samples, there.correct));
+            assert!((here.loss - there.loss).abs() < 1e-10 * there.loss, "{here:?} {there:?}");
+        }
+    }
+    println!("{ranks} ranks: differences up to {worst:.1e}");
+    assert!(worst < 1e-10, "{ranks} ranks: {worst:.1e}");
+    let moved = largest_difference(&alone.weights[STEPS], &alone.weights[0]).unwrap();
+    assert!(moved > 1e-3, "training that changes nothing shows nothing: {moved:.1e}");
+    outcomes.into_iter().map(|(_, _, memory)| memory).collect()
+}
+
+pub fn in_parts<M: ModuleT + 'static>(
+    group: &Group,
+    build: &(impl Fn(&Parts<'_>) -> TensorResult<M> + Clone + Send + Sync + 'static),
+) -> Result<TensorParallel<M>, Error> {
+    let build = build.clone();
+    TensorParallel::new(SEED, DType::F64, group.clone(), move |parts, _| build(parts))
+}
+
+#[test]
+fn lenet_on_ranks_is_lenet() {
+    let network =
+        Network::new(SEED, DType::F64, &Device::Cpu, |vb, _| stage5::LeNet::new(vb)).unwrap();
+    let alone = alone(&network, 0.9);
+    // None of 20, 50, 128 and 10 divides by 3; 50 and 10 do not divide by 4.
+    let whole = 8 * (180 + 20 + 25_000 + 50 + 102_400 + 128 + 1_280 + 10);
+    for (channels, replicated) in [(Channels::Gathered, 8 * 128), (Channels::Summed, 8 * 60)] {
+        for ranks in [1, 2, 3, 4] {
+            let held = compare(&alone, ranks, 0.9, move |parts| LeNet::new(channels, parts));
+            assert!(held.iter().all(|held| held.replicated == replicated), "{held:?}");
+            let split: usize = held.iter().map(|held| held.split).sum();
+            assert_eq!(split + replicated, whole, "{channels:?}: all parts together, once");
+            let widest = held.iter().map(Memory::total).max().unwrap();
+            // 20 channels in 3 parts: 7. 50 in 4: 13.
+            assert!(widest as f64 <= 1.06 * whole as f64 / ranks as f64 + 2e3, "{held:?}");
+        }
+    }
+}
+
+/// Two, three and four layers: the last by rows, by columns, by rows; widths that do not divide.
+#[test]
+fn a_dense_stack_on_ranks_is_the_stack() {
+    for widths in
+        [&[PIXELS, 33, 10][..], &[PIXELS, 30, 17, 10], &[PIXELS, 19, 23, 9, 10], &[PIXELS, 10]]
+    {
+        let network =
+            Network::new(SEED, DType::F64, &Device::Cpu, |vb, _| Alone::new(widths, vb)).unwrap();
+        let alone = alone(&network, 0.0);
+        for ranks in [1, 2, 3, 4] {
+            compare(&alone, ranks, 0.0, move |parts| Flat::new(widths, parts));
+        }
+    }
+}
+
+#[test]
+fn whole_weights_go_to_any_number_of_ranks() {
+    const WIDTHS: &[usize] = &[PIXELS, 11, 7, 10];
+    let build = |parts: &Parts<'_>| Flat::new(WIDTHS, parts);
+    let other: Named = Network::new(8, DType::F64, &Device::Cpu, |vb, _| Alone::new(WIDTHS, vb))
+        .unwrap()
+        .weights()
+        .snapshot()
+        .unwrap();
+    let expected = WeightsHash::new(&other).unwrap();
+    for ranks in [1, 2, 3] {
+        let hashes = on_ranks(ranks, |group| {
+            let model = in_parts(&group, &build)?;
+            assert_ne!(WeightsHash::new(&model.whole_weights()?)?, expected);
+            model.set_whole_weights(&other)?;
+            let wrong = [("0.weight".to_owned(), Tensor::zeros((2, 2), DType::F64, &Device::Cpu)?)];
+            let refused = model.set_whole_weights(&wrong).unwrap_err().to_string();
+            assert!(refused.starts_with("0.weight is F64 [784, 11], not F64 [2, 2]"), "{refused}");
+            let unknown = [("9.weight".to_owned(), wrong[0].1.clone())];
+            assert!(model.set_whole_weights(&unknown).is_err());
+            Ok(WeightsHash::new(&model.whole_weights()?)?)
+        });
+        assert!(hashes.iter().all(|&hash| hash == expected), "{ranks} ranks");
+    }
+}
+
+/// In f32 five steps prove nothing: one does.
+#[test]
+fn in_f32_a_step_of_lenet_is_close() {
+    let step = |model: &dyn Fn(&Share) -> Result<Step, Error>, weights: &Weights| {
+        let shares = Shares::new(&images(), BATCH, 5, DType::F32, Hosts::WHOLE);
+        let share = shares.epoch(1).next().unwrap().unwrap();
+        let gradients = model(&share)?.gradients;
+        Sgd::new(Momentum::default()).step(weights, &gradients, 0.2, share.samples)?;
+        Ok::<_, Error>(())
+    };
+    let network =
+        Network::new(SEED, DType::F32, &Device::Cpu, |vb, _| stage5::LeNet::new(vb)).unwrap();
+    step(&|share| network.backward(share), network.weights()).unwrap();
+    let expected = network.weights().snapshot().unwrap();
+    for channels in [Channels::Gathered, Channels::Summed] {
+        let differences = on_ranks(3, |group| {
+            let build = move |parts: &Parts<'_>, _: &Norms| LeNet::new(channels, parts);
+            let model = TensorParallel::new(SEED, DType::F32, group, build)?;
+            step(&|share| model.backward(share), model.weights())?;
+            Ok(largest_difference(&model.whole_weights()?, &expected)?)
+        });
+        assert!(differences.iter().all(|&difference| difference < 1e-5), "{differences:?}");
+    }
+}
