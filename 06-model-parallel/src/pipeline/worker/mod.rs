@@ -8,11 +8,11 @@
 //! | `meeting` | before the first step: which shapes travel |
 //! | `pass` | what lies on a stage between two instructions, and what each does with it |
 //! | `sum` | gradients are added by the micro-batch's number, not as they come |
-//! | `bytes` | how much memory a micro-batch keeps |
+//! | `evaluate` | a data set through the pipeline, forward only |
 //! | `error` | which stage, which micro-batch, what happened |
 
-mod bytes;
 mod error;
+mod evaluate;
 mod meeting;
 mod pass;
 mod sum;
