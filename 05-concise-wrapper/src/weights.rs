@@ -31,6 +31,13 @@ pub struct Named {
     pub tensor: Tensor,
 }
 
+impl Named {
+    /// How much memory the tensor takes.
+    pub fn bytes(&self) -> usize {
+        self.tensor.elem_count() * self.tensor.dtype().size_in_bytes()
+    }
+}
+
 /// The tensors of one network, each kind in the order in which the network asked for them.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
@@ -44,6 +51,11 @@ impl Weights {
     /// All tensors: parameters, then buffers.
     pub fn iter(&self) -> impl Iterator<Item = &Named> {
         self.parameters.iter().chain(&self.buffers)
+    }
+
+    /// How much memory the parameters take; their gradients take as much.
+    pub fn parameter_bytes(&self) -> usize {
+        self.parameters.iter().map(Named::bytes).sum()
     }
 
     /// The tensor with this name.

@@ -18,6 +18,7 @@
 //! Left out here, for now: a program that trains in these ways, and both together with data parallelism.
 
 pub mod layers;
+pub mod mesh;
 pub mod partition;
 pub mod pipeline;
 pub mod tensor_parallel;

@@ -75,8 +75,29 @@ impl FixedTree {
     /// another rank stops or stalls.
     pub fn sum(&self, rank: &impl Communicator, mine: &[Tensor]) -> Result<Tensor, Error> {
         let held = self.held_by(rank.rank());
-        let Some(first) = mine.first().filter(|_| mine.len() == held.len()) else {
+        if mine.len() != held.len() {
             let text = format!("{} leaves on a rank that holds {held:?}", mine.len());
+            return Err(candle_core::Error::Msg(text).into());
+        }
+        let nodes: Vec<_> = held.zip(mine).map(|(leaf, tensor)| (leaf..leaf + 1, tensor)).collect();
+        self.sum_of_nodes(rank, &nodes)
+    }
+
+    /// The same sum of leaves, some of which a rank has added up before: `mine` are nodes of the tree, which
+    /// together are this rank's leaves. The bits are the same.
+    ///
+    /// # Errors
+    ///
+    /// When leaves are missing that this rank holds, when tensors differ in shape or type, or when another rank
+    /// stops or stalls.
+    pub fn sum_of_nodes(
+        &self,
+        rank: &impl Communicator,
+        mine: &[(Range<usize>, &Tensor)],
+    ) -> Result<Tensor, Error> {
+        let held = self.held_by(rank.rank());
+        let Some((_, first)) = mine.first() else {
+            let text = format!("no leaves on a rank that holds {held:?}");
             return Err(candle_core::Error::Msg(text).into());
         };
         let bytes = first.elem_count() * first.dtype().size_in_bytes();
@@ -84,7 +105,7 @@ impl FixedTree {
         let _span = info_span!(target: COMMUNICATION, "tree sum", bytes, ?shape).entered();
         let sum = match self.node(rank, &held, mine, 0..self.leaves)? {
             // The caller's own tensor.
-            Some(leaf) if self.leaves == 1 => leaf.force_contiguous()?,
+            Some(sum) if mine.len() == 1 && self.world_size == 1 => sum.force_contiguous()?,
             Some(sum) => {
                 for other in 1..self.world_size {
                     rank.lend(other, &sum)?;
@@ -102,20 +123,24 @@ impl FixedTree {
         &self,
         rank: &impl Communicator,
         held: &Range<usize>,
-        mine: &[Tensor],
+        mine: &[(Range<usize>, &Tensor)],
         run: Range<usize>,
     ) -> Result<Option<Tensor>, Error> {
         // Nothing of this subtree passes through this rank.
         if run.end <= held.start || held.end <= run.start {
             return Ok(None);
         }
-        if run.len() == 1 {
-            return Ok(Some(mine[run.start - held.start].clone()));
+        if let Some((_, sum)) = mine.iter().find(|(node, _)| *node == run) {
+            return Ok(Some((*sum).clone()));
         }
-        let middle = run.start + run.len().div_ceil(2);
-        let (here, there) = (self.holder(run.start), self.holder(middle));
-        let left = self.node(rank, held, mine, run.start..middle)?;
-        let right = self.node(rank, held, mine, middle..run.end)?;
+        if run.len() == 1 {
+            let text = format!("leaf {} is missing on the rank that holds {held:?}", run.start);
+            return Err(candle_core::Error::Msg(text).into());
+        }
+        let (left, right) = halves(&run);
+        let (here, there) = (self.holder(left.start), self.holder(right.start));
+        let left = self.node(rank, held, mine, left)?;
+        let right = self.node(rank, held, mine, right)?;
         match (left, right) {
             (Some(left), Some(right)) => Ok(Some((left + right)?)),
             (Some(left), None) => {
@@ -129,6 +154,12 @@ impl FixedTree {
             (None, None) => Ok(None),
         }
     }
+}
+
+/// The two halves of a run of at least two leaves; the first is the larger, if one is.
+pub fn halves(run: &Range<usize>) -> (Range<usize>, Range<usize>) {
+    let middle = run.start + run.len().div_ceil(2);
+    (run.start..middle, middle..run.end)
 }
 
 #[cfg(test)]
@@ -170,6 +201,58 @@ mod tests {
                 assert_eq!(bits(leaves, ranks), alone, "{leaves} leaves on {ranks} ranks");
             }
         }
+    }
+
+    /// Each rank adds up what it can before, as far as nodes of the tree go.
+    fn bits_of_nodes(leaves: usize, ranks: usize) -> Vec<u32> {
+        fn add(held: &Range<usize>, run: Range<usize>) -> Vec<(Range<usize>, Tensor)> {
+            if run.end <= held.start || held.end <= run.start {
+                return Vec::new();
+            }
+            if run.len() == 1 {
+                let leaf = Tensor::new(leaf(run.start), &Device::Cpu).unwrap();
+                return vec![(run, leaf)];
+            }
+            let (left, right) = halves(&run);
+            let nodes = [add(held, left.clone()), add(held, right.clone())].concat();
+            match nodes.as_slice() {
+                [(first, a), (second, b)] if *first == left && *second == right => {
+                    vec![(run, (a + b).unwrap())]
+                }
+                _ => nodes,
+            }
+        }
+        let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+        let tree = FixedTree::new(leaves, ranks).unwrap();
+        let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
+            let nodes = add(&tree.held_by(rank.rank()), 0..leaves);
+            let nodes: Vec<_> = nodes.iter().map(|(run, sum)| (run.clone(), sum)).collect();
+            assert!(ranks > 1 || nodes.len() == 1);
+            Ok::<_, Error>(tree.sum_of_nodes(rank, &nodes)?.to_vec1::<f32>()?)
+        });
+        sums.unwrap()[ranks - 1].iter().map(|value| value.to_bits()).collect()
+    }
+
+    #[test]
+    fn nodes_that_were_added_up_before_change_no_bit() {
+        for leaves in [1, 2, 3, 7, 8, 12] {
+            let alone = bits(leaves, 1);
+            for ranks in 1..=leaves {
+                assert_eq!(bits_of_nodes(leaves, ranks), alone, "{leaves} leaves on {ranks} ranks");
+            }
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_is_missing_is_named() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let tree = FixedTree::new(3, 1).unwrap();
+        let failure = run_ranks(&plan, Duration::from_secs(20), |rank| {
+            let leaf = Tensor::new(leaf(0), &Device::Cpu)?;
+            tree.sum_of_nodes(rank, &[(0..2, &leaf)]).map(drop)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("leaf 2 is missing on the rank that holds 0..3"), "{told}");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! them add in an order that depends on the number of ranks; the sum of [`FixedTree`] does not.
 
 mod algorithm;
-mod fixed_tree;
+pub mod fixed_tree;
 pub mod naive;
 pub mod one_shot;
 pub mod ring;

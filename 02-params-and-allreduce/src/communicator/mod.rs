@@ -20,6 +20,7 @@
 //! [`borrow`](Communicator::borrow); [`recv`](Communicator::recv) makes a copy of what was lent.
 
 mod received;
+mod subset;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 
 pub(crate) use received::Memory;
 pub use received::Received;
+pub use subset::Subset;
 
 /// Why a message did not arrive.
 #[derive(Debug, thiserror::Error)]

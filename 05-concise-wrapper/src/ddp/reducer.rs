@@ -68,8 +68,7 @@ impl Reducer {
         overlap: bool,
     ) -> Result<Self> {
         let alone = communicator.world_size() == 1;
-        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        let sizes: Vec<usize> = parameters.iter().map(|named| bytes(&named.tensor)).collect();
+        let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
         let mut places = vec![None; parameters.len()];
         let mut made = Vec::new();
         let buckets = if alone { Vec::new() } else { buckets(&sizes, caps) };

@@ -32,12 +32,9 @@ impl Layout {
 
     /// Bytes of the parameters that this rank holds.
     pub fn memory(&self, weights: &Weights) -> Memory {
-        let of = |Named { name, tensor }: &Named| {
-            let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
-            match self.placements.get(name) {
-                Some(_) => Memory { split: bytes, replicated: 0 },
-                None => Memory { split: 0, replicated: bytes },
-            }
+        let of = |named: &Named| match self.placements.get(&named.name) {
+            Some(_) => Memory { split: named.bytes(), replicated: 0 },
+            None => Memory { split: 0, replicated: named.bytes() },
         };
         weights.parameters.iter().map(of).sum()
     }

@@ -54,7 +54,7 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
             let checked = checked(kind, 4, 5);
             let (_, steps) = case.pipeline(&checked, &cut, 10).unwrap();
             let alive = checked.peaks().into_iter().map(|peak| peak.activations);
-            steps.iter().map(|done| done[0].peak_bytes).zip(alive).collect()
+            steps.iter().map(|done| done[0].activation_bytes).zip(alive).collect()
         };
         let one: Vec<usize> = peaks(Kind::Naive).into_iter().map(|(bytes, _)| bytes).collect();
         for kind in [Kind::GPipe, Kind::OneFOneB] {
@@ -72,6 +72,6 @@ fn bytes_of_a_stage_by_hand() {
     let (_, steps) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10).unwrap();
     let of = |values: usize| 2 * values * 8;
     // Widths 6, 17, 13 | 13, 11, 9, 10. The last stage has the loss as well.
-    assert_eq!(steps[0][0].peak_bytes, of(6 + 17 + 13));
-    assert_eq!(steps[1][0].peak_bytes, of(13 + 11 + 9 + 10) + 8);
+    assert_eq!(steps[0][0].activation_bytes, of(6 + 17 + 13));
+    assert_eq!(steps[1][0].activation_bytes, of(13 + 11 + 9 + 10) + 8);
 }

@@ -17,18 +17,22 @@ mod meeting;
 mod pass;
 mod sum;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{ModuleT, Tensor};
 use concise_wrapper::Network;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::all_reduce::FixedTree;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator, Subset};
+use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use single_gpu::train::BatchSums;
+use tracing::{Span as Traced, info_span};
 
 pub use error::Error;
 use meeting::Shapes;
-use pass::Pass;
+use pass::{Ended, Pass};
 
 use super::check::Checked;
 use super::schedule::Action;
@@ -42,6 +46,12 @@ pub struct Worker<'a, M> {
     line: SharedCommunicator,
     shapes: Shapes,
     origin: Instant,
+    /// The ranks that hold the same stage in other replicas of the model; alone where there is one.
+    replicas: SharedCommunicator,
+    /// Over the micro-batches of all replicas.
+    tree: FixedTree,
+    /// The place there of this replica's first micro-batch.
+    first_leaf: usize,
 }
 
 /// What one step of one stage came to.
@@ -53,7 +63,10 @@ pub struct Done {
     pub timeline: Timeline,
     /// The most bytes of activations that were kept at one time for the backward pass: tensors that the
     /// computation graph holds, without what operations keep to themselves.
-    pub peak_bytes: usize,
+    pub activation_bytes: usize,
+    /// The most bytes of gradients that there were at one time: sums of some micro-batches that wait for others
+    /// are as large as the parameters, each.
+    pub gradient_bytes: usize,
 }
 
 impl<'a, M: ModuleT> Worker<'a, M> {
@@ -79,7 +92,26 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         executable(checked, ranks)?;
         let shapes = meeting::shapes(&line, &network, sample)
             .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
-        Ok(Self { checked, stage, network, line, shapes, origin })
+        let replicas = Subset::alone(Arc::clone(&line)).into();
+        let tree = FixedTree::new(checked.schedule().micro_batches, 1)?;
+        Ok(Self { checked, stage, network, line, shapes, origin, replicas, tree, first_leaf: 0 })
+    }
+
+    /// From now on gradients are added up over several pipelines too, each of which works through its own
+    /// micro-batches of every batch: data parallelism.
+    ///
+    /// `replicas` connects the ranks that hold this stage. Replica d has the micro-batches from d·m on of all
+    /// d·m, and the sum is made along one tree over all of them: it has the bits of one pipeline that works
+    /// through all.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`FixedTree::new`].
+    pub fn replicated(self, replicas: SharedCommunicator) -> Result<Self, Error> {
+        let micro_batches = self.checked.schedule().micro_batches;
+        let tree = FixedTree::new(micro_batches * replicas.world_size(), replicas.world_size())?;
+        let first_leaf = tree.held_by(replicas.rank()).start;
+        Ok(Self { replicas, tree, first_leaf, ..self })
     }
 
     /// One step: everything on this stage's list. All stages call this together.
@@ -110,7 +142,12 @@ impl<'a, M: ModuleT> Worker<'a, M> {
                 instruction,
                 source: Box::new(source),
             };
+            if instruction.action == Action::Update {
+                // To wait for other replicas is no work.
+                pass.add_up().map_err(failed)?;
+            }
             let start = self.now();
+            let _span = span(instruction.action).entered();
             pass.perform(instruction.action, &mut update).map_err(failed)?;
             if instruction.action.computes() {
                 // A GPU computes on after it was told what.
@@ -118,9 +155,9 @@ impl<'a, M: ModuleT> Worker<'a, M> {
             }
             spans.push(Span { stage, instruction, start, end: self.now() });
         }
-        let (sums, peak_bytes) = pass.end()?;
+        let Ended { sums, activation_bytes, gradient_bytes } = pass.end()?;
         let timeline = Timeline { stages: schedule.stages(), spans };
-        Ok(Done { sums, timeline, peak_bytes })
+        Ok(Done { sums, timeline, activation_bytes, gradient_bytes })
     }
 
     /// The stage's layers.
@@ -152,6 +189,29 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         match share.shards.iter().position(|shard| shard.is_empty()) {
             Some(micro_batch) => Err(Error::Empty { stage: self.stage, micro_batch }),
             None => Ok(()),
+        }
+    }
+}
+
+/// What a trace calls an instruction; its number is the micro-batch's.
+fn span(action: Action) -> Traced {
+    match action {
+        Action::Forward(i) => info_span!(target: COMPUTE, "forward", micro_batch = i),
+        Action::Backward(i) | Action::BackwardInput(i) | Action::BackwardWeight(i) => {
+            info_span!(target: COMPUTE, "backward", micro_batch = i)
+        }
+        Action::Update => info_span!(target: COMPUTE, "update"),
+        Action::RecvActivation(i) => {
+            info_span!(target: COMMUNICATION, "receive activation", micro_batch = i)
+        }
+        Action::SendActivation(i) => {
+            info_span!(target: COMMUNICATION, "send activation", micro_batch = i)
+        }
+        Action::RecvGradient(i) => {
+            info_span!(target: COMMUNICATION, "receive gradient", micro_batch = i)
+        }
+        Action::SendGradient(i) => {
+            info_span!(target: COMMUNICATION, "send gradient", micro_batch = i)
         }
     }
 }

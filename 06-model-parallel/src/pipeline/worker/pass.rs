@@ -28,6 +28,9 @@ pub(super) struct Pass<'a, M> {
     gradients_out: OfEach<Tensor>,
     kept: OfEach<Kept>,
     sum: Sum,
+    /// What the sum came to, over all replicas; empty before that.
+    total: Vec<Tensor>,
+    sets_of_gradients: usize,
     seen: OfEach<Seen>,
     bytes: usize,
     peak_bytes: usize,
@@ -40,6 +43,13 @@ struct Kept {
     /// On the last stage the loss, elsewhere the activation.
     result: Tensor,
     bytes: usize,
+}
+
+/// What a step came to, but for when.
+pub(super) struct Ended {
+    pub sums: Option<BatchSums>,
+    pub activation_bytes: usize,
+    pub gradient_bytes: usize,
 }
 
 /// Loss, logits and labels of a micro-batch, still on the device.
@@ -55,7 +65,9 @@ impl<'a, M: ModuleT> Pass<'a, M> {
             gradients_in: OfEach::new(),
             gradients_out: OfEach::new(),
             kept: OfEach::new(),
-            sum: Sum::new(share.shards.len()),
+            sum: Sum::new(worker.tree),
+            total: Vec::new(),
+            sets_of_gradients: 0,
             seen: OfEach::new(),
             bytes: 0,
             peak_bytes: 0,
@@ -90,14 +102,21 @@ impl<'a, M: ModuleT> Pass<'a, M> {
                 line.share(stage - 1, &take(&mut self.gradients_out, i, "gradient to send")?)?;
             }
             Action::Update => {
-                let sum = std::mem::replace(&mut self.sum, Sum::new(self.share.shards.len()));
-                update(network.weights(), &sum.total()?, self.share.samples)?;
+                update(network.weights(), &self.total, self.share.samples)?;
             }
             Action::BackwardInput(_) | Action::BackwardWeight(_) => {
                 let text = "the backward pass of a worker is in one piece";
                 return Err(candle_core::Error::Msg(text.to_owned()).into());
             }
         }
+        Ok(())
+    }
+
+    /// Adds the gradients up over all micro-batches, those of the other replicas too.
+    pub fn add_up(&mut self) -> Result<(), Error> {
+        let sum = std::mem::replace(&mut self.sum, Sum::new(self.worker.tree));
+        self.sets_of_gradients = sum.most_waiting();
+        self.total = sum.total(&self.worker.replicas)?;
         Ok(())
     }
 
@@ -160,7 +179,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
             (result * gradient.detach())?.sum_all()?
         };
         let (of_parameters, others) = network.all_gradients(&objective)?;
-        self.sum.add(i, of_parameters)?;
+        self.sum.add(self.worker.first_leaf + i, of_parameters)?;
         if let Some(input) = input {
             let Some(gradient) = others.get(&input) else {
                 bail!("what this stage computes does not depend on what it receives");
@@ -171,14 +190,19 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         Ok(())
     }
 
-    /// Loss and correct answers of all micro-batches, on the last stage; and the most bytes that were kept.
-    pub fn end(self) -> TensorResult<(Option<BatchSums>, usize)> {
+    /// What the step came to, but for when.
+    pub fn end(self) -> TensorResult<Ended> {
         let mut all = BatchSums::default();
         // In the order of their numbers.
         for Seen(loss, logits, batch) in self.seen.values() {
             all += sums(loss, logits, batch)?;
         }
-        Ok((self.worker.is_last().then_some(all), self.peak_bytes))
+        Ok(Ended {
+            sums: self.worker.is_last().then_some(all),
+            activation_bytes: self.peak_bytes,
+            gradient_bytes: self.sets_of_gradients
+                * self.worker.network.weights().parameter_bytes(),
+        })
     }
 }
 

@@ -13,32 +13,38 @@
 //! ```
 //!
 //! It is the tree of stage 2's `FixedTree`: with the shards as micro-batches, the sum has the bits that
-//! reproducible data parallelism has. In both orders about log₂ m parts wait at a time.
+//! reproducible data parallelism has. In both orders about log₂ m parts wait at a time. Where other pipelines
+//! train on other micro-batches of the same batch, the tree goes on over all of them.
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
+use params_and_allreduce::all_reduce::FixedTree;
+use params_and_allreduce::all_reduce::fixed_tree::halves;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Gradients of all of a stage's parameters, summed over the samples of some micro-batches.
 type Gradients = Vec<Tensor>;
 
 /// A sum that is being made.
 pub(super) struct Sum {
-    micro_batches: usize,
+    tree: FixedTree,
     /// Parts of the tree whose other half is not there yet.
     waiting: Vec<(Range<usize>, Gradients)>,
+    most_waiting: usize,
 }
 
 impl Sum {
-    /// Nothing yet, of so many micro-batches.
-    pub fn new(micro_batches: usize) -> Self {
-        Self { micro_batches, waiting: Vec::new() }
+    /// Nothing yet, of the leaves of `tree`: the micro-batches of all replicas.
+    pub fn new(tree: FixedTree) -> Self {
+        Self { tree, waiting: Vec::new(), most_waiting: 0 }
     }
 
-    /// Adds the gradients of one micro-batch.
-    pub fn add(&mut self, micro_batch: usize, gradients: Gradients) -> Result<()> {
-        let (mut run, mut sum) = (micro_batch..micro_batch + 1, gradients);
-        for (parent, other) in self.way_up(micro_batch) {
+    /// Adds the gradients of one leaf.
+    pub fn add(&mut self, leaf: usize, gradients: Gradients) -> Result<()> {
+        let (mut run, mut sum) = (leaf..leaf + 1, gradients);
+        self.most_waiting = self.most_waiting.max(self.waiting.len() + 1);
+        for (parent, other) in self.way_up(leaf) {
             let Some(found) = self.waiting.iter().position(|(waiting, _)| *waiting == other) else {
                 break;
             };
@@ -53,23 +59,34 @@ impl Sum {
         Ok(())
     }
 
-    /// The sum over all micro-batches.
-    pub fn total(self) -> Result<Gradients> {
-        let whole = 0..self.micro_batches;
-        match self.waiting.into_iter().find(|(run, _)| *run == whole) {
-            Some((_, sum)) => Ok(sum),
-            None => bail!("gradients of some micro-batches are missing"),
+    /// The most sets of gradients that there were at one time.
+    pub fn most_waiting(&self) -> usize {
+        self.most_waiting
+    }
+
+    /// The sum over all leaves, those of the other replicas too; all of them call this together.
+    pub fn total(self, replicas: &impl Communicator) -> std::result::Result<Gradients, Error> {
+        let parameters = self.waiting.first().map_or(0, |(_, gradients)| gradients.len());
+        if let [(run, gradients)] = self.waiting.as_slice()
+            && *run == (0..self.tree.leaves())
+        {
+            return Ok(gradients.clone());
         }
+        let sum = |parameter: usize| {
+            let nodes = self.waiting.iter().map(|(run, sums)| (run.clone(), &sums[parameter]));
+            let nodes: Vec<_> = nodes.collect();
+            self.tree.sum_of_nodes(replicas, &nodes)
+        };
+        (0..parameters).map(sum).collect()
     }
 
     /// The runs above a leaf, from the smallest to the whole; of each, the half without the leaf too.
     fn way_up(&self, leaf: usize) -> Vec<(Range<usize>, Range<usize>)> {
         let mut runs = Vec::new();
-        let mut run = 0..self.micro_batches;
+        let mut run = 0..self.tree.leaves();
         while run.len() > 1 {
-            let middle = run.start + run.len().div_ceil(2);
-            let (left, right) = (run.start..middle, middle..run.end);
-            let (with, without) = if leaf < middle { (left, right) } else { (right, left) };
+            let (left, right) = halves(&run);
+            let (with, without) = if left.contains(&leaf) { (left, right) } else { (right, left) };
             runs.push((run, without));
             run = with;
         }
@@ -80,11 +97,11 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use candle_core::Device;
-    use params_and_allreduce::all_reduce::FixedTree;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::device::{DeviceKind, DevicePlan};
-    use std::num::NonZeroUsize;
 
     use super::*;
 
@@ -99,42 +116,78 @@ mod tests {
         sum.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
     }
 
-    fn sum(order: impl Iterator<Item = usize>, leaves: usize) -> (Vec<u32>, usize) {
-        let (mut sum, mut waiting) = (Sum::new(leaves), 0);
-        for index in order {
-            sum.add(index, vec![leaf(index)]).unwrap();
-            waiting = waiting.max(sum.waiting.len());
-        }
-        (bits(&sum.total().unwrap()[0]), waiting)
+    /// What one rank after the other comes to, with its leaves taken in `order`; and the most that waited.
+    fn sum(
+        leaves: usize,
+        replicas: usize,
+        order: impl Fn(Range<usize>) -> Vec<usize> + Sync,
+    ) -> (Vec<Vec<u32>>, usize) {
+        let plan = DevicePlan::new(DeviceKind::Cpu, replicas, NonZeroUsize::new(1)).unwrap();
+        let tree = FixedTree::new(leaves, replicas).unwrap();
+        let sums = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let mut sum = Sum::new(tree);
+            for index in order(tree.held_by(rank.rank())) {
+                sum.add(index, vec![leaf(index)])?;
+            }
+            let most = sum.most_waiting();
+            Ok::<_, Error>((bits(&sum.total(rank)?[0]), most))
+        });
+        let (sums, most): (Vec<_>, Vec<_>) = sums.unwrap().into_iter().unzip();
+        (sums, most.into_iter().max().unwrap())
+    }
+
+    fn of_leaves(leaves: usize) -> Vec<u32> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let tree = FixedTree::new(leaves, 1).unwrap();
+        let all: Vec<Tensor> = (0..leaves).map(leaf).collect();
+        bits(&run_ranks(&plan, DEFAULT_TIMEOUT, |rank| tree.sum(rank, &all)).unwrap()[0])
     }
 
     #[test]
     fn the_bits_are_those_of_the_fixed_tree_in_any_order() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
-        for leaves in 1..=20 {
-            let tree = FixedTree::new(leaves, 1).unwrap();
-            let all: Vec<Tensor> = (0..leaves).map(leaf).collect();
-            let expected = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| tree.sum(rank, &all)).unwrap();
-            let expected = bits(&expected[0]);
-            let (forward, waiting) = sum(0..leaves, leaves);
+        for leaves in 1..=20usize {
+            let expected = vec![of_leaves(leaves)];
+            let (forward, waiting) = sum(leaves, 1, Iterator::collect);
             assert_eq!(forward, expected, "{leaves} in order");
-            assert!(waiting <= leaves.ilog2() as usize + 1, "{leaves}: {waiting}");
-            let (backward, waiting) = sum((0..leaves).rev(), leaves);
+            assert!(waiting <= leaves.ilog2() as usize + 2, "{leaves}: {waiting}");
+            let (backward, waiting) = sum(leaves, 1, |held| held.rev().collect());
             assert_eq!(backward, expected, "{leaves} from the last");
-            assert!(waiting <= leaves.ilog2() as usize + 1, "{leaves}: {waiting}");
+            assert!(waiting <= leaves.ilog2() as usize + 2, "{leaves}: {waiting}");
             // 7 divides none of these numbers but 7 and 14.
             if leaves % 7 != 0 {
-                let (mixed, _) = sum((0..leaves).map(|i| i * 7 % leaves), leaves);
+                let (mixed, _) = sum(leaves, 1, |held| held.map(|i| i * 7 % leaves).collect());
                 assert_eq!(mixed, expected, "{leaves} mixed");
             }
         }
     }
 
     #[test]
+    fn replicas_that_hold_some_leaves_each_come_to_the_same_bits() {
+        for replicas in [2, 3, 4] {
+            for each in 1..=6 {
+                let leaves = replicas * each;
+                let expected = vec![of_leaves(leaves); replicas];
+                assert_eq!(
+                    sum(leaves, replicas, Iterator::collect).0,
+                    expected,
+                    "{leaves} in order"
+                );
+                let backward = sum(leaves, replicas, |held| held.rev().collect()).0;
+                assert_eq!(backward, expected, "{leaves} from the last");
+            }
+        }
+    }
+
+    #[test]
     fn a_part_is_not_taken_for_the_whole() {
-        let mut sum = Sum::new(3);
-        sum.add(2, vec![leaf(2)]).unwrap();
-        sum.add(0, vec![leaf(0)]).unwrap();
-        assert!(sum.total().is_err());
+        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let mut sum = Sum::new(FixedTree::new(3, 1)?);
+            sum.add(2, vec![leaf(2)])?;
+            sum.add(0, vec![leaf(0)])?;
+            sum.total(rank)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("leaf 1 is missing"), "{told}");
     }
 }
