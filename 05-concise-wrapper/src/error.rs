@@ -53,6 +53,9 @@ pub enum Error {
         /// Rank 0's weights hash.
         expected: String,
     },
+    /// A model of another kind has failed.
+    #[error(transparent)]
+    Model(Box<dyn std::error::Error + Send + Sync>),
     /// A device of a [`DataParallel`](crate::DataParallel) model has failed.
     #[error("{0}")]
     Device(String),

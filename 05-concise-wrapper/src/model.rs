@@ -48,6 +48,11 @@ pub trait Model {
     fn rank(&self) -> Option<&SharedCommunicator> {
         None
     }
+
+    /// Whether [`weights`](Self::weights) are the whole model, and not the part of it that this rank holds.
+    fn is_whole(&self) -> bool {
+        true
+    }
 }
 // ANCHOR_END: model
 

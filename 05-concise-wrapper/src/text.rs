@@ -3,6 +3,8 @@
 use candle_core::{DType, Device, Shape, Tensor};
 use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{Communicator, Error};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// Rank 0's text; all ranks call this together.
 ///
@@ -41,6 +43,39 @@ pub fn gathered(communicator: &impl Communicator, mine: &str) -> Result<Vec<Stri
     Ok(all)
 }
 
+/// Rank 0's value, which travels as JSON; all ranks call this together.
+///
+/// # Errors
+///
+/// When another rank stops or stalls, or JSON does not bring the value back: it has no NaN, for example.
+pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
+    communicator: &impl Communicator,
+    mine: &T,
+) -> Result<T, Error> {
+    read(&of_rank_0(communicator, &written(mine)?)?)
+}
+
+/// All ranks' values, in rank order, on rank 0, and nothing on the others; all ranks call this together. The
+/// values travel as JSON.
+///
+/// # Errors
+///
+/// Those of [`value_of_rank_0`].
+pub fn values_gathered<T: Serialize + DeserializeOwned>(
+    communicator: &impl Communicator,
+    mine: &T,
+) -> Result<Vec<T>, Error> {
+    gathered(communicator, &written(mine)?)?.iter().map(|text| read(text)).collect()
+}
+
+fn written(value: &impl Serialize) -> Result<String, Error> {
+    Ok(serde_json::to_string(value).map_err(candle_core::Error::wrap)?)
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    Ok(serde_json::from_str(text).map_err(candle_core::Error::wrap)?)
+}
+
 fn text(bytes: &Tensor) -> Result<String, Error> {
     let bytes = bytes.to_device(&Device::Cpu)?.to_vec1::<u8>()?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -51,21 +86,45 @@ mod tests {
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
-    use params_and_allreduce::thread::run_ranks;
+    use params_and_allreduce::thread::{Rank, run_ranks};
     use single_gpu::device::{DeviceKind, DevicePlan};
 
     use super::*;
 
+    fn on_three_ranks<R: Send>(work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync) -> Vec<R> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        run_ranks(&plan, Duration::from_secs(60), work).unwrap()
+    }
+
     #[test]
     fn texts_of_any_length_arrive() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
-        let told = run_ranks(&plan, Duration::from_secs(60), |rank| {
+        let told = on_three_ranks(|rank| {
             let mine = "é".repeat(2 - rank.rank());
-            Ok::<_, Error>((of_rank_0(rank, &mine)?, gathered(rank, &mine)?))
+            Ok((of_rank_0(rank, &mine)?, gathered(rank, &mine)?))
         });
-        let told = told.unwrap();
         assert!(told.iter().all(|(of_rank_0, _)| of_rank_0 == "éé"), "{told:?}");
         assert_eq!(told[0].1, ["éé", "é", ""]);
         assert!(told[1..].iter().all(|(_, gathered)| gathered.is_empty()), "{told:?}");
+    }
+
+    #[test]
+    fn values_of_any_type_arrive() {
+        let value = |rank: usize| (rank > 0).then(|| (rank, "\"ü\"\n".repeat(rank)));
+        let told = on_three_ranks(|rank| {
+            let mine = value(2 - rank.rank());
+            Ok((value_of_rank_0(rank, &mine)?, values_gathered(rank, &mine)?))
+        });
+        assert!(told.iter().all(|(of_rank_0, _)| *of_rank_0 == value(2)), "{told:?}");
+        assert_eq!(told[0].1, [value(2), value(1), value(0)]);
+        assert!(told[1..].iter().all(|(_, gathered)| gathered.is_empty()), "{told:?}");
+    }
+
+    #[test]
+    fn what_json_cannot_hold_is_an_error() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let told = run_ranks(&plan, Duration::from_secs(60), |rank| {
+            Ok::<_, Error>(value_of_rank_0(rank, &f64::NAN).unwrap_err().to_string())
+        });
+        assert!(told.unwrap()[0].contains("expected f64"));
     }
 }

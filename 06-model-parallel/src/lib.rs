@@ -17,8 +17,10 @@
 //!
 //! Left out here, for now: a program that trains in these ways, and both together with data parallelism.
 
+pub mod held;
 pub mod layers;
 pub mod mesh;
 pub mod partition;
 pub mod pipeline;
 pub mod tensor_parallel;
+pub mod whole;

@@ -182,9 +182,18 @@ mod tests {
 
     #[test]
     fn what_is_no_mesh_is_refused() {
-        for text in
-            ["", "2", "2x2", "2x2x2x2", "0x1x1", "2x-1x1", "axbxc", "2X2X1", "2x2x", "4294967296x4294967296x2"]
-        {
+        for text in [
+            "",
+            "2",
+            "2x2",
+            "2x2x2x2",
+            "0x1x1",
+            "2x-1x1",
+            "axbxc",
+            "2X2X1",
+            "2x2x",
+            "4294967296x4294967296x2",
+        ] {
             let told = text.parse::<Mesh>().unwrap_err().to_string();
             assert!(told.starts_with(&format!("\"{text}\" is no mesh")), "{told}");
         }

@@ -41,6 +41,11 @@ pub enum Error {
         /// The newest one's step.
         step: usize,
     },
+    /// A model of which every rank holds a part.
+    #[error(
+        "a model in parts has no checkpoints: each rank would write its own part, and none the whole"
+    )]
+    Parts,
     /// There is nothing to go on from.
     #[error("there is no checkpoint in {} to go on from", folder.display())]
     None {

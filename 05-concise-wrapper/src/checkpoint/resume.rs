@@ -117,9 +117,7 @@ pub(super) fn restore(
         header = Some(of_file);
     }
     if let Some(rank) = model.rank() {
-        let text = serde_json::to_string(&header).map_err(candle_core::Error::wrap)?;
-        let text = text::of_rank_0(rank, &text)?;
-        header = serde_json::from_str(&text).map_err(candle_core::Error::wrap)?;
+        header = text::value_of_rank_0(rank, &header)?;
         let state = state(weights, sgd);
         state.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;
         let hash = WeightsHash::new(&state)?;

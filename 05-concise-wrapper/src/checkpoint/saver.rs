@@ -62,6 +62,9 @@ impl<'a> Run<'a> {
         let Some(Checkpoints { folder, resume, .. }) = self.checkpoints else {
             return Ok((Saver { run: self, folder: None }, at_the_beginning));
         };
+        if !model.is_whole() {
+            return Err(super::Error::Parts.into());
+        }
         let first = model.rank().is_none_or(|rank| rank.rank() == 0);
         let folder = if first { Some(Folder::open(folder)?) } else { None };
         let Some(resume) = *resume else {

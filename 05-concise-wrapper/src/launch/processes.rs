@@ -4,19 +4,18 @@ use anyhow::{Result, anyhow};
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator;
 use params_and_allreduce::mpi::World;
-use serde::{Deserialize, Serialize};
 use single_gpu::cli::{Complaint, ToldElsewhere, UsageError, tell};
 use single_gpu::device::DevicePlan;
 
-use crate::text;
+use crate::text::{value_of_rank_0, values_gathered};
 
 /// See [`Launch::agree`](super::Launch::agree).
 pub(super) fn agree<T>(world: &World, outcome: Result<T>) -> Result<T> {
     let mine = outcome.as_ref().err().map(Complaint::of);
-    let all = gathered(world, &mine)?;
+    let all = values_gathered(&world.line(), &mine)?;
     let first =
         all.into_iter().zip(0usize..).find_map(|(complaint, rank)| Some((rank, complaint?)));
-    let Some((rank, Complaint { code, message })) = known_to_all(world, &first)? else {
+    let Some((rank, Complaint { code, message })) = value_of_rank_0(&world.line(), &first)? else {
         return outcome;
     };
     if world.rank() == 0 {
@@ -37,35 +36,10 @@ pub(super) fn devices(
     plan: &DevicePlan,
 ) -> Result<Vec<String>, communicator::Error> {
     let mine = (world.machine(), plan.slots()[world.local_rank()].to_string());
-    let all = gathered(world, &mine)?;
+    let all = values_gathered(&world.line(), &mine)?;
     let together = all.iter().all(|(machine, _)| *machine == mine.0);
     let name = |(machine, device): (String, String)| {
         if together { device } else { format!("{machine} {device}") }
     };
     Ok(all.into_iter().map(name).collect())
-}
-
-/// All ranks' values on rank 0, in rank order.
-fn gathered<T: Serialize + for<'de> Deserialize<'de>>(
-    world: &World,
-    mine: &T,
-) -> Result<Vec<T>, communicator::Error> {
-    let texts = text::gathered(&world.line(), &written(mine)?)?;
-    texts.iter().map(|text| read(text)).collect()
-}
-
-/// Rank 0's value.
-fn known_to_all<T: Serialize + for<'de> Deserialize<'de>>(
-    world: &World,
-    mine: &T,
-) -> Result<T, communicator::Error> {
-    read(&text::of_rank_0(&world.line(), &written(mine)?)?)
-}
-
-fn written(value: &impl Serialize) -> candle_core::Result<String> {
-    serde_json::to_string(value).map_err(candle_core::Error::wrap)
-}
-
-fn read<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, communicator::Error> {
-    Ok(serde_json::from_str(text).map_err(candle_core::Error::wrap)?)
 }

@@ -4,10 +4,34 @@ use std::time::Instant;
 
 use candle_core::{Device, ModuleT, Result, Tensor, Var};
 use concise_wrapper::{Network, Precision};
+use serde::{Deserialize, Serialize};
 
 use crate::layers::Layers;
 
-/// Seconds for one forward and one backward pass of every layer, the least of `times` tries (at least one).
+/// Seconds that one layer takes for a micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LayerCost {
+    /// The forward pass.
+    pub forward: f64,
+    /// The backward pass.
+    pub backward: f64,
+}
+
+impl LayerCost {
+    /// Both passes.
+    pub fn total(&self) -> f64 {
+        self.forward + self.backward
+    }
+
+    fn least(self, other: Self) -> Self {
+        Self {
+            forward: self.forward.min(other.forward),
+            backward: self.backward.min(other.backward),
+        }
+    }
+}
+
+/// What every layer costs, each pass the least of `times` tries (at least one).
 ///
 /// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, and `rows` how many samples a
 /// micro-batch has. One layer is built at a time: the whole model need not fit on the device. Run it on the
@@ -23,7 +47,7 @@ pub fn measure(
     times: usize,
     precision: impl Into<Precision>,
     device: &Device,
-) -> Result<Vec<f64>> {
+) -> Result<Vec<LayerCost>> {
     let precision = precision.into();
     let shape = [&[rows], sample].concat();
     let mut x = Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?;
@@ -31,8 +55,8 @@ pub fn measure(
         let network = layers.build(layer..layer + 1, 0, precision, device)?;
         let (mut output, mut least) = once(&network, &x, layer == 0)?;
         for _ in 1..times {
-            let (again, seconds) = once(&network, &x, layer == 0)?;
-            (output, least) = (again, least.min(seconds));
+            let (again, cost) = once(&network, &x, layer == 0)?;
+            (output, least) = (again, least.least(cost));
         }
         x = output;
         Ok(least)
@@ -40,16 +64,18 @@ pub fn measure(
     (0..layers.len()).map(of_layer).collect()
 }
 
-/// A layer's result, and the seconds of a forward and a backward pass. Nobody needs the gradient of the
-/// first layer's input.
-fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> Result<(Tensor, f64)> {
+/// A layer's result, and what it cost. Nobody needs the gradient of the first layer's input.
+fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> Result<(Tensor, LayerCost)> {
     let input = if first { x.clone() } else { Var::from_tensor(x)?.into_inner() };
     layer.device().synchronize()?;
     let start = Instant::now();
     let output = layer.forward_training(&input)?;
+    layer.device().synchronize()?;
+    let forward = start.elapsed().as_secs_f64();
     layer.all_gradients(&output.sum_all()?)?;
     layer.device().synchronize()?;
-    Ok((output.detach(), start.elapsed().as_secs_f64()))
+    let backward = start.elapsed().as_secs_f64() - forward;
+    Ok((output.detach(), LayerCost { forward, backward }))
 }
 
 #[cfg(test)]
@@ -64,8 +90,9 @@ mod tests {
         let layers = Layers::lenet();
         let costs = measure(&layers, &[1, 28, 28], 8, 3, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(costs.len(), 5);
-        assert!(costs[1] > costs[2], "{costs:?}");
-        assert_eq!(cut(&costs, 2).unwrap().len(), 2);
+        let totals: Vec<f64> = costs.iter().map(LayerCost::total).collect();
+        assert!(totals[1] > totals[2], "{costs:?}");
+        assert_eq!(cut(&totals, 2).unwrap().len(), 2);
     }
 
     #[test]

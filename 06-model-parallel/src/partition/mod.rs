@@ -21,7 +21,7 @@ mod measured;
 
 pub use best::cut;
 pub use by_hand::Cut;
-pub use measured::measure;
+pub use measured::{LayerCost, measure};
 
 /// Why a list of layers cannot be cut like this.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -28,6 +28,7 @@
 pub mod channel;
 pub mod check;
 pub mod memory;
+mod model;
 pub mod predict;
 mod run;
 pub mod schedule;
@@ -35,6 +36,7 @@ pub mod timeline;
 pub mod worker;
 
 pub use check::{Checked, check};
+pub use model::PipelineParallel;
 pub use predict::predict;
 pub use schedule::{Action, Instruction, Kind, Schedule};
 pub use timeline::Timeline;

@@ -1,6 +1,10 @@
 //! How long each part takes.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
+
+use crate::partition::LayerCost;
 
 /// How long one stage's layers take, in seconds.
 ///
@@ -46,7 +50,29 @@ pub enum Error {
     },
 }
 
+impl StageCost {
+    /// What a stage of these layers costs, without its update.
+    ///
+    /// Layers are measured with their backward pass in one piece. Its two halves are taken to be equal, which
+    /// does not matter to a schedule that has it in one piece too.
+    pub fn of(layers: &[LayerCost]) -> Self {
+        let forward = layers.iter().map(|layer| layer.forward).sum();
+        let half = layers.iter().map(|layer| layer.backward).sum::<f64>() / 2.0;
+        Self { forward, backward_input: half, backward_weight: half, update: 0.0 }
+    }
+}
+
 impl Costs {
+    /// What the stages of a cut cost, of layers that were measured; messages take no time.
+    ///
+    /// # Panics
+    ///
+    /// When the cut has a layer that was not measured.
+    pub fn of_cut(layers: &[LayerCost], cut: &[Range<usize>]) -> Self {
+        let stages = cut.iter().map(|stage| StageCost::of(&layers[stage.clone()])).collect();
+        Self { stages, message: 0.0 }
+    }
+
     /// Stages that all take equally long, and messages that take no time.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self { stages: vec![cost; stages], message: 0.0 }

@@ -25,6 +25,14 @@ pub enum Error {
         /// What happened.
         source: Box<concise_wrapper::Error>,
     },
+    /// A data set did not get through this stage.
+    #[error("stage {stage}, evaluating: {source}")]
+    Evaluation {
+        /// The stage.
+        stage: usize,
+        /// What happened.
+        source: Box<concise_wrapper::Error>,
+    },
     /// What a rank meets before it is a stage, such as a device that does not open.
     #[error(transparent)]
     Outside(Box<concise_wrapper::Error>),
@@ -72,6 +80,16 @@ pub enum Error {
 fn of(instruction: Instruction) -> String {
     let micro_batch = instruction.action.micro_batch();
     micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default()
+}
+
+/// As a [`Model`](concise_wrapper::Model) in stage 5's loop, a stage fails like this.
+impl From<Error> for concise_wrapper::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Outside(error) => *error,
+            error => Self::Model(Box::new(error)),
+        }
+    }
 }
 
 impl From<concise_wrapper::Error> for Error {

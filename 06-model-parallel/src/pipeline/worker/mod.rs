@@ -8,7 +8,7 @@
 //! | `meeting` | before the first step: which shapes travel |
 //! | `pass` | what lies on a stage between two instructions, and what each does with it |
 //! | `sum` | gradients are added by the micro-batch's number, not as they come |
-//! | `bytes` | how much memory a micro-batch keeps |
+//! | `evaluate` | a data set through the pipeline, forward only |
 //! | `error` | which stage, which micro-batch, what happened |
 //!
 //! # Batch norm
@@ -25,8 +25,8 @@
 //! - A running variance is what micro-batches were normalised with, on average. That of the whole batch,
 //!   which GPipe keeps, has the spread between their means on top.
 
-mod bytes;
 mod error;
+mod evaluate;
 mod meeting;
 mod pass;
 mod sum;

@@ -12,7 +12,8 @@ use single_gpu::ops::cross_entropy;
 use single_gpu::train::{BatchSums, sums};
 
 use super::sum::Sum;
-use super::{Worker, bytes, meeting};
+use super::{Worker, meeting};
+use crate::held::activations;
 use crate::pipeline::schedule::Action;
 
 /// Something of each micro-batch that has it now.
@@ -149,7 +150,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
             self.activations_out.insert(i, output.detach());
             output
         };
-        let bytes = bytes::kept(&result, &x, network.weights());
+        let bytes = activations(&result, &x, network.weights());
         self.bytes += bytes;
         self.peak_bytes = self.peak_bytes.max(self.bytes);
         self.kept.insert(i, Kept { input, result, bytes });

@@ -1,0 +1,184 @@
+//! One stage of a pipeline as a model that stage 5's loop trains.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use candle_core::ModuleT;
+use concise_wrapper::ddp::alike;
+use concise_wrapper::model::Hosts;
+use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::shares::Share;
+use concise_wrapper::weights::Weights;
+use concise_wrapper::{Error, Model, Network, text};
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Dataset;
+use single_gpu::interrupt;
+use single_gpu::train::{BatchSums, Step};
+
+use super::check::Checked;
+use super::timeline::Timeline;
+use super::worker::{Done, Worker};
+use crate::held::Held;
+use crate::mesh::{Axis, Mesh};
+use crate::whole::{Named, Whole, gathered};
+
+/// The most steps of which a timeline is kept.
+const MOST_STEPS: usize = 200;
+
+/// One rank of a mesh of pipelines.
+///
+/// It is a [`Model`]: stage 5's loop trains it, every rank the layers of its stage. The schedule's `Update` hands
+/// the gradients over, and the loop's optimiser uses them.
+pub struct PipelineParallel<'a, M> {
+    worker: Worker<'a, M>,
+    /// All ranks of the mesh.
+    all: SharedCommunicator,
+    /// Those of this rank's pipeline.
+    pipeline: SharedCommunicator,
+    hosts: Hosts,
+    replica: usize,
+    measured: RefCell<Measured>,
+}
+
+/// What the steps so far have shown of one stage.
+#[derive(Default)]
+struct Measured {
+    steps: Vec<Timeline>,
+    gradients: usize,
+    activations: usize,
+}
+
+impl<'a, M: ModuleT> PipelineParallel<'a, M> {
+    /// One stage on one rank of `mesh`; all its ranks call this together.
+    ///
+    /// `network` has the layers of this rank's stage, and `sample` is the shape of one sample of the data. Every
+    /// batch is cut into as many shards as there are replicas times micro-batches: a replica's shards are the
+    /// micro-batches of its pipeline.
+    ///
+    /// # Errors
+    ///
+    /// When the mesh has another number of devices than there are ranks, or cuts layers into parts; those of
+    /// [`Worker::new`]; and when replicas have networks of different structure.
+    pub fn new(
+        checked: &'a Checked,
+        network: Network<M>,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+    ) -> Result<Self, Error> {
+        if mesh.tensor > 1 {
+            let text = format!("mesh {mesh}: the layers of a pipeline are not cut into parts");
+            return Err(candle_core::Error::Msg(text).into());
+        }
+        let pipeline = mesh.along(&all, Axis::Pipeline)?;
+        let replicas = mesh.along(&all, Axis::Data)?;
+        alike::structure(&replicas, network.precision(), network.weights())?;
+        let replica = replicas.rank();
+        let each = checked.schedule().micro_batches;
+        let hosts = Hosts { shards: replica * each..(replica + 1) * each, of: mesh.data * each };
+        // From here on all clocks count from the same moment.
+        barrier(&all)?;
+        let origin = Instant::now();
+        let worker = Worker::new(checked, network, pipeline.clone(), sample, origin)?;
+        let worker = worker.replicated(replicas)?;
+        Ok(Self { worker, all, pipeline, hosts, replica, measured: RefCell::default() })
+    }
+
+    /// The worker of this stage.
+    pub fn worker(&self) -> &Worker<'a, M> {
+        &self.worker
+    }
+
+    /// The timelines of the first steps, all stages of a pipeline together, on its first stage; nothing on the
+    /// others. All ranks call this together.
+    ///
+    /// # Errors
+    ///
+    /// When another rank stops or stalls.
+    pub fn timelines(&self) -> Result<Vec<Timeline>, communicator::Error> {
+        let of_stages = text::values_gathered(&self.pipeline, &self.measured.borrow().steps)?;
+        let steps = of_stages.iter().map(Vec::len).min().unwrap_or(0);
+        let joined =
+            |step: usize| Timeline::joined(of_stages.iter().map(|steps| steps[step].clone()));
+        Ok((0..steps).map(joined).collect())
+    }
+
+    /// What this device has held so far.
+    pub fn held(&self, constants: Momentum) -> Held {
+        let Measured { gradients, activations, .. } = *self.measured.borrow();
+        Held { gradients, ..Held::new(self.weights(), constants, activations) }
+    }
+
+    /// Loss and correct answers of all micro-batches of all replicas, and whether anybody asks for an end; the
+    /// same on all ranks.
+    fn sums_of_all(&self, mine: Option<BatchSums>) -> Result<BatchSums, communicator::Error> {
+        let interrupts = interrupt::requested().into();
+        let mine = mine.unwrap_or(BatchSums { interrupts, ..BatchSums::default() });
+        let mine = mine.to_tensor(self.all.device())?;
+        Ok(BatchSums::from_tensor(&allreduce(&self.all, &mine, Algorithm::OneShot)?)?)
+    }
+}
+
+impl<M: ModuleT> Model for PipelineParallel<'_, M> {
+    fn hosts(&self) -> Hosts {
+        self.hosts.clone()
+    }
+
+    fn backward(&self, share: &Share) -> Result<Step, Error> {
+        let mut of_stage = Vec::new();
+        let done = self.worker.step(share, |_, gradients, _| {
+            of_stage = gradients.to_vec();
+            Ok(())
+        });
+        let Done { sums, timeline, activation_bytes, gradient_bytes } = done?;
+        let measured = &mut *self.measured.borrow_mut();
+        measured.activations = measured.activations.max(activation_bytes);
+        measured.gradients = measured.gradients.max(gradient_bytes);
+        if measured.steps.len() < MOST_STEPS {
+            measured.steps.push(timeline);
+        }
+        Ok(Step { sums: self.sums_of_all(sums)?, gradients: of_stage })
+    }
+
+    fn weights(&self) -> &Weights {
+        self.worker.network().weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.all)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.pipeline.world_size() == 1
+    }
+
+    /// The first replica does it, and its first stage gets the result.
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        if self.replica > 0 {
+            return Ok(None);
+        }
+        let sums = self.worker.evaluate(images)?;
+        let last = self.pipeline.world_size() - 1;
+        if last == 0 {
+            return Ok(sums);
+        }
+        let device = self.pipeline.device();
+        if let Some(sums) = sums {
+            self.pipeline.send(0, &sums.to_tensor(device)?)?;
+        } else if self.pipeline.rank() == 0 {
+            let like = BatchSums::default().to_tensor(device)?;
+            let sums = self.pipeline.recv(last, like.shape(), like.dtype())?;
+            return Ok(Some(BatchSums::from_tensor(&sums)?));
+        }
+        Ok(None)
+    }
+}
+
+impl<M: ModuleT> Whole for PipelineParallel<'_, M> {
+    /// On the first stage of every replica.
+    fn whole(&self, mine: Named) -> Result<Option<Named>, Error> {
+        Ok(gathered(&self.pipeline, mine)?)
+    }
+}

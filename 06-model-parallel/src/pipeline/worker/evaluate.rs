@@ -1,0 +1,74 @@
+//! A data set through the pipeline, forward only.
+//!
+//! Nothing comes back but the word that a message has been read: without it the first stage would run ahead, and
+//! what it has sent would pile up before a slower one.
+
+use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
+use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
+use single_gpu::data::Dataset;
+use single_gpu::ops::cross_entropy;
+use single_gpu::report::trace::COMPUTE;
+use single_gpu::train::{BatchSums, sums};
+use tracing::info_span;
+
+use super::{Error, Worker, meeting};
+
+/// Images of a forward pass: few, so that all stages soon have something to do.
+const BATCH: usize = 128;
+
+/// How many messages may lie between two stages.
+const CAPACITY: usize = 2;
+
+impl<M: ModuleT> Worker<'_, M> {
+    /// Sums of loss and correct answers over a data set, with the running statistics of batch norms; on the
+    /// last stage. All stages of one pipeline call this together.
+    ///
+    /// # Errors
+    ///
+    /// When the images do not fit the model, or another stage stops or stalls: the message names the stage.
+    pub fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        let _span = info_span!(target: COMPUTE, "evaluate").entered();
+        let stage = self.stage;
+        let failed =
+            |source: LineError| Error::Evaluation { stage, source: Box::new(source.into()) };
+        self.all_batches(images).map_err(failed)
+    }
+
+    fn all_batches(&self, images: &Dataset) -> Result<Option<BatchSums>, LineError> {
+        let Self { line, stage, shapes, network, .. } = self;
+        let (dtype, device) = (network.dtype(), network.device());
+        let indices: Vec<u32> = (0..).take(images.len()).collect();
+        let mut total = BatchSums::default();
+        let mut unread = 0;
+        for chunk in indices.chunks(BATCH) {
+            let x = if *stage == 0 {
+                images.batch(chunk, dtype)?.images.to_device(device)?
+            } else {
+                let shape = meeting::shape(chunk.len(), &shapes.input);
+                let x = line.recv(stage - 1, &shape, dtype)?;
+                line.send(stage - 1, &Tensor::new(0u8, device)?)?;
+                x
+            };
+            let output = network.forward(&x)?;
+            if self.is_last() {
+                let batch = images.batch(chunk, dtype)?.to_device(device)?;
+                let loss = cross_entropy(&output, &batch.labels)?;
+                total += sums(&loss, &output, &batch)?;
+                continue;
+            }
+            if unread == CAPACITY {
+                self.read()?;
+                unread -= 1;
+            }
+            line.share(stage + 1, &output.detach())?;
+            unread += 1;
+        }
+        (0..unread).try_for_each(|_| self.read())?;
+        Ok(self.is_last().then_some(total))
+    }
+
+    /// Waits until the next stage has taken a message.
+    fn read(&self) -> Result<(), LineError> {
+        self.line.recv(self.stage + 1, &Shape::from(()), DType::U8).map(drop)
+    }
+}
