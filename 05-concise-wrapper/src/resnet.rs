@@ -17,8 +17,11 @@
 //!
 //! The convolutions have no bias. What is constant in a channel, the batch norm after them subtracts
 //! again: a bias there would have a gradient of exactly 0 and never change.
+//!
+//! [`Stem`], [`Block`] and [`Head`] are public so that somebody else can put the parts together: stage 6
+//! puts them on several devices.
 
-use candle_core::{Module as _, ModuleT, Result, Tensor};
+use candle_core::{Module as _, ModuleT, Result, Tensor, bail};
 use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
 use candle_nn::{Linear, VarBuilder, linear};
 use single_gpu::data::CLASSES;
@@ -37,12 +40,14 @@ const HE: Init = Init::Kaiming {
     non_linearity: NonLinearity::ReLU,
 };
 
+/// How many residual blocks there are, two in each group.
+pub const BLOCKS: usize = 8;
+
 /// ResNet-18: `[B, 1, 28, 28]` → `[B, 10]`.
 pub struct ResNet18 {
-    conv1: Conv,
-    bn1: BatchNorm,
+    stem: Stem,
     blocks: Vec<Block>,
-    fc: Linear,
+    head: Head,
 }
 
 impl ResNet18 {
@@ -53,18 +58,10 @@ impl ResNet18 {
     /// When the tensors cannot be made.
     // ANCHOR: new
     pub fn new(width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
-        let conv1 = Conv::new(1, width, 3, 1, &vb.pp("conv1"))?;
-        let bn1 = BatchNorm::new(width, true, norms, &vb.pp("bn1"))?;
-        let mut blocks = Vec::with_capacity(8);
-        let mut inputs = width;
-        for (group, planes) in (1..).zip([width, 2 * width, 4 * width, 8 * width]) {
-            let vb = vb.pp(format!("layer{group}"));
-            let stride = if group == 1 { 1 } else { 2 };
-            blocks.push(Block::new(inputs, planes, stride, norms, &vb.pp("0"))?);
-            blocks.push(Block::new(planes, planes, 1, norms, &vb.pp("1"))?);
-            inputs = planes;
-        }
-        Ok(Self { conv1, bn1, blocks, fc: linear(inputs, CLASSES, vb.pp("fc"))? })
+        let stem = Stem::new(width, norms, vb)?;
+        let blocks = (0..BLOCKS).map(|number| Block::new(number, width, norms, vb));
+        let blocks = blocks.collect::<Result<_>>()?;
+        Ok(Self { stem, blocks, head: Head::new(width, vb)? })
     }
     // ANCHOR_END: new
 }
@@ -72,17 +69,66 @@ impl ResNet18 {
 impl ModuleT for ResNet18 {
     // ANCHOR: forward
     fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
-        let mut x = self.bn1.forward_t(&self.conv1.forward(images)?, train)?;
+        let mut x = self.stem.forward_t(images, train)?;
         for block in &self.blocks {
             x = block.forward_t(&x, train)?;
         }
-        self.fc.forward(&x.flatten_from(2)?.mean(2)?)
+        self.head.forward_t(&x, train)
     }
     // ANCHOR_END: forward
 }
 
-/// Two 3×3 convolutions beside a short cut.
-struct Block {
+/// What comes before the blocks: `[B, 1, 28, 28]` → `[B, W, 28, 28]`, with `conv1` and `bn1`.
+pub struct Stem {
+    conv: Conv,
+    norm: BatchNorm,
+}
+
+impl Stem {
+    /// The stem of a network whose first group has `width` planes. `vb` is the whole network's.
+    ///
+    /// # Errors
+    ///
+    /// When the tensors cannot be made.
+    // ANCHOR: stem
+    pub fn new(width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
+        let conv = Conv::new(1, width, 3, 1, &vb.pp("conv1"))?;
+        let norm = BatchNorm::new(width, true, norms, &vb.pp("bn1"))?;
+        Ok(Self { conv, norm })
+    }
+    // ANCHOR_END: stem
+}
+
+impl ModuleT for Stem {
+    fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
+        self.norm.forward_t(&self.conv.forward(images)?, train)
+    }
+}
+
+/// What comes after the blocks: `[B, 8W, H, W]` → `[B, 10]`, the mean over all pixels and `fc`.
+pub struct Head {
+    fc: Linear,
+}
+
+impl Head {
+    /// The head of a network whose first group has `width` planes. `vb` is the whole network's.
+    ///
+    /// # Errors
+    ///
+    /// When the tensors cannot be made.
+    pub fn new(width: usize, vb: &VarBuilder<'_>) -> Result<Self> {
+        Ok(Self { fc: linear(8 * width, CLASSES, vb.pp("fc"))? })
+    }
+}
+
+impl ModuleT for Head {
+    fn forward_t(&self, x: &Tensor, _train: bool) -> Result<Tensor> {
+        self.fc.forward(&x.flatten_from(2)?.mean(2)?)
+    }
+}
+
+/// Two 3×3 convolutions beside a short cut: the shapes of its group, as above.
+pub struct Block {
     conv1: Conv,
     bn1: BatchNorm,
     conv2: Conv,
@@ -92,13 +138,21 @@ struct Block {
 }
 
 impl Block {
-    fn new(
-        inputs: usize,
-        planes: usize,
-        stride: usize,
-        norms: &Norms,
-        vb: &VarBuilder<'_>,
-    ) -> Result<Self> {
+    /// A block, by its `number` among all eight, from 0, of a network whose first group has `width` planes.
+    /// `vb` is the whole network's: block 2 has `layer2.0.conv1.weight`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such block, or the tensors cannot be made.
+    pub fn new(number: usize, width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
+        if number >= BLOCKS {
+            bail!("there is no block {number}: ResNet-18 has {BLOCKS}, the first is block 0");
+        }
+        let (group, of_group) = (number / 2, number % 2);
+        let planes = width << group;
+        let (inputs, stride) =
+            if group > 0 && of_group == 0 { (planes / 2, 2) } else { (planes, 1) };
+        let vb = vb.pp(format!("layer{}.{of_group}", group + 1));
         let conv1 = Conv::new(inputs, planes, 3, stride, &vb.pp("conv1"))?;
         let bn1 = BatchNorm::new(planes, true, norms, &vb.pp("bn1"))?;
         let conv2 = Conv::new(planes, planes, 3, 1, &vb.pp("conv2"))?;

@@ -12,6 +12,7 @@ use candle_core::{Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use concise_wrapper::batch_norm::Norms;
+use concise_wrapper::resnet::{BLOCKS, Block, Head, Stem};
 use concise_wrapper::{Network, Precision};
 use single_gpu::lenet::{SHAPES, WEIGHT_STD};
 use single_gpu::ops::{conv2d_relu_pool, linear, linear_relu};
@@ -88,6 +89,18 @@ impl Layers {
             layers = layers.then(format!("dense {i}"), build);
         }
         Ok(layers)
+    }
+
+    /// ResNet-18 of stage 5: `[B, 1, 28, 28]` → `[B, 10]`, in ten layers: the stem, eight blocks, the head. Its
+    /// names, shapes and initial weights; the first group has `width` planes, 64 in the original.
+    pub fn resnet18(width: usize) -> Self {
+        let stem = Self::default().then("stem", move |vb, norms| Stem::new(width, norms, vb));
+        let blocks = (0..BLOCKS).fold(stem, |layers, number| {
+            let build =
+                move |vb: &VarBuilder<'_>, norms: &Norms| Block::new(number, width, norms, vb);
+            layers.then(format!("block {number}"), build)
+        });
+        blocks.then("head", move |vb, _| Head::new(width, vb))
     }
 
     /// How many layers there are.

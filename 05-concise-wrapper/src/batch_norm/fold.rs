@@ -28,11 +28,13 @@ impl Norms {
         let mut rows: Vec<Vec<Tensor>> = vec![Vec::new(); hosted];
         for layer in &mut shared.layers {
             let seen = std::mem::take(&mut layer.of_shards);
-            if seen.len() != hosted {
-                let text = format!("a batch norm saw {} shards of {hosted}", seen.len());
+            if !seen.keys().copied().eq(0..hosted) {
+                let seen: Vec<usize> = seen.into_keys().collect();
+                let text = format!("a batch norm saw shards {seen:?}, and the rank hosts {hosted}");
                 return Err(candle_core::Error::Msg(text).into());
             }
-            for (row, statistics) in rows.iter_mut().zip(seen) {
+            // In the order of their numbers.
+            for (row, statistics) in rows.iter_mut().zip(seen.into_values()) {
                 let count = statistics.count as f64;
                 row.push((&statistics.mean * count)?);
                 row.push((statistics.unbiased_variance()? * count)?);
@@ -57,5 +59,85 @@ impl Norms {
             offset += 2 * channels + 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
+    use super::*;
+    use crate::batch_norm::BatchNorm;
+    use crate::network::Network;
+
+    const SHARDS: usize = 5;
+
+    /// The images of a shard, `[2 + shard, 1, 1, 3]`: of another size and scale than those of the others.
+    fn images(shard: usize) -> Tensor {
+        let value = |i: usize| ((shard * 37 + i * 11) % 101) as f64 * 10f64.powi(shard as i32 - 2);
+        let values: Vec<f64> = (0..3 * (2 + shard)).map(value).collect();
+        Tensor::from_vec(values, (2 + shard, 1, 1, 3), &Device::Cpu).unwrap()
+    }
+
+    /// One step of one layer, with the shards in this order; shard 3 stands in for an empty one. The running
+    /// mean and variance.
+    fn step(order: &[usize]) -> Result<[f64; 2], String> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let network = Network::new(1, DType::F64, rank.device(), |vb, norms| {
+                BatchNorm::new(1, false, norms, vb)
+            })?;
+            let norms = network.norms();
+            norms.by_shard();
+            for &shard in order {
+                norms.shard(shard);
+                norms.stand_in(shard == 3);
+                network.forward_training(&images(shard))?;
+            }
+            norms.fold(rank, &FixedTree::new(SHARDS, 1)?)?;
+            let buffers = &network.weights().buffers;
+            let value = |i: usize| buffers[i].tensor.get(0)?.to_scalar::<f64>();
+            Ok::<_, Error>([value(0)?, value(1)?])
+        });
+        ended.map(|ended| ended[0]).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn shards_weigh_what_they_count_and_one_that_stands_in_nothing() {
+        let (mut mean, mut variance, mut count) = (0.0, 0.0, 0.0);
+        for shard in [0, 1, 2, 4] {
+            let values = images(shard).flatten_all().unwrap().to_vec1::<f64>().unwrap();
+            let n = values.len() as f64;
+            let of_shard = values.iter().sum::<f64>() / n;
+            let squares: f64 = values.iter().map(|value| (value - of_shard).powi(2)).sum();
+            (mean, count) = (mean + n * of_shard, count + n);
+            variance += n * squares / (n - 1.0);
+        }
+        let found = step(&[0, 1, 2, 3, 4]).unwrap();
+        let expected = [MOMENTUM * mean / count, 1.0 - MOMENTUM + MOMENTUM * variance / count];
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert!((found / expected - 1.0).abs() < 1e-14, "{found} and {expected}");
+        }
+    }
+
+    #[test]
+    fn the_bits_do_not_depend_on_the_order_of_the_shards() {
+        let bits = |order: &[usize]| step(order).unwrap().map(f64::to_bits);
+        let expected = bits(&[0, 1, 2, 3, 4]);
+        for order in [[4, 3, 2, 1, 0], [2, 0, 4, 3, 1], [3, 1, 4, 0, 2]] {
+            assert_eq!(bits(&order), expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn every_shard_is_seen_once() {
+        let told = |order: &[usize]| step(order).unwrap_err();
+        let missing = told(&[0, 4, 2, 1]);
+        assert!(missing.contains("saw shards [0, 1, 2, 4], and the rank hosts 5"), "{missing}");
+        let twice = told(&[0, 1, 2, 3, 1]);
+        assert!(twice.contains("a batch norm saw shard 1 twice in one step"), "{twice}");
     }
 }

@@ -16,6 +16,7 @@
 mod fold;
 mod synchronised;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, ModuleT, Result, Tensor, Var, bail};
@@ -39,6 +40,8 @@ pub struct Norms(Arc<Mutex<Shared>>);
 #[derive(Default)]
 struct Shared {
     sharing: Sharing,
+    /// Whose images are at hand: the number of the shard among those of this rank.
+    shard: usize,
     /// Whether the images at hand stand in for an empty shard, and do not count.
     stand_in: bool,
     layers: Vec<Layer>,
@@ -57,7 +60,7 @@ enum Sharing {
 struct Layer {
     mean: Var,
     variance: Var,
-    of_shards: Vec<Statistics>,
+    of_shards: BTreeMap<usize, Statistics>,
 }
 
 impl Norms {
@@ -67,21 +70,27 @@ impl Norms {
     }
 
     /// From now on layers normalise by each forward pass's own images, and keep the statistics back until
-    /// [`fold`](Self::fold).
+    /// [`fold`](Self::fold). Before each forward pass, [`shard`](Self::shard) says whose they are.
     pub fn by_shard(&self) {
         self.lock().sharing = Sharing::ByShard;
     }
 
+    /// Says whose images the next forward pass sees: the number of the shard, from 0, among those that this
+    /// rank hosts. So shards may come in any order.
+    pub fn shard(&self, number: usize) {
+        self.lock().shard = number;
+    }
+
     /// Says whether the images of the next forward pass stand in for an empty shard: they are normalised,
     /// but their own statistics do not count.
-    pub(crate) fn stand_in(&self, yes: bool) {
+    pub fn stand_in(&self, yes: bool) {
         self.lock().stand_in = yes;
     }
 
     /// Adds a layer; returns its number.
     fn add(&self, mean: Var, variance: Var) -> usize {
         let layers = &mut self.lock().layers;
-        layers.push(Layer { mean, variance, of_shards: Vec::new() });
+        layers.push(Layer { mean, variance, of_shards: BTreeMap::new() });
         layers.len() - 1
     }
 
@@ -92,13 +101,16 @@ impl Norms {
     /// What a layer does with the statistics of a forward pass in training.
     fn saw(&self, layer: usize, statistics: Statistics) -> Result<()> {
         let mut shared = self.lock();
-        let stand_in = shared.stand_in;
+        let (shard, stand_in) = (shared.shard, shared.stand_in);
         let sharing = shared.sharing.clone();
         let layer = &mut shared.layers[layer];
         match sharing {
             Sharing::ByShard => {
                 let count = if stand_in { 0 } else { statistics.count };
-                layer.of_shards.push(Statistics { count, ..statistics });
+                let before = layer.of_shards.insert(shard, Statistics { count, ..statistics });
+                if before.is_some() {
+                    bail!("a batch norm saw shard {shard} twice in one step");
+                }
                 Ok(())
             }
             Sharing::Local if stand_in => Ok(()),

@@ -35,7 +35,8 @@ impl<M: ModuleT> Ddp<M> {
     // ANCHOR: by_shard
     fn backward_by_shard(&self, share: &Share, tree: &FixedTree) -> Result<Step, Error> {
         let (mut of_shards, mut sums) = (Vec::new(), Vec::new());
-        for shard in &share.shards {
+        for (number, shard) in share.shards.iter().enumerate() {
+            self.network.norms().shard(number);
             let (loss, unread) = loss_of(&self.network, shard)?;
             of_shards.push(gradients_of(&self.network, &loss)?);
             sums.push(unread.read()?);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod batch_norm;
 mod failures;
 mod layers;
 mod measured;

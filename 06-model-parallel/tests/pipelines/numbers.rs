@@ -9,43 +9,53 @@ use model_parallel::pipeline::{Kind, Schedule, check};
 use single_gpu::difference::{largest_difference, relative_difference};
 use single_gpu::weights_hash::WeightsHash;
 
-use crate::training::{Case, checked, cut, dense, lenet};
+use crate::training::{Case, Weights, checked, cut, dense, lenet, resnet18};
 
 const KINDS: [Kind; 3] = [Kind::Naive, Kind::GPipe, Kind::OneFOneB];
 
 /// Seven samples: in one piece, in micro-batches of two sizes, of one sample, and more than there are
 /// samples.
-const SAMPLES: usize = 7;
+pub const SAMPLES: usize = 7;
 
-/// The largest difference. Layers are cut where stages begin: `2,3` makes a stage of LeNet that only flattens.
-fn equals_one_device(case: &Case, cuts: &[&str], micro_batches: &[usize]) -> f64 {
-    let (expected, losses) = case.on_one_device(SAMPLES);
-    for ((name, before), (_, after)) in case.initial().iter().zip(&expected) {
+/// Trains with every schedule, cut where stages begin, and compares with `expected`: weights, and the loss at
+/// each step. The largest difference, which is below `bound`.
+pub fn equals(
+    case: &Case,
+    begins: &str,
+    micro_batches: usize,
+    expected: &(Weights, Vec<f64>),
+    bound: f64,
+) -> f64 {
+    let (weights, losses) = expected;
+    for ((name, before), (_, after)) in case.initial().iter().zip(weights) {
         assert!(relative_difference(before, after).unwrap() > 1e-4, "{name} learns nothing");
     }
-    let mut largest = 0f64;
-    for begins in cuts {
-        let cut = cut(begins, case.layers.len());
-        for &micro_batches in micro_batches {
-            let hashes = KINDS.map(|kind| {
-                let what = format!("{}, cut {begins}, {micro_batches} × {kind}", case.name);
-                let checked = checked(kind, cut.len(), micro_batches);
-                let (weights, steps) = case.pipeline(&checked, &cut, SAMPLES).unwrap();
-                let difference = largest_difference(&weights, &expected).unwrap();
-                assert!(difference < 1e-10, "{what}: {difference:e}");
-                largest = largest.max(difference);
-                for (done, loss) in steps.last().unwrap().iter().zip(&losses) {
-                    let sums = done.sums.unwrap();
-                    assert!((sums.loss / loss - 1.0).abs() < 1e-10, "{what}: {}", sums.loss);
-                    assert_eq!(sums.samples, SAMPLES as u64, "{what}");
-                }
-                WeightsHash::new(&weights).unwrap()
-            });
-            let what = format!("{}, cut {begins}, {micro_batches} micro-batches", case.name);
-            assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{what}: {hashes:?}");
+    let cut = cut(begins, case.layers.len());
+    let outcomes = KINDS.map(|kind| {
+        let what = format!("{}, cut {begins}, {micro_batches} × {kind}", case.name);
+        let checked = checked(kind, cut.len(), micro_batches);
+        let (found, steps) = case.pipeline(&checked, &cut, SAMPLES).unwrap();
+        let difference = largest_difference(&found, weights).unwrap();
+        assert!(difference < bound, "{what}: {difference:e}");
+        let last = steps.last().unwrap();
+        assert_eq!(last.len(), losses.len());
+        for (done, loss) in last.iter().zip(losses) {
+            let sums = done.sums.unwrap();
+            assert!((sums.loss / loss - 1.0).abs() < bound, "{what}: {}", sums.loss);
+            assert_eq!(sums.samples, SAMPLES as u64, "{what}");
         }
-    }
-    largest
+        (WeightsHash::new(&found).unwrap(), difference)
+    });
+    let what = format!("{}, cut {begins}, {micro_batches} micro-batches", case.name);
+    assert!(outcomes.iter().all(|(hash, _)| *hash == outcomes[0].0), "{what}: {outcomes:?}");
+    outcomes.into_iter().map(|(_, difference)| difference).fold(0.0, f64::max)
+}
+
+/// The largest difference. `2,3` makes a stage of LeNet that only flattens.
+fn equals_one_device(case: &Case, cuts: &[&str], micro_batches: &[usize]) -> f64 {
+    let expected = case.on_one_device(SAMPLES);
+    let pairs = cuts.iter().flat_map(|&begins| micro_batches.iter().map(move |&m| (begins, m)));
+    pairs.map(|(begins, m)| equals(case, begins, m, &expected, 1e-10)).fold(0.0, f64::max)
 }
 
 #[test]
@@ -64,10 +74,12 @@ fn a_dense_stack_equals_one_device() {
 /// The micro-batches are the shards: then it does not matter which of the two is split, batch or model.
 #[test]
 fn the_bits_are_those_of_data_parallelism() {
-    for case in [lenet(), dense()] {
+    for case in [lenet(), dense(), resnet18()] {
         for shards in [3, 8] {
             let expected = case.data_parallel(1, SAMPLES, shards);
-            assert_eq!(case.data_parallel(2, SAMPLES, shards), expected);
+            for devices in [2, 4, 8].into_iter().filter(|&devices| devices <= shards) {
+                assert_eq!(case.data_parallel(devices, SAMPLES, shards), expected);
+            }
             for begins in ["3", "1,2,4"] {
                 let cut = cut(begins, case.layers.len());
                 let checked = checked(Kind::OneFOneB, cut.len(), shards);
@@ -94,8 +106,10 @@ fn any_schedule_that_is_sound_runs() {
         forward.chain(backward).chain([Update]).collect()
     };
     let mixed = check(Schedule::of(2, 4, list), UNBOUNDED).unwrap();
-    let (case, cut) = (dense(), cut("2", 5));
-    let hash =
-        |checked| WeightsHash::new(&case.pipeline(checked, &cut, SAMPLES).unwrap().0).unwrap();
-    assert_eq!(hash(&mixed), hash(&checked(Kind::OneFOneB, 2, 4)));
+    for case in [dense(), resnet18()] {
+        let cut = cut("2", case.layers.len());
+        let hash =
+            |checked| WeightsHash::new(&case.pipeline(checked, &cut, SAMPLES).unwrap().0).unwrap();
+        assert_eq!(hash(&mixed), hash(&checked(Kind::OneFOneB, 2, 4)), "{}", case.name);
+    }
 }

@@ -1,4 +1,4 @@
-//! Five steps of training: on one device, in a pipeline, and data-parallel.
+//! Some steps of training: on one device, in a pipeline, and data-parallel.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -23,32 +23,48 @@ use split_batch::split::split_batch;
 
 pub type Weights = Vec<(String, Tensor)>;
 
-const STEPS: usize = 5;
-const RATE: f64 = 0.2;
-const CONSTANTS: Momentum = Momentum { momentum: 0.9, weight_decay: 1e-3 };
+pub const CONSTANTS: Momentum = Momentum { momentum: 0.9, weight_decay: 1e-3 };
 
-/// A model, and the shape of a sample for it.
+/// A model, the shape of a sample for it, and how it is trained.
 pub struct Case {
     pub name: &'static str,
     pub layers: Layers,
     pub sample: &'static [usize],
+    pub steps: usize,
+    pub rate: f64,
 }
 
 pub fn lenet() -> Case {
-    Case { name: "LeNet", layers: Layers::lenet(), sample: &[1, 28, 28] }
+    let layers = Layers::lenet();
+    Case { name: "LeNet", layers, sample: &[1, 28, 28], steps: 5, rate: 0.2 }
 }
 
 /// Five layers, as LeNet has.
 pub fn dense() -> Case {
     let layers = Layers::dense(&[6, 17, 13, 11, 9, 10]).unwrap();
-    Case { name: "dense stack", layers, sample: &[2, 3] }
+    Case { name: "dense stack", layers, sample: &[2, 3], steps: 5, rate: 0.2 }
+}
+
+/// The planes of the first group.
+pub const WIDTH: usize = 4;
+
+/// Ten layers: the stem, eight blocks, the head.
+pub fn resnet18() -> Case {
+    let layers = Layers::resnet18(WIDTH);
+    Case { name: "ResNet-18", layers, sample: &[1, 20, 20], steps: 5, rate: 0.05 }
 }
 
 impl Case {
-    /// A batch of this step: numbers without a pattern, of which no two samples have the same.
+    /// A batch of this step: noise, and each sample has a brightness of its own.
+    ///
+    /// Not garments: where they are black, channels are constant, and a batch norm makes them rounding errors
+    /// around 0, on either side of relu's kink.
     fn batch(&self, step: usize, samples: usize) -> Batch {
         let pixels: usize = self.sample.iter().product();
-        let value = |i: usize| ((step * 7919 + i) as f64 * 0.754_877_666).fract() * 2.0 - 1.0;
+        let part = |i: usize, by: f64| (i as f64 * by).fract();
+        let noise = |i: usize| part((step * 7919 + i).pow(2), 0.754_877_666);
+        let brightness = |i: usize| part(step * 7 + i / pixels, 0.618_033_989);
+        let value = |i: usize| noise(i) + brightness(i) - 1.0;
         let values: Vec<f64> = (0..samples * pixels).map(value).collect();
         let shape = [&[samples], self.sample].concat();
         let images = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
@@ -67,20 +83,20 @@ impl Case {
     /// The weights before the first step.
     pub fn initial(&self) -> Weights {
         let all = self.layers.build(0..self.layers.len(), 1, DType::F64, &Device::Cpu);
-        all.unwrap().weights().snapshot().unwrap()
+        sorted(all.unwrap().weights().snapshot().unwrap())
     }
 
     /// The weights of one device, and its loss at each step.
     pub fn on_one_device(&self, samples: usize) -> (Weights, Vec<f64>) {
         let network = self.layers.build(0..self.layers.len(), 1, DType::F64, &Device::Cpu).unwrap();
         let mut sgd = Sgd::new(CONSTANTS);
-        let losses = (0..STEPS).map(|step| {
+        let losses = (0..self.steps).map(|step| {
             let done = network.backward(&self.share(step, samples, 1)).unwrap();
-            sgd.step(network.weights(), &done.gradients, RATE, samples).unwrap();
+            sgd.step(network.weights(), &done.gradients, self.rate, samples).unwrap();
             done.sums.loss
         });
         let losses = losses.collect();
-        (network.weights().snapshot().unwrap(), losses)
+        (sorted(network.weights().snapshot().unwrap()), losses)
     }
 
     /// The hash of the weights after reproducible data parallelism.
@@ -90,11 +106,11 @@ impl Case {
             let network = self.layers.build(all, 1, DType::F64, &Device::Cpu)?;
             let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
             let mut sgd = Sgd::new(CONSTANTS);
-            for step in 0..STEPS {
+            for step in 0..self.steps {
                 let Share { shards, samples } = self.share(step, samples, shards);
                 let share = Share { shards: shards[ddp.hosts().shards].to_vec(), samples };
                 let done = ddp.backward(&share)?;
-                sgd.step(ddp.weights(), &done.gradients, RATE, samples)?;
+                sgd.step(ddp.weights(), &done.gradients, self.rate, samples)?;
             }
             Ok::<_, concise_wrapper::Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
         });
@@ -115,18 +131,24 @@ impl Case {
             let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
             let worker = Worker::new(checked, network, Arc::new(rank.line()), self.sample, origin)?;
             let mut sgd = Sgd::new(CONSTANTS);
-            let steps = (0..STEPS).map(|step| {
+            let steps = (0..self.steps).map(|step| {
                 let share = self.share(step, samples, checked.schedule().micro_batches);
                 worker.step(&share, |weights, gradients, samples| {
-                    Ok(sgd.step(weights, gradients, RATE, samples)?)
+                    Ok(sgd.step(weights, gradients, self.rate, samples)?)
                 })
             });
             let steps = steps.collect::<Result<Vec<_>, _>>()?;
             Ok::<_, Error>((worker.network().weights().snapshot()?, steps))
         })?;
         let (weights, steps): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-        Ok((weights.concat(), steps))
+        Ok((sorted(weights.concat()), steps))
     }
+}
+
+/// In the order of their names: a network has its buffers last, and a pipeline those of each stage.
+pub fn sorted(mut weights: Weights) -> Weights {
+    weights.sort_by(|(a, _), (b, _)| a.cmp(b));
+    weights
 }
 
 pub fn plan(devices: usize) -> DevicePlan {

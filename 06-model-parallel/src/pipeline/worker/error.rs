@@ -74,17 +74,6 @@ pub enum Error {
         /// What the schedule has.
         expected: usize,
     },
-    /// A micro-batch without samples, and a network whose statistics would suffer from a stand-in.
-    #[error(
-        "stage {stage}: micro-batch {micro_batch} has no samples, and a stage with batch norms needs some: \
-         take fewer micro-batches, or larger batches"
-    )]
-    Empty {
-        /// The stage.
-        stage: usize,
-        /// The micro-batch.
-        micro_batch: usize,
-    },
 }
 
 /// `, micro-batch 3`; nothing for an update.

@@ -10,6 +10,20 @@
 //! | `sum` | gradients are added by the micro-batch's number, not as they come |
 //! | `evaluate` | a data set through the pipeline, forward only |
 //! | `error` | which stage, which micro-batch, what happened |
+//!
+//! # Batch norm
+//!
+//! No stage has the whole batch at one time, so whose mean is a batch norm to subtract? That of the
+//! micro-batch: each is normalised by its own statistics, as in GPipe (Huang et al., arXiv 1811.06965,
+//! section 2.2). The running statistics, which evaluation uses, move once a step: by the mean of what all
+//! micro-batches had, weighted by their sizes. That is stage 5's batch norm by shard
+//! ([`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard)), and the shards are the micro-batches.
+//!
+//! - Cut, schedule and number of replicas do not change a bit of the weights, or of the running statistics.
+//! - The number of micro-batches does, and not by rounding: one device that has the whole batch trains
+//!   another function. The smaller micro-batches are, the noisier their statistics.
+//! - A running variance is what micro-batches were normalised with, on average. That of the whole batch,
+//!   which GPipe keeps, has the spread between their means on top.
 
 mod error;
 mod evaluate;
@@ -72,10 +86,11 @@ pub struct Done {
 impl<'a, M: ModuleT> Worker<'a, M> {
     /// The worker of the stage whose number is `line`'s rank; all stages call this together.
     ///
-    /// `network` has the stage's layers. `sample` is the shape of one sample of the data, without the batch's
-    /// axis, such as `[1, 28, 28]`; only the first stage's counts. Measured times are seconds since
-    /// `origin`: give all stages the same. A message is sent at once, as if channels held any number: a
-    /// schedule that was checked with a smaller capacity runs too, and waits less than predicted.
+    /// `network` has the stage's layers; from now on its batch norms normalise by micro-batch. `sample` is the
+    /// shape of one sample of the data, without the batch's axis, such as `[1, 28, 28]`; only the first
+    /// stage's counts. Measured times are seconds since `origin`: give all stages the same. A message is sent
+    /// at once, as if channels held any number: a schedule that was checked with a smaller capacity runs too,
+    /// and waits less than predicted.
     ///
     /// # Errors
     ///
@@ -90,6 +105,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     ) -> Result<Self, Error> {
         let (stage, ranks) = (line.rank(), line.world_size());
         executable(checked, ranks)?;
+        network.norms().by_shard();
         let shapes = meeting::shapes(&line, &network, sample)
             .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
         let replicas = Subset::alone(Arc::clone(&line)).into();
@@ -97,8 +113,8 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         Ok(Self { checked, stage, network, line, shapes, origin, replicas, tree, first_leaf: 0 })
     }
 
-    /// From now on gradients are added up over several pipelines too, each of which works through its own
-    /// micro-batches of every batch: data parallelism.
+    /// From now on gradients, and the statistics of batch norms, are added up over several pipelines too, each
+    /// of which works through its own micro-batches of every batch: data parallelism.
     ///
     /// `replicas` connects the ranks that hold this stage. Replica d has the micro-batches from d·m on of all
     /// d·m, and the sum is made along one tree over all of them: it has the bits of one pipeline that works
@@ -118,7 +134,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     ///
     /// The shards of `share` are the micro-batches, and of any sizes; every stage knows all of them, the
     /// first one uses the images and the last one the labels. An empty one is stood in for by a black image
-    /// whose loss counts nothing.
+    /// whose loss and statistics count nothing.
     ///
     /// `update` is called once, with the weights of this stage, their gradients summed over all
     /// micro-batches, and the samples of the whole batch: what an update divides by.
@@ -126,7 +142,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     /// # Errors
     ///
     /// The instruction that failed, with its stage and micro-batch; when the batch has not as many
-    /// micro-batches as the schedule, or an empty one where there are batch norms.
+    /// micro-batches as the schedule.
     pub fn step(
         &self,
         share: &Share,
@@ -180,16 +196,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
 
     fn check(&self, share: &Share) -> Result<(), Error> {
         let (found, expected) = (share.shards.len(), self.checked.schedule().micro_batches);
-        if found != expected {
-            return Err(Error::MicroBatches { found, expected });
-        }
-        if self.network.weights().buffers.is_empty() {
-            return Ok(());
-        }
-        match share.shards.iter().position(|shard| shard.is_empty()) {
-            Some(micro_batch) => Err(Error::Empty { stage: self.stage, micro_batch }),
-            None => Ok(()),
-        }
+        if found == expected { Ok(()) } else { Err(Error::MicroBatches { found, expected }) }
     }
 }
 

@@ -113,12 +113,14 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         Ok(())
     }
 
-    /// Adds the gradients up over all micro-batches, those of the other replicas too.
+    /// Adds the gradients up over all micro-batches, those of the other replicas too, and averages their
+    /// statistics into the running ones.
     pub fn add_up(&mut self) -> Result<(), Error> {
-        let sum = std::mem::replace(&mut self.sum, Sum::new(self.worker.tree));
+        let Worker { network, replicas, tree, .. } = self.worker;
+        let sum = std::mem::replace(&mut self.sum, Sum::new(*tree));
         self.sets_of_gradients = sum.most_waiting();
-        self.total = sum.total(&self.worker.replicas)?;
-        Ok(())
+        self.total = sum.total(replicas)?;
+        Ok(network.norms().fold(replicas, tree)?)
     }
 
     /// Samples of a micro-batch; one stands in where there is none.
@@ -139,6 +141,8 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         } else {
             (None, batch.images.to_device(network.device())?)
         };
+        network.norms().shard(i);
+        network.norms().stand_in(batch.is_empty());
         let output = network.forward_training(&x)?;
         let result = if self.worker.is_last() {
             self.loss(i, &output)?
