@@ -12,8 +12,9 @@ use candle_core::{Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use concise_wrapper::batch_norm::Norms;
+use concise_wrapper::lenet::init;
 use concise_wrapper::{Network, Precision};
-use single_gpu::lenet::{SHAPES, WEIGHT_STD};
+use single_gpu::lenet::SHAPES;
 use single_gpu::ops::{conv2d_relu_pool, linear, linear_relu};
 
 type Forward = dyn Fn(&Tensor, bool) -> Result<Tensor> + Send + Sync;
@@ -56,11 +57,11 @@ impl Layers {
         let convolution = |x: &Tensor, w: &Tensor, b: &Tensor| conv2d_relu_pool(x, w, b, 2);
         let flatten = |_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| x.flatten_from(1));
         Self::default()
-            .then("convolution 1", affine(w1, b1, WEIGHT_STD, convolution))
-            .then("convolution 2", affine(w2, b2, WEIGHT_STD, convolution))
+            .then("convolution 1", affine(w1, b1, init, convolution))
+            .then("convolution 2", affine(w2, b2, init, convolution))
             .then("flatten", flatten)
-            .then("dense 1", affine(w3, b3, WEIGHT_STD, linear_relu))
-            .then("dense 2", affine(w4, b4, WEIGHT_STD, linear))
+            .then("dense 1", affine(w3, b3, init, linear_relu))
+            .then("dense 2", affine(w4, b4, init, linear))
     }
 
     /// A dense stack: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, with a relu between two
@@ -79,12 +80,16 @@ impl Layers {
         for (i, pair) in widths.windows(2).enumerate() {
             let last = i + 2 == widths.len();
             let (weight, bias) = (format!("dense{i}.weight"), format!("dense{i}.bias"));
-            let std = (2.0 / pair[0] as f64).sqrt();
+            let stdev = (2.0 / pair[0] as f64).sqrt();
+            let init = move |name: &str| match name.ends_with("weight") {
+                true => Init::Randn { mean: 0.0, stdev },
+                false => Init::Const(0.0),
+            };
             let dense = move |x: &Tensor, w: &Tensor, b: &Tensor| {
                 let x = x.flatten_from(1)?;
                 if last { linear(&x, w, b) } else { linear_relu(&x, w, b) }
             };
-            let build = affine((&weight, pair), (&bias, &pair[1..]), std, dense);
+            let build = affine((&weight, pair), (&bias, &pair[1..]), init, dense);
             layers = layers.then(format!("dense {i}"), build);
         }
         Ok(layers)
@@ -134,11 +139,11 @@ impl ModuleT for Stage {
     }
 }
 
-/// A layer with a weight, N(0, std²), and a bias, 0: names and shapes.
+/// A layer with a weight and a bias: names, shapes, and where the tensor of a name begins.
 fn affine<L>(
     weight: (&str, &[usize]),
     bias: (&str, &[usize]),
-    std: f64,
+    init: impl Fn(&str) -> Init + Send + Sync + 'static,
     layer: L,
 ) -> impl Fn(&VarBuilder<'_>, &Norms) -> Result<Affine<L>> + Send + Sync + 'static
 where
@@ -147,11 +152,10 @@ where
     let owned = |(name, shape): (&str, &[usize])| (name.to_owned(), shape.to_vec());
     let (weight, bias) = (owned(weight), owned(bias));
     move |vb, _| {
-        let get = |(name, shape): &(String, Vec<usize>), init| {
-            vb.get_with_hints(shape.as_slice(), name, init)
+        let get = |(name, shape): &(String, Vec<usize>)| {
+            vb.get_with_hints(shape.as_slice(), name, init(name))
         };
-        let weight = get(&weight, Init::Randn { mean: 0.0, stdev: std })?;
-        Ok(Affine { weight, bias: get(&bias, Init::Const(0.0))?, layer })
+        Ok(Affine { weight: get(&weight)?, bias: get(&bias)?, layer })
     }
 }
 
