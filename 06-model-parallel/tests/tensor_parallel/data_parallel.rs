@@ -17,7 +17,8 @@ use candle_core::{DType, Device, Shape, Tensor};
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::Shares;
-use concise_wrapper::{Ddp, Error, Model, Network};
+use concise_wrapper::{Ddp, Error, Model};
+use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::{Group, Parts};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
@@ -26,7 +27,7 @@ use single_gpu::data::{Dataset, PIXELS};
 use single_gpu::difference::largest_difference;
 use single_gpu::weights_hash::WeightsHash;
 
-use super::networks::{Alone, Flat, Named, images, in_parts};
+use super::networks::{Named, dense, images, in_parts};
 use super::on_ranks_with;
 
 const PARTS: usize = 2;
@@ -85,8 +86,7 @@ fn three_steps(model: &impl Model) -> Result<(), Error> {
 
 #[test]
 fn replicas_of_a_network_in_parts_are_one_device() {
-    let network =
-        Network::new(3, DType::F64, &Device::Cpu, |vb, _| Alone::new(WIDTHS, vb)).unwrap();
+    let network = dense(WIDTHS, 3);
     three_steps(&network).unwrap();
     let expected = network.weights().snapshot().unwrap();
     let outcomes: Vec<Named> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
@@ -95,7 +95,7 @@ fn replicas_of_a_network_in_parts_are_one_device() {
         let Lines { main, background } = rank.into();
         let row = (0..PARTS).map(|part| replica * PARTS + part).collect();
         let group = Group::new(Subset::of(Arc::clone(&main), row), Algorithm::Ring);
-        let build = |parts: &Parts<'_>| Flat::new(WIDTHS, parts);
+        let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
         let (network, layout) = in_parts(&group, &build)?.into_network();
         let column: Vec<usize> = replicas.map(|replica| replica * PARTS + part).collect();
         let column = |line| Subset::of(line, column.clone());
