@@ -179,8 +179,11 @@ mod tests {
 
     #[test]
     fn lanes_have_their_names_bars_and_headings() {
-        let bar = |start, end, label: &str| {
-            Bar { start, end, label: label.to_owned(), colour: Colour::Blue }
+        let bar = |start, end, label: &str| Bar {
+            start,
+            end,
+            label: label.to_owned(),
+            colour: Colour::Blue,
         };
         let lane = |name: &str, pale| Lane {
             name: name.to_owned(),
