@@ -92,14 +92,14 @@ fn replicas_of_a_network_in_parts_are_one_device() {
     let outcomes: Vec<Named> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
         let (replica, part) = (rank.rank() / PARTS, rank.rank() % PARTS);
         let replicas: Range<usize> = 0..rank.world_size() / PARTS;
-        let Lines { main, background } = rank.into();
+        let Lines { main, background, timeout } = rank.into();
         let row = (0..PARTS).map(|part| replica * PARTS + part).collect();
         let group = Group::new(Subset::of(Arc::clone(&main), row), Algorithm::Ring);
         let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
         let (network, layout) = in_parts(&group, &build)?.into_network();
         let column: Vec<usize> = replicas.map(|replica| replica * PARTS + part).collect();
         let column = |line| Subset::of(line, column.clone());
-        let lines = Lines { main: column(main), background: column(background) };
+        let lines = Lines { main: column(main), background: column(background), timeout };
         let model = Ddp::new(network, lines, Reduction::default())?;
         three_steps(&model)?;
         Ok(layout.whole(model.weights())?)
