@@ -14,11 +14,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Result, Tensor, bail};
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
 use single_gpu::parameters::overwrite;
 
 use super::bucket::{BucketCaps, buckets};
+use super::lines::Lines;
 use super::worker::Worker;
 use crate::leaf::OnGradient;
 use crate::weights::Named;
@@ -63,12 +64,18 @@ impl Reducer {
     pub(super) fn new(
         parameters: &[Named],
         caps: BucketCaps,
-        communicator: SharedCommunicator,
+        lines: Lines,
         algorithm: Algorithm,
         overlap: bool,
     ) -> Result<Self> {
+<<<<<<< HEAD
         let alone = communicator.world_size() == 1;
         let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
+=======
+        let alone = lines.background.world_size() == 1;
+        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let sizes: Vec<usize> = parameters.iter().map(|named| bytes(&named.tensor)).collect();
+>>>>>>> mends
         let mut places = vec![None; parameters.len()];
         let mut made = Vec::new();
         let buckets = if alone { Vec::new() } else { buckets(&sizes, caps) };
@@ -92,7 +99,7 @@ impl Reducer {
             overlap,
             worker: match alone {
                 true => None,
-                false => Some(Worker::start(communicator, algorithm)?),
+                false => Some(Worker::start(lines, algorithm)?),
             },
         };
         Ok(Self {
