@@ -68,14 +68,8 @@ impl Reducer {
         algorithm: Algorithm,
         overlap: bool,
     ) -> Result<Self> {
-<<<<<<< HEAD
-        let alone = communicator.world_size() == 1;
-        let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
-=======
         let alone = lines.background.world_size() == 1;
-        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        let sizes: Vec<usize> = parameters.iter().map(|named| bytes(&named.tensor)).collect();
->>>>>>> mends
+        let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
         let mut places = vec![None; parameters.len()];
         let mut made = Vec::new();
         let buckets = if alone { Vec::new() } else { buckets(&sizes, caps) };
