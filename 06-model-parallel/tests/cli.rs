@@ -148,7 +148,7 @@ fn schedules_are_drawn_without_training() {
         .assert()
         .success()
         .stdout(contains("1F1B: 2 stages, 4 micro-batches"))
-        .stdout(contains("stage 0   F0  F1  ··  B0  B0  F2  B1  B1  F3  B2  B2  ··  B3  B3"))
+        .stdout(contains("stage 0   F0  F1  ··  ··  B0  B0  F2  B1  B1  F3  B2  B2  ··  B3  B3"))
         .stdout(contains("bubble 20.0 %, 15 units of time; micro-batches kept by each stage: 2, 1"))
         .stdout(contains("interleaved 1F1B, 2 chunks"))
         .stdout(contains("ZB-H1"))
