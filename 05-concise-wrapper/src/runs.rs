@@ -1,12 +1,10 @@
 //! A run on one device or on several, and what several runs say together.
 
-use std::sync::Mutex;
-
 use candle_core::{Device, ModuleT};
 use clap::ValueEnum as _;
 use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::ddp::{Reduction, alike};
-use concise_wrapper::launch::{Launch, Rank};
+use concise_wrapper::launch::{ForRank0, Launch, Rank};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
@@ -108,7 +106,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
             Ok((steps(model, 0, planned, prepared, report)?, Vec::new()))
         }
         WrapperKind::Ddp => {
-            let report = Mutex::new(Some(report));
+            let report = ForRank0::new(report);
             let trained = launch.run(plan, |rank| {
                 let Rank { number, device, lines } = rank;
                 let lines = match planned.slowness {
@@ -117,12 +115,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                 };
                 let _rank = trace::rank(planned.name, *number, device);
                 let mut silent = Report::silent();
-                // The first rank of this process takes it, once.
-                let taken = match number {
-                    0 => report.lock().ok().and_then(|mut report| report.take()),
-                    _ => None,
-                };
-                let report = taken.unwrap_or(&mut silent);
+                let report = report.take(*number).unwrap_or(&mut silent);
                 alike::compare(&lines.main, &planned.to_compare(prepared))?;
                 let network = network.replica(device.tensors())?;
                 // ANCHOR: ddp

@@ -3,7 +3,8 @@
 use std::num::NonZeroUsize;
 
 use candle_core::DType;
-use clap::{Args, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, ValueEnum};
 
 use super::{DataArguments, ReportArguments, UsageError};
 use crate::data::source::LoadedData;
@@ -60,6 +61,11 @@ pub struct SeveralDevices {
 }
 
 impl SeveralDevices {
+    /// Whether their number was on the command line that these are the matches of.
+    pub fn given(matches: &ArgMatches) -> bool {
+        matches.value_source("count") == Some(ValueSource::CommandLine)
+    }
+
     /// The plan for all of them.
     ///
     /// # Errors

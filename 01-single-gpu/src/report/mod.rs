@@ -2,6 +2,7 @@
 
 mod chart;
 pub mod file;
+pub mod lanes;
 pub mod metrics;
 pub mod outputs;
 mod plot;

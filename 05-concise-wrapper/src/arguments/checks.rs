@@ -4,6 +4,7 @@ use candle_core::DType;
 use concise_wrapper::Precision;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::launch::Launch;
 use params_and_allreduce::Algorithm;
 use single_gpu::cli::UsageError;
 use single_gpu::device::DevicePlan;
@@ -12,9 +13,16 @@ use super::{Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale
 
 impl Arguments {
     /// Refuses flags that contradict each other.
-    pub(super) fn check(&self) -> Result<(), UsageError> {
+    pub(super) fn check(&self, launch: &Launch) -> Result<(), UsageError> {
         let Self { wrapper, bn, scale, reduction, model, width, .. } = self;
         let refuse = |text: &str| Err(UsageError::new(text));
+        let processes = launch.processes().is_some();
+        if processes && (self.compare.is_some() || *wrapper != WrapperKind::Ddp) {
+            return refuse(
+                "under mpirun each process is one rank of --wrapper ddp: without mpirun there are other \
+                 wrappers, and --compare",
+            );
+        }
         if *wrapper != WrapperKind::Ddp {
             if reduction.shards.is_some() {
                 return refuse("--shards adds up by shard, which only --wrapper ddp does");

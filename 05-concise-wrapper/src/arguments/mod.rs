@@ -1,16 +1,15 @@
 //! The flags.
 
 mod checks;
-mod places;
 mod planned;
 mod prepare;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
 use concise_wrapper::checkpoint::CheckpointArguments;
+use concise_wrapper::optimiser::OptimiserArguments;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use scratch_data_parallel::breakage::Breakage;
@@ -122,24 +121,6 @@ struct ReductionArguments {
     slow_link: Option<f64>,
 }
 
-/// Flags of the optimiser.
-#[derive(Args, Clone, Debug)]
-struct OptimiserArguments {
-    /// The share of the velocity that is kept from step to step
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE", value_parser = parse_momentum,
-          allow_negative_numbers = true)]
-    momentum: f64,
-
-    /// How strongly weights are pulled towards 0
-    #[arg(long, default_value_t = 0.0, value_name = "DECAY", value_parser = parse_decay,
-          allow_negative_numbers = true)]
-    weight_decay: f64,
-
-    /// Steps over which the learning rate rises to its full height
-    #[arg(long, default_value_t = 0, value_name = "STEPS")]
-    warm_up: u32,
-}
-
 /// What layers compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionKind {
@@ -193,7 +174,7 @@ impl Arguments {
     /// The command line's.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches()?;
-        let devices_given = matches.value_source("count") == Some(ValueSource::CommandLine);
+        let devices_given = SeveralDevices::given(&matches);
         Ok(Self { devices_given, ..Self::from_arg_matches(&matches)? })
     }
 
@@ -207,19 +188,5 @@ fn parse_megabytes(argument: &str) -> Result<f64, String> {
     match argument.parse::<f64>() {
         Ok(megabytes) if megabytes > 0.0 && megabytes <= 1e6 => Ok(megabytes),
         _ => Err("this is a positive number of megabytes such as 25".to_owned()),
-    }
-}
-
-fn parse_momentum(argument: &str) -> Result<f64, String> {
-    match argument.parse::<f64>() {
-        Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
-        _ => Err("momentum is a share from 0 to below 1, such as 0.9".to_owned()),
-    }
-}
-
-fn parse_decay(argument: &str) -> Result<f64, String> {
-    match argument.parse::<f64>() {
-        Ok(decay) if decay.is_finite() && decay >= 0.0 => Ok(decay),
-        _ => Err("weight decay is a number from 0, such as 0.0005".to_owned()),
     }
 }

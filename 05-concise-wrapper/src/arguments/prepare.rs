@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::launch::Launch;
-use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::recording::Recording;
 use concise_wrapper::resnet;
 use concise_wrapper::slow_link::Slowness;
-use concise_wrapper::train::Extras;
 use single_gpu::cli::{ReportArguments, UsageError};
 use single_gpu::report::file;
 
-use super::places::note;
 use super::{Arguments, ModelKind, Prepared, Scale};
 
 /// On a CPU the network is so much narrower, unless `--width` says otherwise: an epoch takes seconds.
@@ -28,8 +25,9 @@ const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
 impl Arguments {
     /// Checks the flags against each other and against the machine, then loads the data.
     pub(crate) fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
-        let several = self.place(launch)?;
-        self.check()?;
+        let asked = self.devices_given.then_some(self.devices.count);
+        let several = launch.place(&mut self.devices, asked)?;
+        self.check(launch)?;
         let slowness = self.reduction.slow_link.map(|megabytes| Slowness {
             latency: Duration::ZERO,
             bandwidth: megabytes * f64::from(1 << 20),
@@ -59,7 +57,7 @@ impl Arguments {
             // It alone reads and writes them.
             checkpoints.check()?;
         }
-        let mut notes: Vec<String> = note(launch, &several).into_iter().collect();
+        let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         let on_cpu = several.threads_per_device().is_some();
         let width = match width {
             Some(width) => width as usize,
@@ -83,9 +81,7 @@ impl Arguments {
             Reduction::Reproducible { .. } => Scale::None,
             Reduction::Buckets { .. } => Scale::Linear,
         });
-        let constants =
-            Momentum { momentum: optimiser.momentum, weight_decay: optimiser.weight_decay };
-        let extras = Extras { constants, warm_up: optimiser.warm_up as usize };
+        let extras = optimiser.extras();
         let refused = |path: &Path, error: io::Error| {
             UsageError::new(format_args!("--record {}: {error}", path.display()))
         };

@@ -9,9 +9,11 @@
 //! them, rank 0's, speaks for all. And every process reads its own command line on its own machine, so it is
 //! [agreed](Launch::agree) whether all of them can begin before any of them does.
 
+mod places;
 #[cfg(feature = "mpi")]
 mod processes;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,10 +22,14 @@ use params_and_allreduce::communicator::{self, Communicator as _};
 use params_and_allreduce::mpi;
 use params_and_allreduce::mpirun;
 use params_and_allreduce::thread::{self, RankFailure, run_ranks};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use single_gpu::cli::UsageError;
 use single_gpu::device::{ComputeDevice, DevicePlan};
 
 use crate::ddp::Lines;
+#[cfg(feature = "mpi")]
+use crate::text;
 
 /// Where ranks come from.
 pub enum Launch {
@@ -107,6 +113,22 @@ impl Launch {
         }
     }
 
+    /// What the process that speaks has, on all of them; all call this together.
+    ///
+    /// # Errors
+    ///
+    /// When another process stops or stalls.
+    pub fn of_speaker<T: Serialize + DeserializeOwned>(
+        &self,
+        mine: T,
+    ) -> Result<T, communicator::Error> {
+        match self {
+            Self::Threads { .. } => Ok(mine),
+            #[cfg(feature = "mpi")]
+            Self::Processes(world) => text::value_of_rank_0(&world.line(), &mine),
+        }
+    }
+
     /// The names of all ranks' devices, in rank order, on the process that speaks; all call this together.
     ///
     /// # Errors
@@ -142,6 +164,22 @@ impl Launch {
             Self::Processes(world) => Ok(vec![world.run(plan, |rank| work(&rank.into()))]),
         }
         // ANCHOR_END: run
+    }
+}
+
+/// Something for rank 0 alone, where all ranks run the same work.
+pub struct ForRank0<T>(Mutex<Option<T>>);
+
+impl<T> ForRank0<T> {
+    /// It is there until rank 0 takes it.
+    pub fn new(it: T) -> Self {
+        Self(Mutex::new(Some(it)))
+    }
+
+    /// It, once, for rank 0; nothing for the others.
+    pub fn take(&self, rank: usize) -> Option<T> {
+        let mut it = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        it.take_if(|_| rank == 0)
     }
 }
 

@@ -10,6 +10,7 @@
 //! PyTorch's convention: v starts as the first g + decay · w, nothing is damped, and the rate is applied
 //! to v, so that a change of the rate acts at once (Sutskever et al. 2013 put it inside v).
 
+mod arguments;
 mod schedule;
 
 use candle_core::{CpuStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
@@ -19,6 +20,7 @@ use single_gpu::report::trace::COMPUTE;
 use single_gpu::sgd::descend;
 use tracing::info_span;
 
+pub use arguments::OptimiserArguments;
 pub use schedule::Schedule;
 
 use crate::weights::{Named, Weights};

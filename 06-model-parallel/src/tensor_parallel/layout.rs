@@ -48,6 +48,15 @@ impl Layout {
     ///
     /// When another rank stops or stalls.
     pub fn whole(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+        self.whole_of(weights.snapshot()?)
+    }
+
+    /// The same for values in CPU memory, each of which is named like one of the network's tensors.
+    ///
+    /// # Errors
+    ///
+    /// As [`whole`](Self::whole).
+    pub fn whole_of(&self, values: Vec<(String, Tensor)>) -> Result<Vec<(String, Tensor)>> {
         let whole = |(name, value): (String, Tensor)| match self.placements.get(&name) {
             Some(Placement { cut, .. }) => {
                 let part = value.to_device(self.group.line().device())?;
@@ -56,7 +65,7 @@ impl Layout {
             }
             None => Ok((name, value)),
         };
-        weights.snapshot()?.into_iter().map(whole).collect()
+        values.into_iter().map(whole).collect()
     }
 
     /// Takes this rank's parts of whole tensors, such as a checkpoint of any number of ranks holds; tensors

@@ -28,6 +28,7 @@
 //! | [`parts`] | tensors by name, of which each rank gets its part: the same numbers on any number of ranks |
 //! | [`layout`] | which tensors are split, and what they are put together |
 //! | [`mod@model`] | a network in parts, with the loop of stage 5 |
+//! | [`replicated`] | with data parallelism: several replicas, each in parts |
 //! | [`dense`], [`lenet`] | two networks in parts |
 //! | [`memory`], [`exchange`] | bytes that a device holds, and bytes that it sends |
 //!
@@ -63,6 +64,7 @@ pub mod linear;
 pub mod memory;
 pub mod model;
 pub mod parts;
+pub mod replicated;
 
 pub use cut::Cut;
 pub use exchange::Exchange;
@@ -71,3 +73,4 @@ pub use layout::Layout;
 pub use memory::Memory;
 pub use model::TensorParallel;
 pub use parts::Parts;
+pub use replicated::Replicated;

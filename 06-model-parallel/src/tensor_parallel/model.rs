@@ -8,7 +8,7 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use concise_wrapper::{Error, Model, Network, Precision};
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use single_gpu::data::Dataset;
 use single_gpu::train::{BatchSums, Step};
 
@@ -16,12 +16,13 @@ use super::group::Group;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::parts::{Parts, Placements};
+use crate::whole::{Named, Whole};
 
 /// One rank's part of a network.
 ///
 /// It is a [`Model`]: stage 5's loop trains it, every rank on the same whole batches, and stage 5's optimisers
-/// update the parts. Do not give that loop checkpoints: it knows nothing of parts, and every rank but one would
-/// find the folder taken. [`whole_weights`](Self::whole_weights) is what a checkpoint is to hold.
+/// update the parts. That loop makes no checkpoints of parts; [`whole_weights`](Self::whole_weights) is what one
+/// would have to hold.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -138,7 +139,7 @@ impl<M: ModuleT> TensorParallel<M> {
 }
 
 /// Whether somebody asked for an end on any rank: all have to end after the same step.
-fn agree_on_interrupts(group: &Group, sums: &mut BatchSums) -> Result<()> {
+pub(super) fn agree_on_interrupts(group: &Group, sums: &mut BatchSums) -> Result<()> {
     let mine = Tensor::new(&[sums.interrupts as f64], group.line().device())?;
     let all = group.all_reduce(&mine)?.to_device(&Device::Cpu)?;
     sums.interrupts = all.get(0)?.to_scalar::<f64>()? as u64;
@@ -164,9 +165,24 @@ impl<M: ModuleT> Model for TensorParallel<M> {
         self.network.weights()
     }
 
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(self.layout.group().line())
+    }
+
+    fn is_whole(&self) -> bool {
+        self.layout.group().ranks() == 1
+    }
+
     /// All ranks evaluate together, and all get the result.
     fn evaluate(&self, images: &Dataset) -> std::result::Result<Option<BatchSums>, Error> {
         self.network.evaluate(images)
+    }
+}
+
+impl<M: ModuleT> Whole for TensorParallel<M> {
+    fn whole(&self, mine: Named) -> std::result::Result<Option<Named>, Error> {
+        let whole = self.layout.whole_of(mine)?;
+        Ok((self.layout.group().rank() == 0).then_some(whole))
     }
 }
 

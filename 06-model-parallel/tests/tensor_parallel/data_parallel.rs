@@ -10,17 +10,16 @@
 //!                 ranks that add up the gradients of one part
 //! ```
 
-use std::ops::Range;
-use std::sync::Arc;
-
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Device};
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::Shares;
-use concise_wrapper::{Ddp, Error, Model, Network};
-use model_parallel::tensor_parallel::{Group, Parts};
+use concise_wrapper::{Error, Model, Network};
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::tensor_parallel::{Group, Parts, Replicated};
+use model_parallel::whole::Whole as _;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Dataset, PIXELS};
 use single_gpu::difference::largest_difference;
@@ -29,47 +28,7 @@ use single_gpu::weights_hash::WeightsHash;
 use super::networks::{Alone, Flat, Named, images, in_parts};
 use super::on_ranks_with;
 
-const PARTS: usize = 2;
 const WIDTHS: &[usize] = &[PIXELS, 15, 9, 10];
-
-/// Some of the ranks, as a world of their own.
-struct Subset {
-    all: SharedCommunicator,
-    members: Vec<usize>,
-}
-
-impl Subset {
-    fn of(all: SharedCommunicator, members: Vec<usize>) -> SharedCommunicator {
-        Arc::new(Self { all, members })
-    }
-}
-
-impl Communicator for Subset {
-    fn rank(&self) -> usize {
-        self.members.iter().position(|&member| member == self.all.rank()).unwrap()
-    }
-
-    fn world_size(&self) -> usize {
-        self.members.len()
-    }
-
-    fn device(&self) -> &Device {
-        self.all.device()
-    }
-
-    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), communicator::Error> {
-        self.all.send(self.members[to], tensor)
-    }
-
-    fn recv(
-        &self,
-        from: usize,
-        shape: &Shape,
-        dtype: DType,
-    ) -> Result<Tensor, communicator::Error> {
-        self.all.recv(self.members[from], shape, dtype)
-    }
-}
 
 fn three_steps(model: &impl Model) -> Result<(), Error> {
     let data: Dataset = images();
@@ -89,21 +48,20 @@ fn replicas_of_a_network_in_parts_are_one_device() {
         Network::new(3, DType::F64, &Device::Cpu, |vb, _| Alone::new(WIDTHS, vb)).unwrap();
     three_steps(&network).unwrap();
     let expected = network.weights().snapshot().unwrap();
+    let mesh: Mesh = "2x1x2".parse().unwrap();
     let outcomes: Vec<Named> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
-        let (replica, part) = (rank.rank() / PARTS, rank.rank() % PARTS);
-        let replicas: Range<usize> = 0..rank.world_size() / PARTS;
-        let Lines { main, background } = rank.into();
-        let row = (0..PARTS).map(|part| replica * PARTS + part).collect();
-        let group = Group::new(Subset::of(Arc::clone(&main), row), Algorithm::Ring);
+        let all: Lines = rank.into();
+        let group = Group::new(mesh.along(&all.main, Axis::Tensor)?, Algorithm::Ring);
         let build = |parts: &Parts<'_>| Flat::new(WIDTHS, parts);
-        let (network, layout) = in_parts(&group, &build)?.into_network();
-        let column: Vec<usize> = replicas.map(|replica| replica * PARTS + part).collect();
-        let column = |line| Subset::of(line, column.clone());
-        let lines = Lines { main: column(main), background: column(background) };
-        let model = Ddp::new(network, lines, Reduction::default())?;
+        let model = Replicated::new(in_parts(&group, &build)?, &all, mesh, Reduction::default())?;
         three_steps(&model)?;
-        Ok(layout.whole(model.weights())?)
+        let weights = model.weights().snapshot()?;
+        let whole = model.whole(weights)?;
+        assert_eq!(whole.is_some(), rank.rank() % 2 == 0);
+        Ok(whole.unwrap_or_default())
     });
+    let outcomes: Vec<Named> = outcomes.into_iter().filter(|whole| !whole.is_empty()).collect();
+    assert_eq!(outcomes.len(), 2);
     let hash = |weights: &Named| WeightsHash::new(weights).unwrap();
     for weights in &outcomes {
         assert_eq!(hash(weights), hash(&outcomes[0]));

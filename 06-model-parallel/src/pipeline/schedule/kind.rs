@@ -1,6 +1,7 @@
 //! The schedules by name.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,34 @@ impl fmt::Display for Kind {
     }
 }
 
+/// A name that no schedule has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (such as interleaved:2) and zb-h1"
+)]
+pub struct NoSuchKind(String);
+
+impl FromStr for Kind {
+    type Err = NoSuchKind;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchKind> {
+        let none = || NoSuchKind(text.to_owned());
+        Ok(match text.split_once(':') {
+            None => match text {
+                "naive" => Self::Naive,
+                "gpipe" => Self::GPipe,
+                "1f1b" => Self::OneFOneB,
+                "zb-h1" => Self::ZbH1,
+                _ => return Err(none()),
+            },
+            Some(("interleaved", chunks)) => {
+                Self::Interleaved { chunks: chunks.parse().map_err(|_| none())? }
+            }
+            Some(_) => return Err(none()),
+        })
+    }
+}
+
 /// Why there is no such schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -72,6 +101,11 @@ pub enum Refused {
 }
 
 impl Kind {
+    /// Whether a [`Worker`](crate::pipeline::Worker) executes it; the others can be checked and predicted.
+    pub fn is_executed(self) -> bool {
+        matches!(self, Self::Naive | Self::GPipe | Self::OneFOneB)
+    }
+
     /// The schedule of this kind for so many stages and micro-batches.
     ///
     /// # Errors

@@ -1,0 +1,214 @@
+//! A chart of lanes: bars along a common axis of time, as an SVG picture.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+const WIDTH: u32 = 960;
+const LEFT: f64 = 150.0;
+const RIGHT: f64 = 20.0;
+const LANE: f64 = 30.0;
+const TOP: f64 = 44.0;
+const BOTTOM: f64 = 40.0;
+
+const TEXT: RGBColor = RGBColor(40, 40, 40);
+const GRID: RGBColor = RGBColor(225, 225, 225);
+
+/// Pixels of a character of a label, at most.
+const CHARACTER: f64 = 7.0;
+
+/// A colour that is told apart from the others by everybody: of Okabe and Ito's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// As for computing, or a forward pass.
+    Blue,
+    /// As for sending and waiting.
+    Orange,
+    /// As for a backward pass, or what runs in the background.
+    Green,
+    /// As for an update.
+    Purple,
+}
+
+impl Colour {
+    fn rgb(self) -> RGBColor {
+        match self {
+            Self::Blue => RGBColor(0, 114, 178),
+            Self::Orange => RGBColor(230, 159, 0),
+            Self::Green => RGBColor(0, 158, 115),
+            Self::Purple => RGBColor(204, 121, 167),
+        }
+    }
+}
+
+/// Something that took a while.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// When it began, in seconds.
+    pub start: f64,
+    /// When it was over.
+    pub end: f64,
+    /// What it was; shown where there is room.
+    pub label: String,
+    /// Its colour.
+    pub colour: Colour,
+}
+
+/// What was done one after the other.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// At the left.
+    pub name: String,
+    /// What was done.
+    pub bars: Vec<Bar>,
+    /// Pale, as a plan beside what became of it.
+    pub pale: bool,
+}
+
+/// Lanes below each other, with time from left to right.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// Above everything.
+    pub title: String,
+    /// The right end, in seconds; time begins at 0.
+    pub seconds: f64,
+    /// Groups of lanes, with room between them; a group that has a heading shows it.
+    pub groups: Vec<(Option<String>, Vec<Lane>)>,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Chart {
+    /// The picture.
+    ///
+    /// # Errors
+    ///
+    /// When time has no end, or something cannot be drawn.
+    pub fn svg(&self) -> Result<String, Failure> {
+        if !self.seconds.is_finite() || self.seconds <= 0.0 {
+            return Err(format!("a chart of {} s", self.seconds).into());
+        }
+        let of_group = |(heading, lanes): &(Option<String>, Vec<Lane>)| {
+            LANE * (lanes.len() + usize::from(heading.is_some())) as f64
+        };
+        let floor = TOP + self.groups.iter().map(of_group).sum::<f64>();
+        let mut svg = String::new();
+        {
+            let size = (WIDTH, (floor + BOTTOM) as u32);
+            let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+            area.fill(&WHITE)?;
+            let at = (f64::from(WIDTH) / 2.0, 20.0);
+            area.draw(&text(&self.title, at, HPos::Center, &TEXT))?;
+            for tick in ticks(self.seconds * 1e3) {
+                let at = self.x(tick / 1e3);
+                let line = [(at as i32, TOP as i32), (at as i32, floor as i32 + 5)];
+                area.draw(&PathElement::new(line, GRID.stroke_width(1)))?;
+                let label = format!("{tick} ms");
+                area.draw(&text(&label, (at, floor + 18.0), HPos::Center, &TEXT))?;
+            }
+            let mut top = TOP;
+            for (heading, lanes) in &self.groups {
+                if let Some(heading) = heading {
+                    let at = (LEFT, top + LANE / 2.0);
+                    area.draw(&text(heading, at, HPos::Left, &TEXT))?;
+                    top += LANE;
+                }
+                for Lane { name, bars, pale } in lanes {
+                    let at = (LEFT - 8.0, top + LANE / 2.0);
+                    area.draw(&text(name, at, HPos::Right, &TEXT))?;
+                    for bar in bars {
+                        self.bar(&area, bar, top, *pale)?;
+                    }
+                    top += LANE;
+                }
+            }
+            area.present()?;
+        }
+        Ok(svg)
+    }
+
+    fn x(&self, time: f64) -> f64 {
+        LEFT + time.clamp(0.0, self.seconds) / self.seconds * (f64::from(WIDTH) - LEFT - RIGHT)
+    }
+
+    fn bar(
+        &self,
+        area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+        bar: &Bar,
+        top: f64,
+        pale: bool,
+    ) -> Result<(), Failure> {
+        let (begin, end) = (self.x(bar.start), self.x(bar.end));
+        let corners = [
+            (begin as i32, (top + 4.0) as i32),
+            (end.max(begin + 1.0) as i32, (top + LANE - 4.0) as i32),
+        ];
+        let (share, ink) = if pale { (0.3, &TEXT) } else { (0.8, &WHITE) };
+        area.draw(&Rectangle::new(corners, bar.colour.rgb().mix(share).filled()))?;
+        if end - begin > CHARACTER * bar.label.chars().count() as f64 {
+            let at = ((begin + end) / 2.0, top + LANE / 2.0);
+            area.draw(&text(&bar.label, at, HPos::Center, ink))?;
+        }
+        Ok(())
+    }
+}
+
+fn text<'a>(
+    text: &'a str,
+    at: (f64, f64),
+    horizontal: HPos,
+    colour: &'a RGBColor,
+) -> Text<'a, (i32, i32), &'a str> {
+    let style = ("sans-serif", 13).into_font().color(colour);
+    Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
+}
+
+/// About eight round numbers from 0 on.
+fn ticks(milliseconds: f64) -> Vec<f64> {
+    let raw = milliseconds / 8.0;
+    let magnitude = 10f64.powf(raw.log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    let unit = factors.iter().map(|f| f * magnitude).find(|unit| *unit >= raw).unwrap_or(raw);
+    let count = (milliseconds / unit) as usize;
+    // Rounded, as 0.1 times 3 has many digits.
+    (0..=count).map(|tick| (tick as f64 * unit * 1e6).round() / 1e6).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_have_their_names_bars_and_headings() {
+        let bar = |start, end, label: &str| {
+            Bar { start, end, label: label.to_owned(), colour: Colour::Blue }
+        };
+        let lane = |name: &str, pale| Lane {
+            name: name.to_owned(),
+            bars: vec![bar(0.0, 0.05, "wide"), bar(0.05, 0.0501, "narrow")],
+            pale,
+        };
+        let groups = vec![
+            (Some("first".to_owned()), vec![lane("stage 0", true), lane("stage 1", false)]),
+            (None, vec![lane("stage 2", false)]),
+        ];
+        let svg = Chart { title: "title".to_owned(), seconds: 0.1, groups }.svg().unwrap();
+        for text in ["title", "first", "stage 0", "stage 1", "stage 2", "wide", "100 ms"] {
+            assert!(svg.contains(text), "{text} is missing");
+        }
+        assert!(!svg.contains("narrow") && !svg.contains("NaN"));
+    }
+
+    #[test]
+    fn without_time_there_is_nothing_to_draw() {
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let chart = Chart { title: String::new(), seconds, groups: Vec::new() };
+            assert!(chart.svg().is_err(), "{seconds}");
+        }
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!(ticks(80.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
+        assert_eq!(ticks(1.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Several tensor-parallel groups, each of which works on its own part of every batch.
+//!
+//! ```text
+//!                 part 0    part 1
+//! replica 0       rank 0 ── rank 1    → a group: whole activations, on the first shard
+//!                   │         │
+//! replica 1       rank 2 ── rank 3    → another, on the second
+//!                   └ the gradients of one part, summed
+//! ```
+//!
+//! Nothing new is needed: stage 5's [`Ddp`] wraps the part of a network that a rank holds, and knows only the
+//! ranks that hold the same part of the other replicas.
+
+use candle_core::ModuleT;
+use concise_wrapper::ddp::{Lines, Reduction};
+use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Share;
+use concise_wrapper::weights::Weights;
+use concise_wrapper::{Ddp, Error, Model};
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use single_gpu::data::Dataset;
+use single_gpu::train::{BatchSums, Step};
+
+use super::layout::Layout;
+use super::model::{TensorParallel, agree_on_interrupts};
+use crate::mesh::{Axis, Mesh};
+use crate::whole::{Named, Whole};
+
+/// One rank's part of one replica.
+pub struct Replicated<M> {
+    ddp: Ddp<M>,
+    layout: Layout,
+    /// All ranks of the mesh.
+    all: SharedCommunicator,
+}
+
+impl<M: ModuleT> Replicated<M> {
+    /// Wraps the part of a network that a rank of `mesh` holds; all its ranks call this together.
+    ///
+    /// `model` was made with the group along the mesh's tensor axis, and `all` connects all ranks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Ddp::new`], and when the mesh does not fit the ranks.
+    pub fn new(
+        model: TensorParallel<M>,
+        all: &Lines,
+        mesh: Mesh,
+        reduction: Reduction,
+    ) -> Result<Self, Error> {
+        let (network, layout) = model.into_network();
+        let ddp = Ddp::new(network, mesh.lines_along(all, Axis::Data)?, reduction)?;
+        Ok(Self { ddp, layout, all: all.main.clone() })
+    }
+}
+
+impl<M: ModuleT> Model for Replicated<M> {
+    fn hosts(&self) -> Hosts {
+        self.ddp.hosts()
+    }
+
+    fn backward(&self, share: &Share) -> Result<Step, Error> {
+        let mut step = self.ddp.backward(share)?;
+        // Each part has asked its own replicas.
+        agree_on_interrupts(self.layout.group(), &mut step.sums)?;
+        Ok(step)
+    }
+
+    fn weights(&self) -> &Weights {
+        self.ddp.weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.all)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.layout.group().ranks() == 1
+    }
+
+    /// The first replica does it.
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        let sums = self.ddp.evaluate(images)?;
+        Ok(sums.filter(|_| self.all.rank() == 0))
+    }
+}
+
+impl<M: ModuleT> Whole for Replicated<M> {
+    /// On the first rank of every replica.
+    fn whole(&self, mine: Named) -> Result<Option<Named>, Error> {
+        let whole = self.layout.whole_of(mine)?;
+        Ok((self.layout.group().rank() == 0).then_some(whole))
+    }
+}
