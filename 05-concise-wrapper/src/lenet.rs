@@ -2,12 +2,20 @@
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
-use candle_nn::init::Init;
+use candle_nn::init::{Init, ZERO};
 use single_gpu::lenet::{SHAPES, WEIGHT_STD, forward};
 
 /// LeNet: `[B, 1, 28, 28]` → `[B, 10]`; names, shapes, initial weights and results of stage 1's.
 pub struct LeNet {
     values: [Tensor; SHAPES.len()],
+}
+
+/// Where the tensor of this name begins: weights at N(0, 0.01²), biases at zero.
+pub fn init(name: &str) -> Init {
+    match name.starts_with('W') {
+        true => Init::Randn { mean: 0.0, stdev: WEIGHT_STD },
+        false => ZERO,
+    }
 }
 
 impl LeNet {
@@ -17,13 +25,7 @@ impl LeNet {
     ///
     /// When they cannot be made.
     pub fn new(vb: &VarBuilder<'_>) -> Result<Self> {
-        let value = |(name, shape): (&str, &[usize])| {
-            let init = match name.starts_with('W') {
-                true => Init::Randn { mean: 0.0, stdev: WEIGHT_STD },
-                false => Init::Const(0.0),
-            };
-            vb.get_with_hints(shape, name, init)
-        };
+        let value = |(name, shape): (&str, &[usize])| vb.get_with_hints(shape, name, init(name));
         let [w1, b1, w2, b2, w3, b3, w4, b4] = SHAPES.map(value);
         Ok(Self { values: [w1?, b1?, w2?, b2?, w3?, b3?, w4?, b4?] })
     }

@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use candle_core::{Device, ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
-use candle_nn::init::Init;
 use concise_wrapper::batch_norm::Norms;
+use concise_wrapper::lenet::init;
 use concise_wrapper::resnet::{BLOCKS, Block, Head, Stem};
 use concise_wrapper::{Network, Precision};
-use single_gpu::lenet::{SHAPES, WEIGHT_STD};
+use single_gpu::lenet::SHAPES;
 use single_gpu::ops::{conv2d_relu_pool, linear, linear_relu};
+
+use crate::dense::{self, PlannedTensor};
 
 type Forward = dyn Fn(&Tensor, bool) -> Result<Tensor> + Send + Sync;
 type Build = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<Box<Forward>> + Send + Sync;
@@ -53,40 +55,39 @@ impl Layers {
 
     /// LeNet of stage 1: `[B, 1, 28, 28]` → `[B, 10]`, in five layers; its names, shapes and initial weights.
     pub fn lenet() -> Self {
-        let [w1, b1, w2, b2, w3, b3, w4, b4] = SHAPES;
+        let planned = |(name, shape): (&str, &[usize])| PlannedTensor {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            init: init(name),
+        };
+        let [w1, b1, w2, b2, w3, b3, w4, b4] = SHAPES.map(planned);
         let convolution = |x: &Tensor, w: &Tensor, b: &Tensor| conv2d_relu_pool(x, w, b, 2);
         let flatten = |_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| x.flatten_from(1));
         Self::default()
-            .then("convolution 1", affine(w1, b1, WEIGHT_STD, convolution))
-            .then("convolution 2", affine(w2, b2, WEIGHT_STD, convolution))
+            .then("convolution 1", affine([w1, b1], convolution))
+            .then("convolution 2", affine([w2, b2], convolution))
             .then("flatten", flatten)
-            .then("dense 1", affine(w3, b3, WEIGHT_STD, linear_relu))
-            .then("dense 2", affine(w4, b4, WEIGHT_STD, linear))
+            .then("dense 1", affine([w3, b3], linear_relu))
+            .then("dense 2", affine([w4, b4], linear))
     }
 
     /// A dense stack: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, with a relu between two
-    /// layers. Layer i has a weight `dense{i}.weight` of `[widths[i], widths[i + 1]]` and a bias.
-    ///
-    /// Initial weights are N(0, 2 / widths\[i\]) (He et al. 2015), biases zero.
+    /// layers. Its tensors are those of [`dense::plan`].
     ///
     /// # Errors
     ///
     /// When there are fewer than two widths, or one is 0.
     pub fn dense(widths: &[usize]) -> Result<Self> {
-        if widths.len() < 2 || widths.contains(&0) {
-            bail!("a dense stack has at least two widths, none of them 0; got {widths:?}");
-        }
+        let stack = dense::plan(widths)?;
+        let count = stack.len();
         let mut layers = Self::default();
-        for (i, pair) in widths.windows(2).enumerate() {
-            let last = i + 2 == widths.len();
-            let (weight, bias) = (format!("dense{i}.weight"), format!("dense{i}.bias"));
-            let std = (2.0 / pair[0] as f64).sqrt();
+        for (i, tensors) in stack.into_iter().enumerate() {
+            let last = i + 1 == count;
             let dense = move |x: &Tensor, w: &Tensor, b: &Tensor| {
                 let x = x.flatten_from(1)?;
                 if last { linear(&x, w, b) } else { linear_relu(&x, w, b) }
             };
-            let build = affine((&weight, pair), (&bias, &pair[1..]), std, dense);
-            layers = layers.then(format!("dense {i}"), build);
+            layers = layers.then(format!("dense {i}"), affine(tensors, dense));
         }
         Ok(layers)
     }
@@ -147,24 +148,19 @@ impl ModuleT for Stage {
     }
 }
 
-/// A layer with a weight, N(0, std²), and a bias, 0: names and shapes.
+/// A layer with a weight and a bias.
 fn affine<L>(
-    weight: (&str, &[usize]),
-    bias: (&str, &[usize]),
-    std: f64,
+    [weight, bias]: [PlannedTensor; 2],
     layer: L,
 ) -> impl Fn(&VarBuilder<'_>, &Norms) -> Result<Affine<L>> + Send + Sync + 'static
 where
     L: Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor> + Copy + Send + Sync + 'static,
 {
-    let owned = |(name, shape): (&str, &[usize])| (name.to_owned(), shape.to_vec());
-    let (weight, bias) = (owned(weight), owned(bias));
     move |vb, _| {
-        let get = |(name, shape): &(String, Vec<usize>), init| {
-            vb.get_with_hints(shape.as_slice(), name, init)
+        let get = |tensor: &PlannedTensor| {
+            vb.get_with_hints(tensor.shape.as_slice(), &tensor.name, tensor.init)
         };
-        let weight = get(&weight, Init::Randn { mean: 0.0, stdev: std })?;
-        Ok(Affine { weight, bias: get(&bias, Init::Const(0.0))?, layer })
+        Ok(Affine { weight: get(&weight)?, bias: get(&bias)?, layer })
     }
 }
 

@@ -7,6 +7,7 @@
 //! | module | what it teaches |
 //! | --- | --- |
 //! | [`layers`] | a model as a list of layers, of which a device builds its own alone |
+//! | [`dense`] | a stack of dense layers: the same names and numbers, however it is cut |
 //! | [`partition`] | where to cut the list: the smallest largest stage |
 //! | [`pipeline::schedule`] | who does what, in which order: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@pipeline::check`] | the laws that every schedule keeps, and deadlock |
@@ -17,6 +18,7 @@
 //!
 //! Left out here, for now: a program that trains in these ways, and both together with data parallelism.
 
+pub mod dense;
 pub mod held;
 pub mod layers;
 pub mod mesh;

@@ -140,7 +140,8 @@ impl Chart {
         let (begin, end) = (self.x(bar.start), self.x(bar.end));
         let corners = [
             (begin as i32, (top + 4.0) as i32),
-            (end.max(begin + 1.0) as i32, (top + LANE - 4.0) as i32),
+            // A gap tells neighbours apart.
+            ((end - 1.0).max(begin + 1.0) as i32, (top + LANE - 4.0) as i32),
         ];
         let (share, ink) = if pale { (0.3, &TEXT) } else { (0.8, &WHITE) };
         area.draw(&Rectangle::new(corners, bar.colour.rgb().mix(share).filled()))?;
@@ -179,8 +180,11 @@ mod tests {
 
     #[test]
     fn lanes_have_their_names_bars_and_headings() {
-        let bar = |start, end, label: &str| {
-            Bar { start, end, label: label.to_owned(), colour: Colour::Blue }
+        let bar = |start, end, label: &str| Bar {
+            start,
+            end,
+            label: label.to_owned(),
+            colour: Colour::Blue,
         };
         let lane = |name: &str, pale| Lane {
             name: name.to_owned(),

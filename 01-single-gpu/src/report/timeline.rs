@@ -13,11 +13,8 @@ use super::lanes::{Bar, Chart, Colour, Lane};
 use super::trace::{BACKGROUND, COMMUNICATION, COMPUTE, STEPS, View};
 
 /// The lanes of a rank.
-const LANES: [(&str, Colour); 3] = [
-    (COMPUTE, Colour::Blue),
-    (COMMUNICATION, Colour::Orange),
-    (BACKGROUND, Colour::Green),
-];
+const LANES: [(&str, Colour); 3] =
+    [(COMPUTE, Colour::Blue), (COMMUNICATION, Colour::Orange), (BACKGROUND, Colour::Green)];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use cudarc::nccl::safe::Id;
 
 use super::nccl;
+use crate::collective::all_gather;
 use crate::communicator::{Communicator, Error};
 
 /// Bytes of the identifier that rank 0 draws.
@@ -15,23 +16,9 @@ pub(super) type Uuid = [u8; 16];
 /// Every rank's GPU, known to every rank.
 pub(super) fn exchange(links: &impl Communicator, mine: Uuid) -> Result<Vec<Uuid>, Error> {
     const BYTES: usize = size_of::<Uuid>();
-    let world_size = links.world_size();
-    let mine = Tensor::new(&mine, &Device::Cpu)?;
-    let all = if links.rank() > 0 {
-        links.send(0, &mine)?;
-        links.recv(0, &Shape::from((world_size, BYTES)), DType::U8)?
-    } else {
-        let others = (1..world_size).map(|other| {
-            let theirs = links.recv(other, &Shape::from(BYTES), DType::U8)?;
-            Ok(theirs.to_device(&Device::Cpu)?)
-        });
-        let others = others.collect::<Result<Vec<_>, Error>>()?;
-        let all = Tensor::stack(&[vec![mine], others].concat(), 0)?;
-        (1..world_size).try_for_each(|other| links.send(other, &all))?;
-        all
-    };
-    let rows = all.to_vec2::<u8>()?.into_iter();
-    Ok(rows.map(|row| std::array::from_fn(|byte| row[byte])).collect())
+    let mine = Tensor::new(&mine, links.device())?;
+    let all = all_gather(links, &mine, links.world_size() * BYTES)?.to_vec1::<u8>()?;
+    Ok(all.chunks(BYTES).map(|gpu| std::array::from_fn(|byte| gpu[byte])).collect())
 }
 
 /// The first two ranks that have the same GPU.

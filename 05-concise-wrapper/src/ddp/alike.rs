@@ -4,10 +4,11 @@
 //! comes out is nobody's model; or it waits for ever, in the middle of a step, for a message that the
 //! others never send. So every rank compares what it has with what rank 0 has, first thing.
 
+use candle_core::{DType, Shape};
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 
-use crate::weights::Weights;
+use crate::weights::{Named, Weights};
 use crate::{Error, Precision, text};
 
 /// Compares named values with rank 0's; all ranks call this together.
@@ -56,11 +57,13 @@ pub fn structure(
     precision: Precision,
     weights: &Weights,
 ) -> Result<(), Error> {
-    let entry = |named: &crate::weights::Named| {
-        let tensor = &named.tensor;
-        (format!("tensor {}", named.name), format!("{:?} {:?}", tensor.dtype(), tensor.dims()))
-    };
+    let entry = |Named { name, tensor }: &Named| of_tensor(name, tensor.dtype(), tensor.shape());
     // Weights in f32 do not tell what layers compute in.
     let precision = ("precision".to_owned(), precision.to_string());
     compare(rank, &std::iter::once(precision).chain(weights.iter().map(entry)).collect::<Vec<_>>())
+}
+
+/// What [`compare`] is to compare of a tensor.
+pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
+    (format!("tensor {name}"), format!("{dtype:?} {:?}", shape.dims()))
 }

@@ -4,7 +4,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::job::{Ended, SMALL, Started, binary, mpirun, processes, turn};
+use crate::binary;
+use crate::job::{Ended, Started, mpirun, processes, turn};
+use crate::training::SMALL;
 
 /// Ends with this code, after having said this once.
 fn refused(command: Command, code: i32, says: &str) {
@@ -19,7 +21,10 @@ fn refused(command: Command, code: i32, says: &str) {
 fn flags_that_make_no_sense_are_told_once() {
     let _turn = turn();
     let refusals: [(&[&str], &str); 6] = [
-        (&["--devices=2"], "mpirun started 3 processes, one for each device, and 2 devices are asked for"),
+        (
+            &["--devices=2"],
+            "mpirun started 3 processes, one for each device, and 2 devices are asked for",
+        ),
         (&["--wrapper=data-parallel"], "under mpirun each process is one rank of --wrapper ddp"),
         (&["--compare=2"], "without mpirun there are other wrappers, and --compare"),
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),

@@ -11,8 +11,7 @@
 //!
 //! With an odd number of layers the last one is by columns, and its outputs are gathered.
 
-use candle_core::{Module, Result, Tensor, bail};
-use candle_nn::init::{Init, ZERO};
+use candle_core::{Module, Result, Tensor};
 use single_gpu::ops::relu;
 
 use super::conjugate::gather;
@@ -21,11 +20,13 @@ use super::exchange::Exchange;
 use super::group::Group;
 use super::linear::{linear_by_column, linear_by_row, linear_relu_by_column};
 use super::parts::Parts;
+use crate::dense::{PlannedTensor, plan};
 
-/// Dense layers with relu between them: `[B, widths[0]]` → `[B, widths[last]]`, the same on every rank.
+/// Dense layers with relu between them: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, the same
+/// on every rank.
 ///
-/// Layer i has the tensors `i.weight` `[widths[i], widths[i + 1]]`, drawn from N(0, 2 / widths\[i\]) (He et
-/// al., 2015), and `i.bias`, zeros.
+/// Its tensors, put together, are those of [`plan`]: names, shapes and initial values of
+/// [`Layers::dense`](crate::layers::Layers::dense).
 pub struct DenseStack {
     layers: Vec<Layer>,
     outputs: usize,
@@ -37,39 +38,30 @@ struct Layer {
     bias: Tensor,
 }
 
-/// The initial weights of a layer with this many inputs.
-pub fn init(inputs: usize) -> Init {
-    Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() }
-}
-
 impl DenseStack {
     /// This rank's part of a stack.
     ///
     /// # Errors
     ///
-    /// When there are fewer than two widths, or one that is cut is smaller than the number of ranks: the
-    /// message names the tensor.
+    /// Those of [`plan`]; when a width that is cut is smaller than the number of ranks: the message names the
+    /// tensor.
     pub fn new(widths: &[usize], parts: &Parts<'_>) -> Result<Self> {
-        let [.., _, outputs] = *widths else {
-            bail!("a stack of layers has at least two widths, got {widths:?}");
+        let plan = plan(widths)?;
+        let cut = |tensor: &PlannedTensor, axis| {
+            let cut = Cut::new(axis, tensor.shape[axis]);
+            parts.cut(tensor.shape.as_slice(), &tensor.name, tensor.init, cut)
         };
-        let layer = |(number, pair): (usize, &[usize])| {
-            let (parts, (inputs, outputs)) = (parts.pp(number), (pair[0], pair[1]));
-            let (shape, drawn) = ((inputs, outputs), init(inputs));
-            let (weight, bias) = if is_by_column(number) {
-                (
-                    parts.cut(shape, "weight", drawn, Cut::new(1, outputs))?,
-                    parts.cut(outputs, "bias", ZERO, Cut::new(0, outputs))?,
-                )
-            } else {
-                (
-                    parts.cut(shape, "weight", drawn, Cut::new(0, inputs))?,
-                    parts.whole(outputs, "bias", ZERO)?,
-                )
+        let layer = |(number, [weight, bias]): (usize, &[PlannedTensor; 2])| {
+            let by_column = is_by_column(number);
+            let weight = cut(weight, if by_column { 1 } else { 0 })?;
+            let bias = match by_column {
+                true => cut(bias, 0)?,
+                false => parts.whole(bias.shape.as_slice(), &bias.name, bias.init)?,
             };
             Ok(Layer { weight, bias })
         };
-        let layers = widths.windows(2).enumerate().map(layer).collect::<Result<_>>()?;
+        let layers = plan.iter().enumerate().map(layer).collect::<Result<_>>()?;
+        let outputs = widths[widths.len() - 1];
         Ok(Self { layers, outputs, group: parts.group().clone() })
     }
 
@@ -101,7 +93,7 @@ fn is_by_column(number: usize) -> bool {
 
 impl Module for DenseStack {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut x = x.clone();
+        let mut x = x.flatten_from(1)?;
         for (number, Layer { weight, bias }) in self.layers.iter().enumerate() {
             let last = number + 1 == self.layers.len();
             x = match (is_by_column(number), last) {

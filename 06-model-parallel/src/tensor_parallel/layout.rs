@@ -2,6 +2,7 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 use concise_wrapper::Precision;
+use concise_wrapper::ddp::alike;
 use concise_wrapper::weights::{Named, Weights};
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::parameters::overwrite;
@@ -102,20 +103,18 @@ impl Layout {
         precision: Precision,
         weights: &Weights,
     ) -> Vec<(String, String)> {
-        let of_tensor = |Named { name, tensor }: &Named| {
-            let text = match self.placements.get(name) {
-                Some(Placement { whole, cut }) => {
-                    format!("{:?} {:?}, {cut:?}", tensor.dtype(), whole.dims())
-                }
-                None => format!("{:?} {:?}", tensor.dtype(), tensor.dims()),
-            };
-            (format!("tensor {name}"), text)
+        let entry = |Named { name, tensor }: &Named| match self.placements.get(name) {
+            Some(Placement { whole, cut }) => {
+                let (what, value) = alike::of_tensor(name, tensor.dtype(), &whole);
+                (what, format!("{value}, {cut:?}"))
+            }
+            None => alike::of_tensor(name, tensor.dtype(), tensor.shape()),
         };
         let settings = [
             ("seed".to_owned(), seed.to_string()),
             ("precision".to_owned(), precision.to_string()),
             ("algorithm".to_owned(), self.group.algorithm().to_string()),
         ];
-        settings.into_iter().chain(weights.iter().map(of_tensor)).collect()
+        settings.into_iter().chain(weights.iter().map(entry)).collect()
     }
 }

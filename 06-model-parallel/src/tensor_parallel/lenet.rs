@@ -19,9 +19,9 @@
 //! that they belong to, 16 to a channel. On the right all are cut but b2 and b4.
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::init::Init;
+use concise_wrapper::lenet::init;
 use single_gpu::data::CLASSES;
-use single_gpu::lenet::{SHAPES, WEIGHT_STD};
+use single_gpu::lenet::SHAPES;
 use single_gpu::ops::relu;
 
 use super::conjugate::gather;
@@ -84,13 +84,9 @@ impl LeNet {
         let cuts = cuts(channels);
         let value = |position: usize| {
             let (name, shape) = SHAPES[position];
-            let init = match name.starts_with('W') {
-                true => Init::Randn { mean: 0.0, stdev: WEIGHT_STD },
-                false => Init::Const(0.0),
-            };
             match cuts[position] {
-                Some(cut) => parts.cut(shape, name, init, cut),
-                None => parts.whole(shape, name, init),
+                Some(cut) => parts.cut(shape, name, init(name), cut),
+                None => parts.whole(shape, name, init(name)),
             }
         };
         let values = [

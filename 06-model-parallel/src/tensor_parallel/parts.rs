@@ -5,8 +5,8 @@
 //! keeps its part and forgets the rest.
 //!
 //! ```text
-//! rank 0   draw "0.weight" [784, 512] → columns   0..256 → [784, 256]
-//! rank 1   draw "0.weight" [784, 512] → columns 256..512 → [784, 256]
+//! rank 0   draw "dense0.weight" [784, 512] → columns   0..256 → [784, 256]
+//! rank 1   draw "dense0.weight" [784, 512] → columns 256..512 → [784, 256]
 //! ```
 //!
 //! That costs each rank the time to draw the whole model, and for a moment the memory of its largest tensor, in

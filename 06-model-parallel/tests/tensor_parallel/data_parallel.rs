@@ -10,12 +10,13 @@
 //!                 ranks that add up the gradients of one part
 //! ```
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::Shares;
-use concise_wrapper::{Error, Model, Network};
+use concise_wrapper::{Error, Model};
 use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::{Group, Parts, Replicated};
 use model_parallel::whole::Whole as _;
 use params_and_allreduce::Algorithm;
@@ -25,7 +26,7 @@ use single_gpu::data::{Dataset, PIXELS};
 use single_gpu::difference::largest_difference;
 use single_gpu::weights_hash::WeightsHash;
 
-use super::networks::{Alone, Flat, Named, images, in_parts};
+use super::networks::{Named, dense, images, in_parts};
 use super::on_ranks_with;
 
 const WIDTHS: &[usize] = &[PIXELS, 15, 9, 10];
@@ -44,15 +45,14 @@ fn three_steps(model: &impl Model) -> Result<(), Error> {
 
 #[test]
 fn replicas_of_a_network_in_parts_are_one_device() {
-    let network =
-        Network::new(3, DType::F64, &Device::Cpu, |vb, _| Alone::new(WIDTHS, vb)).unwrap();
+    let network = dense(WIDTHS, 3);
     three_steps(&network).unwrap();
     let expected = network.weights().snapshot().unwrap();
     let mesh: Mesh = "2x1x2".parse().unwrap();
     let outcomes: Vec<Named> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
         let all: Lines = rank.into();
         let group = Group::new(mesh.along(&all.main, Axis::Tensor)?, Algorithm::Ring);
-        let build = |parts: &Parts<'_>| Flat::new(WIDTHS, parts);
+        let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
         let model = Replicated::new(in_parts(&group, &build)?, &all, mesh, Reduction::default())?;
         three_steps(&model)?;
         let weights = model.weights().snapshot()?;

@@ -7,6 +7,7 @@
 mod conjugate;
 mod data_parallel;
 mod finite_differences;
+mod initial;
 mod layers;
 mod networks;
 mod refusals;

@@ -1,21 +1,19 @@
 //! Networks in training over five steps, against one device.
 
-use candle_core::{DType, Device, Module, ModuleT, Result as TensorResult, Tensor};
-use candle_nn::VarBuilder;
-use candle_nn::init::ZERO;
+use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor};
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::weights::Weights;
 use concise_wrapper::{Error, Model, Network, lenet as stage5};
-use model_parallel::tensor_parallel::dense::{self, DenseStack};
+use model_parallel::layers::{Layers, Stage};
+use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Memory, Parts, TensorParallel};
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{CLASSES, Dataset, PIXELS};
 use single_gpu::difference::largest_difference;
-use single_gpu::ops::{linear, linear_relu};
 use single_gpu::train::{BatchSums, Step};
 use single_gpu::weights_hash::WeightsHash;
 
@@ -39,44 +37,10 @@ pub fn images() -> Dataset {
     Dataset::new((0..count).map(image).collect(), labels).unwrap()
 }
 
-/// The stack on one device, from stage 1's layers.
-pub struct Alone(Vec<(Tensor, Tensor)>);
-
-impl Alone {
-    pub fn new(widths: &[usize], vb: &VarBuilder<'_>) -> TensorResult<Self> {
-        let layer = |(number, pair): (usize, &[usize])| {
-            let vb = vb.pp(number);
-            let weight = vb.get_with_hints((pair[0], pair[1]), "weight", dense::init(pair[0]))?;
-            Ok((weight, vb.get_with_hints(pair[1], "bias", ZERO)?))
-        };
-        Ok(Self(widths.windows(2).enumerate().map(layer).collect::<TensorResult<_>>()?))
-    }
-}
-
-impl Module for Alone {
-    fn forward(&self, images: &Tensor) -> TensorResult<Tensor> {
-        let mut x = images.flatten_from(1)?;
-        for (number, (weight, bias)) in self.0.iter().enumerate() {
-            let last = number + 1 == self.0.len();
-            x = if last { linear(&x, weight, bias)? } else { linear_relu(&x, weight, bias)? };
-        }
-        Ok(x)
-    }
-}
-
-/// The stack in parts, of images.
-pub struct Flat(DenseStack);
-
-impl Flat {
-    pub fn new(widths: &[usize], parts: &Parts<'_>) -> TensorResult<Self> {
-        DenseStack::new(widths, parts).map(Self)
-    }
-}
-
-impl Module for Flat {
-    fn forward(&self, images: &Tensor) -> TensorResult<Tensor> {
-        self.0.forward(&images.flatten_from(1)?)
-    }
+/// The stack on one device.
+pub fn dense(widths: &[usize], seed: u64) -> Network<Stage> {
+    let layers = Layers::dense(widths).unwrap();
+    layers.build(0..layers.len(), seed, DType::F64, &Device::Cpu).unwrap()
 }
 
 /// What a run came to.
@@ -205,11 +169,9 @@ fn a_dense_stack_on_ranks_is_the_stack() {
     for widths in
         [&[PIXELS, 33, 10][..], &[PIXELS, 30, 17, 10], &[PIXELS, 19, 23, 9, 10], &[PIXELS, 10]]
     {
-        let network =
-            Network::new(SEED, DType::F64, &Device::Cpu, |vb, _| Alone::new(widths, vb)).unwrap();
-        let alone = alone(&network, 0.0);
+        let alone = alone(&dense(widths, SEED), 0.0);
         for ranks in [1, 2, 3, 4] {
-            compare(&alone, ranks, 0.0, move |parts| Flat::new(widths, parts));
+            compare(&alone, ranks, 0.0, move |parts| DenseStack::new(widths, parts));
         }
     }
 }
@@ -217,22 +179,22 @@ fn a_dense_stack_on_ranks_is_the_stack() {
 #[test]
 fn whole_weights_go_to_any_number_of_ranks() {
     const WIDTHS: &[usize] = &[PIXELS, 11, 7, 10];
-    let build = |parts: &Parts<'_>| Flat::new(WIDTHS, parts);
-    let other: Named = Network::new(8, DType::F64, &Device::Cpu, |vb, _| Alone::new(WIDTHS, vb))
-        .unwrap()
-        .weights()
-        .snapshot()
-        .unwrap();
+    let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
+    let other: Named = dense(WIDTHS, 8).weights().snapshot().unwrap();
     let expected = WeightsHash::new(&other).unwrap();
     for ranks in [1, 2, 3] {
         let hashes = on_ranks(ranks, |group| {
             let model = in_parts(&group, &build)?;
             assert_ne!(WeightsHash::new(&model.whole_weights()?)?, expected);
             model.set_whole_weights(&other)?;
-            let wrong = [("0.weight".to_owned(), Tensor::zeros((2, 2), DType::F64, &Device::Cpu)?)];
+            let wrong =
+                [("dense0.weight".to_owned(), Tensor::zeros((2, 2), DType::F64, &Device::Cpu)?)];
             let refused = model.set_whole_weights(&wrong).unwrap_err().to_string();
-            assert!(refused.starts_with("0.weight is F64 [784, 11], not F64 [2, 2]"), "{refused}");
-            let unknown = [("9.weight".to_owned(), wrong[0].1.clone())];
+            assert!(
+                refused.starts_with("dense0.weight is F64 [784, 11], not F64 [2, 2]"),
+                "{refused}"
+            );
+            let unknown = [("dense9.weight".to_owned(), wrong[0].1.clone())];
             assert!(model.set_whole_weights(&unknown).is_err());
             Ok(WeightsHash::new(&model.whole_weights()?)?)
         });

@@ -11,7 +11,7 @@ use params_and_allreduce::Algorithm;
 use single_gpu::data::PIXELS;
 use single_gpu::data::loader::Epochs as _;
 
-use super::networks::{Flat, images, in_parts};
+use super::networks::{images, in_parts};
 use super::on_ranks_with;
 
 const BATCH: usize = 5;
@@ -48,7 +48,7 @@ fn a_step_sends_what_the_formula_says() {
         }
         for widths in [&[PIXELS, 33, 10][..], &[PIXELS, 14, 17, 10], &[PIXELS, 12, 9, 11, 10]] {
             let exchanges = DenseStack::exchanges(widths, BATCH);
-            check(&exchanges, ranks, move |parts| Flat::new(widths, parts));
+            check(&exchanges, ranks, move |parts| DenseStack::new(widths, parts));
         }
     }
 }

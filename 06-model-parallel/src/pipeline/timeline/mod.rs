@@ -8,6 +8,7 @@
 //! ```
 
 mod drawing;
+pub mod gantt;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,140 @@
+//! The flags.
+
+mod checks;
+mod prepare;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
+use concise_wrapper::launch::Launch;
+use concise_wrapper::optimiser::OptimiserArguments;
+use model_parallel::mesh::Mesh;
+use model_parallel::partition::Cut;
+use model_parallel::pipeline::Kind;
+use params_and_allreduce::thread::DEFAULT_TIMEOUT;
+use single_gpu::cli::{SeveralDevices, TrainArguments};
+
+use crate::drawings::Drawings;
+
+pub(crate) use prepare::{Prepared, SAMPLE};
+
+/// Train one model on one device, then split over K: in stages (naive, GPipe, 1F1B), and in parts of every layer.
+///
+/// Without a GPU a device is a slice of the CPU, and part of the images are used.
+#[derive(Debug, Parser)]
+#[command(version, disable_help_flag = true)]
+#[command(mut_arg("lr", |rate| rate.default_value("0.02")))]
+#[command(mut_arg("batch_size", |size| size.default_value("1024")))]
+#[command(mut_arg("epochs", |epochs| epochs.default_value("4")))]
+#[command(mut_arg("momentum", |momentum| momentum.default_value("0.9")))]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    devices: SeveralDevices,
+
+    /// Whether the number of devices was asked for.
+    #[arg(skip)]
+    devices_given: bool,
+
+    /// Seconds that a device waits for another before the run ends
+    #[arg(long, default_value_t = DEFAULT_TIMEOUT.as_secs(), value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+
+    /// What is trained
+    #[arg(long, value_enum, default_value_t = ModelKind::Dense)]
+    model: ModelKind,
+
+    /// Outputs of each layer of the dense stack but the last [default: six times 512]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    widths: Vec<u32>,
+
+    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    width: Option<u32>,
+
+    /// Into how many micro-batches a pipeline cuts its part of a batch; naive alone works on whole batches unless
+    /// this is given [default: 8]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    micro_batches: Option<u32>,
+
+    /// Who does what when, in a pipeline: naive, gpipe, 1f1b; with --draw also interleaved:CHUNKS and zb-h1
+    /// [default: naive, gpipe and 1f1b]
+    #[arg(long = "schedule", value_name = "KIND,…", value_delimiter = ',')]
+    schedules: Vec<Kind>,
+
+    /// The layers at which a new stage begins, such as 3,7 [default: the smallest largest stage, by measured cost]
+    #[arg(long, value_name = "LAYER,…")]
+    cut: Option<Cut>,
+
+    /// Several axes at once: replicas, stages of each, parts of each layer; such as 2x2x1
+    #[arg(long, value_name = "DATAxPIPELINExTENSOR")]
+    mesh: Option<Mesh>,
+
+    /// Draw the schedules as they would be if a forward pass took one unit of time, a backward pass two and a
+    /// message none, and train nothing
+    #[arg(long, conflicts_with_all = ["mesh", "cut", "gantt"])]
+    draw: bool,
+
+    /// Draw what every stage did in one step, below what was predicted, into this SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    gantt: Option<PathBuf>,
+
+    #[command(flatten)]
+    optimiser: OptimiserArguments,
+
+    #[command(flatten)]
+    train: TrainArguments,
+
+    /// Print help
+    #[arg(short, long, action = clap::ArgAction::HelpLong)]
+    help: Option<bool>,
+}
+
+/// What a call is for.
+pub(crate) enum Task {
+    /// To train.
+    Train(Box<Prepared>),
+    /// To draw schedules.
+    Draw(Drawings),
+}
+
+/// The networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelKind {
+    /// Dense layers with relu between them
+    Dense,
+    /// Stage 1's network
+    Lenet,
+    /// 18 layers with batch norm; in stages only
+    Resnet18,
+}
+
+impl Arguments {
+    /// The command line's.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let devices_given = SeveralDevices::given(&matches);
+        Ok(Self { devices_given, ..Self::from_arg_matches(&matches)? })
+    }
+
+    /// Checks what is asked for, and gets ready to do it.
+    pub(crate) fn task(self, launch: &Launch) -> anyhow::Result<Task> {
+        if !self.draw {
+            return Ok(Task::Train(Box::new(self.prepare(launch)?)));
+        }
+        let drawings = Drawings {
+            kinds: self.schedules(),
+            stages: self.devices.count,
+            micro_batches: self.micro_batches(),
+        };
+        drawings.check()?;
+        Ok(Task::Draw(drawings))
+    }
+
+    /// How long a rank waits for another.
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}

@@ -1,0 +1,298 @@
+//! From flags to what is to be done: everything is checked, the data is loaded, layers are measured.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use candle_core::DType;
+use concise_wrapper::launch::Launch;
+use concise_wrapper::resnet;
+use concise_wrapper::train::Extras;
+use model_parallel::layers::Layers;
+use model_parallel::mesh::Mesh;
+use model_parallel::partition::{self, Cut, LayerCost};
+use model_parallel::pipeline::Kind;
+use model_parallel::pipeline::predict::Costs;
+use single_gpu::cli::{DeviceArguments, ReportArguments, TrainSetup, UsageError};
+use single_gpu::data::{CLASSES, PIXELS, SIDE};
+use single_gpu::device::DevicePlan;
+use single_gpu::report::file;
+
+use super::{Arguments, ModelKind};
+use crate::way::{Planned, Way};
+
+/// On a CPU ResNet-18 is so much narrower, unless `--width` says otherwise.
+const WIDTH_ON_A_CPU: usize = 16;
+
+/// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
+/// otherwise.
+const IMAGES_ON_A_CPU: (u64, u64) = (10_240, 2_000);
+
+/// How often each layer is measured; the least counts.
+const TIMES: usize = 5;
+
+/// The shape of an image, without the batch's axis.
+pub(crate) const SAMPLE: [usize; 3] = [1, SIDE, SIDE];
+
+/// What layers cost, for each size of micro-batch that there is.
+type Measured = Vec<(usize, Vec<LayerCost>)>;
+
+/// The flags of one call, checked, with the data loaded.
+pub(crate) struct Prepared {
+    pub(crate) setup: TrainSetup,
+    pub(crate) extras: Extras,
+    pub(crate) model: ModelKind,
+    /// Of a dense stack, from pixels to classes.
+    pub(crate) widths: Vec<usize>,
+    /// Of a ResNet-18.
+    width: usize,
+    /// The devices of this process.
+    pub(crate) several: DevicePlan,
+    /// One device alone; `None` where each process has one.
+    pub(crate) one: Option<DevicePlan>,
+    /// The names of all processes' devices, known to the one that speaks once all can begin.
+    pub(crate) devices: Vec<String>,
+    mesh: Mesh,
+    /// Whether the mesh was asked for.
+    mesh_given: bool,
+    schedules: Vec<Kind>,
+    schedules_given: bool,
+    micro_batches: usize,
+    micro_batches_given: bool,
+    pub(crate) cut: Option<Cut>,
+    /// Why the layers cannot be cut into parts, if they cannot.
+    no_parts: Option<String>,
+    pub(crate) gantt: Option<PathBuf>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Arguments {
+    /// Checks the flags against each other and against the machine, then loads the data.
+    pub(crate) fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
+        let asked = self.asked()?;
+        let several = launch.place(&mut self.devices, asked)?;
+        let devices = self.devices.count;
+        if let Some(mesh) = self.mesh.filter(|mesh| mesh.devices() != devices) {
+            let of_mesh = mesh.devices();
+            let text = format!("mesh {mesh} has {of_mesh} devices, and there are {devices}");
+            return Err(UsageError::new(text).into());
+        }
+        self.check(devices)?;
+        if !launch.speaks() {
+            self.train.reports = ReportArguments::default();
+            self.gantt = None;
+        }
+        if let Some(path) = &self.gantt {
+            let refused =
+                |error| UsageError::new(format_args!("--gantt {}: {error}", path.display()));
+            file::check(path).map_err(refused)?;
+        }
+        let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
+        let on_cpu = several.threads_per_device().is_some();
+        let width = match self.width {
+            Some(width) => width as usize,
+            None if on_cpu => WIDTH_ON_A_CPU,
+            None => resnet::WIDTH,
+        };
+        if on_cpu && self.train.train_size.is_none() {
+            let (training, test) = IMAGES_ON_A_CPU;
+            self.train.train_size = Some(training);
+            self.train.test_size.get_or_insert(test);
+            notes.push("sized to a CPU: part of the images; --train-size changes that".to_owned());
+        }
+        let one = match launch.processes() {
+            Some(_) => None,
+            None => {
+                let threads_per_device = several.threads_per_device();
+                Some(DeviceArguments { threads_per_device, ..self.devices.each }.plan(1)?)
+            }
+        };
+        let hidden = self.hidden_widths();
+        let mesh = self.mesh.unwrap_or(Mesh::pipeline(devices));
+        let prepared = Prepared {
+            extras: self.optimiser.extras(),
+            model: self.model,
+            widths: [&[PIXELS], hidden.as_slice(), &[CLASSES]].concat(),
+            width,
+            several,
+            one,
+            devices: Vec::new(),
+            mesh,
+            mesh_given: self.mesh.is_some(),
+            schedules: self.schedules(),
+            schedules_given: !self.schedules.is_empty(),
+            micro_batches: self.micro_batches(),
+            micro_batches_given: self.micro_batches.is_some(),
+            no_parts: self.parts(devices).err(),
+            cut: self.cut.take(),
+            gantt: self.gantt.take(),
+            notes,
+            setup: self.train.prepare(devices.min(mesh.data))?,
+        };
+        prepared.check_cut()?;
+        Ok(prepared)
+    }
+}
+
+impl Prepared {
+    /// What is about to be trained, in one line.
+    pub(crate) fn headline(&self) -> String {
+        self.setup.headline(&self.model_name())
+    }
+
+    fn model_name(&self) -> String {
+        match self.model {
+            ModelKind::Dense => {
+                let widths: Vec<String> = self.widths.iter().map(ToString::to_string).collect();
+                format!("dense stack {}", widths.join("-"))
+            }
+            ModelKind::Lenet => "LeNet".to_owned(),
+            ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
+        }
+    }
+
+    /// The model, layer by layer.
+    pub(crate) fn layers(&self) -> candle_core::Result<Layers> {
+        match self.model {
+            ModelKind::Dense => Layers::dense(&self.widths),
+            ModelKind::Lenet => Ok(Layers::lenet()),
+            ModelKind::Resnet18 => Ok(Layers::resnet18(self.width)),
+        }
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.setup.dtype
+    }
+
+    /// Refuses a cut that this model cannot have, or more stages than it has layers.
+    fn check_cut(&self) -> anyhow::Result<()> {
+        let layers = self.layers()?.len();
+        let checked = match &self.cut {
+            Some(cut) => cut.ranges(layers).map(drop),
+            None => partition::cut(&vec![1.0; layers], self.mesh.pipeline).map(drop),
+        };
+        let refused = |error| match &self.cut {
+            Some(_) => UsageError::new(format_args!("{error} ({})", self.model_name())),
+            None => UsageError::new(format_args!("{}: {error}", self.model_name())),
+        };
+        Ok(checked.map_err(refused)?)
+    }
+
+    /// The micro-batches of a pipeline of this kind.
+    fn micro_batches_of(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Naive if !self.micro_batches_given => 1,
+            _ if self.mesh.pipeline == 1 => 1,
+            _ => self.micro_batches,
+        }
+    }
+
+    /// Samples of the largest of so many shards of a batch.
+    pub(crate) fn rows(&self, shards: usize) -> usize {
+        self.setup.options.batch_size.div_ceil(shards)
+    }
+
+    /// What the layers cost on this process's first device, if they are to be cut; the same numbers on all
+    /// processes, which call this together.
+    pub(crate) fn measure(&self, launch: &Launch) -> anyhow::Result<Measured> {
+        let mine =
+            if launch.speaks() && self.mesh.pipeline > 1 { self.costs() } else { Ok(vec![]) };
+        Ok(launch.of_speaker(launch.agree(mine)?)?)
+    }
+
+    fn costs(&self) -> anyhow::Result<Measured> {
+        let layers = self.layers()?;
+        let mut measured = Measured::new();
+        let slot = self.several.slots().first().ok_or_else(|| anyhow!("there is no device"))?;
+        let device = slot.open()?;
+        for &kind in &self.schedules {
+            let rows = self.rows(self.mesh.data * self.micro_batches_of(kind));
+            if measured.iter().all(|(known, _)| *known != rows) {
+                let costs = device.run(|| {
+                    partition::measure(
+                        &layers,
+                        &SAMPLE,
+                        rows,
+                        TIMES,
+                        self.dtype(),
+                        device.tensors(),
+                    )
+                });
+                measured.push((rows, costs?));
+            }
+        }
+        // The cut is by the smallest micro-batches: those of the schedules that are to be quick.
+        measured.sort_by_key(|(rows, _)| *rows);
+        Ok(measured)
+    }
+
+    /// All ways, from what layers cost.
+    pub(crate) fn plan(&self, measured: &Measured) -> anyhow::Result<Planned> {
+        let mut planned =
+            Planned { ways: Vec::new(), cut: Vec::new(), costs: Vec::new(), left_out: None };
+        if let Some((_, costs)) = measured.first() {
+            let totals: Vec<f64> = costs.iter().map(LayerCost::total).collect();
+            planned.cut = match &self.cut {
+                Some(cut) => cut.ranges(totals.len())?,
+                None => partition::cut(&totals, self.mesh.pipeline)?,
+            };
+            planned.costs.clone_from(costs);
+        } else {
+            planned.cut = vec![0..self.layers()?.len()];
+        }
+        let mut split = self.split(measured, &planned)?;
+        let tensor_too = !self.mesh_given && !self.schedules_given && self.mesh.devices() > 1;
+        match &self.no_parts {
+            _ if !tensor_too => {}
+            Some(why) => planned.left_out = Some(format!("no tensor parallelism: {why}")),
+            None => split.push(Way::Tensor { mesh: Mesh::tensor(self.mesh.devices()) }),
+        }
+        // Batch norms see micro-batches, so there is something to compare for each number of these.
+        let mut alone = vec![1];
+        if self.model == ModelKind::Resnet18 {
+            alone.extend(split.iter().map(Way::shards));
+            alone.sort_unstable();
+            alone.dedup();
+        }
+        let alone = alone.into_iter().filter(|_| self.one.is_some());
+        planned.ways = alone.map(|shards| Way::Alone { shards }).collect();
+        planned.ways.extend(split);
+        Ok(planned)
+    }
+
+    /// The ways in which several devices take part.
+    fn split(&self, measured: &Measured, planned: &Planned) -> anyhow::Result<Vec<Way>> {
+        let mesh = self.mesh;
+        if mesh.devices() == 1 {
+            return Ok(Vec::new());
+        }
+        if mesh.tensor > 1 {
+            return Ok(vec![Way::Tensor { mesh }]);
+        }
+        if mesh.pipeline == 1 {
+            let whole = Costs { stages: vec![Default::default()], message: 0.0 };
+            return Ok(vec![Way::pipeline(Kind::Naive, 1, mesh, &whole)?]);
+        }
+        let way = |&kind: &Kind| {
+            let micro_batches = self.micro_batches_of(kind);
+            let rows = self.rows(mesh.data * micro_batches);
+            let of_rows = measured.iter().find(|(known, _)| *known == rows);
+            let (_, costs) = of_rows.ok_or_else(|| anyhow!("no costs of {rows} rows"))?;
+            Way::pipeline(kind, micro_batches, mesh, &Costs::of_cut(costs, &planned.cut))
+        };
+        self.schedules.iter().map(way).collect()
+    }
+
+    /// What has to be the same on all ranks, beside what the training loop compares.
+    pub(crate) fn to_compare(&self, way: &Way, planned: &Planned) -> Vec<(String, String)> {
+        let Self { mesh, .. } = self;
+        [
+            ("program version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("model", self.model_name()),
+            ("mesh", mesh.to_string()),
+            ("way", way.name()),
+            ("cut", format!("{:?}", planned.cut)),
+        ]
+        .map(|(what, value)| (what.to_owned(), value))
+        .to_vec()
+    }
+}

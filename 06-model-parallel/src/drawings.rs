@@ -1,0 +1,56 @@
+//! `--draw`: schedules as they would be, without training anything.
+
+use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::pipeline::schedule::Refused;
+use model_parallel::pipeline::{Kind, check, predict};
+use single_gpu::cli::UsageError;
+use single_gpu::report::line;
+
+/// Units of time: a backward pass does about twice the work of a forward pass.
+const COST: StageCost =
+    StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
+
+/// What is to be drawn.
+pub(crate) struct Drawings {
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) stages: usize,
+    pub(crate) micro_batches: usize,
+}
+
+impl Drawings {
+    /// Refuses what cannot be had, before anything is drawn.
+    pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let refused = |error: Refused| UsageError::new(format_args!("--schedule: {error}"));
+        let schedule = |kind: &Kind| kind.schedule(self.stages, self.micro_batches).map(drop);
+        self.kinds.iter().try_for_each(schedule).map_err(refused)
+    }
+
+    /// Each schedule as text, with what it is judged by.
+    pub(crate) fn tell(&self) -> anyhow::Result<()> {
+        let Self { stages, micro_batches, .. } = *self;
+        let mut first = true;
+        for kind in &self.kinds {
+            let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
+            let timeline = predict(&checked, &Costs::equal(stages, COST))?;
+            // Chunks are parts of a stage: their passes are as much shorter.
+            let unit = 1.0 / checked.schedule().chunks as f64;
+            if !first {
+                line("")?;
+            }
+            first = false;
+            line(format_args!("{kind}: {stages} stages, {micro_batches} micro-batches"))?;
+            line(timeline.drawing(unit).trim_end())?;
+            let alive: Vec<String> =
+                checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
+            line(format_args!(
+                "bubble {:.1} %, {} units of time; micro-batches kept by each stage: {}; channels hold {} or more",
+                timeline.bubble() * 100.0,
+                (timeline.makespan() * 100.0).round() / 100.0,
+                alive.join(", "),
+                checked.smallest_capacity(),
+            ))?;
+        }
+        Ok(())
+    }
+}

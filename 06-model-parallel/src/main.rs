@@ -1,0 +1,83 @@
+//! Trains one model split in several ways, and shows what each way costs.
+
+mod arguments;
+mod drawings;
+mod outcome;
+mod run;
+mod table;
+mod way;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Prepared, Task};
+use concise_wrapper::launch::Launch;
+use outcome::Outcome;
+use params_and_allreduce::thread::DEFAULT_TIMEOUT;
+use single_gpu::report::line;
+use single_gpu::{cli, interrupt};
+use table::Table;
+
+fn main() -> ExitCode {
+    cli::prepare();
+    cli::conclude(begin())
+}
+
+/// Meets the other processes, if there are any, and begins if all of them can.
+fn begin() -> anyhow::Result<()> {
+    let arguments = Arguments::read();
+    let launch = Launch::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, Arguments::timeout))?;
+    let task = arguments.map_err(anyhow::Error::from).and_then(|arguments| arguments.task(&launch));
+    let mut prepared = match launch.agree(task)? {
+        Task::Train(prepared) => *prepared,
+        Task::Draw(drawings) if launch.speaks() => return drawings.tell(),
+        Task::Draw(_) => return Ok(()),
+    };
+    interrupt::watch()?;
+    prepared.devices = launch.devices(&prepared.several)?;
+    // Every process comes to the same cut: that of the first.
+    let costs = launch.agree(prepared.measure(&launch))?;
+    let planned = launch.agree(prepared.plan(&costs))?;
+    run(prepared, planned, &launch)
+}
+
+/// All ways, one after the other; the process that speaks tells what comes out.
+fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow::Result<()> {
+    let headline = prepared.headline();
+    let speaks = launch.speaks();
+    let mut outputs = std::mem::take(&mut prepared.setup.outputs);
+    if speaks {
+        line(&headline)?;
+        for note in planned.notes(&prepared) {
+            line(format_args!("note: {note}"))?;
+        }
+    }
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut trained = Ok(());
+    for way in &planned.ways {
+        if speaks {
+            line(format_args!("\n{way}"))?;
+        }
+        if interrupt::requested() {
+            if speaks {
+                line("  left out after the interrupt")?;
+            }
+            continue;
+        }
+        match run::run(way, &planned, &prepared, launch, &mut outputs) {
+            Ok(outcome) => outcomes.extend(outcome),
+            // What the ways before it have shown is told all the same.
+            Err(error) => {
+                trained = Err(error);
+                break;
+            }
+        }
+    }
+    if speaks && !outcomes.is_empty() {
+        Table::new(&outcomes)?.tell()?;
+        outputs.write(&headline)?;
+        if let Some(path) = &prepared.gantt {
+            outcome::write_gantt(path, &headline, &outcomes)?;
+        }
+    }
+    trained
+}

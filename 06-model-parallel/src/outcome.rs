@@ -1,0 +1,140 @@
+//! What a run came to.
+
+use std::path::Path;
+
+use model_parallel::held::Held;
+use model_parallel::pipeline::Timeline;
+use model_parallel::pipeline::timeline::gantt::{Beside, chart};
+use model_parallel::whole::Named;
+use serde::Serialize;
+use single_gpu::device::DevicePlan;
+use single_gpu::report::file;
+use single_gpu::report::metrics::Summary;
+use single_gpu::report::outputs::Outputs;
+use single_gpu::weights_hash::WeightsHash;
+
+use crate::arguments::Prepared;
+use crate::run::Shown;
+use crate::way::{Planned, Way};
+
+/// A run that has ended.
+pub(crate) struct Outcome {
+    pub(crate) summary: Summary,
+    pub(crate) seconds_per_step: f64,
+    pub(crate) after_first_step: Named,
+    pub(crate) weights: Named,
+    pub(crate) replicas: Vec<String>,
+    pub(crate) held: Vec<Held>,
+    pub(crate) stages: Option<Stages>,
+    /// Whether it is the one device that others are compared with, and in how many shards it took a batch.
+    pub(crate) alone: bool,
+    pub(crate) shards: usize,
+}
+
+/// What was predicted of a pipeline, and what was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stages {
+    /// A step, from what layers cost.
+    pub(crate) predicted: Timeline,
+    /// The step of middle length.
+    pub(crate) measured: Timeline,
+    /// The part of all devices' time in which they were to wait.
+    pub(crate) predicted_bubble: f64,
+    /// That in which they did: the median over steps.
+    pub(crate) measured_bubble: f64,
+}
+
+/// A line of the metrics file.
+#[derive(Serialize)]
+struct SplitLine<'a> {
+    run: &'a str,
+    /// The layers of each stage.
+    cut: &'a [std::ops::Range<usize>],
+    seconds_per_step: f64,
+    /// By each device.
+    held: &'a [Held],
+    #[serde(flatten)]
+    stages: Option<&'a Stages>,
+}
+
+impl Outcome {
+    /// Puts together what a run was with what it has shown, and tells the files.
+    pub(crate) fn new(
+        way: &Way,
+        planned: &Planned,
+        prepared: &Prepared,
+        plan: &DevicePlan,
+        shown: Shown,
+        outputs: &mut Outputs,
+    ) -> anyhow::Result<Self> {
+        let Shown { records, mut after_first_step, mut weights, replicas, held, steps } = shown;
+        // Stages come one after the other, and on one device parameters before buffers.
+        for named in [&mut after_first_step, &mut weights] {
+            named.sort_by(|(a, _), (b, _)| a.cmp(b));
+        }
+        let name = way.name();
+        let hash = WeightsHash::new(&weights)?;
+        let mut summary = Summary::new(&name, &prepared.setup, plan, &records, hash);
+        if !matches!(way, Way::Alone { .. }) {
+            summary.devices.clone_from(&prepared.devices);
+        }
+        summary.method = Some(way.to_string());
+        outputs.run_ended(&summary, &records)?;
+        let options = &prepared.setup.options;
+        let batches = prepared.setup.data.train.len().div_ceil(options.batch_size);
+        let seconds_per_step = summary.seconds_per_epoch / batches as f64;
+        let stages = way.predicted().and_then(|predicted| Stages::new(predicted, steps));
+        if let Some(metrics) = outputs.metrics() {
+            let cut = if stages.is_some() { planned.cut.as_slice() } else { &[] };
+            let (stages, held) = (stages.as_ref(), held.as_slice());
+            let split = SplitLine { run: &name, cut, seconds_per_step, held, stages };
+            metrics.write("split", &split)?;
+        }
+        let (alone, shards) = (matches!(way, Way::Alone { .. }), way.shards());
+        Ok(Self {
+            summary,
+            seconds_per_step,
+            after_first_step,
+            weights,
+            replicas,
+            held,
+            stages,
+            alone,
+            shards,
+        })
+    }
+}
+
+impl Stages {
+    /// `None` where there was no step.
+    fn new(predicted: &Timeline, mut steps: Vec<Timeline>) -> Option<Self> {
+        // The first step meets memory that nobody has touched before.
+        if steps.len() > 1 {
+            steps.remove(0);
+        }
+        let mut bubbles: Vec<f64> = steps.iter().map(Timeline::bubble).collect();
+        bubbles.sort_by(f64::total_cmp);
+        steps.sort_by(|a, b| a.makespan().total_cmp(&b.makespan()));
+        let middle = steps.len() / 2;
+        Some(Self {
+            predicted: predicted.clone(),
+            measured: steps.get(middle)?.clone(),
+            predicted_bubble: predicted.bubble(),
+            measured_bubble: *bubbles.get(middle)?,
+        })
+    }
+}
+
+/// Draws each pipeline's step, measured below predicted.
+pub(crate) fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let of_pipelines = outcomes.iter().filter_map(|outcome| {
+        let Stages { predicted, measured, .. } = outcome.stages.as_ref()?;
+        Some(Beside { name: &outcome.summary.run, predicted, measured })
+    });
+    let beside: Vec<Beside<'_>> = of_pipelines.collect();
+    if beside.is_empty() {
+        return Ok(());
+    }
+    let svg = chart(title, &beside).svg().map_err(anyhow::Error::from_boxed)?;
+    Ok(file::write(path, |file| file.write_all(svg.as_bytes()))?)
+}
