@@ -121,8 +121,9 @@ impl Mesh {
     ///
     /// As [`along`](Self::along).
     pub fn lines_along(&self, all: &Lines, axis: Axis) -> Result<Lines, Error> {
-        let Lines { main, background } = all;
-        Ok(Lines { main: self.along(main, axis)?, background: self.along(background, axis)? })
+        let Lines { main, background, timeout } = all;
+        let (main, background) = (self.along(main, axis)?, self.along(background, axis)?);
+        Ok(Lines { main, background, timeout: *timeout })
     }
 }
 

@@ -82,10 +82,10 @@ fn one_rank(
     let (seed, dtype) = (prepared.setup.options.seed, prepared.dtype());
     let all = &lines.main;
     let constants = prepared.extras.constants;
-    let build = |layers| prepared.layers()?.build(layers, seed, dtype, device);
+    let build = |layers| prepared.network.layers()?.build(layers, seed, dtype, device);
     match way {
         Way::Alone { shards } => {
-            let network = build(0..prepared.layers()?.len())?;
+            let network = build(0..prepared.network.layers()?.len())?;
             let replica = network.replica(device)?;
             let input = zeros(prepared.rows(*shards), dtype, device)?;
             let held = Held::new(network.weights(), constants, activations_of(&replica, &input)?);
@@ -109,7 +109,7 @@ fn one_rank(
             // A ring has nothing to save between two.
             let algorithm = if mesh.tensor > 2 { Algorithm::Ring } else { Algorithm::OneShot };
             let group = Group::new(mesh.along(all, Axis::Tensor)?, algorithm);
-            match prepared.model {
+            match prepared.network.model {
                 ModelKind::Lenet => {
                     let model = TensorParallel::new(seed, dtype, group, |parts, _| {
                         LeNet::new(Channels::Gathered, parts)
@@ -117,7 +117,7 @@ fn one_rank(
                     in_parts(model, *mesh, lines, device, prepared, report)
                 }
                 ModelKind::Dense => {
-                    let widths = prepared.widths.clone();
+                    let widths = prepared.network.widths.clone();
                     let model = TensorParallel::new(seed, dtype, group, move |parts, _| {
                         DenseStack::new(&widths, parts)
                     })?;

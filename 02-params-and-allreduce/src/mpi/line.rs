@@ -83,6 +83,10 @@ impl Ends {
         drop(self.orders.send(Order::Leave));
     }
 
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     fn order(&self, order: Order) -> Result<(), Error> {
         let sent = !self.state.has_left() && self.orders.send(order).is_ok();
         if sent { Ok(()) } else { Err(self.stopped(self.rank, "has ended")) }

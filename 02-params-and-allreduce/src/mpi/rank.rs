@@ -1,6 +1,7 @@
 //! One rank inside its process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
 use single_gpu::device::ComputeDevice;
@@ -29,6 +30,11 @@ impl<'a> Rank<'a> {
     /// The device that this rank drives.
     pub fn compute_device(&self) -> &ComputeDevice {
         &self.device
+    }
+
+    /// How long this rank waits for another before it gives up.
+    pub fn timeout(&self) -> Duration {
+        self.background.timeout()
     }
 
     /// This rank's end of the connections as a value that can be kept, and given to operations.

@@ -91,6 +91,10 @@ impl Link {
         self.world_size
     }
 
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Lets go of the ends of all channels to others: whoever waits for this rank is told so.
     pub(super) fn close(&self) {
         locked(&self.to).clear();

@@ -62,6 +62,11 @@ impl Rank<'_> {
         &self.device
     }
 
+    /// How long this rank waits for another before it gives up.
+    pub fn timeout(&self) -> Duration {
+        self.links.main.timeout()
+    }
+
     /// What this rank has sent so far.
     pub fn traffic(&self) -> Traffic {
         self.links.main.traffic()

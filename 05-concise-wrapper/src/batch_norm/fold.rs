@@ -74,21 +74,23 @@ mod tests {
     use crate::network::Network;
 
     const SHARDS: usize = 5;
+    const CHANNELS: usize = 16;
 
-    /// The images of a shard, `[2 + shard, 1, 1, 3]`: of another size and scale than those of the others.
+    /// The images of a shard, `[2 + shard, 16, 1, 3]`: of another number and scale than those of the others.
     fn images(shard: usize) -> Tensor {
-        let value = |i: usize| ((shard * 37 + i * 11) % 101) as f64 * 10f64.powi(shard as i32 - 2);
-        let values: Vec<f64> = (0..3 * (2 + shard)).map(value).collect();
-        Tensor::from_vec(values, (2 + shard, 1, 1, 3), &Device::Cpu).unwrap()
+        let shape = (2 + shard, CHANNELS, 1, 3);
+        let value = |i: usize| ((shard * 37 + i * 11) % 101) as f64 / 7.0 * 3f64.powi(shard as i32);
+        let values: Vec<f64> = (0..3 * CHANNELS * (2 + shard)).map(value).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
     }
 
     /// One step of one layer, with the shards in this order; shard 3 stands in for an empty one. The running
-    /// mean and variance.
-    fn step(order: &[usize]) -> Result<[f64; 2], String> {
+    /// means and variances.
+    fn step(order: &[usize]) -> Result<[Vec<f64>; 2], String> {
         let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
         let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let network = Network::new(1, DType::F64, rank.device(), |vb, norms| {
-                BatchNorm::new(1, false, norms, vb)
+                BatchNorm::new(CHANNELS, false, norms, vb)
             })?;
             let norms = network.norms();
             norms.by_shard();
@@ -99,33 +101,38 @@ mod tests {
             }
             norms.fold(rank, &FixedTree::new(SHARDS, 1)?)?;
             let buffers = &network.weights().buffers;
-            let value = |i: usize| buffers[i].tensor.get(0)?.to_scalar::<f64>();
-            Ok::<_, Error>([value(0)?, value(1)?])
+            Ok::<_, Error>([buffers[0].tensor.to_vec1()?, buffers[1].tensor.to_vec1()?])
         });
-        ended.map(|ended| ended[0]).map_err(|failure| failure.to_string())
+        ended.map(|mut ended| ended.remove(0)).map_err(|failure| failure.to_string())
     }
 
     #[test]
     fn shards_weigh_what_they_count_and_one_that_stands_in_nothing() {
-        let (mut mean, mut variance, mut count) = (0.0, 0.0, 0.0);
-        for shard in [0, 1, 2, 4] {
-            let values = images(shard).flatten_all().unwrap().to_vec1::<f64>().unwrap();
-            let n = values.len() as f64;
-            let of_shard = values.iter().sum::<f64>() / n;
-            let squares: f64 = values.iter().map(|value| (value - of_shard).powi(2)).sum();
-            (mean, count) = (mean + n * of_shard, count + n);
-            variance += n * squares / (n - 1.0);
-        }
-        let found = step(&[0, 1, 2, 3, 4]).unwrap();
-        let expected = [MOMENTUM * mean / count, 1.0 - MOMENTUM + MOMENTUM * variance / count];
-        for (found, expected) in found.into_iter().zip(expected) {
-            assert!((found / expected - 1.0).abs() < 1e-14, "{found} and {expected}");
+        let [means, variances] = step(&[0, 1, 2, 3, 4]).unwrap();
+        for channel in 0..CHANNELS {
+            let (mut mean, mut variance, mut count) = (0.0, 0.0, 0.0);
+            for shard in [0, 1, 2, 4] {
+                let images = images(shard).narrow(1, channel, 1).unwrap();
+                let values = images.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+                let n = values.len() as f64;
+                let of_shard = values.iter().sum::<f64>() / n;
+                let squares: f64 = values.iter().map(|value| (value - of_shard).powi(2)).sum();
+                (mean, count) = (mean + n * of_shard, count + n);
+                variance += n * squares / (n - 1.0);
+            }
+            let expected = [MOMENTUM * mean / count, 1.0 - MOMENTUM + MOMENTUM * variance / count];
+            for (found, expected) in [means[channel], variances[channel]].into_iter().zip(expected)
+            {
+                assert!((found / expected - 1.0).abs() < 1e-14, "{found} and {expected}");
+            }
         }
     }
 
     #[test]
     fn the_bits_do_not_depend_on_the_order_of_the_shards() {
-        let bits = |order: &[usize]| step(order).unwrap().map(f64::to_bits);
+        let bits = |order: &[usize]| -> Vec<u64> {
+            step(order).unwrap().concat().into_iter().map(f64::to_bits).collect()
+        };
         let expected = bits(&[0, 1, 2, 3, 4]);
         for order in [[4, 3, 2, 1, 0], [2, 0, 4, 3, 1], [3, 1, 4, 0, 2]] {
             assert_eq!(bits(&order), expected, "{order:?}");

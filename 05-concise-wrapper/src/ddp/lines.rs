@@ -1,6 +1,7 @@
 //! One rank's connections.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use params_and_allreduce::communicator::SharedCommunicator;
 #[cfg(feature = "mpi")]
@@ -16,25 +17,51 @@ pub struct Lines {
     pub main: SharedCommunicator,
     /// For the thread that adds gradients up.
     pub background: SharedCommunicator,
+    /// How long either waits for another rank before it gives up.
+    pub timeout: Duration,
 }
 
 impl Lines {
     /// The same connections, slowed down.
     pub fn slowed(self, slowness: Slowness) -> Self {
         let slow = |link| -> SharedCommunicator { Arc::new(SlowLink::new(link, slowness)) };
-        Self { main: slow(self.main), background: slow(self.background) }
+        Self { main: slow(self.main), background: slow(self.background), ..self }
     }
 }
 
 impl From<&Rank<'_>> for Lines {
     fn from(rank: &Rank<'_>) -> Self {
-        Self { main: Arc::new(rank.line()), background: Arc::new(rank.background_line()) }
+        let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
+        Self { main, background, timeout: rank.timeout() }
     }
 }
 
 #[cfg(feature = "mpi")]
 impl From<&mpi::Rank<'_>> for Lines {
     fn from(rank: &mpi::Rank<'_>) -> Self {
-        Self { main: Arc::new(rank.line()), background: Arc::new(rank.background_line()) }
+        let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
+        Self { main, background, timeout: rank.timeout() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use params_and_allreduce::communicator::Error;
+    use params_and_allreduce::thread::run_ranks;
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
+    use super::*;
+
+    #[test]
+    fn lines_wait_as_long_as_their_rank() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let timeout = Duration::from_secs(17);
+        let slowness = Slowness { latency: Duration::ZERO, bandwidth: 1e9 };
+        let timeouts = run_ranks(&plan, timeout, |rank| {
+            Ok::<_, Error>(Lines::from(rank).slowed(slowness).timeout)
+        });
+        assert_eq!(timeouts.unwrap(), [timeout; 2]);
     }
 }

@@ -121,7 +121,8 @@ impl<M: ModuleT> Ddp<M> {
         rank: impl Into<Lines>,
         reduction: Reduction,
     ) -> Result<Self, Error> {
-        let Lines { main, background } = rank.into();
+        let lines = rank.into();
+        let main = Arc::clone(&lines.main);
         alike::structure(&main, network.precision(), network.weights())?;
         for Named { tensor, .. } in network.weights().iter() {
             receive(&main, tensor)?;
@@ -133,7 +134,7 @@ impl<M: ModuleT> Ddp<M> {
             }
             Reduction::Buckets { caps, algorithm, overlap } => {
                 let parameters = &network.weights().parameters;
-                let reducer = Reducer::new(parameters, caps, background, algorithm, overlap)?;
+                let reducer = Reducer::new(parameters, caps, lines, algorithm, overlap)?;
                 let reducer = Arc::new(reducer);
                 network.listen(reducer.clone());
                 Way::Buckets(reducer)

@@ -14,11 +14,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Result, Tensor, bail};
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
 use single_gpu::parameters::overwrite;
 
 use super::bucket::{BucketCaps, buckets};
+use super::lines::Lines;
 use super::worker::Worker;
 use crate::leaf::OnGradient;
 use crate::weights::Named;
@@ -63,11 +64,11 @@ impl Reducer {
     pub(super) fn new(
         parameters: &[Named],
         caps: BucketCaps,
-        communicator: SharedCommunicator,
+        lines: Lines,
         algorithm: Algorithm,
         overlap: bool,
     ) -> Result<Self> {
-        let alone = communicator.world_size() == 1;
+        let alone = lines.background.world_size() == 1;
         let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
         let mut places = vec![None; parameters.len()];
         let mut made = Vec::new();
@@ -92,7 +93,7 @@ impl Reducer {
             overlap,
             worker: match alone {
                 true => None,
-                false => Some(Worker::start(communicator, algorithm)?),
+                false => Some(Worker::start(lines, algorithm)?),
             },
         };
         Ok(Self {

@@ -4,14 +4,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use candle_core::{Result, Tensor};
-use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
+use params_and_allreduce::communicator::Communicator;
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl::with_nccl;
-#[cfg(feature = "nccl")]
-use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use params_and_allreduce::{Algorithm, allreduce, communicator};
 use single_gpu::report::trace::BACKGROUND;
 use tracing::{Span, info_span};
+
+use super::lines::Lines;
 
 type Sum = std::result::Result<Tensor, communicator::Error>;
 
@@ -22,17 +22,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(communicator: SharedCommunicator, algorithm: Algorithm) -> Result<Self> {
+    pub(super) fn start(lines: Lines, algorithm: Algorithm) -> Result<Self> {
         let (buckets, full) = channel();
         let (done, sums) = channel();
         // What this thread does is the rank's work, and belongs on its tracks.
         let rank = Span::current();
+        let communicator = lines.background;
         let work = move || {
             let _rank = rank.enter();
             #[cfg(feature = "nccl")]
             if algorithm == Algorithm::Nccl {
                 // NCCL's end of the connection belongs to the thread that made it.
-                let joined = with_nccl(&communicator, DEFAULT_TIMEOUT, |rank| {
+                let joined = with_nccl(&communicator, lines.timeout, |rank| {
                     add_up(rank, algorithm, &full, &done);
                     Ok::<_, communicator::Error>(())
                 });

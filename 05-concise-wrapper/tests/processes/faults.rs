@@ -6,7 +6,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::job::{BOUNDED, Ended, SMALL, Started, alone, checkpoints, hashes, processes, turn};
+use crate::job::{BOUNDED, Ended, Started, alone, hashes, processes, turn};
+use crate::training::{SMALL, checkpoints, reaches};
 
 /// Long enough for something to happen in the middle.
 const LONG: [&str; 3] = ["--shards=4", "--epochs=12", "--timeout=5"];
@@ -45,7 +46,7 @@ fn a_killed_rank_ends_the_job_and_the_run_goes_on() {
         let folder = TempDir::new().unwrap();
         let Some(job) = processes(3) else { return };
         let mut job = Started::new(keeping(job, folder.path()));
-        job.reaches(folder.path(), 5);
+        reaches(&mut job, folder.path(), 5);
         job.signal(killed, "-KILL");
         let Ended { success, text, took, .. } = job.end();
         assert!(!success && took < BOUNDED, "{took:?}\n{text}");
@@ -80,7 +81,7 @@ fn mpirun_that_is_asked_to_end_leaves_a_whole_checkpoint() {
     let folder = TempDir::new().unwrap();
     let Some(job) = processes(2) else { return };
     let mut job = Started::new(keeping(job, folder.path()));
-    job.reaches(folder.path(), 3);
+    reaches(&mut job, folder.path(), 3);
     job.signal_mpirun("-TERM");
     let Ended { success, text, took, .. } = job.end();
     assert!(!success && took < BOUNDED, "{took:?}\n{text}");
@@ -93,7 +94,7 @@ fn a_rank_that_stands_still_is_named_and_the_job_ends() {
     let folder = TempDir::new().unwrap();
     let Some(job) = processes(3) else { return };
     let mut job = Started::new(keeping(job, folder.path()));
-    job.reaches(folder.path(), 3);
+    reaches(&mut job, folder.path(), 3);
     job.signal(2, "-STOP");
     let Ended { success, text, took, .. } = job.end();
     assert!(!success && took < BOUNDED, "{took:?}\n{text}");
@@ -107,7 +108,7 @@ fn a_folder_is_one_job_s() {
     let folder = TempDir::new().unwrap();
     let Some(first) = processes(2) else { return };
     let mut first = Started::new(keeping(first, folder.path()));
-    first.reaches(folder.path(), 2);
+    reaches(&mut first, folder.path(), 2);
     let mut second = keeping(processes(2).unwrap(), folder.path());
     second.arg("--resume");
     let Ended { success, text, took, .. } = Started::new(second).end();

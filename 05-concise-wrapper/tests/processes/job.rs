@@ -1,7 +1,5 @@
-//! Starting the binary, alone or under `mpirun`, and watching it.
+//! Starting a stage's program, alone or under `mpirun`, and watching it.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -12,26 +10,13 @@ use params_and_allreduce::mpirun;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::binary;
+
 /// No job takes that long, even on a busy machine, unless it hangs.
 const HANGS: Duration = Duration::from_secs(180);
 
 /// How long a job may take to end that has lost a rank.
 pub(crate) const BOUNDED: Duration = Duration::from_secs(30);
-
-/// A narrow network on few images: seven steps an epoch, the last of them smaller.
-pub(crate) const SMALL: [&str; 8] = [
-    "--device=cpu",
-    "--threads-per-device=1",
-    "--data=synthetic",
-    "--train-size=200",
-    "--test-size=20",
-    "--batch-size=32",
-    "--momentum=0.9",
-    "--width=4",
-];
-
-/// The steps of an epoch.
-pub(crate) const STEPS: usize = 7;
 
 /// One test at a time: the ranks of one job need more cores than there are already.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
@@ -65,10 +50,6 @@ pub(crate) fn mpirun(what: &str) -> Option<Command> {
             None
         }
     }
-}
-
-pub(crate) fn binary() -> &'static str {
-    env!("CARGO_BIN_EXE_concise-wrapper")
 }
 
 /// No test depends on a network, or on what is in this user's cache.
@@ -111,11 +92,6 @@ impl Started {
 
     fn id(&self) -> u32 {
         self.0.as_ref().unwrap().id()
-    }
-
-    /// Waits until there is a checkpoint of this step, or a later one.
-    pub(crate) fn reaches(&mut self, folder: &Path, step: usize) {
-        self.until(|| newest(folder).is_some_and(|newest| newest >= step));
     }
 
     /// Waits until something has happened, which has to be before the job ends.
@@ -211,21 +187,4 @@ fn descendants(of: u32) -> Vec<u32> {
         .collect();
     let further = own.iter().flat_map(|child| descendants(*child));
     own.iter().copied().chain(further).collect()
-}
-
-/// The checkpoints of a folder, oldest first: of which step, and where.
-pub(crate) fn checkpoints(folder: &Path) -> Vec<(usize, PathBuf)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let of = |path: PathBuf| {
-        let name = path.file_name().and_then(OsStr::to_str)?;
-        let step = name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()?;
-        Some((step, path))
-    };
-    let mut found: Vec<_> = entries.filter_map(|entry| of(entry.path())).collect();
-    found.sort();
-    found
-}
-
-fn newest(folder: &Path) -> Option<usize> {
-    checkpoints(folder).pop().map(|(step, _)| step)
 }

@@ -9,4 +9,10 @@ mod job;
 mod kills;
 mod refusals;
 mod results;
+mod training;
 mod two_machines;
+
+/// The program that is tested.
+fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_concise-wrapper")
+}

@@ -4,7 +4,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::job::{Ended, SMALL, Started, binary, mpirun, processes, turn};
+use crate::binary;
+use crate::job::{Ended, Started, mpirun, processes, turn};
+use crate::training::SMALL;
 
 /// Ends with this code, after having said this once.
 fn refused(command: Command, code: i32, says: &str) {

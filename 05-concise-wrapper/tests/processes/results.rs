@@ -4,7 +4,8 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::job::{SMALL, STEPS, alone, checkpoints, hashes, processes, turn};
+use crate::job::{alone, hashes, processes, turn};
+use crate::training::{SMALL, STEPS, checkpoints};
 
 /// Flags of the runs of the table.
 fn flags(model: &str) -> Vec<&str> {

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::job::{SMALL, Started, alone, binary, hashes, mpirun, prepare, turn};
+use crate::binary;
+use crate::job::{Started, alone, hashes, mpirun, prepare, turn};
+use crate::training::SMALL;
 
 /// What the script says with this where namespaces may not be made, or something is missing.
 const CANNOT: i32 = 3;

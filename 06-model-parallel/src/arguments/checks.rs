@@ -2,7 +2,6 @@
 
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::Kind;
-use model_parallel::tensor_parallel;
 use single_gpu::cli::UsageError;
 use single_gpu::data::CLASSES;
 
@@ -89,9 +88,9 @@ impl Arguments {
 
     /// Whether layers can be cut into so many parts.
     pub(super) fn parts(&self, parts: usize) -> Result<(), String> {
-        let check = |what: String, features: usize| {
-            let cut = tensor_parallel::Cut::new(0, features);
-            cut.check(parts).map_err(|error| format!("{what}: {error}"))
+        let check = |what: String, features: usize| match features < parts {
+            true => Err(format!("{what}: {features} features cannot be cut into {parts} parts")),
+            false => Ok(()),
         };
         match self.model {
             ModelKind::Resnet18 => Err("ResNet-18 is split in stages only".to_owned()),

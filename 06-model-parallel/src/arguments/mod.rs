@@ -1,5 +1,6 @@
 //! The flags.
 
+mod architecture;
 mod checks;
 mod prepare;
 

@@ -7,7 +7,6 @@ use candle_core::DType;
 use concise_wrapper::launch::Launch;
 use concise_wrapper::resnet;
 use concise_wrapper::train::Extras;
-use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, Cut, LayerCost};
 use model_parallel::pipeline::Kind;
@@ -17,6 +16,7 @@ use single_gpu::data::{CLASSES, PIXELS, SIDE};
 use single_gpu::device::DevicePlan;
 use single_gpu::report::file;
 
+use super::architecture::Architecture;
 use super::{Arguments, ModelKind};
 use crate::way::{Planned, Way};
 
@@ -40,11 +40,7 @@ type Measured = Vec<(usize, Vec<LayerCost>)>;
 pub(crate) struct Prepared {
     pub(crate) setup: TrainSetup,
     pub(crate) extras: Extras,
-    pub(crate) model: ModelKind,
-    /// Of a dense stack, from pixels to classes.
-    pub(crate) widths: Vec<usize>,
-    /// Of a ResNet-18.
-    width: usize,
+    pub(crate) network: Architecture,
     /// The devices of this process.
     pub(crate) several: DevicePlan,
     /// One device alone; `None` where each process has one.
@@ -108,11 +104,15 @@ impl Arguments {
         };
         let hidden = self.hidden_widths();
         let mesh = self.mesh.unwrap_or(Mesh::pipeline(devices));
-        let prepared = Prepared {
-            extras: self.optimiser.extras(),
+        let network = Architecture {
             model: self.model,
             widths: [&[PIXELS], hidden.as_slice(), &[CLASSES]].concat(),
             width,
+        };
+        network.check_cut(self.cut.as_ref(), mesh.pipeline)?;
+        Ok(Prepared {
+            extras: self.optimiser.extras(),
+            network,
             several,
             one,
             devices: Vec::new(),
@@ -126,55 +126,20 @@ impl Arguments {
             cut: self.cut.take(),
             gantt: self.gantt.take(),
             notes,
-            setup: self.train.prepare(devices.min(mesh.data))?,
-        };
-        prepared.check_cut()?;
-        Ok(prepared)
+            // Last, as it opens files.
+            setup: self.train.prepare(mesh.data)?,
+        })
     }
 }
 
 impl Prepared {
     /// What is about to be trained, in one line.
     pub(crate) fn headline(&self) -> String {
-        self.setup.headline(&self.model_name())
-    }
-
-    fn model_name(&self) -> String {
-        match self.model {
-            ModelKind::Dense => {
-                let widths: Vec<String> = self.widths.iter().map(ToString::to_string).collect();
-                format!("dense stack {}", widths.join("-"))
-            }
-            ModelKind::Lenet => "LeNet".to_owned(),
-            ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
-        }
-    }
-
-    /// The model, layer by layer.
-    pub(crate) fn layers(&self) -> candle_core::Result<Layers> {
-        match self.model {
-            ModelKind::Dense => Layers::dense(&self.widths),
-            ModelKind::Lenet => Ok(Layers::lenet()),
-            ModelKind::Resnet18 => Ok(Layers::resnet18(self.width)),
-        }
+        self.setup.headline(&self.network.name())
     }
 
     pub(crate) fn dtype(&self) -> DType {
         self.setup.dtype
-    }
-
-    /// Refuses a cut that this model cannot have, or more stages than it has layers.
-    fn check_cut(&self) -> anyhow::Result<()> {
-        let layers = self.layers()?.len();
-        let checked = match &self.cut {
-            Some(cut) => cut.ranges(layers).map(drop),
-            None => partition::cut(&vec![1.0; layers], self.mesh.pipeline).map(drop),
-        };
-        let refused = |error| match &self.cut {
-            Some(_) => UsageError::new(format_args!("{error} ({})", self.model_name())),
-            None => UsageError::new(format_args!("{}: {error}", self.model_name())),
-        };
-        Ok(checked.map_err(refused)?)
     }
 
     /// The micro-batches of a pipeline of this kind.
@@ -200,7 +165,7 @@ impl Prepared {
     }
 
     fn costs(&self) -> anyhow::Result<Measured> {
-        let layers = self.layers()?;
+        let layers = self.network.layers()?;
         let mut measured = Measured::new();
         let slot = self.several.slots().first().ok_or_else(|| anyhow!("there is no device"))?;
         let device = slot.open()?;
@@ -237,7 +202,7 @@ impl Prepared {
             };
             planned.costs.clone_from(costs);
         } else {
-            planned.cut = vec![0..self.layers()?.len()];
+            planned.cut = vec![0..self.network.layers()?.len()];
         }
         let mut split = self.split(measured, &planned)?;
         let tensor_too = !self.mesh_given && !self.schedules_given && self.mesh.devices() > 1;
@@ -248,7 +213,7 @@ impl Prepared {
         }
         // Batch norms see micro-batches, so there is something to compare for each number of these.
         let mut alone = vec![1];
-        if self.model == ModelKind::Resnet18 {
+        if self.network.model == ModelKind::Resnet18 {
             alone.extend(split.iter().map(Way::shards));
             alone.sort_unstable();
             alone.dedup();
@@ -287,7 +252,7 @@ impl Prepared {
         let Self { mesh, .. } = self;
         [
             ("program version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("model", self.model_name()),
+            ("model", self.network.name()),
             ("mesh", mesh.to_string()),
             ("way", way.name()),
             ("cut", format!("{:?}", planned.cut)),

@@ -62,7 +62,7 @@ fn on_micro_batches(case: &Case, micro_batches: usize) -> (Weights, Vec<f64>) {
 fn resnet18_equals_one_device_on_the_same_micro_batches() {
     let case = resnet18();
     let mut largest = 0f64;
-    for micro_batches in [2, 3, 5, 8] {
+    for micro_batches in [3, 5, 8] {
         let expected = on_micro_batches(&case, micro_batches);
         for begins in ["1", "6", "1,3,8", "2,5,9"] {
             largest = largest.max(equals(&case, begins, micro_batches, &expected, 1e-8));

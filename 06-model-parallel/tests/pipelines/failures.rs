@@ -19,8 +19,16 @@ fn told(
     checked: &Checked,
     prepare: impl Fn(usize, &mut Share) -> Result<(), Error> + Sync,
 ) -> String {
+    told_within(Duration::from_secs(30), checked, prepare)
+}
+
+fn told_within(
+    timeout: Duration,
+    checked: &Checked,
+    prepare: impl Fn(usize, &mut Share) -> Result<(), Error> + Sync,
+) -> String {
     let (case, cut) = (dense(), cut("2", 5));
-    let failure = run_ranks(&plan(2), Duration::from_secs(1), |rank| {
+    let failure = run_ranks(&plan(2), timeout, |rank| {
         let stage = rank.rank();
         let network = case.layers.build(cut[stage].clone(), 1, DType::F64, &Device::Cpu)?;
         let line = Arc::new(rank.line());
@@ -88,7 +96,8 @@ fn an_error_names_stage_and_micro_batch() {
 #[test]
 fn a_stage_that_stalls_is_named_in_time() {
     let begin = Instant::now();
-    let told = told(&checked(Kind::GPipe, 2, 4), |stage, _| {
+    let checked = checked(Kind::GPipe, 2, 4);
+    let told = told_within(Duration::from_secs(1), &checked, |stage, _| {
         if stage == 0 {
             std::thread::sleep(Duration::from_secs(2));
         }

@@ -1,5 +1,6 @@
 //! Over five steps, weights and losses are those of one device.
 
+use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::schedule::Action::{self, Backward, Forward, RecvActivation};
 use model_parallel::pipeline::schedule::Action::{
@@ -87,6 +88,19 @@ fn the_bits_are_those_of_data_parallelism() {
                 let hash = WeightsHash::new(&weights).unwrap();
                 assert_eq!(hash, expected, "{}, cut {begins}, {shards} shards", case.name);
             }
+        }
+    }
+}
+
+/// Replicas share the micro-batches out; the sums go on over all of them.
+#[test]
+fn the_bits_do_not_depend_on_the_number_of_replicas() {
+    for case in [dense(), resnet18()] {
+        let (cut, expected) = (cut("3", case.layers.len()), case.data_parallel(1, SAMPLES, 8));
+        for data in [1, 2, 4] {
+            let checked = checked(Kind::OneFOneB, 2, 8 / data);
+            let mesh = Mesh { data, ..Mesh::pipeline(2) };
+            assert_eq!(case.mesh(mesh, &checked, &cut, SAMPLES), expected, "{}, {mesh}", case.name);
         }
     }
 }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
-use concise_wrapper::Model as _;
+use concise_wrapper::Model;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::Share;
 use model_parallel::layers::Layers;
+use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::worker::{Done, Error, Worker};
-use model_parallel::pipeline::{Checked, Kind, check};
+use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
 use single_gpu::data::Batch;
@@ -105,16 +106,46 @@ impl Case {
             let all = 0..self.layers.len();
             let network = self.layers.build(all, 1, DType::F64, &Device::Cpu)?;
             let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
-            let mut sgd = Sgd::new(CONSTANTS);
-            for step in 0..self.steps {
-                let Share { shards, samples } = self.share(step, samples, shards);
-                let share = Share { shards: shards[ddp.hosts().shards].to_vec(), samples };
-                let done = ddp.backward(&share)?;
-                sgd.step(ddp.weights(), &done.gradients, self.rate, samples)?;
-            }
+            self.train(&ddp, samples)?;
             Ok::<_, concise_wrapper::Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
         });
         hashes.unwrap()[0]
+    }
+
+    /// The hash of the weights after pipelines that are data-parallel to each other.
+    pub fn mesh(
+        &self,
+        mesh: Mesh,
+        checked: &Checked,
+        cut: &[Range<usize>],
+        samples: usize,
+    ) -> WeightsHash {
+        let ended = run_ranks(&plan(mesh.devices()), Duration::from_secs(30), |rank| {
+            let layers = cut[mesh.coordinates(rank.rank()).pipeline].clone();
+            let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
+            let line = Arc::new(rank.line());
+            let model = PipelineParallel::new(checked, network, line, mesh, self.sample)?;
+            self.train(&model, samples)?;
+            model.weights().snapshot().map_err(concise_wrapper::Error::from)
+        });
+        let of_replicas = ended.unwrap();
+        let hashes =
+            of_replicas.chunks(mesh.pipeline).map(|stages| WeightsHash::new(&stages.concat()));
+        let hashes: Vec<_> = hashes.map(Result::unwrap).collect();
+        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "all replicas are equal");
+        hashes[0]
+    }
+
+    /// All steps of one rank.
+    fn train(&self, model: &impl Model, samples: usize) -> Result<(), concise_wrapper::Error> {
+        let mut sgd = Sgd::new(CONSTANTS);
+        for step in 0..self.steps {
+            let Share { shards, samples } = self.share(step, samples, model.hosts().of);
+            let share = Share { shards: shards[model.hosts().shards].to_vec(), samples };
+            let done = model.backward(&share)?;
+            sgd.step(model.weights(), &done.gradients, self.rate, samples)?;
+        }
+        Ok(())
     }
 
     /// What a pipeline comes to: all stages' weights, and what each stage's steps came to.

@@ -22,6 +22,7 @@
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
 //! | [`dense`] | the model once more, for stage 5's wrappers |
 //! | [`micro_batches`], [`speed`], [`training`] | what chapter 5's exercises are given |
+//! | [`two_layers`] | what chapter 6's exercises are given |
 //!
 //! The same check serves the learner's file, the solution and every known wrong answer; see `build.rs`.
 //!
@@ -46,6 +47,7 @@ pub mod scaling;
 pub mod speed;
 pub mod tracer;
 pub mod training;
+pub mod two_layers;
 
 pub use expectation::Expectation;
 pub use limit::within;

@@ -1,0 +1,68 @@
+//! Stages that are killed, stopped or asked to leave in the middle of a step.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::SMALL;
+use crate::job::{BOUNDED, Ended, Started, processes, turn};
+
+/// A pipeline of three stages that trains, for much longer than anybody waits; `None` where there is no `mpirun`.
+fn training() -> Option<(Started, TempDir)> {
+    let folder = TempDir::new().unwrap();
+    let metrics = folder.path().join("metrics");
+    let mut job = processes(3)?;
+    job.args(SMALL).args([
+        "--widths=24,20,16",
+        "--schedule=1f1b",
+        "--timeout=3",
+        "--epochs=100000",
+    ]);
+    let mut job = Started::new({
+        job.arg("--metrics").arg(&metrics);
+        job
+    });
+    // An epoch's line says that it trains.
+    job.until(|| fs::read_to_string(&metrics).is_ok_and(|text| text.contains("epoch")));
+    Some((job, folder))
+}
+
+#[test]
+fn a_killed_stage_ends_the_job() {
+    let _turn = turn();
+    for stage in [0, 1, 2] {
+        let Some((mut job, _folder)) = training() else { return };
+        job.signal(stage, "-KILL");
+        let Ended { success, text, took, .. } = job.end();
+        assert!(!success && took < BOUNDED, "{took:?}\n{text}");
+        assert!(text.contains(&format!("rank {stage}")), "{text}");
+    }
+}
+
+/// Whoever waits for it says so, with its own stage and micro-batch.
+#[test]
+fn a_stopped_stage_is_named_by_those_who_wait_for_it() {
+    let _turn = turn();
+    let Some((mut job, _folder)) = training() else { return };
+    job.signal(1, "-STOP");
+    let Ended { success, text, took, .. } = job.end();
+    assert!(!success && took < BOUNDED, "{took:?}\n{text}");
+    assert!(text.contains("rank 1"), "{text}");
+    let (stage, micro_batch) = ("stage ", ", micro-batch ");
+    // In the middle of a step, or between two where all agree whether to go on.
+    let inside = text.contains(stage) && text.contains(micro_batch);
+    assert!(inside || text.contains("waited 3"), "{text}");
+}
+
+#[test]
+fn a_stage_that_is_asked_to_leave_takes_all_along() {
+    let _turn = turn();
+    let Some((mut job, folder)) = training() else { return };
+    job.signal(2, "-TERM");
+    let Ended { code, text, took, .. } = job.end();
+    assert_eq!(code, Some(143), "{text}");
+    assert!(took < BOUNDED && text.contains("(interrupted after"), "{took:?}\n{text}");
+    // All stages ended after the same step, and told what they came to.
+    let metrics = fs::read_to_string(folder.path().join("metrics")).unwrap();
+    assert!(metrics.lines().any(|line| line.contains("\"kind\":\"split\"")), "{metrics}");
+}

@@ -1,0 +1,39 @@
+//! Processes come to the bits of threads.
+
+use crate::SMALL;
+use crate::job::{alone, hashes, processes, turn};
+
+/// The hashes of all ways on threads, but for one device's, and on as many processes.
+fn assert_same(ranks: usize, arguments: &[&str]) {
+    let _turn = turn();
+    let Some(mut job) = processes(ranks) else { return };
+    job.args(SMALL).args(arguments).arg("--epochs=1");
+    let mut threads = alone();
+    threads.args(SMALL).args(arguments);
+    threads.arg("--epochs=1").arg(format!("--devices={ranks}"));
+    let (processes, threads) = (hashes(job), hashes(threads));
+    assert!(!processes.is_empty());
+    assert_eq!(processes, threads[threads.len() - processes.len()..], "{arguments:?}");
+}
+
+#[test]
+fn stages_and_parts_of_a_dense_stack() {
+    assert_same(2, &["--widths=24,20,16", "--micro-batches=5"]);
+    assert_same(3, &["--widths=24,20,16", "--cut=1,3"]);
+}
+
+#[test]
+fn stages_and_parts_of_lenet() {
+    assert_same(2, &["--model=lenet"]);
+}
+
+#[test]
+fn stages_of_resnet18() {
+    assert_same(2, &["--model=resnet18", "--width=4", "--micro-batches=4"]);
+}
+
+#[test]
+fn meshes() {
+    assert_same(4, &["--widths=24,20,16", "--mesh=2x2x1", "--micro-batches=4"]);
+    assert_same(4, &["--widths=24,20,16", "--mesh=2x1x2"]);
+}

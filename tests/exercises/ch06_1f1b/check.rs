@@ -1,0 +1,195 @@
+#[path = "exercise.rs"]
+mod exercise;
+
+// The lists of all stages together, as a schedule: stage 6 checks it and predicts its times. Then what makes it
+// 1F1B: what is kept, how long devices wait, and the order of stage 6.
+
+use std::time::Duration;
+
+use exercises::mismatch::{fail, short};
+use exercises::within;
+use model_parallel::pipeline::check::Error;
+use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::pipeline::schedule::{Action, Schedule};
+use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How many messages a channel holds.
+const CAPACITY: usize = 1;
+
+/// So many instructions before the wrong one are shown.
+const BEFORE: usize = 5;
+
+/// A pipeline.
+#[derive(Clone, Copy)]
+struct Case {
+    stages: usize,
+    micro_batches: usize,
+}
+
+impl Case {
+    fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
+        let counted = |number, one, more| match number {
+            1 => format!("1 {one}"),
+            _ => format!("{number} {more}"),
+        };
+        let stages = counted(self.stages, "stage", "stages");
+        let micro_batches = counted(self.micro_batches, "micro-batch", "micro-batches");
+        fail(&format!("{stages}, {micro_batches}: {what}"), expected, got, law)
+    }
+
+    /// Holds the lists of all stages against each law in turn.
+    fn check(self) {
+        let Self { stages, micro_batches } = self;
+        let lists = Schedule::of(stages, micro_batches, |stage| {
+            exercise::one_f_one_b(stage, stages, micro_batches)
+        });
+        let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");
+        let theirs = check(theirs, CAPACITY).expect("stage 6's own schedule is sound");
+        let found = match check(lists.clone(), CAPACITY) {
+            Ok(found) => found,
+            Err(error) => self.not_sound(&lists, &error),
+        };
+        self.few_activations_are_kept(&theirs, &found);
+        self.devices_wait_no_longer_than_they_have_to(&theirs, &found);
+        self.the_order_is_that_of_stage_6(&theirs, &found);
+    }
+
+    fn not_sound(self, lists: &Schedule, error: &Error) -> ! {
+        let last = self.micro_batches - 1;
+        let (expected, law, shown) = match error {
+            Error::NoSuch { step, .. } => (
+                format!("micro-batches 0 to {last}"),
+                "a stage works on the micro-batches that there are; m may be smaller than p",
+                vec![(step.stage, step.position)],
+            ),
+            Error::NobodyThere { step, .. } => (
+                "messages between neighbours".to_owned(),
+                "no stage comes before the first, and none after the last",
+                vec![(step.stage, step.position)],
+            ),
+            Error::TooEarly { step, needs, .. } => (
+                format!("{needs}, then {}", step.instruction),
+                "what is used is there first",
+                vec![(step.stage, step.position)],
+            ),
+            Error::Twice { step, .. } => (
+                format!("{} once", step.instruction),
+                "every micro-batch goes forward once and backward once, and one update changes the weights",
+                vec![(step.stage, step.position)],
+            ),
+            Error::EarlyUpdate { update, late } => (
+                format!("{} after {}", update.instruction, late.instruction),
+                "sum, then update once: micro-batches on p stages equal one batch on one device",
+                vec![(late.stage, late.position)],
+            ),
+            Error::Missing { stage, missing, .. } | Error::Unsent { stage, missing, .. } => (
+                format!("{missing} in the list of stage {stage}"),
+                "every micro-batch passes all stages, forward and backward; then the weights change",
+                vec![(*stage, lists.instructions[*stage].len())],
+            ),
+            Error::Order { sending, receiving } => (
+                format!("what is sent: {}", sending.instruction),
+                "what is sent first arrives first",
+                vec![(sending.stage, sending.position), (receiving.stage, receiving.position)],
+            ),
+            Error::Deadlock { circle, .. } => (
+                "every stage comes to the end of its list".to_owned(),
+                "before a stage waits for a neighbour, it sends what that neighbour waits for",
+                circle.iter().map(|wait| (wait.step.stage, wait.step.position)).collect(),
+            ),
+            Error::Empty { .. } => unreachable!("there are stages and micro-batches"),
+        };
+        let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
+        let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));
+        self.fail("these lists are no schedule", &expected, &got, law)
+    }
+
+    fn few_activations_are_kept(self, theirs: &Checked, found: &Checked) {
+        for (stage, peak) in found.peaks().iter().enumerate() {
+            let (kept, most) = (peak.activations, (self.stages - stage).min(self.micro_batches));
+            if kept > most {
+                let what = format!(
+                    "stage {stage} keeps the activations of {kept} micro-batches at a time"
+                );
+                let told = |kept, checked| format!("{kept}: {}", passes(checked, stage));
+                let law = "a stage goes backward as soon as it can: it keeps no more micro-batches than there \
+                           are stages from it to the end, however many come";
+                self.fail(&what, &told(most, theirs), &told(kept, found), law);
+            }
+        }
+    }
+
+    fn devices_wait_no_longer_than_they_have_to(self, theirs: &Checked, found: &Checked) {
+        let Self { stages, micro_batches } = self;
+        let times = |checked| timeline(checked).unwrap_or_else(|error| panic!("{error}"));
+        let (expected, got) = (times(theirs), times(found));
+        let formula = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
+        if (got.bubble() - formula).abs() > 1e-9 {
+            let told = |timeline: &Timeline| {
+                format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0))
+            };
+            let law = "devices wait while the pipeline fills and while it drains, and not in between: the bubble is \
+                       (p − 1)/(m + p − 1)";
+            self.fail("the bubble is too large", &told(&expected), &told(&got), law);
+        }
+    }
+
+    fn the_order_is_that_of_stage_6(self, theirs: &Checked, found: &Checked) {
+        for stage in 0..self.stages {
+            let [expected, got] = [theirs, found].map(|checked| passes(checked, stage));
+            if expected != got {
+                let what = format!("stage {stage} computes in another order");
+                let law = "micro-batches go forward in their order, and backward in the same order";
+                self.fail(&what, &expected, &got, law);
+            }
+        }
+    }
+}
+
+/// When everything happens if every pass takes a second, and messages no time.
+fn timeline(checked: &Checked) -> Result<Timeline, Box<dyn std::error::Error>> {
+    let cost = StageCost { forward: 1.0, backward_input: 0.5, backward_weight: 0.5, update: 0.0 };
+    Ok(predict(checked, &Costs::equal(checked.schedule().stages(), cost))?)
+}
+
+/// `stage 1: … Forward(1), SendActivation(1), RecvGradient(0)`, where the last is the one at this position.
+fn up_to(lists: &Schedule, stage: usize, position: usize) -> String {
+    let list = &lists.instructions[stage];
+    let end = list.len().min(position + 1);
+    let begin = position.saturating_sub(BEFORE);
+    let shown: Vec<String> = list[begin..end].iter().map(ToString::to_string).collect();
+    let before = if begin > 0 { "… " } else { "" };
+    let after = if end == list.len() { ", and no more" } else { "" };
+    format!("stage {stage}: {before}{}{after}", shown.join(", "))
+}
+
+/// `F0 F1 B0 B1`: what a stage computes, without messages and update.
+fn passes(checked: &Checked, stage: usize) -> String {
+    let pass = |action| match action {
+        Action::Forward(i) => Some(format!("F{i}")),
+        Action::Backward(i) => Some(format!("B{i}")),
+        Action::BackwardInput(i) => Some(format!("input of B{i}")),
+        Action::BackwardWeight(i) => Some(format!("weights of B{i}")),
+        _ => None,
+    };
+    let list = &checked.schedule().instructions[stage];
+    let passes: Vec<String> =
+        list.iter().filter_map(|instruction| pass(instruction.action)).collect();
+    passes.join(" ")
+}
+
+#[test]
+fn stages_take_turns() {
+    within(LIMIT, "writing the lists", || {
+        // The drawing first, then all small pipelines: one stage, more stages than micro-batches, and the other way
+        // round.
+        Case { stages: 3, micro_batches: 4 }.check();
+        for stages in 1..=8 {
+            for micro_batches in 1..=32 {
+                Case { stages, micro_batches }.check();
+            }
+        }
+    });
+}

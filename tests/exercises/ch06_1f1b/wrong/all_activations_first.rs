@@ -1,0 +1,35 @@
+// expect: deadlock with channels that hold 1 message
+
+use model_parallel::pipeline::Action::{
+    self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
+};
+
+/// Receives all activations before it begins: the first stage cannot send them all before a gradient is back.
+pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
+    let behind = stages - stage - 1;
+    let (first, last) = (stage == 0, behind == 0);
+    let mut actions = Vec::new();
+    let forward = |actions: &mut Vec<Action>, i: usize| {
+        actions.push(Forward(i));
+        actions.extend((!last).then_some(SendActivation(i)));
+    };
+    let backward = |actions: &mut Vec<Action>, i: usize| {
+        actions.extend((!last).then_some(RecvGradient(i)));
+        actions.push(Backward(i));
+        actions.extend((!first).then_some(SendGradient(i)));
+    };
+    let ahead = behind.min(micro_batches);
+    actions.extend((0..micro_batches).filter(|_| !first).map(RecvActivation));
+    for i in 0..ahead {
+        forward(&mut actions, i);
+    }
+    for i in ahead..micro_batches {
+        forward(&mut actions, i);
+        backward(&mut actions, i - ahead);
+    }
+    for i in micro_batches - ahead..micro_batches {
+        backward(&mut actions, i);
+    }
+    actions.push(Update);
+    actions
+}

@@ -1,0 +1,56 @@
+// expect: expected a tensor F64 [2, 2], got F64 [2, 4]
+
+use candle_core::Tensor;
+use exercises::two_layers::{Gradients, Layer, TwoLayers};
+use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use split_batch::shard_range;
+
+/// One rank's part of two dense layers.
+pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, Error> {
+    let TwoLayers { first, second } = whole;
+    let mine = shard_range(first.bias.elem_count(), ranks, rank);
+    let cut = |tensor: &Tensor, axis: usize| tensor.narrow(axis, mine.start, mine.len());
+    Ok(TwoLayers {
+        first: Layer { weight: cut(&first.weight, 1)?, bias: cut(&first.bias, 0)? },
+        second: Layer { weight: cut(&second.weight, 0)?, bias: second.bias.clone() },
+    })
+}
+
+/// Puts the ranks' terms beside one another, as if they were columns of Y.
+pub fn forward(
+    rank: &impl Communicator,
+    part: &TwoLayers,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor), Error> {
+    let TwoLayers { first, second } = part;
+    let hidden = x.matmul(&first.weight)?.broadcast_add(&first.bias)?.relu()?;
+    let term = hidden.matmul(&second.weight)?;
+    let term = term.broadcast_add(&second.bias)?;
+    let numbers = term.elem_count();
+    let all = all_gather(rank, &term.flatten_all()?, numbers * rank.world_size())?;
+    let of_rank = |other| all.narrow(0, other * numbers, numbers)?.reshape(term.shape());
+    let terms = (0..rank.world_size()).map(of_rank).collect::<candle_core::Result<Vec<_>>>()?;
+    let y = Tensor::cat(&terms, 1)?;
+    Ok((hidden, y))
+}
+
+/// The gradients of the input, `[B, in]`, the same on every rank, and of this rank's part.
+pub fn backward(
+    rank: &impl Communicator,
+    part: &TwoLayers,
+    x: &Tensor,
+    hidden: &Tensor,
+    dy: &Tensor,
+) -> Result<Gradients, Error> {
+    // Y is a sum, so each of its terms has the gradient of Y: whole, and here already.
+    let second = Layer { weight: hidden.t()?.matmul(dy)?, bias: dy.sum(0)? };
+    let passed = hidden.gt(0.0)?.to_dtype(dy.dtype())?;
+    let before_relu = (dy.matmul(&part.second.weight.t()?)? * passed)?;
+    let first = Layer { weight: x.t()?.matmul(&before_relu)?, bias: before_relu.sum(0)? };
+    // X is used on all ranks, and its gradient is the sum over all uses.
+    let term = before_relu.matmul(&part.first.weight.t()?)?;
+    let x = allreduce(rank, &term, Algorithm::default())?;
+    Ok(Gradients { x, layers: TwoLayers { first, second } })
+}

@@ -1,0 +1,52 @@
+// expect: then it is complete: none is sent
+
+use candle_core::Tensor;
+use exercises::two_layers::{Gradients, Layer, TwoLayers};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use split_batch::shard_range;
+
+/// One rank's part of two dense layers.
+pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, Error> {
+    let TwoLayers { first, second } = whole;
+    let mine = shard_range(first.bias.elem_count(), ranks, rank);
+    let cut = |tensor: &Tensor, axis: usize| tensor.narrow(axis, mine.start, mine.len());
+    Ok(TwoLayers {
+        first: Layer { weight: cut(&first.weight, 1)?, bias: cut(&first.bias, 0)? },
+        second: Layer { weight: cut(&second.weight, 0)?, bias: second.bias.clone() },
+    })
+}
+
+/// H and Y of a batch: this rank's columns of H, `[B, h]`, and all of Y, `[B, out]`, the same on every rank.
+pub fn forward(
+    rank: &impl Communicator,
+    part: &TwoLayers,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor), Error> {
+    let TwoLayers { first, second } = part;
+    let hidden = x.matmul(&first.weight)?.broadcast_add(&first.bias)?.relu()?;
+    let term = hidden.matmul(&second.weight)?;
+    // After the sum: in every term, the bias would count k times.
+    let y = allreduce(rank, &term, Algorithm::default())?.broadcast_add(&second.bias)?;
+    Ok((hidden, y))
+}
+
+/// Adds up what comes back to H: but each rank has other columns of it.
+pub fn backward(
+    rank: &impl Communicator,
+    part: &TwoLayers,
+    x: &Tensor,
+    hidden: &Tensor,
+    dy: &Tensor,
+) -> Result<Gradients, Error> {
+    // Y is a sum, so each of its terms has the gradient of Y: whole, and here already.
+    let second = Layer { weight: hidden.t()?.matmul(dy)?, bias: dy.sum(0)? };
+    let passed = hidden.gt(0.0)?.to_dtype(dy.dtype())?;
+    let dh = dy.matmul(&part.second.weight.t()?)?;
+    let before_relu = (allreduce(rank, &dh, Algorithm::default())? * passed)?;
+    let first = Layer { weight: x.t()?.matmul(&before_relu)?, bias: before_relu.sum(0)? };
+    // X is used on all ranks, and its gradient is the sum over all uses.
+    let term = before_relu.matmul(&part.first.weight.t()?)?;
+    let x = allreduce(rank, &term, Algorithm::default())?;
+    Ok(Gradients { x, layers: TwoLayers { first, second } })
+}
