@@ -15,7 +15,7 @@ use anyhow::{Context as _, ensure};
 use candle_core::DType;
 use concise_wrapper::Model as _;
 use concise_wrapper::shares::{Share, Shares};
-use model_parallel::layers::Layers;
+use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{LayerCost, cut, measure};
 use model_parallel::pipeline::channel::UNBOUNDED;
@@ -23,14 +23,14 @@ use model_parallel::pipeline::predict::Costs;
 use model_parallel::pipeline::{Checked, Kind, PipelineParallel, Timeline, check, predict};
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use single_gpu::cli;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Dataset, SIDE, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 
 const WIDTH: usize = 16;
-const BATCH: usize = 128;
+const BATCH: usize = 256;
 const MICRO_BATCHES: usize = 8;
 const SAMPLE: [usize; 3] = [1, SIDE, SIDE];
 
@@ -76,7 +76,7 @@ fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<LayerCost>> {
 }
 
 /// A batch, cut into as many shards as a model wants.
-fn share(model: &PipelineParallel<'_, model_parallel::layers::Stage>) -> anyhow::Result<Share> {
+fn share(model: &PipelineParallel<'_, Stage>) -> anyhow::Result<Share> {
     let images = (0..BATCH as u64).map(|index| synthetic::draw(1, Split::Train, index));
     let labels = (0..BATCH as u64).map(synthetic::label).collect();
     let data = Dataset::new(images.collect(), labels)?;
@@ -84,17 +84,23 @@ fn share(model: &PipelineParallel<'_, model_parallel::layers::Stage>) -> anyhow:
     shares.epoch(1).next().context("a batch")?.map_err(Into::into)
 }
 
+/// This rank's stage.
+fn model<'a>(
+    rank: &Rank<'_>,
+    layers: &Layers,
+    cut: &[Range<usize>],
+    way: &'a Way,
+) -> Result<PipelineParallel<'a, Stage>, concise_wrapper::Error> {
+    let network = layers.build(cut[rank.rank()].clone(), 1, DType::F32, rank.device())?;
+    let line = Arc::new(rank.line());
+    PipelineParallel::new(&way.checked, network, line, Mesh::pipeline(2), &SAMPLE)
+}
+
 /// Steps of both ways in turn, of rank 0.
 fn in_turn(layers: &Layers, cut: &[Range<usize>], ways: &[Way; 2]) -> anyhow::Result<[Steps; 2]> {
     let outcome = run_ranks(&plan()?, DEFAULT_TIMEOUT, |rank| {
         let failed = |error: anyhow::Error| candle_core::Error::Msg(format!("{error:#}"));
-        let model = |way: &'_ Way| {
-            let line = Arc::new(rank.line());
-            let layers = layers.build(cut[rank.rank()].clone(), 1, DType::F32, rank.device())?;
-            let checked = &way.checked;
-            PipelineParallel::new(checked, layers, line, Mesh::pipeline(2), &SAMPLE)
-        };
-        let models = [model(&ways[0])?, model(&ways[1])?];
+        let models = [model(rank, layers, cut, &ways[0])?, model(rank, layers, cut, &ways[1])?];
         let shares = [share(&models[0]).map_err(failed)?, share(&models[1]).map_err(failed)?];
         let mut steps = [Steps::default(), Steps::default()];
         for _ in 0..=ALTERNATIONS {

@@ -71,6 +71,15 @@ pub(crate) fn hashes(mut command: Command) -> Vec<String> {
     summaries.map(|line| line["weights_hash"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Ends with this code, after having said this once.
+pub(crate) fn refused(command: Command, code: i32, says: &str) {
+    let Ended { code: ended, text, .. } = Started::new(command).end();
+    assert_eq!(ended, Some(code), "{text}");
+    assert_eq!(text.matches(says).count(), 1, "{says:?} once in:\n{text}");
+    assert_eq!(text.matches("error: ").count(), 1, "{text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
 /// How a job has ended.
 pub(crate) struct Ended {
     pub(crate) success: bool,

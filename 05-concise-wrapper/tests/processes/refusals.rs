@@ -5,17 +5,8 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::binary;
-use crate::job::{Ended, Started, mpirun, processes, turn};
+use crate::job::{Ended, Started, mpirun, processes, refused, turn};
 use crate::training::SMALL;
-
-/// Ends with this code, after having said this once.
-fn refused(command: Command, code: i32, says: &str) {
-    let Ended { code: ended, text, .. } = Started::new(command).end();
-    assert_eq!(ended, Some(code), "{text}");
-    assert_eq!(text.matches(says).count(), 1, "{says:?} once in:\n{text}");
-    assert_eq!(text.matches("error: ").count(), 1, "{text}");
-    assert!(!text.contains("panicked"), "{text}");
-}
 
 #[test]
 fn flags_that_make_no_sense_are_told_once() {
