@@ -220,6 +220,8 @@ test("the pointer tells what every cell is", async () => {
   await open({}, async (page) => {
     for (const plan of SOME) {
       await choose(page, plan);
+      // In a chapter the figure is far down, and the pointer goes only where the window is.
+      await figure(page).locator(".plot").scrollIntoViewIfNeeded();
       const boxes = await figure(page).locator(".plot .cell").evaluateAll((cells) =>
         cells.map((cell) => {
           const { x, y, width, height } = cell.getBoundingClientRect();
