@@ -119,6 +119,7 @@ impl Layers {
         self.0.iter().map(|planned| planned.name.as_str())
     }
 
+    // ANCHOR: build
     /// Builds some of the layers: the network of one stage, or with `0..len()` the whole model.
     ///
     /// # Errors
@@ -140,6 +141,7 @@ impl Layers {
             Ok(Stage(layers.collect::<Result<_>>()?))
         })
     }
+    // ANCHOR_END: build
 }
 
 impl ModuleT for Stage {

@@ -15,8 +15,11 @@
 //! | [`pipeline::timeline`] | what happened when, predicted or measured: bubble, activations alive |
 //! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
 //! | [`tensor_parallel`] | the other way: every device holds a part of every layer |
+//! | [`mesh`] | stages or parts together with replicas: who talks to whom |
+//! | [`held`], [`whole`] | what a device holds, and the whole model put together from it |
 //!
-//! Left out here, for now: a program that trains in these ways, and both together with data parallelism.
+//! Left out here: stages whose layers are in parts, activations that are computed a second time, and executing
+//! what interleaved and zero-bubble schedules draw.
 
 pub mod dense;
 pub mod held;

@@ -70,6 +70,7 @@ impl Mesh {
         self.data * self.pipeline * self.tensor
     }
 
+    // ANCHOR: coordinates
     /// Where a rank lies.
     pub fn coordinates(&self, rank: usize) -> Coordinates {
         let Self { pipeline, tensor, .. } = *self;
@@ -79,6 +80,7 @@ impl Mesh {
             tensor: rank % tensor,
         }
     }
+    // ANCHOR_END: coordinates
 
     /// The rank that lies there.
     pub fn rank(&self, at: Coordinates) -> usize {

@@ -196,6 +196,7 @@ fn the_update_is_forgotten() {
     );
 }
 
+// ANCHOR: early
 #[test]
 fn the_update_comes_before_the_last_gradient() {
     zb_h1().swap(2, BackwardWeight(3), Update).rejected(
@@ -204,6 +205,7 @@ fn the_update_comes_before_the_last_gradient() {
          micro-batches",
     );
 }
+// ANCHOR_END: early
 
 #[test]
 fn there_are_two_updates() {
@@ -300,6 +302,7 @@ fn nothing_to_do() {
     );
 }
 
+// ANCHOR: deadlock
 #[test]
 fn every_send_waits_for_its_receiver() {
     one_f_one_b().rejected_with(
@@ -309,6 +312,7 @@ fn every_send_waits_for_its_receiver() {
          SendGradient(0)) waits for stage 1 to receive. Channels that hold 1 message would do",
     );
 }
+// ANCHOR_END: deadlock
 
 /// Stage 0 does all forward, then all backward; stage 1 one forward, one backward, without warm-up.
 fn mixed(micro_batches: usize) -> Edit {

@@ -6,14 +6,16 @@
 //     </all-reduce-stepper>
 //
 // Our collectives decided what is shown: which message goes when, from whom to whom, with which chunks, in
-// how many bytes. What each rank holds, and has sent, follows from that. The data stands in the page, and
-// not in a file beside it, because a browser fetches no files for a page that was opened from a disk.
+// how many bytes. What each rank holds, and has sent, follows from that.
 //
-// This file has four parts: what follows from a run, what is said, what is drawn, and the element.
+// This file has four parts: what follows from a run, what is said, what is drawn, and the element. What it
+// shares with other figures is in interactive-figure.js.
 "use strict";
 
 {
   const SECONDS_A_STEP = 1.4;
+
+  const { shape } = InteractiveFigure;
 
   // ---- What follows from a run: { algorithm, ranks, steps: [[{ from, to, chunks, sum_of, bytes }]] }
 
@@ -79,13 +81,6 @@
   }
 
   // ---- What is drawn
-
-  const shape = (name, attributes, text = "") => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.textContent = text;
-    return element;
-  };
 
   // Ranks are rows and chunks columns; sizes in pixels, so that letters stay readable on a telephone.
   function layout(run, width) {
@@ -185,98 +180,27 @@ V${end - 3 * down}Q${turn} ${end} ${turn - 3} ${end}H${start + 1}`;
     <p class="key">A row is a rank, a column a chunk. A stripe is one rank's contribution;
       <b>Σ</b> is the sum of all.</p>`;
 
-  class AllReduceStepper extends HTMLElement {
-    connectedCallback() {
-      if (this.parts) return;
-      this.trace = JSON.parse(this.querySelector("script").textContent);
-      this.parts = document.createElement("div");
-      this.parts.className = "stepper";
-      this.parts.innerHTML = PARTS;
-      this.offer("algorithm", "algorithm");
-      this.offer("devices", "ranks");
-      const buttons = { first: 0, back: -1, next: 1 };
-      for (const [name, by] of Object.entries(buttons)) {
-        this.part(name).addEventListener("click", () => this.go(by === 0 ? 0 : this.step + by));
-      }
-      this.part("play").addEventListener("click", () => this.play());
-      this.parts.addEventListener("keydown", (event) => this.press(event));
-      this.prepend(this.parts);
-      this.classList.add("ready");
-      this.choose();
-      new ResizeObserver(() => this.show()).observe(this.part("stage"));
+  class AllReduceStepper extends InteractiveFigure {
+    static PARTS = PARTS;
+    static MENUS = { algorithm: "algorithm", devices: "ranks" };
+
+    get choices() {
+      return this.data.runs;
     }
 
-    disconnectedCallback() {
-      this.pause();
+    start(run) {
+      this.run = run;
     }
 
-    part(name) {
-      return this.parts.querySelector(`.${name}`);
+    get last() {
+      return this.run.steps.length;
     }
 
-    // Fills a list with what the trace has.
-    offer(name, key) {
-      const menu = this.part(name);
-      const values = new Set(this.trace.runs.map((run) => String(run[key])));
-      menu.append(...[...values].map((value) => new Option(value, value)));
-      if (values.has(this.getAttribute(name))) menu.value = this.getAttribute(name);
-      menu.addEventListener("change", () => this.choose());
+    get seconds() {
+      return SECONDS_A_STEP;
     }
 
-    choose() {
-      const [algorithm, devices] = ["algorithm", "devices"].map((name) => this.part(name).value);
-      this.run = this.trace.runs.find((run) => run.algorithm === algorithm && run.ranks === Number(devices));
-      this.go(0);
-    }
-
-    go(step) {
-      this.pause();
-      this.moveTo(step);
-    }
-
-    moveTo(step) {
-      const before = this.step;
-      this.step = Math.max(0, Math.min(this.run.steps.length, step));
-      this.part("stage").classList.toggle("moving", this.step > before);
-      this.show();
-    }
-
-    play() {
-      if (this.timer) return this.pause();
-      this.part("play").textContent = "Pause";
-      const end = this.run.steps.length;
-      const move = () => {
-        this.moveTo(this.step === end ? 0 : this.step + 1);
-        if (this.step === end) this.pause();
-      };
-      this.timer = setInterval(move, 1000 * SECONDS_A_STEP);
-      move();
-    }
-
-    pause() {
-      clearInterval(this.timer);
-      this.timer = undefined;
-      this.part("play").textContent = "Play";
-    }
-
-    press(event) {
-      if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches("select")) return;
-      const actions = {
-        ArrowRight: () => this.go(this.step + 1),
-        ArrowLeft: () => this.go(this.step - 1),
-        Home: () => this.go(0),
-        End: () => this.go(this.run.steps.length),
-        // On a button, space is the button's.
-        ...(event.target.matches("button") ? {} : { " ": () => this.play() }),
-      };
-      if (!Object.hasOwn(actions, event.key)) return;
-      actions[event.key]();
-      event.preventDefault();
-      // The book turns its pages with the arrow keys.
-      event.stopPropagation();
-    }
-
-    show() {
+    tell() {
       const { run, step } = this;
       const svg = this.part("stage").firstElementChild;
       const width = this.part("stage").clientWidth;
@@ -289,13 +213,11 @@ V${end - 3 * down}Q${turn} ${end} ${turn - 3} ${end}H${start + 1}`;
       svg.setAttribute("aria-label", `${run.algorithm} on ${run.ranks} ranks after step ${step}`);
       const sent = bytesSent(run, step);
       const told = (bytes) =>
-        `${number(bytes)} bytes = ${Number((bytes / this.trace.bytes).toFixed(2))} × the tensor`;
+        `${number(bytes)} bytes = ${Number((bytes / this.data.bytes).toFixed(2))} × the tensor`;
       this.part("step").textContent = `${step} of ${run.steps.length}`;
       this.part("all").textContent = told(sent.reduce((sum, bytes) => sum + bytes, 0));
       this.part("busiest").textContent = told(Math.max(...sent));
       this.part("now").textContent = describe(run, step);
-      for (const name of ["first", "back"]) this.part(name).ariaDisabled = String(step === 0);
-      this.part("next").ariaDisabled = String(step === run.steps.length);
     }
   }
 

@@ -1,7 +1,7 @@
-// The page under test, on a port of this machine: chapter 2 of a book that was built (PAGE names its file),
-// or else a bare page around the same markup.
+// The pages under test, on a port of this machine: of a book that was built (PAGES names their files, a line
+// each), or else a bare page around the same markup.
 import { createServer } from "node:http";
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { mkdtemp, readFile, cp, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, dirname, extname, join, normalize, resolve } from "node:path";
@@ -10,24 +10,47 @@ import { fileURLToPath } from "node:url";
 const here = dirname(fileURLToPath(import.meta.url));
 const book = join(here, "../../book");
 
-export const trace = JSON.parse(readFileSync(join(book, "data/all-reduce-steps.json"), "utf8"));
+const FIGURES = {
+  "all-reduce-stepper": { chapter: "ch02-all-reduce.md", file: "all-reduce-steps.json" },
+  "pipeline-schedules": { chapter: "ch06-model-parallel.md", file: "pipeline-schedules.json" },
+};
+
+// For chapters that are still being written: the figure as they will have it.
+const TO_COME = {
+  "pipeline-schedules": `<pipeline-schedules kind="1F1B" stages="4" micro-batches="8">
+<figure>
+{{#include ../figures/pipeline-schedules.svg}}
+<figcaption>GPipe, 1F1B and ZB-H1 on four stages with eight micro-batches.</figcaption>
+</figure>
+<script type="application/json">
+{{#include ../data/pipeline-schedules.json}}
+</script>
+</pipeline-schedules>`,
+};
+
+// What a figure shows.
+export const data = (name) => JSON.parse(readFileSync(join(book, "data", FIGURES[name].file), "utf8"));
 
 // The figure as the chapter has it, with the text of files in place of the lines that name them.
-async function figure() {
-  const chapter = await readFile(join(book, "src/ch02-all-reduce.md"), "utf8");
-  const [markup] = /^<all-reduce-stepper .*?^<\/all-reduce-stepper>/ms.exec(chapter);
-  const parts = markup.split(/\{\{#include (.+?)\}\}/);
+async function figure(name) {
+  const chapter = join(book, "src", FIGURES[name].chapter);
+  const text = existsSync(chapter) ? await readFile(chapter, "utf8") : "";
+  const found = new RegExp(`^<${name} .*?^</${name}>`, "ms").exec(text);
+  const parts = (found?.[0] ?? TO_COME[name]).split(/\{\{#include (.+?)\}\}/);
   const files = parts.map((part, i) => (i % 2 ? readFile(join(book, "src", part), "utf8") : part));
   return (await Promise.all(files)).map((text, i) => (i % 2 ? text.trimEnd() : text)).join("");
 }
 
 // The page's file, in a folder that has all it needs.
-async function page() {
-  if (process.env.PAGE) return resolve(process.env.PAGE);
-  const folder = await mkdtemp(join(tmpdir(), "stepper-"));
+async function page(name) {
+  const pages = (process.env.PAGES ?? "").split("\n").filter(Boolean);
+  const built = pages.find((file) => readFileSync(file, "utf8").includes(`<${name} `));
+  if (built) return resolve(built);
+  const folder = await mkdtemp(join(tmpdir(), "figure-"));
   await cp(join(book, "theme"), join(folder, "theme"), { recursive: true });
-  const markup = await figure();
-  const html = (await readFile(join(here, "page.html"), "utf8")).replace("{{figure}}", () => markup);
+  const markup = await figure(name);
+  const bare = await readFile(join(here, "page.html"), "utf8");
+  const html = bare.replaceAll("{{name}}", name).replace("{{figure}}", () => markup);
   await writeFile(join(folder, "index.html"), html);
   return join(folder, "index.html");
 }
@@ -41,9 +64,9 @@ const types = {
   ".json": "application/json",
 };
 
-// Serves the page; `origin` is the only host that it may ask for anything.
-export async function serve() {
-  const file = await page();
+// Serves the page of a figure; `origin` is the only host that it may ask for anything.
+export async function serve(name) {
+  const file = await page(name);
   const server = createServer(async (request, response) => {
     const path = normalize(decodeURIComponent(new URL(request.url, "http://x").pathname));
     try {

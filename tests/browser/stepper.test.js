@@ -1,56 +1,13 @@
 // <all-reduce-stepper> in Chromium: what it shows is what the collectives sent.
 import assert from "node:assert/strict";
-import { mkdir } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
-import { after, before, test } from "node:test";
-import { chromium } from "playwright-core";
-import { serve, trace } from "./site.js";
+import { test } from "node:test";
+import { contrast, paint, pictureOnly as picture, screenshot, tabStops, visit } from "./browser.js";
+import { data } from "./site.js";
 
-const quiet = ["--disable-gpu", "--disable-quic", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync", "--no-first-run"];
-
-let browser;
-let site;
-
-before(async () => {
-  site = await serve();
-  browser = await chromium.launch({
-    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-    args: quiet,
-    // Chromium has no sandbox for root, as whom containers run.
-    chromiumSandbox: process.getuid?.() !== 0,
-  });
-});
-
-after(async () => {
-  await browser?.close();
-  site?.close();
-});
-
-// Opens the page, hands it to `look`, and finds out what the page complained about.
-async function open(options, look, url = site.url) {
-  const context = await browser.newContext({ viewport: { width: 1100, height: 900 }, ...options });
-  try {
-    const page = await context.newPage();
-    page.setDefaultTimeout(5000);
-    const complaints = [];
-    page.on("console", (message) => {
-      if (["error", "warning"].includes(message.type())) complaints.push(message.text());
-    });
-    page.on("pageerror", (error) => complaints.push(String(error)));
-    page.on("requestfailed", (request) => complaints.push(`failed: ${request.url()}`));
-    page.on("request", (request) => {
-      const { protocol, origin } = new URL(request.url());
-      const here = protocol === "data:" || protocol === "file:" || origin === site.origin;
-      if (!here) complaints.push(`another host: ${request.url()}`);
-    });
-    await page.goto(url);
-    await look(page, complaints);
-    assert.deepEqual(complaints, []);
-  } finally {
-    await context.close();
-  }
-}
+const trace = data("all-reduce-stepper");
+const { site, open, damaged } = visit("all-reduce-stepper");
+const pictureOnly = picture("all-reduce-stepper", /ring on four ranks/);
 
 const stepper = (page) => page.locator("all-reduce-stepper");
 const button = (page, name) => stepper(page).getByRole("button", { name, exact: true });
@@ -178,17 +135,7 @@ test("keys step through every run, and the book turns no page", async () => {
 
 test("every control is reached with the tab key, has a name, and shows that it has the focus", async () => {
   await open({}, async (page) => {
-    await stepper(page).getByLabel("Algorithm").focus();
-    const reached = [];
-    for (let i = 0; i < 7; i++) {
-      reached.push(await page.evaluate(() => {
-        const { tagName, labels, textContent, ariaLabel } = document.activeElement;
-        const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
-        const name = ariaLabel ?? labels?.[0]?.firstChild.textContent ?? textContent;
-        return [tagName, name.trim().split(" ")[0], outlineStyle !== "none" && outlineWidth !== "0px"];
-      }));
-      await page.keyboard.press("Tab");
-    }
+    const reached = await tabStops(page, stepper(page).getByLabel("Algorithm"), 7);
     assert.deepEqual(reached, [
       ["SELECT", "Algorithm", true], ["SELECT", "Devices", true],
       ["BUTTON", "First", true], ["BUTTON", "Back", true], ["BUTTON", "Step", true],
@@ -229,7 +176,7 @@ test("on a telephone nothing has to be scrolled sideways", async () => {
           const { left, right } = element.getBoundingClientRect();
           return left < 0 || right > 320;
         };
-        const parts = [...document.querySelectorAll("all-reduce-stepper .stepper *")];
+        const parts = [...document.querySelectorAll("all-reduce-stepper .interactive *")];
         const scrolls = document.documentElement.scrollWidth > 320;
         return [...(scrolls ? ["the page"] : []), ...parts.filter(wide).map((part) => part.outerHTML)];
       });
@@ -237,15 +184,6 @@ test("on a telephone nothing has to be scrolled sideways", async () => {
     }
   });
 });
-
-const pictureOnly = async (page) => {
-  const svg = stepper(page).locator("figure svg");
-  assert.ok(await svg.isVisible());
-  const { width, height } = await svg.boundingBox();
-  assert.ok(width > 250 && height > 150, `${width} × ${height}`);
-  assert.match(await stepper(page).locator("figcaption").innerText(), /ring on four ranks/);
-  assert.equal(await stepper(page).locator("button:visible").count(), 0);
-};
 
 test("without scripts there is the picture", async () => {
   for (const width of [320, 1100]) {
@@ -270,19 +208,7 @@ test("a page opened from a disk works as well", async () => {
 });
 
 test("where data is damaged the picture stays, and the console says so", async () => {
-  await open({}, async (page, complaints) => {
-    await page.route(site.url, async (route) => {
-      const response = await route.fetch();
-      const body = (await response.text()).replace('"runs":[', '"runs":');
-      await route.fulfill({ response, body });
-    });
-    await page.reload();
-    await pictureOnly(page);
-    // Loading the page again ends whatever was still on its way for the first time.
-    const errors = complaints.splice(0).filter((complaint) => !complaint.startsWith("failed:"));
-    assert.equal(errors.length, 1, errors.join("\n"));
-    assert.match(errors[0], /SyntaxError/);
-  });
+  await damaged('"runs":[', '"runs":', pictureOnly);
 });
 
 test("nothing moves for those who asked for that", async () => {
@@ -296,48 +222,27 @@ test("nothing moves for those who asked for that", async () => {
   }
 });
 
-// How far two colours are apart, as WCAG 2 defines it: 1 to 21.
-const contrast = (page, part, property) =>
-  stepper(page).locator(part).first().evaluate((element, property) => {
-    const luminance = (colour) => {
-      const [r, g, b] = colour.match(/[\d.]+/g).map((value) => value / 255)
-        .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
-      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const root = document.documentElement;
-    root.style.color = "var(--bg)";
-    const ground = luminance(getComputedStyle(root).color);
-    root.style.color = "";
-    const [dark, light] = [luminance(getComputedStyle(element)[property]), ground].sort((a, b) => a - b);
-    return (light + 0.05) / (dark + 0.05);
-  }, property);
-
 test("light and dark, telephone and desk: everything stands out from the ground", async () => {
-  const folder = new URL("./screenshots/", import.meta.url).pathname;
-  await mkdir(folder, { recursive: true });
   const run = trace.runs.find(({ algorithm, ranks }) => algorithm === "ring" && ranks === 8);
   for (const [name, width] of [["telephone", 320], ["desk", 1100]]) {
     await open({ viewport: { width, height: 900 } }, async (page) => {
       await choose(page, run);
       for (let step = 0; step < 3; step++) await button(page, "Step").click();
       for (const theme of ["light", "navy"]) {
-        await page.evaluate((theme) => {
-          const themes = ["light", "rust", "coal", "navy", "ayu"];
-          document.documentElement.classList.remove(...themes);
-          document.documentElement.classList.add(theme);
-        }, theme);
+        await paint(page, theme);
+        const first = (part) => stepper(page).locator(part).first();
         for (const rank of Array(8).keys()) {
-          assert.ok(await contrast(page, `.stage .of-${rank}`, "fill") >= 3, `${theme}: rank ${rank}`);
+          assert.ok(await contrast(first(`.stage .of-${rank}`), "fill") >= 3, `${theme}: rank ${rank}`);
         }
         for (const [part, property, least] of [
           [".stage text", "fill", 4.5], [".stage .arrow", "stroke", 3], ["button", "color", 4.5],
           [".now", "color", 4.5],
         ]) {
-          const found = await contrast(page, part, property);
+          const found = await contrast(first(part), property);
           assert.ok(found >= least, `${theme}: ${part} ${found.toFixed(2)}`);
         }
         await page.waitForTimeout(700);
-        await stepper(page).screenshot({ path: `${folder}${name}-${theme}.png` });
+        await screenshot("all-reduce-stepper", page, `stepper-${name}-${theme}`);
       }
     });
   }

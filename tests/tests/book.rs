@@ -88,18 +88,32 @@ fn there_is_a_book() {
     assert!(commands::all(&book).unwrap().len() >= 4);
 }
 
+/// The weights that the runs of a recorded output ended with.
+fn recorded_hashes(name: &str) -> Vec<String> {
+    let path = root().join("book/outputs").join(name);
+    let text = std::fs::read_to_string(path).unwrap();
+    text.split(", weights ").skip(1).map(|rest| rest[..8].to_owned()).collect()
+}
+
 /// Stage 4 promises the same bits on any number of devices; the recorded runs have to show it.
 #[test]
 fn recorded_runs_with_shards_end_with_the_same_weights() {
-    let hashes = |name: &str| -> Vec<String> {
-        let path = root().join("book/outputs").join(name);
-        let text = std::fs::read_to_string(path).unwrap();
-        let hashes = text.split(", weights ").skip(1).map(|rest| rest[..8].to_owned());
-        hashes.collect()
-    };
-    let (two, four) = (hashes("ch04-shards-2-devices.txt"), hashes("ch04-shards-4-devices.txt"));
+    let two = recorded_hashes("ch04-shards-2-devices.txt");
+    let four = recorded_hashes("ch04-shards-4-devices.txt");
     assert!(two.len() > 1 && four.len() > 1, "{two:?} {four:?}");
     assert!(two.iter().chain(&four).all(|hash| *hash == two[0]), "{two:?} {four:?}");
+}
+
+/// Stage 6 promises that a pipeline whose micro-batches are stage 5's shards has the same bits.
+#[test]
+fn recorded_pipelines_end_with_the_weights_of_recorded_shards() {
+    let shards = recorded_hashes("ch05-shards-2-devices.txt");
+    for (name, pipelines) in [("ch06-bits-pipeline.txt", 2), ("ch06-bits-mesh.txt", 1)] {
+        let hashes = recorded_hashes(name);
+        // Before them one device: on the whole batch, which is another function, and on micro-batches.
+        assert_eq!(hashes.len(), 2 + pipelines, "{name}: {hashes:?}");
+        assert!(hashes[1..].iter().all(|hash| *hash == shards[0]), "{name}: {hashes:?} {shards:?}");
+    }
 }
 
 #[test]

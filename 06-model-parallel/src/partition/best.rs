@@ -30,6 +30,7 @@ use super::Error;
 /// # Errors
 ///
 /// When there are fewer layers than stages or no stages, or a cost is negative or not a finite number.
+// ANCHOR: cut
 pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
     let layers = costs.len();
     if stages == 0 || stages > layers {
@@ -59,6 +60,7 @@ pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
     }
     Ok(ranges)
 }
+// ANCHOR_END: cut
 
 /// Where a stage that begins at layer `i` can end, and what it costs then.
 fn ends(costs: &[f64], i: usize) -> impl Iterator<Item = (usize, f64)> {

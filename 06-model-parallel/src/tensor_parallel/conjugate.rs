@@ -122,6 +122,7 @@ impl CustomOp1 for Exchanged {
         self.result.take_cuda()
     }
 
+    // ANCHOR: backward
     fn bwd(&self, _x: &Tensor, _result: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         Ok(Some(match self.rule {
             Rule::AllReduce => self.group.all_reduce(gradient)?,
@@ -130,4 +131,5 @@ impl CustomOp1 for Exchanged {
             Rule::Part(cut) => self.group.part(gradient, cut)?,
         }))
     }
+    // ANCHOR_END: backward
 }

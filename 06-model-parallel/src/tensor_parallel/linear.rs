@@ -18,6 +18,7 @@ use single_gpu::ops::{linear, linear_relu};
 use super::conjugate::{copy, reduce};
 use super::group::Group;
 
+// ANCHOR: linear
 /// X·W + b by columns: `[B, in]`, `[in, out/k]`, `[out/k]` → `[B, out/k]`, this rank's columns.
 ///
 /// # Errors
@@ -48,3 +49,4 @@ pub fn linear_by_row(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Resul
     let term = linear(x, w, &b.detach().zeros_like()?)?;
     reduce(&term, group)?.broadcast_add(b)
 }
+// ANCHOR_END: linear

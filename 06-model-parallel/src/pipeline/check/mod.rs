@@ -51,6 +51,7 @@ impl Checked {
     }
 }
 
+// ANCHOR: check
 /// Checks a schedule, whoever made it, for channels that hold `capacity` messages.
 ///
 /// # Errors
@@ -65,3 +66,4 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     let smallest_capacity = deadlock::smallest_capacity(&schedule, capacity)?;
     Ok(Checked { schedule, capacity, smallest_capacity })
 }
+// ANCHOR_END: check

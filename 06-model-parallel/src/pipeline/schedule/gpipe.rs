@@ -19,9 +19,11 @@
 
 use super::Action::{self, Backward, Forward};
 
+// ANCHOR: order
 /// In which order a stage computes.
 pub fn order(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     let forward = (0..micro_batches).map(Forward);
     let backward = (0..micro_batches).rev().map(Backward);
     forward.chain(backward).collect()
 }
+// ANCHOR_END: order

@@ -19,6 +19,7 @@
 
 use super::Action::{self, Backward, Forward};
 
+// ANCHOR: order
 /// In which order a stage computes.
 pub fn order(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let ahead = (stages - stage - 1).min(micro_batches);
@@ -27,3 +28,4 @@ pub fn order(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let drain = (micro_batches - ahead..micro_batches).map(Backward);
     warm_up.chain(in_turn).chain(drain).collect()
 }
+// ANCHOR_END: order

@@ -152,6 +152,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         let (stage, schedule) = (self.stage, self.checked.schedule());
         let mut pass = Pass::new(self, share);
         let mut spans = Vec::new();
+        // ANCHOR: step
         for &instruction in &schedule.instructions[stage] {
             let failed = |source: concise_wrapper::Error| Error::Failed {
                 stage,
@@ -171,6 +172,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
             }
             spans.push(Span { stage, instruction, start, end: self.now() });
         }
+        // ANCHOR_END: step
         let Ended { sums, activation_bytes, gradient_bytes } = pass.end()?;
         let timeline = Timeline { stages: schedule.stages(), spans };
         Ok(Done { sums, timeline, activation_bytes, gradient_bytes })

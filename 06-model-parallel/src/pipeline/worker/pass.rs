@@ -170,6 +170,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         Ok(loss)
     }
 
+    // ANCHOR: backward
     /// The gradients of a micro-batch's loss, here and for the stage before.
     ///
     /// A stage that is not the last one does not know the loss. It knows g, the loss's gradient by what it
@@ -194,6 +195,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         self.bytes -= bytes;
         Ok(())
     }
+    // ANCHOR_END: backward
 
     /// What the step came to, but for when.
     pub fn end(self) -> TensorResult<Ended> {

@@ -40,6 +40,7 @@ impl Sum {
         Self { tree, waiting: Vec::new(), most_waiting: 0 }
     }
 
+    // ANCHOR: add
     /// Adds the gradients of one leaf.
     pub fn add(&mut self, leaf: usize, gradients: Gradients) -> Result<()> {
         let (mut run, mut sum) = (leaf..leaf + 1, gradients);
@@ -58,6 +59,7 @@ impl Sum {
         self.waiting.push((run, sum));
         Ok(())
     }
+    // ANCHOR_END: add
 
     /// The most sets of gradients that there were at one time.
     pub fn most_waiting(&self) -> usize {

@@ -10,6 +10,7 @@ mod install_tools;
 mod machine;
 mod outputs;
 mod peers;
+mod schedules;
 mod shell;
 mod steps;
 mod walk;
@@ -50,6 +51,8 @@ enum Command {
     Walk(walk::Arguments),
     /// Record what each all-reduce sends, for the book's stepper
     Steps,
+    /// Write down stage 6's pipeline schedules, for the book's figure
+    Schedules,
     /// Find the first step, rank and tensor in which two recordings of stage 5 part
     Divergence(divergence::Arguments),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),
         Command::Steps => steps::run(),
+        Command::Schedules => schedules::run(),
         Command::Divergence(arguments) => divergence::run(&arguments),
     })
 }

@@ -17,7 +17,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn store(name: &str, text: &str) -> anyhow::Result<()> {
+/// Writes a file of the book.
+pub(crate) fn store(name: &str, text: &str) -> anyhow::Result<()> {
     let path = checkout::root().join("book").join(name);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;

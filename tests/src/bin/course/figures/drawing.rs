@@ -81,11 +81,26 @@ impl Drawing {
     }
 
     /// A filled box, pale enough for words upon it.
-    pub(super) fn bar(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
+    pub(super) fn bar(&mut self, class: &str, at: (f64, f64), size: (f64, f64)) {
+        self.filled(class, at, size, 0.45);
+    }
+
+    /// A box that steps back behind a [`bar`](Self::bar).
+    pub(super) fn pale_bar(&mut self, class: &str, at: (f64, f64), size: (f64, f64)) {
+        self.filled(class, at, size, 0.12);
+    }
+
+    fn filled(
+        &mut self,
+        class: &str,
+        (x, y): (f64, f64),
+        (width, height): (f64, f64),
+        opacity: f64,
+    ) {
         let width = width.max(0.5);
         self.add(format_args!(
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-             fill=\"currentColor\" fill-opacity=\"0.45\" stroke=\"currentColor\" stroke-width=\"0.5\"/>"
+             fill=\"currentColor\" fill-opacity=\"{opacity}\" stroke=\"currentColor\" stroke-width=\"0.5\"/>"
         ));
     }
 

@@ -12,6 +12,7 @@
 //! | [`all_reduce`] | bandwidth of each algorithm by size |
 //! | [`training`] | test accuracy by epoch |
 //! | [`timeline`] | one step of several devices |
+//! | [`pipeline`] | one step of each pipeline, predicted and measured |
 //! | [`measurement`] | data that a stage's `--metrics` wrote, with the machine |
 
 mod all_reduce;
@@ -19,6 +20,7 @@ mod chart;
 mod drawing;
 mod measurement;
 mod peers;
+mod pipeline;
 mod timeline;
 mod training;
 
@@ -54,6 +56,9 @@ enum Measured {
     /// A step of stage 5
     #[value(name = "timeline-cpu")]
     Timeline,
+    /// A step of each pipeline of stage 6
+    #[value(name = "pipeline-cpu")]
+    Pipeline,
 }
 
 impl Measured {
@@ -62,6 +67,7 @@ impl Measured {
         match self {
             Self::AllReduce | Self::Training => measurement::lines_of(text),
             Self::Timeline => timeline::step_of(text),
+            Self::Pipeline => pipeline::pipelines_of(text),
         }
     }
 
@@ -80,6 +86,11 @@ impl Measured {
                 "cargo run --release -p concise-wrapper -- --data synthetic --train-size 1536 --test-size 100 \
                  --epochs 1 --batch-size 64 --bucket-mb 0.4 --slow-link 40 --trace FILE",
             ),
+            Self::Pipeline => (
+                "pipeline-cpu",
+                "cargo run --release -p model-parallel -- --data synthetic --model resnet18 --width 8 \
+                 --batch-size 128 --train-size 1536 --test-size 100 --epochs 1 --metrics FILE",
+            ),
         }
     }
 }
@@ -94,11 +105,12 @@ pub(super) struct Figure {
 type Draw = fn(&str) -> anyhow::Result<Figure>;
 
 /// Every figure by the name of its data.
-const FIGURES: [(&str, Draw); 4] = [
+const FIGURES: [(&str, Draw); 5] = [
     ("peers-cpu", peers::draw),
     ("all-reduce-cpu", all_reduce::draw),
     ("training-cpu", training::draw),
     ("timeline-cpu", timeline::draw),
+    ("pipeline-cpu", pipeline::draw),
 ];
 
 /// Draws all figures, or checks them.

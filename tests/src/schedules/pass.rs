@@ -1,0 +1,61 @@
+//! What a stage can do, as a letter: large for its first chunk, small for its second.
+
+use model_parallel::pipeline::schedule::Action;
+use model_parallel::pipeline::{Instruction, Kind};
+use serde::Serialize;
+
+use super::{COST, Units};
+
+/// Something that stages do with a micro-batch, and how long it takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pass {
+    /// What it is called in a [`Row`](super::Row).
+    pub letter: char,
+    /// What it is called in a sentence.
+    pub name: &'static str,
+    /// For which of the stage's chunks.
+    pub chunk: usize,
+    /// How long it takes.
+    pub units: Units,
+}
+
+/// What the stages of a kind of schedule do.
+pub fn passes(kind: Kind) -> Vec<Pass> {
+    let chunks = if let Kind::Interleaved { chunks } = kind { chunks } else { 1 };
+    let one = COST.forward / chunks as f64;
+    let input = COST.backward_input / chunks as f64;
+    let weight = COST.backward_weight / chunks as f64;
+    let actions = match kind {
+        Kind::ZbH1 => vec![
+            (Action::Forward(0), "forward", one),
+            (Action::BackwardInput(0), "backward B (input)", input),
+            (Action::BackwardWeight(0), "backward W (weights)", weight),
+        ],
+        _ => vec![
+            (Action::Forward(0), "forward", one),
+            (Action::Backward(0), "backward", input + weight),
+        ],
+    };
+    let of_chunk = |chunk| {
+        actions.iter().filter_map(move |&(action, name, units)| {
+            let letter = letter(Instruction { chunk, action })?;
+            Some(Pass { letter, name, chunk, units: Units(units) })
+        })
+    };
+    (0..chunks).flat_map(of_chunk).collect()
+}
+
+/// The letter of an instruction; `None` if it is no pass, or for a third chunk.
+pub(super) fn letter(Instruction { chunk, action }: Instruction) -> Option<char> {
+    let letter = match action {
+        Action::Forward(_) => 'F',
+        Action::Backward(_) | Action::BackwardInput(_) => 'B',
+        Action::BackwardWeight(_) => 'W',
+        _ => return None,
+    };
+    match chunk {
+        0 => Some(letter),
+        1 => Some(letter.to_ascii_lowercase()),
+        _ => None,
+    }
+}
