@@ -42,6 +42,10 @@ pub(crate) struct Stages {
     pub(crate) predicted_bubble: f64,
     /// That in which they did: the median over steps.
     pub(crate) measured_bubble: f64,
+    /// The most micro-batches whose activations each stage is to keep at one time.
+    pub(crate) alive: Vec<usize>,
+    /// Of so many.
+    pub(crate) micro_batches: usize,
 }
 
 /// A line of the metrics file.
@@ -83,7 +87,7 @@ impl Outcome {
         let options = &prepared.setup.options;
         let batches = prepared.setup.data.train.len().div_ceil(options.batch_size);
         let seconds_per_step = summary.seconds_per_epoch / batches as f64;
-        let stages = way.predicted().and_then(|predicted| Stages::new(predicted, steps));
+        let stages = way.predicted().and_then(|predicted| Stages::new(way, predicted, steps));
         if let Some(metrics) = outputs.metrics() {
             let cut = if stages.is_some() { planned.cut.as_slice() } else { &[] };
             let (stages, held) = (stages.as_ref(), held.as_slice());
@@ -107,7 +111,7 @@ impl Outcome {
 
 impl Stages {
     /// `None` where there was no step.
-    fn new(predicted: &Timeline, mut steps: Vec<Timeline>) -> Option<Self> {
+    fn new(way: &Way, predicted: &Timeline, mut steps: Vec<Timeline>) -> Option<Self> {
         // The first step meets memory that nobody has touched before.
         if steps.len() > 1 {
             steps.remove(0);
@@ -121,6 +125,8 @@ impl Stages {
             measured: steps.get(middle)?.clone(),
             predicted_bubble: predicted.bubble(),
             measured_bubble: *bubbles.get(middle)?,
+            alive: way.alive(),
+            micro_batches: way.micro_batches(),
         })
     }
 }

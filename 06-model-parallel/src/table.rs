@@ -13,6 +13,9 @@ pub(crate) struct Table<'a> {
     differences: Vec<Option<(f64, f64)>>,
 }
 
+/// What the lower table is about.
+const HELD: &str = "MB held by a device";
+
 /// A megabyte.
 const MEGABYTE: f64 = 1e6;
 
@@ -55,7 +58,7 @@ impl<'a> Table<'a> {
     /// The width of the runs' names.
     fn width(&self) -> usize {
         let names = self.outcomes.iter().map(|outcome| outcome.summary.run.chars().count());
-        names.max().unwrap_or(0)
+        names.max().unwrap_or(0).max(HELD.len())
     }
 
     fn times(&self) -> anyhow::Result<()> {
@@ -93,14 +96,15 @@ impl<'a> Table<'a> {
     fn memory(&self) -> anyhow::Result<()> {
         let width = self.width();
         line(format_args!(
-            "\n{:width$}  {:>6}  {:>10}  {:>9}  {:>9}  {:>11}  {:>6}",
-            "MB held by a device",
+            "\n{:width$}  {:>6}  {:>10}  {:>9}  {:>9}  {:>11}  {:>6}  {:>7}",
+            HELD,
             "device",
             "parameters",
             "gradients",
             "optimiser",
             "activations",
-            "in all"
+            "in all",
+            "alive"
         ))?;
         for outcome in self.outcomes {
             for (device, held) in outcome.held.iter().enumerate() {
@@ -108,15 +112,24 @@ impl<'a> Table<'a> {
                 let Held { parameters, gradients, optimiser, activations } = *held;
                 let mb = |bytes: usize| format!("{:.1}", bytes as f64 / MEGABYTE);
                 line(format_args!(
-                    "{name:width$}  {device:>6}  {:>10}  {:>9}  {:>9}  {:>11}  {:>6}",
+                    "{name:width$}  {device:>6}  {:>10}  {:>9}  {:>9}  {:>11}  {:>6}  {:>7}",
                     mb(parameters),
                     mb(gradients),
                     mb(optimiser),
                     mb(activations),
                     mb(held.total()),
+                    alive(outcome, device),
                 ))?;
             }
         }
         Ok(())
     }
+}
+
+/// `2 of 8`: how many micro-batches a stage keeps, as its schedule says.
+fn alive(outcome: &Outcome, device: usize) -> String {
+    let Some(stages) = &outcome.stages else { return "–".to_owned() };
+    // Replicas come one after the other, with all stages of each.
+    let of_stage = stages.alive[device % stages.alive.len()];
+    format!("{of_stage} of {}", stages.micro_batches)
 }

@@ -94,6 +94,24 @@ impl Way {
         }
     }
 
+    /// The most micro-batches whose activations each stage of a pipeline keeps at one time.
+    pub(crate) fn alive(&self) -> Vec<usize> {
+        match self {
+            Self::Pipeline { checked, .. } => {
+                checked.peaks().iter().map(|peak| peak.activations).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Into how many micro-batches each pipeline cuts its part of a batch.
+    pub(crate) fn micro_batches(&self) -> usize {
+        match self {
+            Self::Pipeline { checked, .. } => checked.schedule().micro_batches,
+            Self::Alone { .. } | Self::Tensor { .. } => 1,
+        }
+    }
+
     /// A pipeline of this kind, whose stages are measured layers.
     pub(crate) fn pipeline(
         kind: Kind,

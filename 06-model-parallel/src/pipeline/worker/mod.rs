@@ -5,10 +5,12 @@
 //!
 //! | file | its idea |
 //! | --- | --- |
+//! | `executable` | which schedules a worker executes |
 //! | `meeting` | before the first step: which shapes travel |
 //! | `pass` | what lies on a stage between two instructions, and what each does with it |
 //! | `sum` | gradients are added by the micro-batch's number, not as they come |
 //! | `evaluate` | a data set through the pipeline, forward only |
+//! | `traced` | what a trace calls an instruction |
 //! | `error` | which stage, which micro-batch, what happened |
 //!
 //! # Batch norm
@@ -27,9 +29,11 @@
 
 mod error;
 mod evaluate;
+mod executable;
 mod meeting;
 mod pass;
 mod sum;
+mod traced;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,13 +44,13 @@ use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator, Subset};
-use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use single_gpu::train::BatchSums;
-use tracing::{Span as Traced, info_span};
 
 pub use error::Error;
+use executable::executable;
 use meeting::Shapes;
 use pass::{Ended, Pass};
+use traced::span;
 
 use super::check::Checked;
 use super::schedule::Action;
@@ -200,46 +204,4 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         let (found, expected) = (share.shards.len(), self.checked.schedule().micro_batches);
         if found == expected { Ok(()) } else { Err(Error::MicroBatches { found, expected }) }
     }
-}
-
-/// What a trace calls an instruction; its number is the micro-batch's.
-fn span(action: Action) -> Traced {
-    match action {
-        Action::Forward(i) => info_span!(target: COMPUTE, "forward", micro_batch = i),
-        Action::Backward(i) | Action::BackwardInput(i) | Action::BackwardWeight(i) => {
-            info_span!(target: COMPUTE, "backward", micro_batch = i)
-        }
-        Action::Update => info_span!(target: COMPUTE, "update"),
-        Action::RecvActivation(i) => {
-            info_span!(target: COMMUNICATION, "receive activation", micro_batch = i)
-        }
-        Action::SendActivation(i) => {
-            info_span!(target: COMMUNICATION, "send activation", micro_batch = i)
-        }
-        Action::RecvGradient(i) => {
-            info_span!(target: COMMUNICATION, "receive gradient", micro_batch = i)
-        }
-        Action::SendGradient(i) => {
-            info_span!(target: COMMUNICATION, "send gradient", micro_batch = i)
-        }
-    }
-}
-
-/// Whether workers can execute a schedule on so many ranks.
-fn executable(checked: &Checked, ranks: usize) -> Result<(), Error> {
-    let schedule = checked.schedule();
-    if schedule.stages() != ranks {
-        return Err(Error::Ranks { stages: schedule.stages(), ranks });
-    }
-    if schedule.chunks > 1 {
-        return Err(Error::Chunks { chunks: schedule.chunks });
-    }
-    for (stage, list) in schedule.instructions.iter().enumerate() {
-        for &instruction in list {
-            if let Action::BackwardInput(_) | Action::BackwardWeight(_) = instruction.action {
-                return Err(Error::HalfBackward { stage, instruction });
-            }
-        }
-    }
-    Ok(())
 }
