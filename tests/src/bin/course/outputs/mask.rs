@@ -20,6 +20,11 @@ static TIMES: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// Rows of a table of rates: a name and numbers.
 static RATES: LazyLock<Regex> = LazyLock::new(|| expression(r"^ +\D*?(?: +\d+\.\d{3}){2,}$"));
+/// In a row of stage 6's table of times: seconds a step, before a speed-up that is hidden.
+static SECONDS: LazyLock<Regex> = LazyLock::new(|| expression(r"\d+(?:\.\d+)?( +#×)"));
+static PERCENT: LazyLock<Regex> = LazyLock::new(|| expression(r"\d+( %)"));
+/// What a stage holds, in stage 6's table of memory: that is a matter of the cut.
+static HELD: LazyLock<Regex> = LazyLock::new(|| expression(r"(?: +\d+\.\d){5} +\d+ of \d+$"));
 static DECIMALS: LazyLock<Regex> =
     LazyLock::new(|| expression(r"-?\d+(?:\.\d+)?e-?\d+|-?\d+\.\d+"));
 static HASHES: LazyLock<Regex> = LazyLock::new(|| expression(r"weights [0-9a-f]{8}\b"));
@@ -49,9 +54,17 @@ impl Mask {
             if line.starts_with("a step beside PyTorch") {
                 continue;
             }
+            // Where a model is cut is decided by times.
+            if line.starts_with("note: ") && line.contains(" stages, cut by measured cost") {
+                continue;
+            }
             let line = FIRST_TO_FAIL.replace_all(line, "rank # failed:");
             let mut line = TIMES.replace_all(&line, unit_only).into_owned();
-            if row {
+            if SECONDS.is_match(&line) {
+                line = SECONDS.replace_all(&line, "#$1").into_owned();
+                line = PERCENT.replace_all(&line, "#$1").into_owned();
+            }
+            if row || HELD.is_match(&line) {
                 line = DECIMALS.replace_all(&line, "#").into_owned();
             }
             if self == Self::TimesAndRounding {
@@ -118,6 +131,25 @@ mod tests {
         assert_eq!(Mask::Times.hide(one), Mask::Times.hide(other));
         assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace("one-shot", "ring")));
         assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace("64", "32")));
+    }
+
+    #[test]
+    fn of_pipelines_times_bubbles_and_the_cut_are_hidden_and_no_difference() {
+        let one = "note: 2 stages, cut by measured cost: layers 0 to 2 (44 % of the work)\n\
+                   1F1B, 8 micro-batches   0.64     0.50×   18 %   24 %   8.1e-7   4.5e-2  e31c2a57\n\
+                   1F1B, 8 micro-batches   0    3.7    14.8    3.7    2.4    24.6    2 of 8\n\
+                   one device              0    6.9     6.9    6.9   15.8    36.5         –";
+        let other = "1F1B, 8 micro-batches   1.2      1.90×    9 %   11 %   8.1e-7   4.5e-2  e31c2a57\n\
+                     1F1B, 8 micro-batches   0    3.2    12.7    3.2    1.1    20.1    2 of 8\n\
+                     one device              0    6.9     6.9    6.9   15.8    36.5         –";
+        assert_eq!(Mask::Times.hide(one), Mask::Times.hide(other));
+        for (from, to) in
+            [("8.1e-7", "0.0e0"), ("e31c2a57", "f"), ("2 of 8", "8 of 8"), ("15.8", "9")]
+        {
+            assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace(from, to)), "{from}");
+        }
+        let drawn = "bubble 33.3 %, 18 units of time; micro-batches kept by each stage: 3, 2, 1";
+        assert_eq!(Mask::Times.hide(drawn).trim_end(), drawn);
     }
 
     #[test]
