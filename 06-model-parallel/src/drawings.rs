@@ -39,17 +39,26 @@ impl Drawings {
                 line("")?;
             }
             first = false;
-            line(format_args!("{kind}: {stages} stages, {micro_batches} micro-batches"))?;
-            line(timeline.drawing(unit).trim_end())?;
-            let alive: Vec<String> =
-                checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
             line(format_args!(
-                "bubble {:.1} %, {} units of time; micro-batches kept by each stage: {}; channels hold {} or more",
+                "{kind}: {stages} {}, {micro_batches} {}",
+                if stages == 1 { "stage" } else { "stages" },
+                if micro_batches == 1 { "micro-batch" } else { "micro-batches" },
+            ))?;
+            line(timeline.drawing(unit).trim_end())?;
+            line(format_args!(
+                "bubble {:.1} %, {} units of time; channels have to hold {} at least",
                 timeline.bubble() * 100.0,
                 (timeline.makespan() * 100.0).round() / 100.0,
-                alive.join(", "),
-                checked.smallest_capacity(),
+                match checked.smallest_capacity() {
+                    0 => "nothing".to_owned(),
+                    1 => "1 message".to_owned(),
+                    capacity => format!("{capacity} messages"),
+                },
             ))?;
+            let alive: Vec<String> =
+                checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
+            let of = if checked.schedule().chunks > 1 { " of a chunk" } else { "" };
+            line(format_args!("micro-batches{of} kept by each stage: {}", alive.join(", ")))?;
         }
         Ok(())
     }

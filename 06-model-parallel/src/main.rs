@@ -57,13 +57,14 @@ fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow
         if speaks {
             line(format_args!("\n{way}"))?;
         }
-        if interrupt::requested() {
-            if speaks {
-                line("  left out after the interrupt")?;
-            }
-            continue;
-        }
-        match run::run(way, &planned, &prepared, launch, &mut outputs) {
+        // A signal may have reached one process alone, and all have to leave out the same.
+        let outcome = launch.any(interrupt::requested()).map_err(anyhow::Error::from);
+        let outcome = outcome.and_then(|interrupted| match interrupted {
+            true if speaks => Ok(line("  left out after the interrupt").map(|()| None)?),
+            true => Ok(None),
+            false => run::run(way, &planned, &prepared, launch, &mut outputs),
+        });
+        match outcome {
             Ok(outcome) => outcomes.extend(outcome),
             // What the ways before it have shown is told all the same.
             Err(error) => {

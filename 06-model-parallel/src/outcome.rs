@@ -36,11 +36,11 @@ pub(crate) struct Outcome {
 pub(crate) struct Stages {
     /// A step, from what layers cost.
     pub(crate) predicted: Timeline,
-    /// The step of middle length.
+    /// The step whose bubble is the median of all steps'.
     pub(crate) measured: Timeline,
     /// The part of all devices' time in which they were to wait.
     pub(crate) predicted_bubble: f64,
-    /// That in which they did: the median over steps.
+    /// That in which they did, in the measured step.
     pub(crate) measured_bubble: f64,
     /// The most micro-batches whose activations each stage is to keep at one time.
     pub(crate) alive: Vec<usize>,
@@ -111,24 +111,28 @@ impl Outcome {
 
 impl Stages {
     /// `None` where there was no step.
-    fn new(way: &Way, predicted: &Timeline, mut steps: Vec<Timeline>) -> Option<Self> {
-        // The first step meets memory that nobody has touched before.
-        if steps.len() > 1 {
-            steps.remove(0);
-        }
-        let mut bubbles: Vec<f64> = steps.iter().map(Timeline::bubble).collect();
-        bubbles.sort_by(f64::total_cmp);
-        steps.sort_by(|a, b| a.makespan().total_cmp(&b.makespan()));
-        let middle = steps.len() / 2;
+    fn new(way: &Way, predicted: &Timeline, steps: Vec<Timeline>) -> Option<Self> {
+        let measured = middle(steps)?;
         Some(Self {
             predicted: predicted.clone(),
-            measured: steps.get(middle)?.clone(),
             predicted_bubble: predicted.bubble(),
-            measured_bubble: *bubbles.get(middle)?,
+            measured_bubble: measured.bubble(),
+            measured,
             alive: way.alive(),
             micro_batches: way.micro_batches(),
         })
     }
+}
+
+/// The step whose bubble is the median of all, without the first if there are others.
+fn middle(mut steps: Vec<Timeline>) -> Option<Timeline> {
+    // The first step meets memory that nobody has touched before.
+    if steps.len() > 1 {
+        steps.remove(0);
+    }
+    steps.sort_by(|a, b| a.bubble().total_cmp(&b.bubble()));
+    let middle = steps.len() / 2;
+    steps.into_iter().nth(middle)
 }
 
 /// Draws each pipeline's step, measured below predicted.
@@ -143,4 +147,37 @@ pub(crate) fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome]) -> any
     }
     let svg = chart(title, &beside).svg().map_err(anyhow::Error::from_boxed)?;
     Ok(file::write(path, |file| file.write_all(svg.as_bytes()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use model_parallel::pipeline::schedule::{Action, Instruction};
+    use model_parallel::pipeline::timeline::Span;
+
+    use super::*;
+
+    /// One stage that is busy for a second, and done after so many.
+    fn step(makespan: f64) -> Timeline {
+        let span = |action, start, end| Span {
+            stage: 0,
+            instruction: Instruction::from(action),
+            start,
+            end,
+        };
+        let spans = vec![
+            span(Action::Forward(0), 0.0, 1.0),
+            span(Action::SendActivation(0), 1.0, makespan),
+        ];
+        Timeline { stages: 1, spans }
+    }
+
+    #[test]
+    fn the_middle_step_is_shown_and_the_first_does_not_count() {
+        let of = |makespans: &[f64]| middle(makespans.iter().map(|&end| step(end)).collect());
+        assert_eq!(of(&[100.0, 4.0, 2.0, 50.0]), Some(step(4.0)));
+        assert_eq!(step(4.0).bubble(), 0.75);
+        // One step is better than none.
+        assert_eq!(of(&[10.0]), Some(step(10.0)));
+        assert_eq!(of(&[]), None);
+    }
 }

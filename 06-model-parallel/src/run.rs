@@ -93,6 +93,8 @@ fn one_rank(
             if *shards == 1 {
                 return all_steps(&network, all, |_| held, prepared, report);
             }
+            // Those of every shard, and then their sum.
+            let held = Held { gradients: (shards + 1) * held.parameters, ..held };
             let reduction = Reduction::Reproducible { shards: *shards };
             let model = Ddp::new(network, lines.clone(), reduction)?;
             all_steps(&model, all, |_| held, prepared, report)
@@ -234,5 +236,38 @@ impl<M: Model> Model for Watched<'_, M> {
 
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.model.evaluate(images)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use concise_wrapper::optimiser::{Momentum, Sgd};
+    use concise_wrapper::shares::Shares;
+    use model_parallel::layers::Layers;
+    use single_gpu::data::loader::Epochs as _;
+    use single_gpu::data::{CLASSES, PIXELS};
+
+    use super::*;
+
+    #[test]
+    fn the_weights_after_the_first_step_are_watched() {
+        let data = Dataset::new(vec![[100; PIXELS]; 6], vec![3; 6]).unwrap();
+        let layers = Layers::dense(&[PIXELS, CLASSES]).unwrap();
+        for steps in 1..=3 {
+            let network = layers.build(0..1, 1, DType::F64, &Device::Cpu).unwrap();
+            let watched = Watched::new(&network);
+            let shares = Shares::new(&data, 2, 1, DType::F64, watched.hosts());
+            let mut sgd = Sgd::new(Momentum::default());
+            let mut hashes = Vec::new();
+            for share in shares.epoch(1).take(steps) {
+                let share = share.unwrap();
+                let step = watched.backward(&share).unwrap();
+                sgd.step(watched.weights(), &step.gradients, 0.1, share.samples).unwrap();
+                hashes.push(WeightsHash::new(&watched.weights().snapshot().unwrap()).unwrap());
+            }
+            let after_first = WeightsHash::new(&watched.after_first_step().unwrap()).unwrap();
+            assert_eq!(after_first, hashes[0], "{steps} steps");
+            assert!(hashes.windows(2).all(|pair| pair[0] != pair[1]), "every step changes them");
+        }
     }
 }

@@ -9,8 +9,9 @@ use crate::outcome::Outcome;
 /// The runs, and how far each is from one device.
 pub(crate) struct Table<'a> {
     outcomes: &'a [Outcome],
-    /// After the first step and at the end; `None` of a run that nothing is compared with.
-    differences: Vec<Option<(f64, f64)>>,
+    /// After the first step and at the end; `None` of a run that nothing is compared with, and at the end where
+    /// one of the two was interrupted before the other.
+    differences: Vec<Option<(f64, Option<f64>)>>,
 }
 
 /// What the lower table is about.
@@ -30,8 +31,9 @@ impl<'a> Table<'a> {
                 return Ok(None);
             };
             let first = largest_difference(&outcome.after_first_step, &reference.after_first_step)?;
-            let last = largest_difference(&outcome.weights, &reference.weights)?;
-            Ok::<_, candle_core::Error>(Some((first, last)))
+            let last = (outcome.summary.epochs_trained == reference.summary.epochs_trained)
+                .then(|| largest_difference(&outcome.weights, &reference.weights));
+            Ok::<_, candle_core::Error>(Some((first, last.transpose()?)))
         };
         let differences = outcomes.iter().map(difference).collect::<Result<_, _>>()?;
         Ok(Self { outcomes, differences })
@@ -46,11 +48,9 @@ impl<'a> Table<'a> {
             line(&outcome.summary)?;
         }
         for outcome in self.outcomes.iter().filter(|outcome| outcome.replicas.len() > 1) {
-            let replicas = &outcome.replicas;
-            let same = replicas.iter().all(|replica| *replica == replicas[0]);
-            let agree = if same { "the same" } else { "DIFFERENT" };
-            let (run, number) = (&outcome.summary.run, replicas.len());
-            line(format_args!("{run}: {number} replicas ended with {agree} weights"))?;
+            let (run, number) = (&outcome.summary.run, outcome.replicas.len());
+            let weights = verdict(&outcome.replicas);
+            line(format_args!("{run}: {number} replicas ended with {weights} weights"))?;
         }
         Ok(())
     }
@@ -82,7 +82,8 @@ impl<'a> Table<'a> {
             let predicted = stages.as_ref().map_or_else(none, |s| percent(s.predicted_bubble));
             let measured = stages.as_ref().map_or_else(none, |s| percent(s.measured_bubble));
             let first = apart.map_or_else(none, |(first, _)| format!("{first:.1e}"));
-            let last = apart.map_or_else(none, |(_, last)| format!("{last:.1e}"));
+            let last = apart.and_then(|(_, last)| last);
+            let last = last.map_or_else(none, |last| format!("{last:.1e}"));
             line(format_args!(
                 "{:width$}  {:>8}  {speed_up:>8}  {predicted:>9}  {measured:>8}  {first:>12}  {last:>10}  {}",
                 summary.run,
@@ -132,4 +133,23 @@ fn alive(outcome: &Outcome, device: usize) -> String {
     // Replicas come one after the other, with all stages of each.
     let of_stage = stages.alive[device % stages.alive.len()];
     format!("{of_stage} of {}", stages.micro_batches)
+}
+
+/// Whether the hashes of all replicas are one.
+fn verdict(replicas: &[String]) -> &'static str {
+    let same = replicas.iter().all(|replica| *replica == replicas[0]);
+    if same { "the same" } else { "DIFFERENT" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::verdict;
+
+    #[test]
+    fn replicas_that_differ_are_told_from_those_that_agree() {
+        let of =
+            |hashes: &[&str]| verdict(&hashes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(of(&["a", "a", "a"]), "the same");
+        assert_eq!(of(&["a", "a", "b"]), "DIFFERENT");
+    }
 }

@@ -42,7 +42,7 @@ pub(crate) enum Way {
 pub(crate) struct Planned {
     /// In this order.
     pub(crate) ways: Vec<Way>,
-    /// The layers of each stage; empty where there are no stages.
+    /// The layers of each stage; all layers where there are no stages.
     pub(crate) cut: Vec<Range<usize>>,
     /// What each layer costs, for one size of micro-batch.
     pub(crate) costs: Vec<LayerCost>,
@@ -148,7 +148,7 @@ impl Planned {
         notes
     }
 
-    /// `stages: layers 0 to 3 (52 % of the time), 4 to 6 (48 %)`
+    /// `2 stages, cut by measured cost: layers 0 to 5 (96 % of the work), layer 6 (4 % of the work)`
     fn stages(&self, prepared: &Prepared) -> String {
         let all: f64 = self.costs.iter().map(LayerCost::total).sum();
         let stage = |range: &Range<usize>| {

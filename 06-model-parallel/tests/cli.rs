@@ -25,12 +25,17 @@ const SMALL: [&str; 5] =
 
 /// Runs with `--metrics` and returns its lines of a kind.
 fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
+    let all = all_metrics(arguments);
+    all.into_iter().filter(|line| line["kind"] == kind).collect()
+}
+
+/// All of them.
+fn all_metrics(arguments: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("metrics.jsonl");
     program(arguments).arg("--metrics").arg(&file).assert().success();
     let text = std::fs::read_to_string(&file).expect("a metrics file");
-    let lines = text.lines().map(|line| serde_json::from_str(line).expect("a JSON line"));
-    lines.filter(|line: &Value| line["kind"] == kind).collect()
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
 }
 
 /// Each run's name, and the hash of its weights.
@@ -97,6 +102,32 @@ fn with_norms_a_pipeline_is_one_device_on_the_same_micro_batches() {
     assert_eq!(hash("one device, 3 micro-batches"), hash("1F1B, 3 micro-batches"));
     assert_eq!(hash("one device, 3 micro-batches"), hash("GPipe, 3 micro-batches"));
     assert_ne!(hash("one device"), hash("1F1B, 3 micro-batches"));
+    let several = hashes(&["--model=resnet18", "--width=2", "--mesh=2x2x1", "--micro-batches=2"]);
+    let [_, (name, alone), (_, replicas)] = several.as_slice() else { panic!("{several:?}") };
+    assert_eq!((name.as_str(), alone), ("one device, 4 micro-batches", replicas));
+}
+
+/// The two columns of the table that tell how far a run is from one device.
+fn differences(arguments: &[&str], run: &str) -> [String; 2] {
+    let output = program(arguments).assert().success().get_output().stdout.clone();
+    let text = String::from_utf8(output).expect("text");
+    let mut lines = text.lines().filter(|line| line.starts_with(run) && line.contains('×'));
+    let fields: Vec<&str> = lines.next().unwrap_or_else(|| panic!("{text}")).split(' ').collect();
+    let fields: Vec<&str> = fields.into_iter().filter(|field| !field.is_empty()).collect();
+    [fields[fields.len() - 3].to_owned(), fields[fields.len() - 2].to_owned()]
+}
+
+#[test]
+fn the_table_compares_with_the_device_that_took_the_same_pieces() {
+    let resnet18 = [&SMALL[..], &["--model=resnet18", "--width=2"]].concat();
+    for run in ["naive, whole batch", "1F1B, 8 micro-batches"] {
+        assert_eq!(differences(&resnet18, run), ["0.0e0", "0.0e0"], "{run}");
+    }
+    // In f32 rounding differs after the first step, and grows.
+    let dense = ["--data=synthetic", "--train-size=70", "--test-size=20", "--epochs=5"];
+    let dense = [&dense[..], &["--batch-size=32", "--widths=20,18", "--schedule=gpipe"]].concat();
+    let [first, last] = differences(&dense, "GPipe");
+    assert!(first != "0.0e0" && first != last, "{first} {last}");
 }
 
 #[test]
@@ -109,8 +140,18 @@ fn parts_and_replicas_of_parts() {
 
 #[test]
 fn metrics_tell_what_was_predicted_and_measured() {
-    let lines = metrics(&[&SMALL[..], &["--widths=20,18,16", "--cut=1"]].concat(), "split");
+    let all = all_metrics(&[&SMALL[..], &["--widths=20,18,16", "--cut=1"]].concat());
+    let of_kind =
+        |kind: &str| -> Vec<&Value> { all.iter().filter(|line| line["kind"] == kind).collect() };
+    let (lines, summaries) = (of_kind("split"), of_kind("summary"));
     assert_eq!(lines.len(), 5);
+    for (line, summary) in lines.iter().zip(summaries) {
+        let seconds = |line: &Value, of: &str| line[format!("seconds_per_{of}")].as_f64();
+        // Batches of 32, 32 and 6.
+        let (step, epoch) = (seconds(line, "step"), seconds(summary, "epoch"));
+        let steps = epoch.expect("seconds") / step.expect("seconds");
+        assert!((steps - 3.0).abs() < 1e-9, "{steps}");
+    }
     let pipeline = lines.iter().find(|line| line["run"] == "1F1B, 8 micro-batches");
     let pipeline = pipeline.expect("a pipeline's line");
     for timeline in ["predicted", "measured"] {
@@ -125,6 +166,71 @@ fn metrics_tell_what_was_predicted_and_measured() {
     assert_eq!(held(0), Some(4 * (784 * 20 + 20)));
     assert_eq!(held(1), Some(4 * (20 * 18 + 18 + 18 * 16 + 16 + 16 * 10 + 10)));
     assert!(lines[0]["measured"].is_null(), "one device has no stages");
+}
+
+/// What the runs' devices held.
+fn held(arguments: &[&str]) -> impl Fn(&str, usize, &str) -> u64 + use<> {
+    let lines = metrics(arguments, "split");
+    move |run: &str, device: usize, what: &str| {
+        let line = lines.iter().find(|line| line["run"] == run).expect("a run of this name");
+        line["held"][device][what].as_u64().expect("bytes")
+    }
+}
+
+/// In f32: a device keeps the images and each layer's result, and its parameters' gradients.
+#[test]
+fn memory_by_hand() {
+    let small = ["--data=synthetic", "--train-size=70", "--test-size=20", "--epochs=1"];
+    let ways = ["--widths=20,18,16", "--cut=2", "--batch-size=1024"];
+    let held = held(&[&small[..], &ways].concat());
+    let bytes = |samples: u64, widths: &[u64]| 4 * samples * widths.iter().sum::<u64>();
+    // A batch is no larger than the data.
+    assert_eq!(held("one device", 0, "activations"), bytes(70, &[784, 20, 18, 16, 10]));
+    let stage = |run, device| held(run, device, "activations");
+    assert_eq!(stage("naive, whole batch", 0), bytes(70, &[784, 20, 18]));
+    // The last stage has the loss as well; 70 images are eight micro-batches of 9 or 8.
+    assert_eq!(stage("naive, whole batch", 1), bytes(70, &[18, 16, 10]) + 4);
+    assert_eq!(stage("GPipe, 8 micro-batches", 1), bytes(70, &[18, 16, 10]) + 8 * 4);
+    assert_eq!(stage("1F1B, 8 micro-batches", 0), bytes(2 * 9, &[784, 20, 18]));
+    assert_eq!(stage("1F1B, 8 micro-batches", 1), bytes(9, &[18, 16, 10]) + 4);
+    for device in [0, 1] {
+        let sets = |run| held(run, device, "gradients") / held(run, device, "parameters");
+        assert_eq!(sets("naive, whole batch"), 1);
+        assert_eq!(sets("1F1B, 8 micro-batches"), 4, "a part for each power of two, and one");
+        let optimiser = held("tensor parallel", device, "optimiser");
+        assert_eq!(optimiser, held("tensor parallel", device, "parameters"));
+    }
+}
+
+#[test]
+fn without_momentum_the_optimiser_keeps_nothing() {
+    let held = held(&[&SMALL[..], &["--widths=20", "--schedule=1f1b", "--momentum=0"]].concat());
+    for (run, device) in [("one device", 0), ("1F1B, 8 micro-batches", 1)] {
+        assert_eq!(held(run, device, "optimiser"), 0, "{run}");
+        assert!(held(run, device, "parameters") > 0, "{run}");
+    }
+}
+
+/// One device that adds shards up has the gradients of all of them, and the sum.
+#[test]
+fn shards_on_one_device_cost_gradients() {
+    let resnet18 = ["--model=resnet18", "--width=2", "--micro-batches=3", "--schedule=gpipe"];
+    let held = held(&[&SMALL[..], &resnet18].concat());
+    let run = "one device, 3 micro-batches";
+    assert_eq!(held(run, 0, "gradients"), 4 * held(run, 0, "parameters"));
+    assert_eq!(held("one device", 0, "gradients"), held("one device", 0, "parameters"));
+    // The largest of three shards of 32 images has 11; what it keeps is as much for each image.
+    assert_eq!(32 * held(run, 0, "activations"), 11 * held("one device", 0, "activations"));
+}
+
+/// It needs no sample for each of eight micro-batches.
+#[test]
+fn naive_takes_batches_of_any_size() {
+    let small = ["--data=synthetic", "--train-size=9", "--test-size=5", "--epochs=1"];
+    let naive = ["--schedule=naive", "--batch-size=4", "--widths=20"];
+    let runs = metrics(&[&small[..], &naive].concat(), "summary");
+    let names: Vec<&Value> = runs.iter().map(|line| &line["run"]).collect();
+    assert_eq!(names, ["one device", "naive, whole batch"]);
 }
 
 #[test]
@@ -149,7 +255,9 @@ fn schedules_are_drawn_without_training() {
         .success()
         .stdout(contains("1F1B: 2 stages, 4 micro-batches"))
         .stdout(contains("stage 0   F0  F1  ··  ··  B0  B0  F2  B1  B1  F3  B2  B2  ··  B3  B3"))
-        .stdout(contains("bubble 20.0 %, 15 units of time; micro-batches kept by each stage: 2, 1"))
+        .stdout(contains(
+            "bubble 20.0 %, 15 units of time; channels have to hold 1 message at least",
+        ))
         .stdout(contains("interleaved 1F1B, 2 chunks"))
         .stdout(contains("ZB-H1"))
         .stdout(contains("epoch").not());
@@ -162,6 +270,37 @@ fn one_device_alone_has_nothing_to_split() {
         .success()
         .stdout(contains("one device"))
         .stdout(contains("pipeline").not());
+}
+
+/// In the middle of the second of three ways.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_a_pipeline_and_leaves_the_rest_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (metrics, told) = (folder.path().join("metrics"), folder.path().join("told"));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_model-parallel"));
+    command.args(["--device=cpu", "--threads-per-device=1"]).args(&SMALL[..3]);
+    command.args(["--epochs=1000", "--widths=20,18", "--schedule=gpipe,1f1b", "--batch-size=32"]);
+    command.arg("--metrics").arg(&metrics);
+    command.stdout(std::fs::File::create(&told).expect("a file"));
+    let mut child = command.spawn().expect("the program");
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let begun = || read(&metrics).lines().filter(|line| line.contains("\"run\":\"GPipe")).count();
+    while begun() < 2 {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before the interrupt");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+    assert_eq!(child.wait().expect("an end").code(), Some(130));
+    let told = read(&told);
+    for text in ["left out after the interrupt", "(interrupted after ", "MB held by a device"] {
+        assert_eq!(told.matches(text).count(), 1, "{text:?} once in:\n{told}");
+    }
+    // A part of the training is not compared with the whole: only its first step is.
+    let line = told.lines().filter(|line| line.starts_with("GPipe") && line.contains('×'));
+    let fields: Vec<&str> = line.flat_map(str::split_whitespace).collect();
+    assert!(matches!(fields[..], [.., first, "–", _] if first.contains('e')), "{told}");
 }
 
 #[test]
@@ -191,6 +330,14 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--mesh=1x2x2"], "take 1x4x1 or 1x1x4"),
         (&["--mesh=2x2x1", "--devices=2"], "a mesh of 4 devices and --devices 2"),
         (&["--mesh=1x1x2", "--micro-batches=4"], "there is one stage: ask for several"),
+        (
+            &["--mesh=1x1x2", "--gantt=g.svg"],
+            "there is one stage: ask for several, such as --mesh 1x2x1",
+        ),
+        (&["--gantt=a.svg", "--plot=a.svg"], "--gantt and another flag both name a.svg"),
+        (&["--draw", "--metrics=m.jsonl"], "cannot be used with"),
+        (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice"),
+        (&["--mesh=9x1x1", "--batch-size=8"], "batch size 8 cannot be cut into 9 shards"),
         (&["--mesh=1x1x11"], "dense layer 6: 10 features cannot be cut into 11 parts"),
         (&["--mesh=1x1x2", "--model=resnet18"], "ResNet-18 is split in stages only"),
         (&["--mesh=1x1x11", "--model=lenet"], "LeNet's last layer: 10 features"),

@@ -40,7 +40,7 @@ pub enum Error {
     /// The loss became infinite or not a number.
     #[error(
         "the loss is {loss} at step {step} of epoch {epoch}: {}",
-        likely_cause(*epoch, *step, *learning_rate)
+        likely_cause(*updated, *learning_rate)
     )]
     NotFinite {
         /// Counted from 1.
@@ -51,6 +51,8 @@ pub enum Error {
         loss: f64,
         /// The learning rate.
         learning_rate: f64,
+        /// Whether an update was made before.
+        updated: bool,
     },
     /// Progress or metrics could not be written.
     #[error("cannot write the report")]
@@ -58,9 +60,8 @@ pub enum Error {
 }
 
 /// Why a loss is most likely not finite.
-fn likely_cause(epoch: usize, step: usize, learning_rate: f64) -> String {
-    if (epoch, step) == (1, 1) {
-        // Nothing has been updated yet.
+fn likely_cause(updated: bool, learning_rate: f64) -> String {
+    if !updated {
         return "no update was made yet, so the images or the initial weights are not finite"
             .to_owned();
     }
@@ -130,7 +131,8 @@ pub fn continue_epochs<L: Epochs, E: From<Error>>(
             let _span = info_span!(target: STEPS, "step", step).entered();
             let sums = train_batch(&batch.map_err(Error::from)?)?;
             if !sums.loss.is_finite() {
-                return Err(Error::NotFinite { epoch, step, loss: sums.loss, learning_rate }.into());
+                let (loss, updated) = (sums.loss, (epoch, step) != (1, 1));
+                return Err(Error::NotFinite { epoch, step, loss, learning_rate, updated }.into());
             }
             at.sums += sums;
             at.batches = step;
@@ -144,8 +146,8 @@ pub fn continue_epochs<L: Epochs, E: From<Error>>(
         let test = evaluate()?;
         if let Some(test) = test.filter(|test| !test.loss.is_finite()) {
             // The last update of the epoch did it: no training batch has seen its weights yet.
-            let step = batches_per_epoch;
-            return Err(Error::NotFinite { epoch, step, loss: test.loss, learning_rate }.into());
+            let (step, loss, updated) = (batches_per_epoch, test.loss, true);
+            return Err(Error::NotFinite { epoch, step, loss, learning_rate, updated }.into());
         }
         let record = record(epoch, part, &at.sums, test, elapsed);
         report.epoch_ends(&record).map_err(Error::from)?;
@@ -227,6 +229,22 @@ mod tests {
         );
         // Before the first update it cannot be the learning rate.
         assert!(not_a_number_at(1).to_string().contains("the initial weights are not finite"));
+    }
+
+    /// An epoch of one step: the test images are the first that see its update.
+    #[test]
+    fn a_loss_of_the_test_images_that_is_not_finite_is_the_updates() {
+        let data = Dataset::new(vec![[0; PIXELS]; 2], vec![0; 2]).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 8, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        let sums = |loss| BatchSums { loss, samples: 2, ..BatchSums::default() };
+        let (train, test) = (|_: &Batch| Ok(sums(1.0)), || Ok(Some(sums(f64::NAN))));
+        let told = run_epochs::<_, Error>(&options, &loader, &mut Report::silent(), train, test);
+        let told = told.unwrap_err().to_string();
+        assert!(
+            told.starts_with("the loss is NaN at step 1 of epoch 1: the weights have"),
+            "{told}"
+        );
     }
 
     #[test]

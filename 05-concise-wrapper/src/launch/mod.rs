@@ -113,6 +113,22 @@ impl Launch {
         }
     }
 
+    /// Whether any process says so, on all of them; all call this together.
+    ///
+    /// # Errors
+    ///
+    /// When another process stops or stalls.
+    pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {
+        match self {
+            Self::Threads { .. } => Ok(mine),
+            #[cfg(feature = "mpi")]
+            Self::Processes(world) => {
+                let all = text::values_gathered(&world.line(), &mine)?;
+                text::value_of_rank_0(&world.line(), &all.contains(&true))
+            }
+        }
+    }
+
     /// What the process that speaks has, on all of them; all call this together.
     ///
     /// # Errors

@@ -36,13 +36,15 @@ impl Arguments {
         if mesh.tensor > 1 {
             self.check_parts(mesh)?;
         }
-        if mesh.pipeline == 1
-            && (self.micro_batches.is_some() || !self.schedules.is_empty() || cut.is_some())
-        {
+        let of_pipelines = self.micro_batches.is_some()
+            || !self.schedules.is_empty()
+            || cut.is_some()
+            || self.gantt.is_some();
+        if mesh.pipeline == 1 && of_pipelines {
             return refuse(format!(
-                "--schedule, --micro-batches and --cut are about pipelines, and there is one stage: ask for \
-                 several, such as --mesh {}",
-                Mesh { pipeline: 2, ..mesh }
+                "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask \
+                 for several, such as --mesh {}",
+                Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh }
             ));
         }
         if let Some(cut) = cut.as_ref().filter(|cut| cut.stages() != mesh.pipeline) {
@@ -58,10 +60,18 @@ impl Arguments {
                  gpipe or 1f1b"
             ));
         }
-        let shards = mesh.data * if mesh.pipeline > 1 { self.micro_batches() } else { 1 };
-        if self.train.batch_size < shards as u64 {
+        if let Some(kind) = twice(&self.schedules) {
+            return refuse(format!("--schedule names {kind} twice"));
+        }
+        let micro_batches = self.schedules().into_iter().map(|kind| self.micro_batches_of(kind));
+        let (each, what) = match mesh.pipeline {
+            1 => (1, "shards"),
+            _ => (micro_batches.max().unwrap_or(1), "micro-batches"),
+        };
+        let pieces = mesh.data * each;
+        if self.train.batch_size < pieces as u64 {
             return refuse(format!(
-                "batch size {} cannot be cut into {shards} micro-batches: each needs at least one sample",
+                "batch size {} cannot be cut into {pieces} {what}: each needs at least one sample",
                 self.train.batch_size
             ));
         }
@@ -97,10 +107,10 @@ impl Arguments {
             ModelKind::Lenet => check("LeNet's last layer".to_owned(), CLASSES),
             ModelKind::Dense => {
                 let widths = self.hidden_widths();
-                let by_column = widths.iter().chain(&[CLASSES]).enumerate().step_by(2);
-                by_column
-                    .map(|(layer, &outputs)| check(format!("dense layer {layer}"), outputs))
-                    .collect()
+                let mut by_column = widths.iter().chain(&[CLASSES]).enumerate().step_by(2);
+                by_column.try_for_each(|(layer, &outputs)| {
+                    check(format!("dense layer {layer}"), outputs)
+                })
             }
         }
     }
@@ -118,6 +128,14 @@ impl Arguments {
         self.micro_batches.map_or(MICRO_BATCHES, |number| number as usize)
     }
 
+    /// Those of a pipeline of this kind.
+    pub(super) fn micro_batches_of(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Naive if self.micro_batches.is_none() => 1,
+            _ => self.micro_batches(),
+        }
+    }
+
     /// The schedules that are asked for, or all that are executed.
     pub(super) fn schedules(&self) -> Vec<Kind> {
         match self.schedules.as_slice() {
@@ -126,4 +144,9 @@ impl Arguments {
             kinds => kinds.to_vec(),
         }
     }
+}
+
+/// The first that comes a second time.
+fn twice(kinds: &[Kind]) -> Option<&Kind> {
+    kinds.iter().enumerate().find_map(|(i, kind)| kinds[..i].contains(kind).then_some(kind))
 }

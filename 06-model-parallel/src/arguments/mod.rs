@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     micro_batches: Option<u32>,
 
     /// Who does what when, in a pipeline: naive, gpipe, 1f1b; with --draw also interleaved:CHUNKS and zb-h1
-    /// [default: naive, gpipe and 1f1b]
+    /// [default: naive, gpipe and 1f1b; 1f1b with --mesh]
     #[arg(long = "schedule", value_name = "KIND,…", value_delimiter = ',')]
     schedules: Vec<Kind>,
 
@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
 
     /// Draw the schedules as they would be if a forward pass took one unit of time, a backward pass two and a
     /// message none, and train nothing
-    #[arg(long, conflicts_with_all = ["mesh", "cut", "gantt"])]
+    #[arg(long, conflicts_with_all = ["mesh", "cut", "gantt", "metrics", "plot", "trace", "timeline"])]
     draw: bool,
 
     /// Draw what every stage did in one step, below what was predicted, into this SVG file

@@ -50,10 +50,9 @@ pub(crate) struct Prepared {
     mesh: Mesh,
     /// Whether the mesh was asked for.
     mesh_given: bool,
-    schedules: Vec<Kind>,
+    /// Each with its number of micro-batches.
+    schedules: Vec<(Kind, usize)>,
     schedules_given: bool,
-    micro_batches: usize,
-    micro_batches_given: bool,
     pub(crate) cut: Option<Cut>,
     /// Why the layers cannot be cut into parts, if they cannot.
     no_parts: Option<String>,
@@ -81,6 +80,14 @@ impl Arguments {
             let refused =
                 |error| UsageError::new(format_args!("--gantt {}: {error}", path.display()));
             file::check(path).map_err(refused)?;
+            let ReportArguments { metrics, plot, trace, timeline } = &self.train.reports;
+            if [metrics, plot, trace, timeline].contains(&&self.gantt) {
+                let text = format!(
+                    "--gantt and another flag both name {}: give each a file of its own",
+                    path.display()
+                );
+                return Err(UsageError::new(text).into());
+            }
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         let on_cpu = several.threads_per_device().is_some();
@@ -89,11 +96,15 @@ impl Arguments {
             None if on_cpu => WIDTH_ON_A_CPU,
             None => resnet::WIDTH,
         };
-        if on_cpu && self.train.train_size.is_none() {
+        if on_cpu {
             let (training, test) = IMAGES_ON_A_CPU;
-            self.train.train_size = Some(training);
+            if self.train.train_size.is_none() {
+                notes.push(
+                    "sized to a CPU: part of the images; --train-size changes that".to_owned(),
+                );
+            }
+            self.train.train_size.get_or_insert(training);
             self.train.test_size.get_or_insert(test);
-            notes.push("sized to a CPU: part of the images; --train-size changes that".to_owned());
         }
         let one = match launch.processes() {
             Some(_) => None,
@@ -102,6 +113,8 @@ impl Arguments {
                 Some(DeviceArguments { threads_per_device, ..self.devices.each }.plan(1)?)
             }
         };
+        let schedules = self.schedules().into_iter();
+        let schedules = schedules.map(|kind| (kind, self.micro_batches_of(kind))).collect();
         let hidden = self.hidden_widths();
         let mesh = self.mesh.unwrap_or(Mesh::pipeline(devices));
         let network = Architecture {
@@ -118,10 +131,8 @@ impl Arguments {
             devices: Vec::new(),
             mesh,
             mesh_given: self.mesh.is_some(),
-            schedules: self.schedules(),
+            schedules,
             schedules_given: !self.schedules.is_empty(),
-            micro_batches: self.micro_batches(),
-            micro_batches_given: self.micro_batches.is_some(),
             no_parts: self.parts(devices).err(),
             cut: self.cut.take(),
             gantt: self.gantt.take(),
@@ -142,18 +153,10 @@ impl Prepared {
         self.setup.dtype
     }
 
-    /// The micro-batches of a pipeline of this kind.
-    fn micro_batches_of(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Naive if !self.micro_batches_given => 1,
-            _ if self.mesh.pipeline == 1 => 1,
-            _ => self.micro_batches,
-        }
-    }
-
-    /// Samples of the largest of so many shards of a batch.
+    /// Samples of the largest of so many shards of a batch, of which there may be one only, a smaller one.
     pub(crate) fn rows(&self, shards: usize) -> usize {
-        self.setup.options.batch_size.div_ceil(shards)
+        let TrainSetup { options, data, .. } = &self.setup;
+        options.batch_size.min(data.train.len()).div_ceil(shards)
     }
 
     /// What the layers cost on this process's first device, if they are to be cut; the same numbers on all
@@ -169,8 +172,8 @@ impl Prepared {
         let mut measured = Measured::new();
         let slot = self.several.slots().first().ok_or_else(|| anyhow!("there is no device"))?;
         let device = slot.open()?;
-        for &kind in &self.schedules {
-            let rows = self.rows(self.mesh.data * self.micro_batches_of(kind));
+        for &(_, micro_batches) in &self.schedules {
+            let rows = self.rows(self.mesh.data * micro_batches);
             if measured.iter().all(|(known, _)| *known != rows) {
                 let costs = device.run(|| {
                     partition::measure(
@@ -202,7 +205,7 @@ impl Prepared {
             };
             planned.costs.clone_from(costs);
         } else {
-            planned.cut = vec![0..self.network.layers()?.len()];
+            planned.cut.push(0..self.network.layers()?.len());
         }
         let mut split = self.split(measured, &planned)?;
         let tensor_too = !self.mesh_given && !self.schedules_given && self.mesh.devices() > 1;
@@ -237,8 +240,7 @@ impl Prepared {
             let whole = Costs { stages: vec![Default::default()], message: 0.0 };
             return Ok(vec![Way::pipeline(Kind::Naive, 1, mesh, &whole)?]);
         }
-        let way = |&kind: &Kind| {
-            let micro_batches = self.micro_batches_of(kind);
+        let way = |&(kind, micro_batches): &(Kind, usize)| {
             let rows = self.rows(mesh.data * micro_batches);
             let of_rows = measured.iter().find(|(known, _)| *known == rows);
             let (_, costs) = of_rows.ok_or_else(|| anyhow!("no costs of {rows} rows"))?;

@@ -96,6 +96,13 @@ mod tests {
     }
 
     #[test]
+    fn of_several_tries_the_least_counts() {
+        let cost = |forward, backward| LayerCost { forward, backward };
+        assert_eq!(cost(1.0, 4.0).least(cost(2.0, 3.0)), cost(1.0, 3.0));
+        assert_eq!(cost(1.0, 4.0).total(), 5.0);
+    }
+
+    #[test]
     fn a_sample_that_does_not_fit_is_refused() {
         let layers = Layers::dense(&[6, 4, 2]).unwrap();
         assert!(measure(&layers, &[5], 2, 1, DType::F32, &Device::Cpu).is_err());

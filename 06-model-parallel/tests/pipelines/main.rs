@@ -6,5 +6,6 @@ mod batch_norm;
 mod failures;
 mod layers;
 mod measured;
+mod model;
 mod numbers;
 mod training;

@@ -5,15 +5,22 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use concise_wrapper::batch_norm::Norms;
+use concise_wrapper::checkpoint::{About, Checkpoints};
+use concise_wrapper::ddp::{Lines, Reduction};
+use concise_wrapper::train::{Extras, train};
 use concise_wrapper::{Error, Model as _, Network};
+use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
-use model_parallel::tensor_parallel::{Cut, Group, Parts, TensorParallel};
+use model_parallel::tensor_parallel::{Cut, Group, Parts, Replicated, TensorParallel};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, run_ranks};
+use single_gpu::data::source::LoadedData;
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::parameters::overwrite;
+use single_gpu::report::Report;
+use single_gpu::train::TrainOptions;
 
 use super::WAIT;
 use super::networks::images;
@@ -55,6 +62,41 @@ fn ranks_that_were_not_started_alike_are_told() {
         told.starts_with("rank 1 failed: rank 1 has tensor dense0.weight F32 [784, 8]"),
         "{told}"
     );
+}
+
+/// Each rank's file would hold a part.
+#[test]
+fn checkpoints_of_parts_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints {
+        folder: folder.path().join("checkpoints"),
+        every: 1,
+        keep: 1,
+        resume: None,
+        about: About::default(),
+    };
+    let data = LoadedData { name: "noise".to_owned(), note: None, train: images(), test: images() };
+    let options = TrainOptions { epochs: 1, batch_size: 7, learning_rate: 0.1, seed: 1 };
+    let trained = |model: &dyn Fn() -> Result<(), Error>| model().unwrap_err().to_string();
+    for mesh in ["1x1x2", "2x1x2"] {
+        let mesh: Mesh = mesh.parse().unwrap();
+        let told = failure(mesh.devices(), |rank, _| {
+            let lines: Lines = rank.into();
+            let group = Group::new(mesh.along(&lines.main, Axis::Tensor)?, Algorithm::Ring);
+            let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);
+            let model = TensorParallel::new(1, DType::F64, group, build)?;
+            let (extras, saved, report) = (Extras::default(), Some(&checkpoints), Report::silent);
+            let told = trained(&|| {
+                let report = &mut report();
+                train(&model, &data, &options, &extras, DType::F64, saved, report).map(drop)
+            });
+            assert!(told.contains("a model in parts has no checkpoints"), "{told}");
+            let model = Replicated::new(model, &lines, mesh, Reduction::default())?;
+            train(&model, &data, &options, &extras, DType::F64, saved, &mut report()).map(drop)
+        });
+        assert!(told.contains("a model in parts has no checkpoints"), "{told}");
+    }
+    assert!(!folder.path().join("checkpoints").exists());
 }
 
 #[test]

@@ -92,3 +92,21 @@ impl Costs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_costs_what_its_layers_cost() {
+        let layer =
+            |number: usize| LayerCost { forward: number as f64, backward: 10.0 * number as f64 };
+        let layers: Vec<LayerCost> = (1..=4).map(layer).collect();
+        let costs = Costs::of_cut(&layers, &[0..1, 1..4]);
+        let stage = |forward: f64| {
+            let half = 5.0 * forward;
+            StageCost { forward, backward_input: half, backward_weight: half, update: 0.0 }
+        };
+        assert_eq!(costs, Costs { stages: vec![stage(1.0), stage(9.0)], message: 0.0 });
+    }
+}

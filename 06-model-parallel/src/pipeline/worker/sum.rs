@@ -52,8 +52,9 @@ impl Sum {
             let (_, of_other) = self.waiting.swap_remove(found);
             let (left, right) =
                 if other.start < run.start { (of_other, sum) } else { (sum, of_other) };
-            sum =
-                left.iter().zip(&right).map(|(left, right)| left + right).collect::<Result<_>>()?;
+            // Of each parameter, both halves go as soon as their sum is there.
+            let halves = left.into_iter().zip(right);
+            sum = halves.map(|(left, right)| left + right).collect::<Result<_>>()?;
             run = parent;
         }
         self.waiting.push((run, sum));
