@@ -159,6 +159,12 @@ impl fmt::Display for Mesh {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
+    use candle_core::{DType, Shape, Tensor};
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
     use super::*;
 
     #[test]
@@ -181,6 +187,42 @@ mod tests {
         assert_eq!(mesh.line(6, Axis::Tensor), [4, 5, 6, 7]);
         assert_eq!(mesh.line(6, Axis::Pipeline), [2, 6, 10]);
         assert_eq!(mesh.line(6, Axis::Data), [6, 18]);
+    }
+
+    fn on_four<R: Send>(
+        work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync,
+    ) -> Result<Vec<R>, String> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 4, NonZeroUsize::new(1)).unwrap();
+        run_ranks(&plan, DEFAULT_TIMEOUT, work).map_err(|failure| failure.to_string())
+    }
+
+    /// What goes through one connection does not come out of the other.
+    #[test]
+    fn both_connections_run_along_a_line() {
+        let mesh: Mesh = "2x2x1".parse().unwrap();
+        let received = on_four(|rank| {
+            let lines = mesh.lines_along(&Lines::from(rank), Axis::Data)?;
+            let (other, number) = (1 - lines.main.rank(), rank.rank() as f64);
+            lines.main.send(other, &Tensor::new(number, rank.device())?)?;
+            lines.background.send(other, &Tensor::new(10.0 + number, rank.device())?)?;
+            let number = |line: &SharedCommunicator| {
+                let received = line.recv(other, &Shape::from(()), DType::F64)?;
+                Ok::<_, Error>(received.to_scalar::<f64>()?)
+            };
+            Ok([number(&lines.background)?, number(&lines.main)?])
+        });
+        assert_eq!(received.unwrap(), [[12.0, 2.0], [13.0, 3.0], [10.0, 0.0], [11.0, 1.0]]);
+    }
+
+    #[test]
+    fn a_mesh_has_as_many_devices_as_there_are_ranks() {
+        for text in ["2x1x1", "2x2x2"] {
+            let mesh: Mesh = text.parse().unwrap();
+            let told =
+                on_four(|rank| mesh.along(&(Arc::new(rank.line()) as _), Axis::Data).map(drop));
+            let expected = format!("a mesh of {} devices on 4 ranks", mesh.devices());
+            assert!(told.as_ref().is_err_and(|told| told.contains(&expected)), "{told:?}");
+        }
     }
 
     #[test]

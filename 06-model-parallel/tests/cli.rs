@@ -136,6 +136,16 @@ fn parts_and_replicas_of_parts() {
         .assert()
         .success()
         .stdout(contains("tensor parallel, mesh 2x1x2: 2 replicas ended with the same weights"));
+    // Every other layer is cut along its inputs: it may have fewer outputs than there are parts.
+    program(&[&SMALL[..], &["--mesh=1x1x3", "--widths=20,2"]].concat()).assert().success();
+}
+
+/// Replicas without stages wait for nobody's activations.
+#[test]
+fn one_stage_has_no_bubble() {
+    let lines = metrics(&[&SMALL[..], &["--widths=20", "--mesh=2x1x1"]].concat(), "split");
+    assert_eq!(lines[1]["run"], "mesh 2x1x1");
+    assert!(lines[1]["predicted"].is_null() && lines[1]["cut"] == Value::Array(Vec::new()));
 }
 
 #[test]

@@ -114,6 +114,7 @@ mod tests {
     use std::time::Duration;
 
     use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::parameters::overwrite;
 
     use super::*;
     use crate::thread::{Rank, run_ranks};
@@ -145,6 +146,33 @@ mod tests {
                 [111.0, 111.0, 111.0, 111_000.0, 111_000.0, 111_000.0].map(|row| (row, 111_111.0));
             assert_eq!(sums.unwrap(), expected, "{algorithm}");
         }
+    }
+
+    /// The lender may write again as soon as it has its tensor back. Small ones would be copied.
+    #[test]
+    fn what_a_member_has_lent_comes_back() {
+        const LARGE: usize = 10_000;
+        let seen = on_six(|rank| {
+            let line: SharedCommunicator = Arc::new(rank.line());
+            match rank.rank() {
+                2 => {
+                    let pair = Subset::new(line, vec![2, 5])?;
+                    let mine = Tensor::full(1f32, LARGE, rank.device())?;
+                    pair.lend(1, &mine)?;
+                    pair.reclaim()?;
+                    overwrite(&mine, &mine.zeros_like()?)?;
+                }
+                5 => {
+                    let pair = Subset::new(line, vec![2, 5])?;
+                    let lent = pair.borrow(0, &Shape::from(LARGE), DType::F32)?;
+                    std::thread::sleep(Duration::from_millis(200));
+                    return Ok(lent.to_vec1::<f32>()?);
+                }
+                _ => {}
+            }
+            Ok(Vec::new())
+        });
+        assert!(seen.unwrap()[5] == [1.0; LARGE]);
     }
 
     #[test]

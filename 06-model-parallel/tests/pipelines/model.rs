@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Shape, Tensor};
 use concise_wrapper::checkpoint::{About, Checkpoints};
 use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::shares::Shares;
 use concise_wrapper::train::{Extras, Trained, train};
 use concise_wrapper::{Error, Model as _};
 use model_parallel::layers::Layers;
@@ -18,6 +19,7 @@ use params_and_allreduce::communicator::{
     Communicator, Error as LineError, Received, SharedCommunicator,
 };
 use params_and_allreduce::thread::run_ranks;
+use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
 use single_gpu::data::{CLASSES, Dataset, PIXELS, SIDE};
 use single_gpu::difference::largest_difference;
@@ -165,6 +167,27 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         let nothing = Momentum::default();
         assert_eq!(model_parallel::held::Held::new(alone.weights(), nothing, 0).optimiser, 0);
     }
+}
+
+/// Another replica takes long: that is no work of this one's.
+#[test]
+fn to_wait_for_another_replica_is_not_measured_as_work() {
+    let layers = Layers::dense(&[PIXELS, CLASSES]).unwrap();
+    let (checked, mesh) = (checked(Kind::Naive, 1, 1), "2x1x1".parse::<Mesh>().unwrap());
+    let late = Duration::from_millis(400);
+    let busy = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
+        let network = layers.build(0..1, 1, DType::F64, &Device::Cpu)?;
+        let line = Arc::new(rank.line());
+        let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
+        let shares = Shares::new(&images(8), 8, 1, DType::F64, model.hosts());
+        let share = shares.epoch(1).next().unwrap()?;
+        if rank.rank() == 1 {
+            std::thread::sleep(late);
+        }
+        model.backward(&share)?;
+        Ok::<_, Error>(model.timelines()?[0].busy(0))
+    });
+    assert!(busy.unwrap()[0] < late.as_secs_f64() / 2.0);
 }
 
 #[test]

@@ -9,12 +9,18 @@ use crate::job::{BOUNDED, Ended, Started, processes, turn};
 
 /// A pipeline of three stages that trains, for much longer than anybody waits; `None` where there is no `mpirun`.
 fn training() -> Option<(Started, TempDir)> {
+    training_in("1f1b")
+}
+
+/// The same, by one schedule after the other.
+fn training_in(schedules: &str) -> Option<(Started, TempDir)> {
     let folder = TempDir::new().unwrap();
     let metrics = folder.path().join("metrics");
     let mut job = processes(3)?;
     job.args(SMALL).args([
         "--widths=24,20,16",
-        "--schedule=1f1b",
+        "--schedule",
+        schedules,
         "--timeout=3",
         "--epochs=100000",
     ]);
@@ -65,4 +71,20 @@ fn a_stage_that_is_asked_to_leave_takes_all_along() {
     // All stages ended after the same step, and told what they came to.
     let metrics = fs::read_to_string(folder.path().join("metrics")).unwrap();
     assert!(metrics.lines().any(|line| line.contains("\"kind\":\"split\"")), "{metrics}");
+}
+
+/// Whoever has got the signal, all processes leave the same ways out.
+#[test]
+fn one_stages_signal_leaves_later_ways_out_everywhere() {
+    let _turn = turn();
+    for stage in [0, 2] {
+        let Some((mut job, _folder)) = training_in("1f1b,gpipe") else { return };
+        job.signal(stage, "-TERM");
+        let Ended { code, text, took, .. } = job.end();
+        assert_eq!(code, Some(143), "{text}");
+        assert!(took < BOUNDED, "{took:?}\n{text}");
+        for told in ["(interrupted after", "left out after the interrupt"] {
+            assert_eq!(text.matches(told).count(), 1, "stage {stage}: {told:?} once in\n{text}");
+        }
+    }
 }

@@ -55,6 +55,7 @@ fn replicas_of_a_network_in_parts_are_one_device() {
         let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
         let model = Replicated::new(in_parts(&group, &build)?, &all, mesh, Reduction::default())?;
         three_steps(&model)?;
+        assert_eq!(model.evaluate(&images())?.is_some(), rank.rank() == 0);
         let weights = model.weights().snapshot()?;
         let whole = model.whole(weights)?;
         assert_eq!(whole.is_some(), rank.rank() % 2 == 0);

@@ -53,8 +53,8 @@ impl Sum {
             let (left, right) =
                 if other.start < run.start { (of_other, sum) } else { (sum, of_other) };
             // Of each parameter, both halves go as soon as their sum is there.
-            let halves = left.into_iter().zip(right);
-            sum = halves.map(|(left, right)| left + right).collect::<Result<_>>()?;
+            let pairs = left.into_iter().zip(right);
+            sum = pairs.map(|(left, right)| left + right).collect::<Result<_>>()?;
             run = parent;
         }
         self.waiting.push((run, sum));
