@@ -28,12 +28,20 @@ fn the_files_that_name_the_release_agree() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// The README's paragraph that stands where others have badges.
+fn first_facts() -> String {
+    let readme = of_the_course("README.md");
+    let paragraph = readme.split("\n\n").find(|paragraph| paragraph.starts_with("Version "));
+    paragraph.unwrap().to_owned()
+}
+
 #[test]
 fn version_and_oldest_compiler_are_what_a_reader_is_told() {
     let oldest = env!("CARGO_PKG_RUST_VERSION");
+    let facts = first_facts();
+    assert!(facts.starts_with(&format!("Version {VERSION} (")), "not {VERSION}: {facts}");
+    assert!(facts.contains(&format!("· Rust {oldest} or newer ·")), "not {oldest}: {facts}");
     for (file, said) in [
-        ("README.md", format!("\nVersion {VERSION} ")),
-        ("README.md", format!("· Rust {oldest} or newer ·")),
         ("README.md", format!("A Rust toolchain ({oldest} or newer")),
         ("book/src/introduction.md", format!("A Rust toolchain, {oldest} or newer")),
     ] {
@@ -43,12 +51,13 @@ fn version_and_oldest_compiler_are_what_a_reader_is_told() {
 
 #[test]
 fn every_licence_is_there_and_named() {
-    let (readme, citation) = (of_the_course("README.md"), of_the_course("CITATION.cff"));
+    let (facts, citation) = (first_facts(), of_the_course("CITATION.cff"));
     for licence in env!("CARGO_PKG_LICENSE").split(" OR ") {
         let file = format!("LICENSE-{}", licence.split('-').next().unwrap().to_uppercase());
         assert!(!of_the_course(&file).is_empty(), "{file} is empty");
-        assert!(readme.contains(&format!("[{licence}]({file})")), "README.md: {licence}");
-        assert!(citation.contains(&format!("  - {licence}\n")), "CITATION.cff: {licence}");
+        assert!(facts.contains(&format!("[{licence}]({file})")), "no {licence}: {facts}");
+        let cited = format!("\n  - {licence}\n");
+        assert!(citation.contains(&cited), "CITATION.cff does not have {licence}");
     }
 }
 
