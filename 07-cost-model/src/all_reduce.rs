@@ -89,7 +89,6 @@ impl fmt::Display for Way {
     }
 }
 
-// ANCHOR: naive
 /// Rank 0 takes the other tensors one after the other, and sends the sum to everyone.
 fn naive(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     let near = (ranks.min(hosts.each) - 1) as f64;
@@ -105,9 +104,7 @@ fn naive(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     let busy = bytes * (near * inside.handling + far * between.handling);
     Cost { seconds: gather + broadcast, busy }
 }
-// ANCHOR_END: naive
 
-// ANCHOR: tree
 /// A round for each doubling of the distance, up the tree and down again.
 fn tree(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     let mut cost = Cost::default();
@@ -120,7 +117,6 @@ fn tree(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     }
     cost
 }
-// ANCHOR_END: tree
 
 // ANCHOR: ring
 /// Every step is as slow as the slowest link of the ring.

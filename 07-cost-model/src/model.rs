@@ -86,7 +86,6 @@ impl Model {
     /// # Panics
     ///
     /// When there is not a time for each layer.
-    // ANCHOR: buckets
     pub fn buckets(&self, caps: BucketCaps, backward: &[f64]) -> Vec<Bucket> {
         assert_eq!(backward.len(), self.layers.len(), "a time for each layer");
         let whole: f64 = backward.iter().sum();
@@ -105,7 +104,6 @@ impl Model {
         };
         buckets(&sizes, caps).into_iter().map(bucket).collect()
     }
-    // ANCHOR_END: buckets
 }
 
 /// Floating point operations in which a parameter takes part, in a forward pass of one sample.

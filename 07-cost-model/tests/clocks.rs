@@ -60,6 +60,7 @@ impl Clocked {
         self.line.send(to, &Tensor::new(leaves, &Device::Cpu)?)
     }
 
+    // ANCHOR: arrive
     /// Puts the clock forward to when a message has been dealt with.
     fn arrive(&self, from: usize, shape: &Shape) -> Result<(), Error> {
         let (port, link) = self.link(from);
@@ -73,6 +74,7 @@ impl Clocked {
         clock.busy += handling;
         Ok(())
     }
+    // ANCHOR_END: arrive
 }
 
 fn bytes(shape: &Shape) -> f64 {
