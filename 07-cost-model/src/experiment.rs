@@ -1,7 +1,5 @@
 //! Predictions, and what came of them.
 
-use std::fmt;
-
 use anyhow::ensure;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::slow_link::Slowness;
@@ -20,9 +18,7 @@ use single_gpu::report::metrics::Metrics;
 use single_gpu::report::{line, thousands};
 
 use crate::calibration::{Calibration, Layered, Trials};
-
-/// Images of the epoch that is spoken of: Fashion-MNIST's.
-const EPOCH: usize = 60_000;
+use crate::row::{HEADING, How, Row};
 
 /// How often, while the ways to train on some devices are run, it is measured what they take by themselves, beside
 /// once at the end.
@@ -48,27 +44,6 @@ pub(crate) struct Experiments {
     pub(crate) metrics: Option<Metrics>,
 }
 
-/// How a step is run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct How {
-    /// Whether the link is slowed down on purpose.
-    slow: bool,
-    #[serde(flatten)]
-    sum: Sum,
-}
-
-/// A prediction, and what came of it.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    model: String,
-    batch_size: usize,
-    devices: usize,
-    /// `None` on one device.
-    how: Option<How>,
-    predicted: Predicted,
-    measured: f64,
-}
-
 /// As `--metrics` writes it.
 #[derive(Serialize)]
 struct Calibrated<'a> {
@@ -78,18 +53,14 @@ struct Calibrated<'a> {
     calibration: &'a Calibration,
 }
 
-impl Row {
-    /// By how much the prediction is above what was measured, as a part of that.
-    fn error(&self) -> f64 {
-        self.predicted.seconds / self.measured - 1.0
-    }
-}
-
 impl Experiments {
     /// Calibrates, predicts, runs and tells, one model after the other.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
         let mut worst: Option<Row> = None;
-        for training in std::mem::take(&mut self.trainings) {
+        for (index, training) in std::mem::take(&mut self.trainings).into_iter().enumerate() {
+            if index > 0 {
+                line("")?;
+            }
             for row in self.of_one(&training)? {
                 if worst.as_ref().is_none_or(|worst| row.error().abs() > worst.error().abs()) {
                     worst = Some(row);
@@ -175,9 +146,7 @@ impl Experiments {
         let rows = ways.into_iter().zip(seconds).map(row).collect();
         Ok((calibration, rows))
     }
-}
 
-impl Experiments {
     /// On one device there is one way; on several every algorithm, over both links, with and without overlap.
     fn ways_of(&self, devices: usize) -> Vec<Option<How>> {
         if devices == 1 {
@@ -232,66 +201,4 @@ fn images(count: usize) -> anyhow::Result<Dataset> {
     let images = (0..count as u64).map(|index| synthetic::draw(1, Split::Train, index));
     let labels = (0..count as u64).map(synthetic::label).collect();
     Ok(Dataset::new(images.collect(), labels)?)
-}
-
-/// The columns of [`Row::in_table`].
-const HEADING: &str = "  devices  link    all-reduce  overlap   compute  all-reduce      seen   predicted   measured    off     an epoch";
-
-/// `3.21 ms`
-fn milliseconds(seconds: f64) -> String {
-    let thousandths = 1e3 * seconds;
-    let digits = if thousandths < 9.995 { 2 } else { 1 };
-    format!("{thousandths:.digits$} ms")
-}
-
-impl Row {
-    /// `memory`, or how slow the link is.
-    fn link(&self) -> &'static str {
-        match self.how {
-            None => "",
-            Some(How { slow: false, .. }) => "memory",
-            Some(How { slow: true, .. }) => "slow",
-        }
-    }
-
-    /// A line of the table below [`HEADING`].
-    fn in_table(&self) -> String {
-        let Predicted { seconds, compute, communication } = self.predicted;
-        let (way, overlap) = match self.how {
-            None => (String::new(), ""),
-            Some(How { sum: Sum { way, overlap }, .. }) => {
-                (way.to_string(), if overlap { "yes" } else { "no" })
-            }
-        };
-        let steps = EPOCH.div_ceil(self.batch_size) as f64;
-        let [both, seen] = match self.how {
-            None => [String::new(), String::new()],
-            Some(_) => [communication, self.predicted.exposed()].map(milliseconds),
-        };
-        format!(
-            "  {:>7}  {:<6}  {way:<10}  {overlap:<7}{:>10}  {both:>10}{seen:>10}{:>12}{:>11}{:>+5.0} %{:>11}",
-            self.devices,
-            self.link(),
-            milliseconds(compute),
-            milliseconds(seconds),
-            milliseconds(self.measured),
-            100.0 * self.error(),
-            format!("{:.1} s", seconds * steps),
-        )
-    }
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let devices = if self.devices == 1 { "device" } else { "devices" };
-        write!(f, "{} on {} {devices}", self.model, self.devices)?;
-        match self.how {
-            None => Ok(()),
-            Some(How { slow, sum: Sum { way, overlap } }) => {
-                let link = if slow { "the slow link" } else { "memory" };
-                let overlap = if overlap { "with" } else { "without" };
-                write!(f, ", {way} over {link}, {overlap} overlap")
-            }
-        }
-    }
 }

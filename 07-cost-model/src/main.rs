@@ -4,6 +4,7 @@ mod arguments;
 mod calibration;
 mod experiment;
 mod on_paper;
+mod row;
 
 use std::process::ExitCode;
 
