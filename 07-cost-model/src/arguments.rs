@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
     width: Option<u32>,
 
-    /// Samples in a batch, over all devices [default: 256 for LeNet, 64 for ResNet-18; on paper for each device]
+    /// Samples in a batch, over all devices [default: 256 for LeNet, 128 for ResNet-18; on paper 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
     batch_size: Option<u32>,
 
@@ -124,7 +124,15 @@ impl ModelKind {
     fn batch_size(self) -> usize {
         match self {
             Self::Lenet => 256,
-            Self::Resnet18 => 64,
+            Self::Resnet18 => 128,
+        }
+    }
+
+    /// Steps in one of the epochs that are run, so that it takes a noticeable time and not more.
+    fn steps(self) -> usize {
+        match self {
+            Self::Lenet => 12,
+            Self::Resnet18 => 4,
         }
     }
 }
@@ -184,7 +192,7 @@ impl Arguments {
             ModelKind::Lenet => (Model::lenet()?, Layers::lenet()),
             ModelKind::Resnet18 => (Model::resnet18(width)?, Layers::resnet18(width)),
         };
-        Ok(Training { model, layers, batch_size })
+        Ok(Training { model, layers, batch_size, steps: kind.steps() })
     }
 
     fn on_paper(self) -> anyhow::Result<OnPaper> {

@@ -24,14 +24,13 @@ use crate::row::{HEADING, How, Row};
 /// once at the end.
 const ROUNDS: usize = 3;
 
-/// Steps in one of the epochs that are run.
-const STEPS: usize = 8;
-
 /// One model, and its batches.
 pub(crate) struct Training {
     pub(crate) model: Model,
     pub(crate) layers: Layers,
     pub(crate) batch_size: usize,
+    /// Steps in one of the epochs that are run.
+    pub(crate) steps: usize,
 }
 
 /// Everything that is to be predicted and run.
@@ -80,7 +79,7 @@ impl Experiments {
 
     /// One model.
     fn of_one(&mut self, training: &Training) -> anyhow::Result<Vec<Row>> {
-        let Training { model, layers, batch_size } = training;
+        let Training { model, layers, batch_size, steps } = training;
         line(format_args!(
             "{}: {} parameters, {} images a step, on synthetic garments\n\n{}",
             model.name,
@@ -88,7 +87,8 @@ impl Experiments {
             thousands(*batch_size),
             Calibration::HEADING
         ))?;
-        let data = images(batch_size * STEPS)?;
+        // Enough for what devices are measured with by themselves, too.
+        let data = images(batch_size * steps)?;
         let layered = Layered::measure(&self.plans[0], model, layers, batch_size.div_ceil(2))?;
         let (mut calibrations, mut rows) = (Vec::new(), Vec::new());
         for plan in self.plans.clone() {
@@ -122,7 +122,7 @@ impl Experiments {
         layered: &Layered,
         data: &Dataset,
     ) -> anyhow::Result<(Calibration, Vec<Row>)> {
-        let Training { model, layers, batch_size } = training;
+        let Training { model, layers, batch_size, .. } = training;
         let ways = self.ways_of(plan.len());
         let mut trials = Trials::new(plan, layers, data, *batch_size);
         let mut seconds = Vec::new();
@@ -147,20 +147,16 @@ impl Experiments {
         Ok((calibration, rows))
     }
 
-    /// On one device there is one way; on several every algorithm, over both links, with and without overlap.
+    /// On one device there is one way; on several every algorithm. Over the slow link also without overlap: in memory
+    /// there is nothing to hide.
     fn ways_of(&self, devices: usize) -> Vec<Option<How>> {
         if devices == 1 {
             return vec![None];
         }
-        let mut all = Vec::new();
-        for slow in [false, true] {
-            for &way in &self.ways {
-                for overlap in [false, true] {
-                    all.push(Some(How { slow, sum: Sum { way, overlap } }));
-                }
-            }
-        }
-        all
+        let how = |slow, overlap| move |&way: &Way| Some(How { slow, sum: Sum { way, overlap } });
+        let in_memory = self.ways.iter().map(how(false, true));
+        let slow = self.ways.iter().flat_map(|way| [how(true, false)(way), how(true, true)(way)]);
+        in_memory.chain(slow).collect()
     }
 
     fn together(&self, how: Option<How>) -> Together {
