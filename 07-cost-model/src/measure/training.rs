@@ -19,7 +19,7 @@ use single_gpu::train::TrainOptions;
 use super::{median, network};
 
 /// Epochs that count, after one that does not.
-const EPOCHS: usize = 5;
+const EPOCHS: usize = 3;
 
 /// How several devices train.
 #[derive(Clone, Copy, Debug, PartialEq)]
