@@ -27,6 +27,6 @@ pub mod train_batch;
 
 pub use error::Error;
 pub use method::Method;
-pub use reproducible::train_batch_reproducible;
+pub use reproducible::{check_shards, train_batch_reproducible};
 pub use train::train;
 pub use train_batch::train_batch;

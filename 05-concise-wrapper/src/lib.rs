@@ -17,6 +17,7 @@
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
 //! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
 //! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
+//! | [`sizing`] | less to do on a CPU, unless more is asked for |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
 //! | [`recording`] | where do two runs part? |
@@ -39,6 +40,7 @@ pub mod precision;
 pub mod recording;
 pub mod resnet;
 pub mod shares;
+pub mod sizing;
 pub mod slow_link;
 pub mod text;
 pub mod train;

@@ -7,6 +7,7 @@ mod runs;
 use std::process::ExitCode;
 
 use arguments::{Arguments, Prepared};
+use clap::Parser as _;
 use concise_wrapper::launch::Launch;
 use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use runs::{Run, Runs};
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
 
 /// Meets the other processes, if there are any, and begins if all of them can.
 fn begin() -> anyhow::Result<()> {
-    let arguments = Arguments::read();
+    let arguments = Arguments::try_parse();
     let launch = Launch::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, Arguments::timeout))?;
     let prepared = arguments.map_err(anyhow::Error::from);
     let prepared = prepared.and_then(|arguments| arguments.prepare(&launch));

@@ -18,14 +18,14 @@ use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};
 use model_parallel::whole::{Named, Whole};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::data::Dataset;
+use single_gpu::data::{Dataset, SAMPLE};
 use single_gpu::report::Report;
 use single_gpu::report::outputs::Outputs;
 use single_gpu::report::trace;
 use single_gpu::train::{BatchSums, EpochRecord, Step};
 use single_gpu::weights_hash::WeightsHash;
 
-use crate::arguments::{ModelKind, Prepared, SAMPLE};
+use crate::arguments::{ModelKind, Prepared};
 use crate::outcome::Outcome;
 use crate::way::{Planned, Way};
 

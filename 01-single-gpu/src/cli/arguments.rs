@@ -3,8 +3,7 @@
 use std::num::NonZeroUsize;
 
 use candle_core::DType;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 
 use super::{DataArguments, ReportArguments, UsageError};
 use crate::data::source::LoadedData;
@@ -38,8 +37,21 @@ impl DeviceArguments {
         DevicePlan::new(self.device, devices, self.threads_per_device).map_err(UsageError::new)
     }
 
+    /// The plan for one device that is like each of `several`: the same kind, with as many cores.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](Self::plan).
+    pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
+        Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
+    }
+
     /// Parses a number of devices.
-    fn parse_devices(argument: &str) -> Result<usize, String> {
+    ///
+    /// # Errors
+    ///
+    /// What would be right, when it is none.
+    pub fn parse_devices(argument: &str) -> Result<usize, String> {
         match argument.parse() {
             Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
             _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
@@ -55,16 +67,14 @@ pub struct SeveralDevices {
     pub each: DeviceArguments,
 
     /// Number of devices
-    #[arg(long = "devices", default_value_t = 2, value_name = "K",
+    #[arg(long = "devices", default_value_t = Self::DEFAULT, value_name = "K",
           value_parser = DeviceArguments::parse_devices)]
     pub count: usize,
 }
 
 impl SeveralDevices {
-    /// Whether their number was on the command line that these are the matches of.
-    pub fn given(matches: &ArgMatches) -> bool {
-        matches.value_source("count") == Some(ValueSource::CommandLine)
-    }
+    /// So many, unless another number is asked for.
+    pub const DEFAULT: usize = 2;
 
     /// The plan for all of them.
     ///
@@ -178,7 +188,7 @@ impl TrainArguments {
             ))
             .into());
         }
-        self.reports.check()?;
+        self.reports.check(&[])?;
         let data = self.load(devices)?;
         let outputs = self.reports.open()?;
         Ok(TrainSetup {

@@ -194,6 +194,11 @@ impl DevicePlan {
         self.slots.iter().all(alone)
     }
 
+    /// Whether the devices are slices of the CPU.
+    pub fn is_of_slices(&self) -> bool {
+        self.threads_per_device().is_some()
+    }
+
     /// The threads of each CPU slice; `None` on GPUs.
     pub fn threads_per_device(&self) -> Option<NonZeroUsize> {
         match self.slots[0].placement {

@@ -9,6 +9,7 @@
 //! them, rank 0's, speaks for all. And every process reads its own command line on its own machine, so it is
 //! [agreed](Launch::agree) whether all of them can begin before any of them does.
 
+mod arguments;
 mod places;
 #[cfg(feature = "mpi")]
 mod processes;
@@ -30,6 +31,9 @@ use single_gpu::device::{ComputeDevice, DevicePlan};
 use crate::ddp::Lines;
 #[cfg(feature = "mpi")]
 use crate::text;
+
+pub use arguments::LaunchArguments;
+pub use places::Places;
 
 /// Where ranks come from.
 pub enum Launch {

@@ -1,12 +1,21 @@
 //! The devices of a call: this process's, and how many there are in all.
 
-use single_gpu::cli::{SeveralDevices, UsageError};
+use single_gpu::cli::{DeviceArguments, SeveralDevices, UsageError};
 use single_gpu::device::{DevicePlan, available_cores};
 
 use super::{Launch, Processes};
 
+/// The devices of a call.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Those of this process.
+    pub here: DevicePlan,
+    /// How many all processes have together.
+    pub world_size: usize,
+}
+
 impl Launch {
-    /// The devices of this process; from now on the number in `devices` is that of all processes.
+    /// The devices of a call: as many as are `asked` for, `each` like this; under `mpirun` one for each process.
     ///
     /// # Errors
     ///
@@ -14,12 +23,12 @@ impl Launch {
     /// cannot have them.
     pub fn place(
         &self,
-        devices: &mut SeveralDevices,
+        each: &DeviceArguments,
         asked: Option<usize>,
-    ) -> Result<DevicePlan, UsageError> {
+    ) -> Result<Places, UsageError> {
         let Some(Processes { everywhere, here }) = self.processes() else {
-            devices.count = asked.unwrap_or(devices.count);
-            return devices.plan();
+            let world_size = asked.unwrap_or(SeveralDevices::DEFAULT);
+            return Ok(Places { here: each.plan(world_size)?, world_size });
         };
         if let Some(asked) = asked.filter(|&asked| asked != everywhere) {
             return Err(UsageError::new(format_args!(
@@ -27,8 +36,7 @@ impl Launch {
                  for: leave that out, or start as many"
             )));
         }
-        devices.count = everywhere;
-        devices.each.plan(here)
+        Ok(Places { here: each.plan(here)?, world_size: everywhere })
     }
 
     /// What to know before believing a time that these devices take.
