@@ -20,6 +20,7 @@
 //! | [`sizing`] | less to do on a CPU, unless more is asked for |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
+//! | [`replicas`] | are they still one model? |
 //! | [`recording`] | where do two runs part? |
 //! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
 
@@ -38,6 +39,7 @@ pub mod network;
 pub mod optimiser;
 pub mod precision;
 pub mod recording;
+pub mod replicas;
 pub mod resnet;
 pub mod shares;
 pub mod sizing;

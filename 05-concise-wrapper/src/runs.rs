@@ -7,6 +7,7 @@ use concise_wrapper::ddp::{Reduction, alike};
 use concise_wrapper::launch::{ForRank0, Launch, Rank};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::recording::Recorded;
+use concise_wrapper::replicas::verdict;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, text, train};
@@ -208,14 +209,8 @@ impl Runs {
             line(format_args!("speed-up: {ratio:.2}× over [{}]", one.summary.devices.join(", ")))?;
         }
         for Run { summary, replicas } in &self.0 {
-            if replicas.len() > 1 {
-                let same = replicas.iter().all(|replica| *replica == replicas[0]);
-                let agree = if same { "the same" } else { "DIFFERENT" };
-                line(format_args!(
-                    "{}: {} replicas ended with {agree} weights",
-                    summary.run,
-                    replicas.len()
-                ))?;
+            if let Some(verdict) = verdict(&summary.run, replicas) {
+                line(verdict)?;
             }
         }
         Ok(())

@@ -7,10 +7,6 @@ use model_parallel::pipeline::{Kind, check, predict};
 use single_gpu::cli::UsageError;
 use single_gpu::report::line;
 
-/// Units of time: a backward pass does about twice the work of a forward pass.
-const COST: StageCost =
-    StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
-
 /// What is to be drawn.
 pub(crate) struct Drawings {
     pub(crate) kinds: Vec<Kind>,
@@ -32,7 +28,7 @@ impl Drawings {
         let mut first = true;
         for kind in &self.kinds {
             let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-            let timeline = predict(&checked, &Costs::equal(stages, COST))?;
+            let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
             // Chunks are parts of a stage: their passes are as much shorter.
             let unit = 1.0 / checked.schedule().chunks as f64;
             if !first {

@@ -1,5 +1,6 @@
 //! What the runs say together: times, bubbles, memory, and how far the weights are apart.
 
+use concise_wrapper::replicas::verdict;
 use model_parallel::held::Held;
 use single_gpu::difference::largest_difference;
 use single_gpu::report::{line, seconds};
@@ -47,12 +48,8 @@ impl<'a> Table<'a> {
         for outcome in self.outcomes {
             line(&outcome.summary)?;
         }
-        for outcome in self.outcomes.iter().filter(|outcome| outcome.replicas.len() > 1) {
-            let (run, number) = (&outcome.summary.run, outcome.replicas.len());
-            let weights = verdict(&outcome.replicas);
-            line(format_args!("{run}: {number} replicas ended with {weights} weights"))?;
-        }
-        Ok(())
+        let of_run = |outcome: &Outcome| verdict(&outcome.summary.run, &outcome.replicas);
+        Ok(self.outcomes.iter().filter_map(of_run).try_for_each(line)?)
     }
 
     /// The width of the runs' names.
@@ -133,23 +130,4 @@ fn alive(outcome: &Outcome, device: usize) -> String {
     // Replicas come one after the other, with all stages of each.
     let of_stage = stages.alive[device % stages.alive.len()];
     format!("{of_stage} of {}", stages.micro_batches)
-}
-
-/// Whether the hashes of all replicas are one.
-fn verdict(replicas: &[String]) -> &'static str {
-    let same = replicas.iter().all(|replica| *replica == replicas[0]);
-    if same { "the same" } else { "DIFFERENT" }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::verdict;
-
-    #[test]
-    fn replicas_that_differ_are_told_from_those_that_agree() {
-        let of =
-            |hashes: &[&str]| verdict(&hashes.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(of(&["a", "a", "a"]), "the same");
-        assert_eq!(of(&["a", "a", "b"]), "DIFFERENT");
-    }
 }

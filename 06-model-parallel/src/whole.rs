@@ -1,7 +1,6 @@
 //! From the parts that ranks hold back to the whole: for a hash, a comparison, a file.
 
-use candle_core::{DType, ModuleT, Shape, Tensor, bail};
-use concise_wrapper::weights::Weights;
+use candle_core::{DType, ModuleT, Shape, Tensor};
 use concise_wrapper::{Ddp, Error, Model, Network, text};
 use params_and_allreduce::communicator::{self, Communicator};
 use serde::{Deserialize, Serialize};
@@ -76,17 +75,4 @@ pub(crate) fn gathered(
 
 fn unknown(name: &str, dtype: &str) -> communicator::Error {
     candle_core::Error::Msg(format!("{name} has elements of an unknown type, {dtype}")).into()
-}
-
-/// Values in the order of a network's tensors, as a snapshot has them.
-///
-/// # Errors
-///
-/// When a value is missing: the message names it.
-pub fn in_order(weights: &Weights, values: &Named) -> candle_core::Result<Named> {
-    let find = |name: &String| match values.iter().find(|(other, _)| other == name) {
-        Some((_, value)) => Ok((name.clone(), value.clone())),
-        None => bail!("there is no value of {name}"),
-    };
-    weights.iter().map(|named| find(&named.name)).collect()
 }

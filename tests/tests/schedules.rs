@@ -8,10 +8,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use course_tests::schedules::{
-    COST, Catalogue, KINDS, MICRO_BATCHES, PICTURED, Plan, STAGES, picture,
-};
-use model_parallel::pipeline::predict::Costs;
+use course_tests::schedules::{Catalogue, KINDS, MICRO_BATCHES, PICTURED, Plan, STAGES, picture};
+use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 use serde_json::{Value, json};
 
@@ -375,7 +373,7 @@ fn the_smallest_channels_are_as_fast_as_any() {
                 let Some(timeline) = plan.timeline() else { continue };
                 let schedule = kind.schedule(stages, micro_batches).unwrap();
                 let tight = check(schedule, timeline.capacity).unwrap();
-                let tight = predict(&tight, &Costs::equal(stages, COST)).unwrap();
+                let tight = predict(&tight, &Costs::equal(stages, StageCost::UNITS)).unwrap();
                 let what = format!("{kind}, {stages} × {micro_batches}");
                 assert_eq!(tight.makespan(), timeline.units.0, "{what}");
             }

@@ -98,7 +98,7 @@ impl Chart {
             area.fill(&WHITE)?;
             let at = (f64::from(WIDTH) / 2.0, 20.0);
             area.draw(&text(&self.title, at, HPos::Center, &TEXT))?;
-            for tick in ticks(self.seconds * 1e3) {
+            for tick in ticks(self.seconds * 1e3, 8) {
                 let at = self.x(tick / 1e3);
                 let line = [(at as i32, TOP as i32), (at as i32, floor as i32 + 5)];
                 area.draw(&PathElement::new(line, GRID.stroke_width(1)))?;
@@ -163,13 +163,14 @@ fn text<'a>(
     Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
 }
 
-/// About eight round numbers from 0 on.
-fn ticks(milliseconds: f64) -> Vec<f64> {
-    let raw = milliseconds / 8.0;
+/// Round numbers from 0 to at most a positive length, the same distance apart: as close as gives at most so many
+/// `gaps`.
+pub fn ticks(length: f64, gaps: u32) -> Vec<f64> {
+    let raw = length / f64::from(gaps);
     let magnitude = 10f64.powf(raw.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     let unit = factors.iter().map(|f| f * magnitude).find(|unit| *unit >= raw).unwrap_or(raw);
-    let count = (milliseconds / unit) as usize;
+    let count = (length / unit) as usize;
     // Rounded, as 0.1 times 3 has many digits.
     (0..=count).map(|tick| (tick as f64 * unit * 1e6).round() / 1e6).collect()
 }
@@ -212,7 +213,8 @@ mod tests {
 
     #[test]
     fn ticks_are_round() {
-        assert_eq!(ticks(80.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
-        assert_eq!(ticks(1.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(ticks(80.0, 8), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
+        assert_eq!(ticks(1.0, 8), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(ticks(1_540.0, 7), [0.0, 500.0, 1_000.0, 1_500.0]);
     }
 }
