@@ -7,6 +7,7 @@
 
 mod epochs;
 mod position;
+mod record;
 
 use std::ops::AddAssign;
 
@@ -14,10 +15,9 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use serde::Serialize;
 use tracing::info_span;
 
-pub use epochs::{
-    EpochRecord, Error, continue_epochs, epochs_trained, run_epochs, seconds_per_epoch,
-};
+pub use epochs::{Error, continue_epochs, run_epochs};
 pub use position::Position;
+pub use record::{EpochRecord, epochs_trained, seconds_per_epoch};
 
 use crate::data::Batch;
 use crate::data::loader::Loader;
