@@ -34,7 +34,8 @@ pub struct Trained {
 
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///
-/// `precision` is the model's, such as `DType::F32`. With `checkpoints` the run may begin where an earlier one ended; its records are then among the result's.
+/// `precision` is the model's, such as `DType::F32`. With `checkpoints` the run may begin where an earlier one
+/// ended; its records are then among the result's.
 ///
 /// # Errors
 ///

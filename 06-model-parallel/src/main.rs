@@ -5,6 +5,7 @@ mod drawings;
 mod outcome;
 mod run;
 mod table;
+mod watched;
 mod way;
 
 use std::process::ExitCode;
@@ -52,7 +53,7 @@ fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow
             line(format_args!("note: {note}"))?;
         }
     }
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut outcomes: Vec<Outcome<'_>> = Vec::new();
     let mut trained = Ok(());
     for way in &planned.ways {
         if speaks {

@@ -12,6 +12,7 @@ use model_parallel::pipeline::Kind;
 use single_gpu::cli::{ReportArguments, TrainSetup, UsageError};
 use single_gpu::data::{CLASSES, PIXELS};
 use single_gpu::device::DevicePlan;
+use single_gpu::report::metrics::Versions;
 
 use super::Arguments;
 use super::architecture::Architecture;
@@ -113,7 +114,7 @@ impl Prepared {
     pub(crate) fn to_compare(&self, way: &Way, planned: &Planned) -> Vec<(String, String)> {
         let Self { mesh, .. } = self;
         [
-            ("program version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("program version", format!("{:?}", Versions::of_this_binary())),
             ("model", self.network.name()),
             ("mesh", mesh.to_string()),
             ("way", way.name()),
