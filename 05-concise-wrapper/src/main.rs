@@ -1,7 +1,7 @@
 //! Trains ResNet-18 or LeNet behind a wrapper, on one device and on several.
 
 mod arguments;
-mod norms;
+mod comparison;
 mod runs;
 
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     if let Some(seeds) = prepared.compare {
-        norms::compare(&mut prepared, seeds, launch, &mut outputs)?;
+        comparison::compare(&mut prepared, seeds, launch, &mut outputs)?;
         return Ok(outputs.write(&headline)?);
     }
     let mut runs = Runs::default();

@@ -38,6 +38,9 @@ impl Named {
     }
 }
 
+/// Values by name, in CPU memory, that training does not change.
+pub type Snapshot = Vec<(String, Tensor)>;
+
 /// The tensors of one network, each kind in the order in which the network asked for them.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
@@ -63,12 +66,12 @@ impl Weights {
         self.iter().find(|named| named.name == name).map(|named| &named.tensor)
     }
 
-    /// Copies of all values in CPU memory, with their names: a snapshot that training does not change.
+    /// Copies of all values.
     ///
     /// # Errors
     ///
     /// When a copy from the device fails.
-    pub fn snapshot(&self) -> Result<Vec<(String, Tensor)>> {
+    pub fn snapshot(&self) -> Result<Snapshot> {
         self.iter()
             .map(|Named { name, tensor }| {
                 // `to_device` from the CPU to the CPU shares memory; a copy does not.

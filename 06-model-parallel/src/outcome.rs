@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use concise_wrapper::weights::Snapshot;
 use model_parallel::held::Held;
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::timeline::gantt::{Beside, chart};
-use model_parallel::whole::Named;
 use serde::Serialize;
 use single_gpu::device::DevicePlan;
 use single_gpu::report::file;
@@ -22,8 +22,8 @@ pub(crate) struct Outcome<'a> {
     pub(crate) way: &'a Way,
     pub(crate) summary: Summary,
     pub(crate) seconds_per_step: f64,
-    pub(crate) after_first_step: Named,
-    pub(crate) weights: Named,
+    pub(crate) after_first_step: Snapshot,
+    pub(crate) weights: Snapshot,
     pub(crate) replicas: Vec<String>,
     pub(crate) held: Vec<Held>,
     pub(crate) stages: Option<Stages>,

@@ -3,6 +3,7 @@
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::{Lines, Reduction, alike};
 use concise_wrapper::launch::{ForRank0, Launch, Rank};
+use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Ddp, Error, Model, text, train};
 use model_parallel::held::{Held, activations_of};
 use model_parallel::mesh::{Axis, Mesh};
@@ -10,7 +11,7 @@ use model_parallel::pipeline::{PipelineParallel, Timeline};
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};
-use model_parallel::whole::{Named, Whole};
+use model_parallel::whole::Whole;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::data::SAMPLE;
@@ -28,8 +29,8 @@ use crate::way::{Planned, Way};
 /// What a run has shown on rank 0.
 pub(crate) struct Shown {
     pub(crate) records: Vec<EpochRecord>,
-    pub(crate) after_first_step: Named,
-    pub(crate) weights: Named,
+    pub(crate) after_first_step: Snapshot,
+    pub(crate) weights: Snapshot,
     /// Of each replica's whole weights, as hashes.
     pub(crate) replicas: Vec<String>,
     /// By each device.

@@ -4,9 +4,8 @@ use std::cell::{Cell, RefCell};
 
 use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model};
-use model_parallel::whole::Named;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::data::Dataset;
 use single_gpu::train::{BatchSums, Step};
@@ -15,7 +14,7 @@ use single_gpu::train::{BatchSums, Step};
 pub(crate) struct Watched<'a, M> {
     model: &'a M,
     steps: Cell<usize>,
-    after_first: RefCell<Option<Named>>,
+    after_first: RefCell<Option<Snapshot>>,
 }
 
 impl<'a, M: Model> Watched<'a, M> {
@@ -24,7 +23,7 @@ impl<'a, M: Model> Watched<'a, M> {
     }
 
     /// This rank's weights after the first step.
-    pub(crate) fn after_first_step(&self) -> candle_core::Result<Named> {
+    pub(crate) fn after_first_step(&self) -> candle_core::Result<Snapshot> {
         match self.after_first.take() {
             Some(weights) => Ok(weights),
             // There was no second one.

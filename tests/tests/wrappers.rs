@@ -17,6 +17,7 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::shares::{Share, Shares};
+use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network};
 use course_tests::noise;
 use params_and_allreduce::Algorithm;
@@ -35,8 +36,6 @@ const WAIT: Duration = Duration::from_secs(60);
 /// Three steps an epoch, of 7, 7 and 2 samples.
 const BATCH: usize = 7;
 const STEPS: usize = 5;
-
-type Named = Vec<(String, Tensor)>;
 
 /// Noise, not garments: their black borders make channels that are constant, whose normalised values are
 /// rounding errors around 0, on either side of relu's kink.
@@ -63,7 +62,7 @@ fn lenet(dtype: DType) -> Network<LeNet> {
 }
 
 /// Trains for five steps; what comes out: weights, and the sums of the steps.
-fn five_steps(model: &impl Model, dtype: DType) -> Result<(Named, Vec<BatchSums>), Error> {
+fn five_steps(model: &impl Model, dtype: DType) -> Result<(Snapshot, Vec<BatchSums>), Error> {
     let shares = Shares::new(&images(), BATCH, 5, dtype, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
     let mut sums = Vec::new();
@@ -88,7 +87,7 @@ fn ddp<M: ModuleT + Send + Sync + 'static>(
     ranks: usize,
     reduction: Reduction,
     synchronise: bool,
-) -> (Named, Vec<BatchSums>) {
+) -> (Snapshot, Vec<BatchSums>) {
     let dtype = network.dtype();
     let mut outcomes = run_ranks(&slices(ranks), WAIT, |rank| {
         let model = Ddp::new(network.replica(rank.device())?, rank, reduction)?;
@@ -99,13 +98,17 @@ fn ddp<M: ModuleT + Send + Sync + 'static>(
         five_steps(&model, dtype)
     })
     .unwrap();
-    let hash = |(weights, _): &(Named, _)| WeightsHash::new(weights).unwrap();
+    let hash = |(weights, _): &(Snapshot, _)| WeightsHash::new(weights).unwrap();
     let first = hash(&outcomes[0]);
     assert!(outcomes.iter().all(|outcome| hash(outcome) == first), "all replicas are equal");
     outcomes.swap_remove(0)
 }
 
-fn assert_close((a, sums): &(Named, Vec<BatchSums>), b: &(Named, Vec<BatchSums>), bound: f64) {
+fn assert_close(
+    (a, sums): &(Snapshot, Vec<BatchSums>),
+    b: &(Snapshot, Vec<BatchSums>),
+    bound: f64,
+) {
     let difference = largest_difference(a, &b.0).unwrap();
     assert!(difference < bound, "{difference:.1e}");
     for (a, b) in sums.iter().zip(&b.1) {
