@@ -7,9 +7,7 @@ mod runs;
 use std::process::ExitCode;
 
 use arguments::{Arguments, Prepared};
-use clap::Parser as _;
 use concise_wrapper::launch::Launch;
-use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use runs::{Run, Runs};
 use single_gpu::cli;
 use single_gpu::interrupt;
@@ -22,11 +20,7 @@ fn main() -> ExitCode {
 
 /// Meets the other processes, if there are any, and begins if all of them can.
 fn begin() -> anyhow::Result<()> {
-    let arguments = Arguments::try_parse();
-    let launch = Launch::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, Arguments::timeout))?;
-    let prepared = arguments.map_err(anyhow::Error::from);
-    let prepared = prepared.and_then(|arguments| arguments.prepare(&launch));
-    let mut prepared = launch.agree(prepared)?;
+    let (launch, mut prepared) = Launch::begin(Arguments::timeout, Arguments::prepare)?;
     interrupt::watch()?;
     prepared.devices = launch.devices(&prepared.several)?;
     if launch.speaks() { run(prepared, &launch) } else { follow(prepared, &launch) }
