@@ -5,7 +5,7 @@ use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::Refused;
 use model_parallel::pipeline::{Kind, check, predict};
 use single_gpu::cli::UsageError;
-use single_gpu::report::line;
+use single_gpu::report::{counted, line};
 
 /// What is to be drawn.
 pub(crate) struct Drawings {
@@ -36,9 +36,9 @@ impl Drawings {
             }
             first = false;
             line(format_args!(
-                "{kind}: {stages} {}, {micro_batches} {}",
-                if stages == 1 { "stage" } else { "stages" },
-                if micro_batches == 1 { "micro-batch" } else { "micro-batches" },
+                "{kind}: {}, {}",
+                counted(stages, "stage"),
+                counted(micro_batches, "micro-batch"),
             ))?;
             line(timeline.drawing(unit).trim_end())?;
             line(format_args!(
@@ -47,8 +47,7 @@ impl Drawings {
                 (timeline.makespan() * 100.0).round() / 100.0,
                 match checked.smallest_capacity() {
                     0 => "nothing".to_owned(),
-                    1 => "1 message".to_owned(),
-                    capacity => format!("{capacity} messages"),
+                    capacity => counted(capacity, "message"),
                 },
             ))?;
             let alive: Vec<String> =

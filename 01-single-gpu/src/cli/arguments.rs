@@ -9,7 +9,7 @@ use super::{DataArguments, ReportArguments, UsageError};
 use crate::data::source::LoadedData;
 use crate::device::{DeviceKind, DevicePlan, MAX_DEVICES};
 use crate::report::outputs::Outputs;
-use crate::report::thousands;
+use crate::report::{counted, thousands};
 use crate::train::TrainOptions;
 
 /// The most images that can be asked for: the limit of the file format's reader.
@@ -164,11 +164,11 @@ impl TrainSetup {
         let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
         format!(
             "{model} on {}: {} training and {} test images, batch {batch_size}, lr {learning_rate}, \
-             {epochs} {}, seed {seed}",
+             {}, seed {seed}",
             self.data.name,
             thousands(self.data.train.len()),
             thousands(self.data.test.len()),
-            if epochs == 1 { "epoch" } else { "epochs" },
+            counted(epochs, "epoch"),
         )
     }
 }

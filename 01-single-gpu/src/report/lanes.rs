@@ -3,6 +3,9 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+pub use super::colours::Colour;
+use super::colours::{GRID, TEXT};
+
 const WIDTH: u32 = 960;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 20.0;
@@ -10,35 +13,8 @@ const LANE: f64 = 30.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 40.0;
 
-const TEXT: RGBColor = RGBColor(40, 40, 40);
-const GRID: RGBColor = RGBColor(225, 225, 225);
-
 /// Pixels of a character of a label, at most.
 const CHARACTER: f64 = 7.0;
-
-/// A colour that is told apart from the others by everybody: of Okabe and Ito's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Colour {
-    /// As for computing, or a forward pass.
-    Blue,
-    /// As for sending and waiting.
-    Orange,
-    /// As for a backward pass, or what runs in the background.
-    Green,
-    /// As for an update.
-    Purple,
-}
-
-impl Colour {
-    fn rgb(self) -> RGBColor {
-        match self {
-            Self::Blue => RGBColor(0, 114, 178),
-            Self::Orange => RGBColor(230, 159, 0),
-            Self::Green => RGBColor(0, 158, 115),
-            Self::Purple => RGBColor(204, 121, 167),
-        }
-    }
-}
 
 /// Something that took a while.
 #[derive(Clone, Debug)]

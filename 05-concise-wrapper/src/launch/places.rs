@@ -2,6 +2,7 @@
 
 use single_gpu::cli::{DeviceArguments, SeveralDevices, UsageError};
 use single_gpu::device::{DevicePlan, available_cores};
+use single_gpu::report::counted;
 
 use super::{Launch, Processes};
 
@@ -46,10 +47,10 @@ impl Launch {
                 // Each process may have cores of its own.
                 let cores = available_cores();
                 (threads.get() > cores).then(|| {
+                    let cores = counted(cores, "core");
                     format!(
-                        "{threads} threads of a process share {cores} {}: mpirun binds a process to a core \
-                         unless it is told --bind-to none",
-                        if cores == 1 { "core" } else { "cores" }
+                        "{threads} threads of a process share {cores}: mpirun binds a process to a core \
+                         unless it is told --bind-to none"
                     )
                 })
             }
