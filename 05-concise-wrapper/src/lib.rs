@@ -17,10 +17,10 @@
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
 //! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
 //! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
+//! | [`text`] | what ranks tell each other in words, or values as JSON |
 //! | [`sizing`] | less to do on a CPU, unless more is asked for |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
-//! | [`replicas`] | are they still one model? |
 //! | [`recording`] | where do two runs part? |
 //! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
 
@@ -39,7 +39,6 @@ pub mod network;
 pub mod optimiser;
 pub mod precision;
 pub mod recording;
-pub mod replicas;
 pub mod resnet;
 pub mod shares;
 pub mod sizing;
@@ -54,4 +53,5 @@ pub use error::Error;
 pub use model::Model;
 pub use network::Network;
 pub use precision::Precision;
+pub use scratch_data_parallel::replicas;
 pub use train::train;

@@ -7,10 +7,10 @@ use concise_wrapper::ddp::{Reduction, alike};
 use concise_wrapper::launch::{ForRank0, Launch, Rank};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::recording::Recorded;
-use concise_wrapper::replicas::verdict;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, text, train};
+use scratch_data_parallel::replicas::verdict;
 use single_gpu::report::Report;
 use single_gpu::report::line;
 use single_gpu::report::metrics::Summary;
@@ -209,8 +209,8 @@ impl Runs {
             line(format_args!("speed-up: {ratio:.2}× over [{}]", one.summary.devices.join(", ")))?;
         }
         for Run { summary, replicas } in &self.0 {
-            if let Some(verdict) = verdict(&summary.run, replicas) {
-                line(verdict)?;
+            if replicas.len() > 1 {
+                line(format_args!("{}: {}", summary.run, verdict(replicas)))?;
             }
         }
         Ok(())

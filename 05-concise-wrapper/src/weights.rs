@@ -17,6 +17,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
+pub use single_gpu::parameters::Snapshot;
 use single_gpu::parameters::overwrite;
 
 use crate::leaf::{OnGradient, leaf};
@@ -37,9 +38,6 @@ impl Named {
         self.tensor.elem_count() * self.tensor.dtype().size_in_bytes()
     }
 }
-
-/// Values by name, in CPU memory, that training does not change.
-pub type Snapshot = Vec<(String, Tensor)>;
 
 /// The tensors of one network, each kind in the order in which the network asked for them.
 #[derive(Clone, Debug, Default)]

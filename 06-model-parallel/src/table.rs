@@ -51,8 +51,12 @@ impl<'a> Table<'a> {
         for outcome in self.outcomes {
             line(&outcome.summary)?;
         }
-        let of_run = |outcome: &Outcome<'_>| verdict(&outcome.summary.run, &outcome.replicas);
-        Ok(self.outcomes.iter().filter_map(of_run).try_for_each(line)?)
+        for Outcome { summary, replicas, .. } in self.outcomes {
+            if replicas.len() > 1 {
+                line(format_args!("{}: {}", summary.run, verdict(replicas)))?;
+            }
+        }
+        Ok(())
     }
 
     /// The width of the runs' names.

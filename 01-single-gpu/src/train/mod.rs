@@ -27,6 +27,7 @@ use crate::evaluate::evaluate;
 use crate::interrupt;
 use crate::lenet::Lenet;
 use crate::ops::cross_entropy;
+use crate::parameters::Snapshot;
 use crate::report::Report;
 use crate::report::trace::{self, COMPUTE};
 use crate::sgd::sgd;
@@ -171,7 +172,7 @@ pub struct Trained {
     /// What each epoch measured.
     pub records: Vec<EpochRecord>,
     /// The final weights, by name, in CPU memory.
-    pub weights: Vec<(String, Tensor)>,
+    pub weights: Snapshot,
 }
 
 /// Trains a fresh LeNet on one device, on the device's own threads.
