@@ -1,4 +1,4 @@
-//! Whether this process is one of several that `mpirun` started.
+//! Whether this process is one of several that `mpirun` or `srun` started.
 //!
 //! Such a process has to know before it does anything else: alone it would believe that it is the whole
 //! run, and every one of them would train the same model beside the others. This module is part of every
@@ -6,11 +6,15 @@
 //! tests do, is here too.
 
 use std::env;
+use std::fmt;
 use std::io;
 use std::process::Command;
 
-/// Where launchers say how many processes they started: Open MPI's, and those that speak PMI (MPICH's).
-const SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+/// Where launchers say how many processes they started: Open MPI's, those that speak PMI (MPICH's), and Slurm's,
+/// which sets nothing else with PMIx. Under `mpirun` in a Slurm job, Slurm's variable counts `mpirun`'s helpers, so it
+/// is asked last.
+const SIZES: [(&str, &str); 3] =
+    [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", "srun")];
 
 /// What other launchers set, such as `torchrun`: their processes have no MPI to meet through.
 const LAUNCHERS: [&str; 2] = ["RANK", "WORLD_SIZE"];
@@ -20,16 +24,17 @@ const LAUNCHERS: [&str; 2] = ["RANK", "WORLD_SIZE"];
 pub enum Unconnected {
     /// Built without what would connect the processes.
     #[error(
-        "mpirun started {0} processes of a program that was built without MPI: build it with --features mpi, or \
-         start it without mpirun"
+        "{0} of a program that was built without MPI: build it with --features mpi, or start it without {by}",
+        by = .0.by
     )]
-    NoMpi(usize),
+    NoMpi(Started),
     /// A program whose ranks are threads.
     #[error(
-        "mpirun started {0} processes, but this program's ranks are threads: start it without mpirun, with \
-         --devices {0}"
+        "{0}, but this program's ranks are threads: start it without {by}, with --devices {processes}",
+        by = .0.by,
+        processes = .0.processes
     )]
-    RanksAreThreads(usize),
+    RanksAreThreads(Started),
     /// Not started by `mpirun`.
     #[error(
         "RANK and WORLD_SIZE say that a launcher started {0} processes, which could meet through MPI only: start \
@@ -38,9 +43,30 @@ pub enum Unconnected {
     OtherLauncher(usize),
 }
 
-/// How many processes `mpirun` started together with this one; `None` where it says nothing.
-pub fn world_size() -> Option<usize> {
+/// How many processes were started together, and by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// With this one.
+    pub processes: usize,
+    /// The launcher's name.
+    pub by: &'static str,
+}
+
+impl fmt::Display for Started {
+    /// `mpirun started 4 processes`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} started {} processes", self.by, self.processes)
+    }
+}
+
+/// What started this process, if it says so.
+pub fn launcher() -> Option<Started> {
     started(|name| env::var(name).ok())
+}
+
+/// How many processes were started together with this one; `None` where no launcher says so.
+pub fn world_size() -> Option<usize> {
+    launcher().map(|started| started.processes)
 }
 
 /// Refuses to run as one of several processes that cannot be connected. Call this first thing.
@@ -60,8 +86,8 @@ pub fn check() -> Result<(), Unconnected> {
 ///
 /// When this process is one of several.
 pub fn check_alone() -> Result<(), Unconnected> {
-    match world_size().filter(|processes| *processes > 1) {
-        Some(processes) => Err(Unconnected::RanksAreThreads(processes)),
+    match launcher().filter(|started| started.processes > 1) {
+        Some(started) => Err(Unconnected::RanksAreThreads(started)),
         None => check(),
     }
 }
@@ -83,8 +109,12 @@ pub fn command() -> io::Result<Command> {
 }
 
 fn judge(mpi: bool, variable: impl Fn(&str) -> Option<String>) -> Result<(), Unconnected> {
-    if let Some(processes) = started(&variable) {
-        return if mpi || processes == 1 { Ok(()) } else { Err(Unconnected::NoMpi(processes)) };
+    if let Some(started) = started(&variable) {
+        return if mpi || started.processes == 1 {
+            Ok(())
+        } else {
+            Err(Unconnected::NoMpi(started))
+        };
     }
     let numbers = LAUNCHERS.map(|name| variable(name)?.parse().ok());
     match numbers {
@@ -93,8 +123,9 @@ fn judge(mpi: bool, variable: impl Fn(&str) -> Option<String>) -> Result<(), Unc
     }
 }
 
-fn started(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
-    SIZES.into_iter().find_map(|name| variable(name)?.parse().ok())
+fn started(variable: impl Fn(&str) -> Option<String>) -> Option<Started> {
+    let told = |(name, by)| Some(Started { processes: variable(name)?.parse().ok()?, by });
+    SIZES.into_iter().find_map(told)
 }
 
 #[cfg(test)]
@@ -108,10 +139,17 @@ mod tests {
 
     #[test]
     fn launchers_are_recognised() {
-        assert_eq!(started(with(&[("OMPI_COMM_WORLD_SIZE", "4")])), Some(4));
-        assert_eq!(started(with(&[("PMI_SIZE", "2")])), Some(2));
+        let by = |by, processes| Some(Started { processes, by });
+        assert_eq!(started(with(&[("OMPI_COMM_WORLD_SIZE", "4")])), by("mpirun", 4));
+        assert_eq!(started(with(&[("PMI_SIZE", "2")])), by("mpirun", 2));
         assert_eq!(started(with(&[("PMI_SIZE", "many")])), None);
         assert_eq!(started(with(&[("HOME", "3")])), None);
+        // A step of Slurm's, a job script of Slurm's, and a helper of mpirun's in a step of one task.
+        let step = &[("PMIX_RANK", "1"), ("SLURM_NTASKS", "3"), ("SLURM_STEP_NUM_TASKS", "3")];
+        assert_eq!(started(with(step)), by("srun", 3));
+        assert_eq!(started(with(&[("SLURM_NTASKS", "3"), ("SLURM_PROCID", "0")])), None);
+        let both = &[("SLURM_STEP_NUM_TASKS", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        assert_eq!(started(with(both)), by("mpirun", 4));
     }
 
     #[test]
@@ -121,6 +159,10 @@ mod tests {
         assert_eq!(judge(false, with(&[("PMI_SIZE", "1")])), Ok(()));
         let refusal = judge(false, with(&[("PMI_SIZE", "4")])).unwrap_err().to_string();
         assert!(refusal.contains("4 processes") && refusal.contains("--features mpi"), "{refusal}");
+        let slurm = with(&[("SLURM_STEP_NUM_TASKS", "4")]);
+        let refusal = judge(false, slurm).unwrap_err().to_string();
+        assert!(refusal.starts_with("srun started 4 processes"), "{refusal}");
+        assert!(refusal.ends_with("start it without srun"), "{refusal}");
     }
 
     #[test]

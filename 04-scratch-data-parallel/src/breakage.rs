@@ -1,14 +1,17 @@
 //! The field's real bugs, to be run on purpose.
 //!
-//! Each of these has been shipped in real training code. They train, more or less: that is what makes
-//! them hard to see, and why equality with one device is tested after every step.
+//! Each of these has been shipped in real training code. Most of them train, more or less: that is what
+//! makes them hard to see, and why equality with one device is tested after every step. Two of them leave
+//! ranks waiting for a message that never comes, and end with an error that names the rank.
 
+use candle_core::{DType, Tensor};
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::collective::broadcast;
+use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
-use single_gpu::train::Step;
+use single_gpu::train::{Step, TrainOptions};
 
 use crate::Error;
 use crate::train_batch::{allreduce_all, allreduce_sums, shard, shard_gradients};
@@ -24,12 +27,51 @@ pub enum Breakage {
     ReduceParams,
     /// Every device trains on the first shard: one shard counted k times, the rest never seen
     SameShard,
+    /// Every device shuffles with a seed of its own: shares overlap, and some samples are in nobody's
+    OwnShuffle,
+    /// The last device leaves the loop an epoch before the others, which wait for it
+    LeaveEarly,
+    /// Device 0 broadcasts alone, in a branch that the others do not take: they receive what they did not ask for
+    LoneBroadcast,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::SkipAllreduce, Self::MeanForSum, Self::ReduceParams, Self::SameShard];
+    pub const ALL: [Self; 7] = [
+        Self::SkipAllreduce,
+        Self::MeanForSum,
+        Self::ReduceParams,
+        Self::SameShard,
+        Self::OwnShuffle,
+        Self::LeaveEarly,
+        Self::LoneBroadcast,
+    ];
+
+    /// What this rank's loop is told in place of `options`, which all ranks should be told: two of the bugs
+    /// lie outside the step.
+    pub fn options(self, options: TrainOptions, rank: usize, world_size: usize) -> TrainOptions {
+        match self {
+            Self::OwnShuffle => {
+                TrainOptions { seed: options.seed.wrapping_add(rank as u64), ..options }
+            }
+            Self::LeaveEarly if rank + 1 == world_size => {
+                TrainOptions { epochs: options.epochs.saturating_sub(1), ..options }
+            }
+            _ => options,
+        }
+    }
+}
+
+/// What device 0 does alone: `if rank == 0 { broadcast(…) }`.
+///
+/// # Errors
+///
+/// When another rank stops, as it will: this is not what it waits for.
+pub fn lone_broadcast(rank: &impl Communicator) -> Result<(), communicator::Error> {
+    if rank.rank() == 0 {
+        broadcast(rank, &Tensor::zeros((), DType::F64, rank.device())?, 0)?;
+    }
+    Ok(())
 }
 
 /// [`train_batch`](crate::train_batch()), broken.
@@ -46,6 +88,9 @@ pub fn train_batch_broken(
     breakage: Breakage,
 ) -> Result<Step, Error> {
     let world_size = rank.world_size();
+    if breakage == Breakage::LoneBroadcast {
+        lone_broadcast(rank)?;
+    }
     // ANCHOR: breakage
     let index = if breakage == Breakage::SameShard { 0 } else { rank.rank() };
     let shard = shard(batch, world_size, index, rank.device())?;
@@ -53,11 +98,15 @@ pub fn train_batch_broken(
 
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,
-        Breakage::SameShard => allreduce_all(rank, &local.gradients, algorithm)?,
         Breakage::MeanForSum => allreduce_all(rank, &local.gradients, algorithm)?
             .iter()
             .map(|sum| sum / world_size as f64)
             .collect::<Result<_, _>>()?,
+        // What is wrong with these is wrong before the gradients are added up.
+        Breakage::SameShard
+        | Breakage::OwnShuffle
+        | Breakage::LeaveEarly
+        | Breakage::LoneBroadcast => allreduce_all(rank, &local.gradients, algorithm)?,
     };
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
 

@@ -61,6 +61,11 @@ impl Arguments {
         if let Some(shards) = self.shards {
             return self.reproducible(shards as usize);
         }
+        if self.breakage.is_some() && self.devices.count == 1 {
+            return Err(UsageError::new(
+                "--break is about what devices do together: use it with --devices 2 or more",
+            ));
+        }
         let algorithm = self.algorithm.unwrap_or_default();
         algorithm
             .check(plan)

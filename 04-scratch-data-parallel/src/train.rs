@@ -97,8 +97,17 @@ struct Replica<'a, C> {
 }
 
 impl<C: Communicator> Replica<'_, C> {
+    /// Everybody's, unless that is the bug.
+    fn options(&self) -> TrainOptions {
+        let (rank, world_size) = (self.rank.rank(), self.rank.world_size());
+        match self.method.breakage() {
+            Some(breakage) => breakage.options(*self.options, rank, world_size),
+            None => *self.options,
+        }
+    }
+
     fn train(&self, data: &LoadedData, report: &mut Report<'_>) -> Result<RankOutcome, Error> {
-        let options = self.options;
+        let options = &self.options();
         let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
         let mut after_first_step = Vec::new();
         let mut epoch = 0;

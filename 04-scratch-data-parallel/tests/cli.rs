@@ -113,9 +113,12 @@ fn with_shards_any_number_of_devices_ends_with_the_same_bits() {
 
 #[test]
 fn bugs_on_purpose_are_visible() {
-    for (bug, replicas_agree) in
-        [("skip-allreduce", false), ("mean-for-sum", true), ("same-shard", true)]
-    {
+    for (bug, replicas_agree) in [
+        ("skip-allreduce", false),
+        ("mean-for-sum", true),
+        ("same-shard", true),
+        ("own-shuffle", true),
+    ] {
         let lines = metrics(&["--dtype=f64", "--break", bug]);
         let comparison = of_kind(&lines, "comparison")[0];
         assert_eq!(comparison["replicas_agree"], replicas_agree, "{bug}");
@@ -139,6 +142,23 @@ fn a_run_that_explodes_stops_with_the_step() {
     .code(1)
     .stderr(contains("the loss is").and(contains("of epoch 1")))
     .stderr(contains("this is what --break reduce-params does"));
+}
+
+/// Nobody hangs: the run ends at once, and what it says begins with the bug's rank.
+#[test]
+fn a_bug_that_leaves_ranks_waiting_ends_with_the_rank_named() {
+    for (bug, shown, named) in [
+        ("leave-early", "epoch 1/2", "rank 2 returned early, and rank"),
+        ("lone-broadcast", "broken on purpose", "rank 0 sent F64 [], but rank"),
+    ] {
+        scratch(&SMALL)
+            .args(["--devices=3", "--break", bug])
+            .timeout(std::time::Duration::from_secs(20))
+            .assert()
+            .code(1)
+            .stdout(contains("one device\n").and(contains(shown)))
+            .stderr(contains(named));
+    }
 }
 
 #[test]
@@ -178,6 +198,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--shards", "512"], "batch size 256 cannot be cut into 512 shards"),
         (&["--shards", "8", "--break", "same-shard"], "cannot be used with"),
         (&["--break", "everything"], "possible values: skip-allreduce"),
+        (&["--break", "same-shard", "--devices", "1"], "use it with --devices 2 or more"),
     ] {
         let one_line = predicate::function(|text: &str| {
             text.starts_with("error: ") && text.lines().count() == 1

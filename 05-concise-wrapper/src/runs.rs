@@ -150,7 +150,11 @@ fn steps(
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
     let Prepared { setup, extras, .. } = prepared;
-    let (data, precision, options) = (&setup.data, prepared.precision, &planned.options);
+    let (data, precision) = (&setup.data, prepared.precision);
+    let options = &match planned.breakage {
+        Some(breakage) => breakage.options(planned.options, rank, planned.world_size),
+        None => planned.options,
+    };
     let checkpoints = prepared.checkpoints(planned);
     let checkpoints = checkpoints.as_ref();
     if prepared.records && planned.recorded {

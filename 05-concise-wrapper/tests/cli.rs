@@ -218,6 +218,23 @@ fn a_bug_on_purpose_is_told() {
         .stdout(contains("ddp: 2 replicas ended with DIFFERENT weights"));
 }
 
+/// What each rank's loop is told is compared before anybody trains; what a step does is found in the step.
+#[test]
+fn a_bug_that_would_leave_ranks_waiting_is_named() {
+    for (bug, named) in [
+        ("own-shuffle", "rank 1 has seed 2, rank 0 has 1: start all ranks alike"),
+        ("leave-early", "rank 1 has epochs 1, rank 0 has 2: start all ranks alike"),
+        ("lone-broadcast", "rank 1 failed: rank 0 sent F64 [], but rank 1 expected F64 [4]"),
+    ] {
+        wrapper(&SMALL)
+            .args(["--break", bug])
+            .timeout(std::time::Duration::from_secs(20))
+            .assert()
+            .code(1)
+            .stderr(contains(named));
+    }
+}
+
 #[cfg(not(feature = "mpi"))]
 #[test]
 fn several_processes_are_refused_as_they_would_train_beside_each_other() {
@@ -261,11 +278,12 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 18] = [
+    let refusals: [(&[&str], &str); 19] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
         (&["--wrapper=data-parallel", "--break=same-shard"], "--break breaks --wrapper ddp"),
+        (&["--devices=1", "--break=same-shard"], "use it with --devices 2 or more"),
         (&["--shards=4", "--bn=sync"], "leave one of the two out"),
         (&["--shards=4", "--scale=linear"], "leave one of the two out"),
         (&["--shards=4", "--algorithm=ring"], "--shards adds up along a tree of its own"),

@@ -64,6 +64,11 @@ fn exercises_and_pages_name_each_other() {
 }
 
 #[test]
+fn the_index_has_every_exercise_in_order() {
+    keeps("index");
+}
+
+#[test]
 fn a_number_with_a_unit_was_measured() {
     keeps("numbers");
 }

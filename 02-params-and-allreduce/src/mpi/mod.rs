@@ -73,6 +73,7 @@ use single_gpu::device::{DevicePlan, DeviceSlot};
 #[cfg(doc)]
 use crate::communicator::Communicator;
 use crate::communicator::Error;
+use crate::mpirun::{self, Started};
 use crate::thread::{Cause, RankFailure, message};
 use line::Ends;
 pub use line::Line;
@@ -93,6 +94,17 @@ pub enum ConnectError {
     /// The library was built for programs of one thread.
     #[error("this MPI library does not let several threads talk (it offers {0:?}, not Multiple)")]
     Threads(Threading),
+    /// MPI has found fewer processes than there are, so each would train alone.
+    #[error(
+        "{started}, and MPI connects {connected} of them: this program was built with another MPI library than the \
+         launcher's, or srun wants another --mpi (srun --mpi=list)"
+    )]
+    Strangers {
+        /// What the launcher says.
+        started: Started,
+        /// What MPI says.
+        connected: usize,
+    },
     /// The system gave no thread.
     #[error("a thread for MPI could not be started: {0}")]
     Thread(#[from] io::Error),
@@ -122,7 +134,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// When this process was connected before, or MPI cannot be used by several threads.
+    /// When this process was connected before, MPI cannot be used by several threads, or it has found another number
+    /// of processes than the launcher has started.
     pub fn connect(timeout: Duration) -> Result<Self, ConnectError> {
         let begun = ::mpi::initialize_with_threading(Threading::Multiple);
         let (universe, threading) = begun.ok_or(ConnectError::Twice)?;
@@ -130,6 +143,10 @@ impl World {
             return Err(ConnectError::Threads(threading));
         }
         let world = universe.world();
+        let connected = world.size() as usize;
+        if let Some(started) = mpirun::launcher().filter(|said| said.processes != connected) {
+            return Err(ConnectError::Strangers { started, connected });
+        }
         // Those that share this machine's memory, in the order of their ranks.
         let here = world.split_shared(world.rank());
         let (main, postman) = Ends::connect("main", timeout)?;

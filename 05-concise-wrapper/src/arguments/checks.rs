@@ -42,6 +42,11 @@ impl Arguments {
         if *wrapper != WrapperKind::Ddp && self.breakage.is_some() {
             return refuse("--break breaks --wrapper ddp");
         }
+        if self.breakage.is_some() && devices == 1 {
+            return refuse(
+                "--break is about what devices do together: use it with --devices 2 or more",
+            );
+        }
         if *wrapper == WrapperKind::Single && devices > 1 {
             return refuse("--wrapper single trains on one device: add --devices 1");
         }

@@ -1,13 +1,14 @@
 //! The field's real bugs, in a wrapped model: stage 4's, where a wrapper makes them easier.
 //!
-//! A loop that trains the network inside the wrapper never synchronises, and nothing complains.
+//! A loop that trains the network inside the wrapper never synchronises, and nothing complains. Bugs in what
+//! each rank's loop is told ([`Breakage::options`]) do not get so far: ranks compare that before they train.
 
 use std::cell::Cell;
 
 use candle_core::{ModuleT, Tensor};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
-use scratch_data_parallel::breakage::Breakage;
+use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
 use single_gpu::data::Dataset;
 use single_gpu::parameters::overwrite;
 use single_gpu::train::{BatchSums, Step};
@@ -58,7 +59,13 @@ impl<M: ModuleT> Model for Broken<M> {
 
     fn backward(&self, share: &Share) -> Result<Step, Error> {
         match self.breakage {
-            Breakage::SameShard => self.ddp.backward(share),
+            Breakage::SameShard | Breakage::OwnShuffle | Breakage::LeaveEarly => {
+                self.ddp.backward(share)
+            }
+            Breakage::LoneBroadcast => {
+                lone_broadcast(&self.ddp.rank)?;
+                self.ddp.backward(share)
+            }
             Breakage::SkipAllreduce => self.unwrapped(share),
             Breakage::MeanForSum => {
                 let Step { sums, gradients } = self.ddp.backward(share)?;

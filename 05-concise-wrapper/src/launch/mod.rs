@@ -1,4 +1,4 @@
-//! Where ranks come from: they are threads of this process, or processes that `mpirun` has started.
+//! Where ranks come from: they are threads of this process, or processes that `mpirun` or `srun` has started.
 //!
 //! ```console
 //! $ concise-wrapper --devices 4             # four threads
@@ -93,7 +93,7 @@ impl Launch {
     /// # Errors
     ///
     /// A [`UsageError`] when `mpirun` has started several processes and this program was built without MPI;
-    /// when MPI cannot connect them.
+    /// when MPI cannot connect them all.
     pub fn connect(timeout: Duration) -> Result<Self> {
         mpirun::check().map_err(UsageError::new)?;
         #[cfg(feature = "mpi")]

@@ -5,7 +5,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::binary;
-use crate::job::{Ended, Started, mpirun, processes, refused, turn};
+use crate::job::{Ended, Started, alone, mpirun, processes, refused, turn};
 use crate::training::SMALL;
 
 #[test]
@@ -37,6 +37,17 @@ fn help_is_told_once() {
     let Ended { success, text, .. } = Started::new(job).end();
     assert!(success, "{text}");
     assert_eq!(text.matches("Usage:").count(), 1, "{text}");
+}
+
+/// What the launcher of another MPI library makes, or srun with an --mpi that this one does not speak.
+#[test]
+fn a_process_that_mpi_does_not_connect_to_the_others_does_not_train_alone() {
+    let _turn = turn();
+    for (variable, by) in [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", "srun")] {
+        let mut job = alone();
+        job.args(SMALL).env(variable, "2");
+        refused(job, 1, &format!("{by} started 2 processes, and MPI connects 1 of them"));
+    }
 }
 
 /// Starts rank 0 with some flags, and rank 1 with others.

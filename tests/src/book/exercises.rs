@@ -10,7 +10,7 @@ use super::{Book, Problem};
 
 static PAGE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"book/src/([\w-]+\.md)").expect("a valid expression"));
-static NAME: LazyLock<Regex> =
+pub(super) static NAME: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\bch\d\d_[a-z0-9_]+\b").expect("a valid expression"));
 
 /// Exercises that no page sets, or that name another one; names of exercises that are none.

@@ -14,6 +14,7 @@
 //! | [`summary`] | pages that the table of contents does not know |
 //! | [`links`] | links within the book |
 //! | [`exercises`] | exercises and the pages that set them |
+//! | [`index`] | the index of exercises |
 //! | [`numbers`] | numbers with a unit that nobody measured |
 //! | [`commands`] | (the commands that pages print) |
 //! | [`built`] | what a built page would fetch from another host; asked after mdBook has run |
@@ -26,6 +27,7 @@ pub mod directive;
 pub mod exercises;
 pub mod figures;
 pub mod include;
+pub mod index;
 pub mod links;
 mod markdown;
 pub mod numbers;
@@ -61,7 +63,7 @@ pub struct Problem {
 pub type Rule = fn(&Book) -> io::Result<Vec<Problem>>;
 
 /// All rules, by name.
-pub const RULES: [(&str, Rule); 10] = [
+pub const RULES: [(&str, Rule); 11] = [
     ("summary", summary::check),
     ("includes", include::check),
     ("anchors", include::check_anchors_are_used),
@@ -71,6 +73,7 @@ pub const RULES: [(&str, Rule); 10] = [
     ("figures", figures::check),
     ("links", links::check),
     ("exercises", exercises::check),
+    ("index", index::check),
     ("numbers", numbers::check),
 ];
 

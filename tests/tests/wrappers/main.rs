@@ -19,18 +19,21 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::shares::{Share, Shares};
+use concise_wrapper::train::Extras;
 use concise_wrapper::weights::Snapshot;
-use concise_wrapper::{DataParallel, Ddp, Error, Model, Network};
+use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
 use course_tests::noise;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::thread::{self, RankFailure, run_ranks};
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::data::loader::Epochs as _;
+use single_gpu::data::source::LoadedData;
 use single_gpu::data::{CLASSES, Dataset, PIXELS};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::difference::largest_difference;
-use single_gpu::train::BatchSums;
+use single_gpu::report::Report;
+use single_gpu::train::{BatchSums, TrainOptions};
 use single_gpu::weights_hash::WeightsHash;
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -140,16 +143,47 @@ fn with_local_norms_it_is_not() {
     assert!(difference > 1e-2, "{difference:.1e}");
 }
 
+/// An epoch of the loop, which every rank may be told otherwise; what all ranks come to.
+fn an_epoch<M: Model>(
+    ranks: usize,
+    breakage: Option<Breakage>,
+    wrap: impl Fn(&thread::Rank<'_>) -> Result<M, Error> + Sync,
+) -> Result<Vec<Snapshot>, RankFailure<Error>> {
+    let options = TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: 0.05, seed: 5 };
+    let data = LoadedData { name: "noise".to_owned(), note: None, train: images(), test: images() };
+    run_ranks(&slices(ranks), WAIT, |rank| {
+        let (model, extras) = (wrap(rank)?, Extras::default());
+        let options = match breakage {
+            Some(breakage) => breakage.options(options, rank.rank(), ranks),
+            None => options,
+        };
+        let mut silent = Report::silent();
+        let trained = train(&model, &data, &options, &extras, DType::F64, None, &mut silent)?;
+        Ok(trained.weights)
+    })
+}
+
 #[test]
 fn every_bug_is_found() {
-    let alone = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
+    let network = resnet18(DType::F64);
+    let alone = an_epoch(1, None, |rank| Ok(network.replica(rank.device())?)).unwrap();
     for breakage in Breakage::ALL {
-        let outcomes = run_ranks(&slices(2), WAIT, |rank| {
-            let network = resnet18(DType::F64).replica(rank.device())?;
-            let model = Ddp::new(network, rank, Reduction::default())?.synchronise_norms();
-            five_steps(&Broken::new(model, breakage), DType::F64)
+        let run = an_epoch(2, Some(breakage), |rank| {
+            let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
+            Ok(Broken::new(model.synchronise_norms(), breakage))
         });
-        let difference = largest_difference(&outcomes.unwrap()[0].0, &alone.0).unwrap();
+        let named = match breakage {
+            Breakage::OwnShuffle => Some("rank 1 has seed 6, rank 0 has 5"),
+            Breakage::LeaveEarly => Some("rank 1 has epochs 0, rank 0 has 1"),
+            Breakage::LoneBroadcast => Some("rank 0 sent F64 [], but rank 1 expected F64"),
+            _ => None,
+        };
+        if let Some(named) = named {
+            let told = run.err().map(|failure| failure.to_string()).unwrap_or_default();
+            assert!(told.contains(named), "{breakage:?}: {told:?}");
+            continue;
+        }
+        let difference = largest_difference(&run.unwrap()[0], &alone[0]).unwrap();
         // A NaN is found too.
         assert!(difference.is_nan() || difference > 1e-3, "{breakage:?}: {difference:.1e}");
     }

@@ -10,6 +10,7 @@ mod install_tools;
 mod machine;
 mod outputs;
 mod peers;
+mod release_notes;
 mod schedules;
 mod shell;
 mod steps;
@@ -55,6 +56,8 @@ enum Command {
     Schedules,
     /// Find the first step, rank and tensor in which two recordings of stage 5 part
     Divergence(divergence::Arguments),
+    /// Print what the changelog says of this version, if all files that name it agree
+    ReleaseNotes(release_notes::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -71,5 +74,6 @@ fn main() -> ExitCode {
         Command::Steps => steps::run(),
         Command::Schedules => schedules::run(),
         Command::Divergence(arguments) => divergence::run(&arguments),
+        Command::ReleaseNotes(arguments) => release_notes::run(&arguments),
     })
 }

@@ -67,7 +67,7 @@ fn print(findings: &[Finding]) -> std::io::Result<()> {
 /// Which chapters run, on what.
 fn verdict(gpu: &Finding, toolkit: &Finding, libraries: &[Finding; 2]) -> Vec<String> {
     let mut said = vec![
-        "Chapters 1 to 4 run on this machine's CPU: devices are slices of it. Try\n    \
+        "All chapters run on this machine's CPU: devices are slices of it. Try\n    \
          cargo run --release -p scratch-data-parallel"
             .to_owned(),
     ];
@@ -93,7 +93,7 @@ fn verdict(gpu: &Finding, toolkit: &Finding, libraries: &[Finding; 2]) -> Vec<St
         }
         (false, false) => {
             "Runs on a GPU need an NVIDIA GPU with its driver, and the CUDA toolkit; \
-                           nothing in chapters 1 to 4 needs one"
+                           no chapter needs one"
                 .to_owned()
         }
     });

@@ -43,7 +43,7 @@ pub(super) fn nccl() -> Finding {
 /// An MPI launcher.
 pub(super) fn mpi() -> Finding {
     Finding { what: "MPI", seen: ask("mpirun", &["--version"]).map(first_line) }
-        .or_hint("Open MPI or MPICH have it; chapters 1 to 4 do not need it")
+        .or_hint("Open MPI or MPICH have it; ranks that are threads do not need it")
 }
 
 /// The program that builds the book.

@@ -1,0 +1,209 @@
+//! What an all-reduce of m bytes costs on n ranks, in closed form.
+//!
+//! With latency α, wire β and handling h of a [`Link`], all ranks in one host:
+//!
+//! | way | seconds |
+//! | --- | --- |
+//! | naive | n·α + 2(n − 1)·m·β + n·m·h |
+//! | tree | 2⌈log₂ n⌉·(α + m·(β + h)) |
+//! | ring | 2(n − 1)·(α + m/n·(β + h)) |
+//! | ring in rings | those of the ring in each host, and of a ring of the hosts on what each device then has |
+//!
+//! (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, with
+//! what *our* code does: rank 0 of naive takes one tensor after the other and adds it, and lends the sum to all at
+//! once. A test runs stage 2's collectives on clocks that obey [`Link`], and compares.)
+//!
+//! The first two move whole tensors, the tree a few times, naive once for every rank. The ring moves less than two
+//! however many ranks there are, but in ever more steps that wait for each other.
+
+use std::fmt;
+
+use params_and_allreduce::Algorithm;
+use serde::{Deserialize, Serialize};
+
+use crate::hosts::Hosts;
+use crate::link::Link;
+
+/// A way to make an all-reduce whose cost is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Gather to the first rank, add, broadcast back
+    Naive,
+    /// Add up along a binomial tree, broadcast down it
+    Tree,
+    /// Reduce-scatter, then all-gather, around one ring of all ranks
+    Ring,
+    /// Reduce-scatter in each host, a ring of the hosts for each chunk, all-gather in each host
+    Rings,
+}
+
+/// What something costs a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Seconds from beginning to end, of the rank that ends last.
+    pub seconds: f64,
+    /// Of these, seconds in which the busiest rank adds and copies.
+    pub busy: f64,
+}
+
+impl Way {
+    /// Those that stage 2 has, and so can be measured.
+    pub const MEASURABLE: [Self; 3] = [Self::Naive, Self::Tree, Self::Ring];
+
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Naive, Self::Tree, Self::Ring, Self::Rings];
+
+    /// Stage 2's, if it has it.
+    pub fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            Self::Naive => Some(Algorithm::Naive),
+            Self::Tree => Some(Algorithm::Tree),
+            Self::Ring => Some(Algorithm::Ring),
+            Self::Rings => None,
+        }
+    }
+
+    /// What an all-reduce of `bytes` costs on so many ranks.
+    pub fn cost(self, ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
+        if ranks < 2 {
+            return Cost::default();
+        }
+        match self {
+            Self::Naive => naive(ranks, bytes, hosts),
+            Self::Tree => tree(ranks, bytes, hosts),
+            Self::Ring => ring(ranks, bytes, hosts),
+            Self::Rings => rings(ranks, bytes, hosts),
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Naive => "naive",
+            Self::Tree => "tree",
+            Self::Ring => "ring",
+            Self::Rings => "rings",
+        })
+    }
+}
+
+/// Rank 0 takes the other tensors one after the other, and sends the sum to everyone.
+fn naive(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
+    let near = (ranks.min(hosts.each) - 1) as f64;
+    let far = ranks as f64 - 1.0 - near;
+    let Hosts { inside, between, .. } = hosts;
+    let gather = near * inside.message(bytes) + far * between.message(bytes);
+    // The ports towards its own host and towards the others work side by side.
+    let sent = |link: &Link, times: f64| match times > 0.0 {
+        true => link.latency + bytes * (times * link.wire + link.handling),
+        false => 0.0,
+    };
+    let broadcast = sent(inside, near).max(sent(between, far));
+    let busy = bytes * (near * inside.handling + far * between.handling);
+    Cost { seconds: gather + broadcast, busy }
+}
+
+/// A round for each doubling of the distance, up the tree and down again.
+fn tree(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
+    let mut cost = Cost::default();
+    let mut distance = 1;
+    while distance < ranks {
+        let link = if distance < hosts.each { hosts.inside } else { hosts.between };
+        cost.seconds += 2.0 * link.message(bytes);
+        cost.busy += bytes * link.handling;
+        distance *= 2;
+    }
+    cost
+}
+
+// ANCHOR: ring
+/// Every step is as slow as the slowest link of the ring.
+fn ring(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
+    let chunk = bytes / ranks as f64;
+    let slower = |cost: fn(&Link, f64) -> f64| match hosts.hosts(ranks) {
+        1 => cost(&hosts.inside, chunk),
+        _ => cost(&hosts.inside, chunk).max(cost(&hosts.between, chunk)),
+    };
+    let steps = 2.0 * (ranks as f64 - 1.0);
+    Cost {
+        seconds: steps * slower(Link::message),
+        busy: steps * slower(|link, chunk| chunk * link.handling),
+    }
+}
+// ANCHOR_END: ring
+
+/// In each host every device comes to have a chunk of its host's sum; devices with the same chunk form a ring of
+/// hosts, and all these rings share the hosts' ports.
+fn rings(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
+    let each = ranks.min(hosts.each);
+    let inside = ring(each.max(1), bytes, &Hosts::one(hosts.inside));
+    let inside = if each > 1 { inside } else { Cost::default() };
+    let count = hosts.hosts(ranks);
+    if count < 2 {
+        return inside;
+    }
+    let shared = Link { wire: hosts.between.wire * each as f64, ..hosts.between };
+    let outside = ring(count, bytes / each as f64, &Hosts::one(shared));
+    Cost { seconds: inside.seconds + outside.seconds, busy: inside.busy + outside.busy }
+}
+
+/// Seconds until every rank has every other's `bytes` and has added them up, by one message between every two.
+pub fn one_shot(ranks: usize, bytes: f64, hosts: &Hosts) -> f64 {
+    let near = (ranks.min(hosts.each) - 1) as f64;
+    let far = ranks as f64 - 1.0 - near;
+    near * hosts.inside.message(bytes) + far * hosts.between.message(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Link = Link { latency: 1.0, wire: 0.01, handling: 0.002 };
+
+    fn seconds(way: Way, ranks: usize, hosts: &Hosts) -> f64 {
+        way.cost(ranks, 1000.0, hosts).seconds
+    }
+
+    #[test]
+    fn the_table_above() {
+        let one = Hosts::one(LINK);
+        for n in [2usize, 3, 4, 8] {
+            let (ranks, m) = (n as f64, 1000.0);
+            let Link { latency, wire, handling } = LINK;
+            let naive = ranks * latency + 2.0 * (ranks - 1.0) * m * wire + ranks * m * handling;
+            close(seconds(Way::Naive, n, &one), naive);
+            let rounds = (n as f64).log2().ceil();
+            close(seconds(Way::Tree, n, &one), 2.0 * rounds * LINK.message(m));
+            let ring = 2.0 * (ranks - 1.0) * LINK.message(m / ranks);
+            close(seconds(Way::Ring, n, &one), ring);
+            close(seconds(Way::Rings, n, &one), ring);
+        }
+    }
+
+    #[test]
+    fn one_rank_has_nothing_to_add_up() {
+        for way in Way::ALL {
+            assert_eq!(way.cost(1, 1000.0, &Hosts::one(LINK)), Cost::default());
+        }
+    }
+
+    #[test]
+    fn a_slow_link_between_hosts_is_crossed_as_rarely_as_may_be() {
+        let slow = Link { wire: 1.0, ..LINK };
+        let hosts = Hosts { each: 8, inside: LINK, between: slow };
+        let at_64 = |way| seconds(way, 64, &hosts);
+        // A ring of all ranks crosses it with as many bytes as a ring of hosts, but in more steps.
+        assert!(at_64(Way::Rings) < at_64(Way::Ring));
+        assert!(at_64(Way::Ring) < at_64(Way::Tree));
+        assert!(at_64(Way::Tree) < at_64(Way::Naive));
+        for way in Way::ALL {
+            assert!(at_64(way) > seconds(way, 64, &Hosts::one(LINK)), "{way}");
+        }
+    }
+
+    fn close(a: f64, b: f64) {
+        assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} is not {b}");
+    }
+}

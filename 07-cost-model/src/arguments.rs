@@ -1,0 +1,222 @@
+//! The flags.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, ValueEnum};
+use concise_wrapper::resnet;
+use concise_wrapper::slow_link::Slowness;
+use cost_model::all_reduce::Way;
+use cost_model::hosts::Hosts;
+use cost_model::model::Model;
+use cost_model::paper::{Batch, Device, Wire};
+use model_parallel::layers::Layers;
+use single_gpu::cli::{SeveralDevices, UsageError};
+use single_gpu::report::file;
+use single_gpu::report::metrics::Metrics;
+
+use crate::experiment::{Experiments, Training};
+use crate::on_paper::OnPaper;
+
+/// Planes of ResNet-18's first group where devices are slices of a CPU.
+const WIDTH_ON_A_CPU: usize = 16;
+
+/// Predict how long a step of training takes on 1, 2, 4 … K devices, run it, and compare.
+///
+/// Without a GPU a device is a slice of the CPU. More devices than cores are allowed: they share the cores, which the
+/// prediction knows.
+#[derive(Debug, Parser)]
+#[command(version)]
+#[command(mut_arg("count", |count| count.default_value("4").help("The most devices")))]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    devices: SeveralDevices,
+
+    /// What is trained, one after the other
+    #[arg(long = "model", value_enum, value_name = "MODEL,…", value_delimiter = ',',
+          default_values_t = ModelKind::ALL)]
+    models: Vec<ModelKind>,
+
+    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    width: Option<u32>,
+
+    /// Samples in a batch, over all devices [default: 256 for LeNet, 128 for ResNet-18; on paper 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
+    batch_size: Option<u32>,
+
+    /// How gradients are added up
+    #[arg(long = "algorithm", value_enum, value_name = "WAY,…", value_delimiter = ',',
+          default_values_t = Way::MEASURABLE)]
+    ways: Vec<Way>,
+
+    /// MB a second of the link that is slow on purpose
+    #[arg(long, value_name = "MB/S", default_value_t = 100.0, value_parser = parse_positive)]
+    slow_link: f64,
+
+    /// Microseconds that each message takes on it at the least
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 200.0, value_parser = parse_positive)]
+    latency: f64,
+
+    /// End with exit code 1 if a prediction is further off
+    #[arg(long, value_name = "PERCENT", value_parser = parse_positive, conflicts_with = "on_paper")]
+    within: Option<f64>,
+
+    /// Write one JSON object for each calibration and each step to this file
+    #[arg(long, value_name = "FILE", conflicts_with = "on_paper")]
+    metrics: Option<PathBuf>,
+
+    #[command(flatten)]
+    paper: PaperArguments,
+}
+
+/// Flags about machines that are not here.
+#[derive(Args, Clone, Debug)]
+struct PaperArguments {
+    /// Run nothing: predict for 1 to 1024 devices that are not here
+    #[arg(long)]
+    on_paper: bool,
+
+    /// On paper: TFLOP/s that a device sustains
+    #[arg(long, value_name = "TFLOP/S", default_value_t = 20.0, value_parser = parse_positive, requires = "on_paper")]
+    tflops: f64,
+
+    /// On paper: milliseconds of a step that do not depend on the batch
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_positive, requires = "on_paper")]
+    fixed: f64,
+
+    /// On paper: devices in a host
+    #[arg(long, value_name = "D", default_value_t = 8, requires = "on_paper",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    devices_per_host: u32,
+
+    /// On paper: what is between the devices of a host
+    #[arg(long, value_enum, default_value_t = Wire::Nvlink, requires = "on_paper")]
+    inside: Wire,
+
+    /// On paper: what is between hosts
+    #[arg(long, value_enum, default_value_t = Wire::Ethernet100, requires = "on_paper")]
+    between: Wire,
+}
+
+/// The networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelKind {
+    /// Stage 1's network
+    Lenet,
+    /// 18 layers with batch norm
+    Resnet18,
+}
+
+/// What a call is for.
+pub(crate) enum Task {
+    /// To measure, predict and compare.
+    Measure(Experiments),
+    /// To predict.
+    OnPaper(OnPaper),
+}
+
+impl ModelKind {
+    const ALL: [Self; 2] = [Self::Lenet, Self::Resnet18];
+
+    /// The batch that the chapters train it with, or as many as a processor can do in a moment.
+    fn batch_size(self) -> usize {
+        match self {
+            Self::Lenet => 256,
+            Self::Resnet18 => 128,
+        }
+    }
+
+    /// Steps in one of the epochs that are run, so that it takes a noticeable time and not more.
+    fn steps(self) -> usize {
+        match self {
+            Self::Lenet => 12,
+            Self::Resnet18 => 4,
+        }
+    }
+}
+
+impl Arguments {
+    /// Checks what is asked for, and gets ready to do it.
+    pub(crate) fn task(self) -> anyhow::Result<Task> {
+        if self.paper.on_paper {
+            return Ok(Task::OnPaper(self.on_paper()?));
+        }
+        let plan = self.devices.plan()?;
+        let width = match self.width {
+            Some(width) => width as usize,
+            None if plan.threads_per_device().is_some() => WIDTH_ON_A_CPU,
+            None => resnet::WIDTH,
+        };
+        // As many cores for each device, however many of them take part.
+        let threads = plan.threads_per_device().map(|_| NonZeroUsize::MIN);
+        let mut each = self.devices.each;
+        each.threads_per_device = each.threads_per_device.or(threads);
+        let counts = (0..).map(|power| 1 << power).take_while(|&count| count < self.devices.count);
+        let plans = counts.chain([self.devices.count]).map(|count| each.plan(count));
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+        let training = |&kind: &ModelKind| self.training(kind, width);
+        let trainings = self.models.iter().map(training).collect::<anyhow::Result<Vec<_>>>()?;
+        let slowness = Slowness {
+            latency: Duration::from_secs_f64(self.latency * 1e-6),
+            bandwidth: self.slow_link * f64::from(1 << 20),
+        };
+        // Last, as it opens a file.
+        let metrics = self.metrics.as_deref().map(|path| {
+            let opened = file::check(path).and_then(|()| Metrics::create(path));
+            let told = |error| format!("--metrics {}: {error}", path.display());
+            opened.map_err(|error| UsageError::new(told(error)))
+        });
+        let (ways, within) = (self.ways, self.within);
+        let metrics = metrics.transpose()?;
+        Ok(Task::Measure(Experiments { plans, trainings, ways, slowness, within, metrics }))
+    }
+
+    fn training(&self, kind: ModelKind, width: usize) -> anyhow::Result<Training> {
+        let batch_size = self.batch_size.map_or(kind.batch_size(), |size| size as usize);
+        if batch_size < 2 * self.devices.count {
+            return Err(UsageError::new(format_args!(
+                "batch size {batch_size} on {} devices: a prediction needs at least two samples on each",
+                self.devices.count
+            ))
+            .into());
+        }
+        if self.ways.contains(&Way::Rings) {
+            return Err(UsageError::new(
+                "--algorithm rings is about several hosts: it can be had with --on-paper only",
+            )
+            .into());
+        }
+        let (model, layers) = match kind {
+            ModelKind::Lenet => (Model::lenet()?, Layers::lenet()),
+            ModelKind::Resnet18 => (Model::resnet18(width)?, Layers::resnet18(width)),
+        };
+        Ok(Training { model, layers, batch_size, steps: kind.steps() })
+    }
+
+    fn on_paper(self) -> anyhow::Result<OnPaper> {
+        let PaperArguments { tflops, fixed, devices_per_host, inside, between, .. } = self.paper;
+        let width = self.width.map_or(resnet::WIDTH, |width| width as usize);
+        let model = |&kind: &ModelKind| match kind {
+            ModelKind::Lenet => Model::lenet(),
+            ModelKind::Resnet18 => Model::resnet18(width),
+        };
+        let each = devices_per_host as usize;
+        let samples = self.batch_size.map_or(256, |size| size as usize);
+        Ok(OnPaper {
+            models: self.models.iter().map(model).collect::<Result<_, _>>()?,
+            device: Device { operations: tflops * 1e12, fixed: fixed * 1e-3, ..Device::default() },
+            hosts: Hosts { each, inside: inside.link(), between: between.link() },
+            wires: (inside, between),
+            batches: [Batch::Shared(samples), Batch::Each(samples)],
+        })
+    }
+}
+
+fn parse_positive(argument: &str) -> Result<f64, String> {
+    match argument.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 1e9 => Ok(number),
+        _ => Err("this is a positive number such as 100".to_owned()),
+    }
+}

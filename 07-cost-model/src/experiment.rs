@@ -1,0 +1,200 @@
+//! Predictions, and what came of them.
+
+use anyhow::ensure;
+use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::slow_link::Slowness;
+use cost_model::all_reduce::Way;
+use cost_model::hosts::Hosts;
+use cost_model::measure::{self, Together};
+use cost_model::model::Model;
+use cost_model::step::Predicted;
+use cost_model::training::{Sum, step};
+use model_parallel::layers::Layers;
+use params_and_allreduce::Algorithm;
+use serde::Serialize;
+use single_gpu::data::{Dataset, Split, synthetic};
+use single_gpu::device::DevicePlan;
+use single_gpu::report::metrics::Metrics;
+use single_gpu::report::{line, thousands};
+
+use crate::calibration::{Calibration, Layered, Trials};
+use crate::row::{HEADING, How, Row};
+
+/// How often, while the ways to train on some devices are run, it is measured what they take by themselves, beside
+/// once at the end.
+const ROUNDS: usize = 3;
+
+/// One model, and its batches.
+pub(crate) struct Training {
+    pub(crate) model: Model,
+    pub(crate) layers: Layers,
+    pub(crate) batch_size: usize,
+    /// Steps in one of the epochs that are run.
+    pub(crate) steps: usize,
+}
+
+/// Everything that is to be predicted and run.
+pub(crate) struct Experiments {
+    pub(crate) plans: Vec<DevicePlan>,
+    pub(crate) trainings: Vec<Training>,
+    pub(crate) ways: Vec<Way>,
+    pub(crate) slowness: Slowness,
+    pub(crate) within: Option<f64>,
+    pub(crate) metrics: Option<Metrics>,
+}
+
+/// As `--metrics` writes it.
+#[derive(Serialize)]
+struct Calibrated<'a> {
+    model: &'a str,
+    batch_size: usize,
+    #[serde(flatten)]
+    calibration: &'a Calibration,
+}
+
+impl Experiments {
+    /// Calibrates, predicts, runs and tells, one model after the other.
+    pub(crate) fn run(mut self) -> anyhow::Result<()> {
+        let mut worst: Option<Row> = None;
+        for (index, training) in std::mem::take(&mut self.trainings).into_iter().enumerate() {
+            if index > 0 {
+                line("")?;
+            }
+            for row in self.of_one(&training)? {
+                if worst.as_ref().is_none_or(|worst| row.error().abs() > worst.error().abs()) {
+                    worst = Some(row);
+                }
+            }
+        }
+        let Some(worst) = worst else { return Ok(()) };
+        line(format_args!("\nfurthest off: {:+.0} %, {worst}", 100.0 * worst.error()))?;
+        if let Some(percent) = self.within {
+            ensure!(
+                100.0 * worst.error().abs() <= percent,
+                "a prediction is further off than the {percent} % of --within"
+            );
+        }
+        Ok(())
+    }
+
+    /// One model.
+    fn of_one(&mut self, training: &Training) -> anyhow::Result<Vec<Row>> {
+        let Training { model, layers, batch_size, steps } = training;
+        line(format_args!(
+            "{}: {} parameters, {} images a step, on synthetic garments\n\n{}",
+            model.name,
+            thousands(model.bytes() / 4),
+            thousands(*batch_size),
+            Calibration::HEADING
+        ))?;
+        // Enough for what devices are measured with by themselves, too.
+        let data = images(batch_size * steps)?;
+        let layered = Layered::measure(&self.plans[0], model, layers, batch_size.div_ceil(2))?;
+        let (mut calibrations, mut rows) = (Vec::new(), Vec::new());
+        for plan in self.plans.clone() {
+            let (calibration, of_plan) = self.of_plan(&plan, training, &layered, &data)?;
+            line(&calibration)?;
+            calibrations.push(calibration);
+            rows.extend(of_plan);
+        }
+        line(format_args!("\n{HEADING}"))?;
+        for row in &rows {
+            line(row.in_table())?;
+        }
+        if let Some(metrics) = &mut self.metrics {
+            for calibration in &calibrations {
+                let (model, batch_size) = (model.name.as_str(), *batch_size);
+                metrics.write("calibration", &Calibrated { model, batch_size, calibration })?;
+            }
+            for row in &rows {
+                metrics.write("step", row)?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Devices of one number: what they take by themselves is measured before the training that it is to predict,
+    /// amid it and after it, as machines are not equally fast all the time.
+    fn of_plan(
+        &self,
+        plan: &DevicePlan,
+        training: &Training,
+        layered: &Layered,
+        data: &Dataset,
+    ) -> anyhow::Result<(Calibration, Vec<Row>)> {
+        let Training { model, layers, batch_size, .. } = training;
+        let ways = self.ways_of(plan.len());
+        let mut trials = Trials::new(plan, layers, data, *batch_size);
+        let mut seconds = Vec::new();
+        for (index, how) in ways.iter().enumerate() {
+            if index % ways.len().div_ceil(ROUNDS) == 0 {
+                trials.once_more()?;
+            }
+            let together = self.together(*how);
+            seconds.push(measure::training(plan, layers, data, *batch_size, &together)?);
+        }
+        trials.once_more()?;
+        let calibration = trials.calibration(layered, self.slowness)?;
+        let row = |(how, measured)| Row {
+            model: model.name.clone(),
+            batch_size: *batch_size,
+            devices: plan.len(),
+            how,
+            predicted: predicted(&calibration, layered, *batch_size, how),
+            measured,
+        };
+        let rows = ways.into_iter().zip(seconds).map(row).collect();
+        Ok((calibration, rows))
+    }
+
+    /// On one device there is one way; on several every algorithm. Over the slow link also without overlap: in memory
+    /// there is nothing to hide.
+    fn ways_of(&self, devices: usize) -> Vec<Option<How>> {
+        if devices == 1 {
+            return vec![None];
+        }
+        let how = |slow, overlap| move |&way: &Way| Some(How { slow, sum: Sum { way, overlap } });
+        let in_memory = self.ways.iter().map(how(false, true));
+        let slow = self.ways.iter().flat_map(|way| [how(true, false)(way), how(true, true)(way)]);
+        in_memory.chain(slow).collect()
+    }
+
+    fn together(&self, how: Option<How>) -> Together {
+        Together {
+            algorithm: how.and_then(|how| how.sum.way.algorithm()).unwrap_or(Algorithm::Ring),
+            overlap: how.is_some_and(|how| how.sum.overlap),
+            caps: BucketCaps::default(),
+            slowness: how.filter(|how| how.slow).map(|_| self.slowness),
+        }
+    }
+}
+
+/// What a step is going to take.
+fn predicted(
+    calibration: &Calibration,
+    layered: &Layered,
+    batch_size: usize,
+    how: Option<How>,
+) -> Predicted {
+    let devices = calibration.devices.len();
+    // The largest share: all wait for whoever has it.
+    let samples = batch_size.div_ceil(devices) as f64;
+    let link = match how {
+        None => None,
+        Some(How { slow: false, .. }) => calibration.memory,
+        Some(How { slow: true, .. }) => calibration.slow,
+    };
+    match (how, link) {
+        (Some(How { sum, .. }), Some(link)) => {
+            let hosts = Hosts::one(link);
+            step(&calibration.line, &layered.buckets, &hosts, devices, samples, sum)
+        }
+        _ => Predicted::alone(&calibration.line.of(samples)),
+    }
+}
+
+fn images(count: usize) -> anyhow::Result<Dataset> {
+    let images = (0..count as u64).map(|index| synthetic::draw(1, Split::Train, index));
+    let labels = (0..count as u64).map(synthetic::label).collect();
+    Ok(Dataset::new(images.collect(), labels)?)
+}

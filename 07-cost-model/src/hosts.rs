@@ -1,0 +1,30 @@
+//! Which link is between which devices: a fast one within a host, a slower one between hosts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::link::Link;
+
+/// Devices in hosts, ranks counted host by host.
+///
+/// All devices of a host share its port to the other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hosts {
+    /// Devices in one host.
+    pub each: usize,
+    /// Between two devices of a host.
+    pub inside: Link,
+    /// Between two hosts.
+    pub between: Link,
+}
+
+impl Hosts {
+    /// All devices in one host.
+    pub fn one(link: Link) -> Self {
+        Self { each: usize::MAX, inside: link, between: link }
+    }
+
+    /// How many hosts so many ranks need.
+    pub fn hosts(&self, ranks: usize) -> usize {
+        ranks.div_ceil(self.each)
+    }
+}

@@ -1,0 +1,25 @@
+//! Predicts steps of training on several devices, runs them, and compares; or predicts what cannot be run here.
+
+mod arguments;
+mod calibration;
+mod experiment;
+mod on_paper;
+mod row;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Task};
+use params_and_allreduce::mpirun;
+use single_gpu::cli::{self, UsageError};
+
+fn main() -> ExitCode {
+    cli::main(run)
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    mpirun::check_alone().map_err(UsageError::new)?;
+    match arguments.task()? {
+        Task::Measure(experiments) => experiments.run(),
+        Task::OnPaper(paper) => paper.tell(),
+    }
+}

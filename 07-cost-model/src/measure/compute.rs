@@ -1,0 +1,60 @@
+//! A device's step by itself: while others do the same beside it, as they will, and nobody talks.
+//!
+//! Slices of one CPU share its memory, its caches and its power; with more of them than cores, its cores too. So
+//! a slice is slower beside others than alone, and this has nothing to do with messages.
+
+use std::time::Instant;
+
+use candle_core::DType;
+use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::{Error, Model as _, shares::Share};
+use model_parallel::layers::Layers;
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+use single_gpu::data::{Batch, Dataset};
+use single_gpu::device::DevicePlan;
+
+use super::{network, slowest};
+use crate::compute::Measured;
+
+/// Seconds of a step of every device of a plan with a shard of so many samples of its own, the median of
+/// `steps`, each as slow as its slowest device.
+///
+/// # Errors
+///
+/// The failure of the rank that failed first, such as one that has fewer than `samples` images.
+pub fn compute(
+    plan: &DevicePlan,
+    layers: &Layers,
+    data: &Dataset,
+    samples: usize,
+    steps: usize,
+) -> Result<Measured, RankFailure<Error>> {
+    let indices: Vec<u32> = (0..samples as u32).collect();
+    let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        let network = network(layers, rank.device())?;
+        let shard: Batch = data.batch(&indices, DType::F32)?;
+        let share = Share { shards: vec![shard], samples };
+        let mut sgd = Sgd::new(Momentum::default());
+        let (mut passes, mut updates) = (Vec::new(), Vec::new());
+        // The first step finds memory that was never touched, and is not counted.
+        for step in 0..=steps {
+            rank.device().synchronize()?;
+            barrier(rank)?;
+            let start = Instant::now();
+            let gradients = network.backward(&share)?.gradients;
+            rank.device().synchronize()?;
+            let passed = start.elapsed().as_secs_f64();
+            sgd.step(network.weights(), &gradients, 1e-3, samples)?;
+            rank.device().synchronize()?;
+            if step > 0 {
+                passes.push(passed);
+                updates.push(start.elapsed().as_secs_f64() - passed);
+            }
+        }
+        Ok::<_, Error>((passes, updates))
+    })?;
+    let (passes, updates): (Vec<_>, Vec<_>) = times.into_iter().unzip();
+    Ok(Measured { samples, passes: slowest(&passes), update: slowest(&updates) })
+}

@@ -1,0 +1,90 @@
+//! Messages between devices that have nothing else to do.
+//!
+//! All devices stand in a circle, and each sends to the next and adds what comes from the one before: what they do
+//! in a step of the ring. A message of one number shows the latency, a long one what each byte costs.
+
+use std::time::Instant;
+
+use candle_core::{DType, Tensor};
+use concise_wrapper::Error;
+use concise_wrapper::ddp::Lines;
+use concise_wrapper::slow_link::Slowness;
+use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
+use single_gpu::device::DevicePlan;
+
+use super::slowest;
+use crate::link::Link;
+
+/// How often a message of one number is sent, and a long one.
+const TIMES: (usize, usize) = (101, 21);
+
+/// The link between the devices of a plan, of at least two: as it is in memory, or slowed down on purpose.
+///
+/// `bytes` is the length of the long message: that of what is to be added up, as short ones stay in caches. What
+/// a byte costs in memory is work of the receiver; what it costs beyond that on a slow link is on the wire.
+///
+/// # Errors
+///
+/// The failure of the rank that failed first.
+///
+/// # Panics
+///
+/// When there is one device only.
+pub fn link(
+    plan: &DevicePlan,
+    bytes: usize,
+    slowness: Option<Slowness>,
+) -> Result<Link, RankFailure<Error>> {
+    assert!(plan.len() > 1, "a link has two ends");
+    let numbers = (bytes / DType::F32.size_in_bytes()).max(2);
+    let [short, long] = exchange(plan, numbers, None)?;
+    let each = |short: f64, long: f64| (long - short).max(0.0) / (4 * numbers) as f64;
+    let handling = each(short, long);
+    let Some(slowness) = slowness else {
+        return Ok(Link { latency: short, wire: 0.0, handling });
+    };
+    let [short, long] = exchange(plan, numbers, Some(slowness))?;
+    Ok(Link { latency: short, wire: (each(short, long) - handling).max(0.0), handling })
+}
+
+/// Seconds of a message of one number, and of one of `numbers`.
+fn exchange(
+    plan: &DevicePlan,
+    numbers: usize,
+    slowness: Option<Slowness>,
+) -> Result<[f64; 2], RankFailure<Error>> {
+    let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        let lines = Lines::from(rank);
+        let line = slowness.map_or(lines.clone(), |slowness| lines.slowed(slowness)).background;
+        Ok((messages(rank, &line, 1, TIMES.0)?, messages(rank, &line, numbers, TIMES.1)?))
+    })?;
+    let (short, long): (Vec<_>, Vec<_>) = times.into_iter().unzip();
+    Ok([slowest(&short), slowest(&long)])
+}
+
+fn messages(
+    rank: &Rank<'_>,
+    line: &SharedCommunicator,
+    numbers: usize,
+    times: usize,
+) -> Result<Vec<f64>, Error> {
+    let (me, of) = (rank.rank(), rank.world_size());
+    let mine = Tensor::ones(numbers, DType::F32, rank.device())?;
+    let mut seconds = Vec::with_capacity(times);
+    for time in 0..=times {
+        rank.device().synchronize()?;
+        barrier(rank)?;
+        let start = Instant::now();
+        line.lend((me + 1) % of, &mine)?;
+        let sum = (&mine + &*line.borrow((me + of - 1) % of, mine.shape(), mine.dtype())?)?;
+        line.reclaim()?;
+        rank.device().synchronize()?;
+        drop(sum);
+        if time > 0 {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(seconds)
+}

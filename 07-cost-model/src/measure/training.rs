@@ -1,0 +1,78 @@
+//! Whole steps of stage 5's training, as anybody would run them: what a prediction is judged by.
+
+use candle_core::DType;
+use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::ddp::{Ddp, Lines, Reduction};
+use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::train::{Extras, Trained};
+use concise_wrapper::{Error, Model, train};
+use model_parallel::layers::Layers;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+use single_gpu::data::Dataset;
+use single_gpu::data::source::LoadedData;
+use single_gpu::device::DevicePlan;
+use single_gpu::report::Report;
+use single_gpu::train::TrainOptions;
+
+use super::{median, network};
+
+/// Epochs that count, after one that does not.
+const EPOCHS: usize = 5;
+
+/// How several devices train.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Together {
+    /// How gradients are added up.
+    pub algorithm: Algorithm,
+    /// Whether that is done during the backward pass.
+    pub overlap: bool,
+    /// How large buckets are.
+    pub caps: BucketCaps,
+    /// Of the link between the devices, where it is slowed down on purpose.
+    pub slowness: Option<Slowness>,
+}
+
+/// Seconds of a step with batches of `batch_size` images over all devices of a plan; of several epochs through all
+/// images, the median one's mean.
+///
+/// # Errors
+///
+/// The failure of the rank that failed first.
+pub fn training(
+    plan: &DevicePlan,
+    layers: &Layers,
+    data: &Dataset,
+    batch_size: usize,
+    together: &Together,
+) -> Result<f64, RankFailure<Error>> {
+    let mut test = data.clone();
+    test.truncate(1);
+    let data = LoadedData { name: String::new(), note: None, train: data.clone(), test };
+    let options = TrainOptions { epochs: 1 + EPOCHS, batch_size, learning_rate: 1e-3, seed: 1 };
+    let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+        let network = network(layers, rank.device())?;
+        if plan.len() == 1 {
+            return trained(&network, &data, &options);
+        }
+        let lines = Lines::from(rank);
+        let lines = together.slowness.map_or(lines.clone(), |slowness| lines.slowed(slowness));
+        let Together { algorithm, overlap, caps, .. } = *together;
+        let reduction = Reduction::Buckets { caps, algorithm, overlap };
+        trained(&Ddp::new(network, lines, reduction)?, &data, &options)
+    })?;
+    let steps = data.train.len().div_ceil(batch_size);
+    // Rank 0's: nobody is a step ahead of it.
+    let seconds = of_ranks[0].records.iter().skip(1).map(|record| record.seconds);
+    Ok(median(seconds.collect()) / steps as f64)
+}
+
+fn trained(
+    model: &impl Model,
+    data: &LoadedData,
+    options: &TrainOptions,
+) -> Result<Trained, Error> {
+    let mut report = Report::silent();
+    train(model, data, options, &Extras::default(), DType::F32, None, &mut report)
+}

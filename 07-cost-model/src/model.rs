@@ -1,0 +1,175 @@
+//! What of a model decides how long it takes: for each layer its parameters, and its multiplications.
+
+use candle_core::{DType, Device, Result};
+use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
+use concise_wrapper::weights::Named;
+use model_parallel::layers::Layers;
+
+/// A model's layers, the first layer's first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// Such as `LeNet`.
+    pub name: String,
+    /// Its layers.
+    pub layers: Vec<Layer>,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Bytes of each of its parameters, in f32.
+    pub parameters: Vec<usize>,
+    /// Floating point operations of a forward pass of one sample: two for each multiplication with a weight.
+    pub operations: f64,
+}
+
+/// Gradients that travel together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bucket {
+    /// The part of the backward pass after which its last gradient is there, 0 to 1.
+    pub ready: f64,
+    /// Bytes.
+    pub bytes: f64,
+}
+
+impl Model {
+    /// LeNet of stage 1, on images of 28×28 pixels.
+    ///
+    /// # Errors
+    ///
+    /// When its tensors cannot be made.
+    pub fn lenet() -> Result<Self> {
+        Self::new("LeNet".to_owned(), &Layers::lenet())
+    }
+
+    /// ResNet-18 of stage 5, on images of 28×28 pixels; the first group has `width` planes.
+    ///
+    /// # Errors
+    ///
+    /// When its tensors cannot be made.
+    pub fn resnet18(width: usize) -> Result<Self> {
+        Self::new(format!("ResNet-18 of width {width}"), &Layers::resnet18(width))
+    }
+
+    /// One layer is built at a time, to look at its tensors.
+    fn new(name: String, layers: &Layers) -> Result<Self> {
+        let layer = |index: usize| {
+            let built = layers.build(index..index + 1, 0, DType::F32, &Device::Cpu);
+            // A layer without parameters is a network, too.
+            let parameters = built?.weights().parameters.clone();
+            let operations = parameters.iter().map(operations).sum();
+            Ok(Layer { parameters: parameters.iter().map(Named::bytes).collect(), operations })
+        };
+        Ok(Self { name, layers: (0..layers.len()).map(layer).collect::<Result<_>>()? })
+    }
+
+    /// Bytes of all parameters, and so of all gradients.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().flat_map(|layer| &layer.parameters).sum()
+    }
+
+    /// Floating point operations of a forward pass of one sample.
+    pub fn operations(&self) -> f64 {
+        self.layers.iter().map(|layer| layer.operations).sum()
+    }
+
+    /// What each layer's backward pass takes, in any unit, if that is as its operations are.
+    pub fn backward_by_operations(&self) -> Vec<f64> {
+        self.layers.iter().map(|layer| layer.operations).collect()
+    }
+
+    /// The buckets in which stage 5's DDP adds gradients up, and when in the backward pass they are full.
+    ///
+    /// `backward` is what the backward pass of each layer takes, in any unit. A layer's gradients are taken to be
+    /// there when all of it is done.
+    ///
+    /// # Panics
+    ///
+    /// When there is not a time for each layer.
+    pub fn buckets(&self, caps: BucketCaps, backward: &[f64]) -> Vec<Bucket> {
+        assert_eq!(backward.len(), self.layers.len(), "a time for each layer");
+        let whole: f64 = backward.iter().sum();
+        let (mut sizes, mut done) = (Vec::new(), Vec::new());
+        for (index, layer) in self.layers.iter().enumerate() {
+            // The backward pass comes from the last layer.
+            let after: f64 = backward[index..].iter().sum();
+            for &bytes in &layer.parameters {
+                sizes.push(bytes);
+                done.push(if whole > 0.0 { after / whole } else { 1.0 });
+            }
+        }
+        let bucket = |members: Vec<usize>| Bucket {
+            ready: members.iter().map(|&member| done[member]).fold(0.0, f64::max),
+            bytes: members.iter().map(|&member| sizes[member] as f64).sum(),
+        };
+        buckets(&sizes, caps).into_iter().map(bucket).collect()
+    }
+}
+
+/// Floating point operations in which a parameter takes part, in a forward pass of one sample.
+///
+/// A weight of a dense layer is used once, one of a convolution at every pixel of its output. What biases and
+/// norms add is little, and left out.
+fn operations(parameter: &Named) -> f64 {
+    let dims = parameter.tensor.dims();
+    let uses = match dims.len() {
+        2 => 1,
+        4 => pixels(&parameter.name),
+        _ => 0,
+    };
+    2.0 * (parameter.tensor.elem_count() * uses) as f64
+}
+
+/// Pixels of a convolution's output.
+fn pixels(name: &str) -> usize {
+    let side = match name {
+        // 28 − 3 + 1, halved, − 5 + 1.
+        "W1" => 26,
+        "W2" => 9,
+        name if name.starts_with("layer2") => 14,
+        name if name.starts_with("layer3") => 7,
+        name if name.starts_with("layer4") => 4,
+        // The stem, and the first group.
+        _ => 28,
+    };
+    side * side
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lenets_operations_by_hand() {
+        let lenet = Model::lenet().unwrap();
+        let by_hand = [26 * 26 * 20 * 9, 9 * 9 * 50 * 20 * 25, 0, 800 * 128, 128 * 10];
+        let operations: Vec<f64> = lenet.layers.iter().map(|layer| layer.operations).collect();
+        assert_eq!(operations, by_hand.map(|multiplications| 2.0 * f64::from(multiplications)));
+        assert_eq!(lenet.bytes(), 4 * (180 + 20 + 25_000 + 50 + 102_400 + 128 + 1280 + 10));
+    }
+
+    #[test]
+    fn resnets_operations_are_those_that_are_published() {
+        // 11,173,962 parameters on three planes in and ten classes out; here there is one plane in.
+        let resnet = Model::resnet18(64).unwrap();
+        assert_eq!(resnet.bytes() / 4, 11_173_962 - 2 * 64 * 9);
+        // A 3×3 convolution of 64 planes has 28·28·64·64·9 = 28.9 million multiplications, and each group as
+        // many in each of its four, but for rounding up the odd sizes and for halving on entry.
+        let convolution = 2.0 * 28.0 * 28.0 * 64.0 * 64.0 * 9.0;
+        let ratio = resnet.operations() / convolution;
+        assert!((15.0..17.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn a_bucket_is_full_when_its_first_layer_is_done() {
+        let layer = |bytes: &[usize]| Layer { parameters: bytes.to_vec(), operations: 0.0 };
+        let layers = vec![layer(&[3, 6]), layer(&[]), layer(&[2, 9]), layer(&[2, 1])];
+        let model = Model { name: String::new(), layers };
+        let caps = BucketCaps { first: 4, others: 10 };
+        let bucket = |ready, bytes| Bucket { ready, bytes };
+        assert_eq!(
+            model.buckets(caps, &[5.0, 1.0, 3.0, 1.0]),
+            [bucket(0.1, 3.0), bucket(0.4, 9.0), bucket(1.0, 8.0), bucket(1.0, 3.0)]
+        );
+    }
+}

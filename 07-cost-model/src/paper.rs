@@ -1,0 +1,194 @@
+//! Machines that are not here, with what is assumed of them.
+//!
+//! None of this was measured. The numbers are round, each says where it comes from, and every one of them can be
+//! changed: what is to be learnt is which of them matters, and when.
+
+use serde::{Deserialize, Serialize};
+
+use crate::all_reduce::Way;
+use crate::compute::Line;
+use crate::hosts::Hosts;
+use crate::link::Link;
+use crate::model::{Bucket, Model};
+use crate::step::Predicted;
+use crate::training::{Sum, step};
+use concise_wrapper::ddp::bucket::BucketCaps;
+
+/// A kind of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wire {
+    /// NVLink of eight H100: 370 GB/s, what nccl-tests' all-reduce reaches there; 5 µs
+    Nvlink,
+    /// PCIe 4.0 with 16 lanes: 25 of the standard's 32 GB/s; 10 µs
+    Pcie,
+    /// InfiniBand of 400 Gb/s: 50 GB/s; 5 µs
+    Infiniband,
+    /// Ethernet of 100 Gb/s: 12.5 GB/s; 20 µs
+    #[value(name = "ethernet-100")]
+    #[serde(rename = "ethernet-100")]
+    Ethernet100,
+    /// Ethernet of 10 Gb/s: 1.25 GB/s; 50 µs
+    #[value(name = "ethernet-10")]
+    #[serde(rename = "ethernet-10")]
+    Ethernet10,
+}
+
+impl Wire {
+    /// All of them, the fastest first.
+    pub const ALL: [Self; 5] =
+        [Self::Nvlink, Self::Infiniband, Self::Pcie, Self::Ethernet100, Self::Ethernet10];
+
+    /// What is assumed of it. What arrives is added by the device at a speed that does not matter beside it.
+    pub fn link(self) -> Link {
+        match self {
+            Self::Nvlink => Link::new(5e-6, 370e9),
+            Self::Pcie => Link::new(10e-6, 25e9),
+            Self::Infiniband => Link::new(5e-6, 50e9),
+            Self::Ethernet100 => Link::new(20e-6, 12.5e9),
+            Self::Ethernet10 => Link::new(50e-6, 1.25e9),
+        }
+    }
+}
+
+/// A device that is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// Floating point operations a second that it sustains in these layers: a part of what its maker names.
+    pub operations: f64,
+    /// Bytes a second of its memory.
+    pub memory: f64,
+    /// Seconds that a step takes beside them, whatever the batch: starting kernels, and the program around them.
+    pub fixed: f64,
+}
+
+impl Default for Device {
+    /// 20 TFLOP/s, 2 TB/s, 1 ms.
+    fn default() -> Self {
+        Self { operations: 20e12, memory: 2e12, fixed: 1e-3 }
+    }
+}
+
+impl Device {
+    /// What this device takes for a step of a model.
+    ///
+    /// A backward pass has twice a forward pass's operations: a product for the input's gradient, one for the
+    /// weights'. An update reads weights and gradients and writes weights.
+    pub fn line(&self, model: &Model) -> Line {
+        Line {
+            fixed: self.fixed,
+            sample: 3.0 * model.operations() / self.operations,
+            forward: 1.0 / 3.0,
+            update: 3.0 * model.bytes() as f64 / self.memory,
+        }
+    }
+}
+
+/// How many samples each device has, on any number of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Batch {
+    /// A batch that the devices share (*strong* scaling).
+    Shared(usize),
+    /// As many for each device, however many there are (*weak* scaling).
+    Each(usize),
+}
+
+impl Batch {
+    /// Samples of one of so many devices; `None` where there would be less than one.
+    pub fn of(self, devices: usize) -> Option<f64> {
+        match self {
+            Self::Each(samples) => Some(samples as f64),
+            Self::Shared(samples) if samples >= devices => Some(samples as f64 / devices as f64),
+            Self::Shared(_) => None,
+        }
+    }
+}
+
+/// Training a model on machines of one kind.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What a device takes.
+    pub line: Line,
+    /// What it hands over.
+    pub buckets: Vec<Bucket>,
+    /// What is between devices.
+    pub hosts: Hosts,
+    /// How the batch grows.
+    pub batch: Batch,
+}
+
+impl Scenario {
+    /// A model on devices and links that are not here.
+    pub fn new(model: &Model, device: &Device, hosts: Hosts, batch: Batch) -> Self {
+        let buckets = model.buckets(BucketCaps::default(), &model.backward_by_operations());
+        Self { line: device.line(model), buckets, hosts, batch }
+    }
+
+    /// A step on so many devices; `None` where the batch has not a sample for each.
+    pub fn step(&self, devices: usize, sum: Sum) -> Option<Predicted> {
+        let samples = self.batch.of(devices)?;
+        Some(step(&self.line, &self.buckets, &self.hosts, devices, samples, sum))
+    }
+
+    /// How many times one device's samples a second so many devices have.
+    pub fn speed_up(&self, devices: usize, sum: Sum) -> Option<f64> {
+        let rate = |devices: usize| {
+            let samples = self.batch.of(devices)? * devices as f64;
+            Some(samples / self.step(devices, sum)?.seconds)
+        };
+        Some(rate(devices)? / rate(1)?)
+    }
+
+    /// The number of devices, of 1, 2, 4 … up to `most`, with which a step of this way has the most samples a second.
+    pub fn best(&self, most: usize, sum: Sum) -> usize {
+        let counts = (0..).map(|power| 1 << power).take_while(|&devices| devices <= most);
+        let rates = counts.filter_map(|devices| Some((devices, self.speed_up(devices, sum)?)));
+        rates.fold((1, 1.0), |best, it| if it.1 > best.1 { it } else { best }).0
+    }
+}
+
+/// All ways with overlap.
+pub fn sums() -> [Sum; 4] {
+    Way::ALL.map(|way| Sum { way, overlap: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scenario(batch: Batch, wire: Wire) -> Scenario {
+        let hosts = Hosts { each: 8, inside: Wire::Nvlink.link(), between: wire.link() };
+        Scenario::new(&Model::lenet().unwrap(), &Device::default(), hosts, batch)
+    }
+
+    #[test]
+    fn a_batch_is_shared_or_grows() {
+        assert_eq!(Batch::Shared(256).of(4), Some(64.0));
+        assert_eq!(Batch::Shared(256).of(512), None);
+        assert_eq!(Batch::Each(256).of(512), Some(256.0));
+    }
+
+    #[test]
+    fn one_device_is_as_fast_as_itself_and_k_at_most_k_times() {
+        for batch in [Batch::Shared(4096), Batch::Each(256)] {
+            let scenario = scenario(batch, Wire::Ethernet100);
+            for sum in sums() {
+                assert_eq!(scenario.speed_up(1, sum), Some(1.0));
+                for devices in [2, 8, 64, 1024] {
+                    let speed_up = scenario.speed_up(devices, sum).unwrap();
+                    assert!(speed_up < devices as f64, "{speed_up} on {devices}: {sum:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lenets_batch_of_256_has_a_best_number_of_devices() {
+        let ring = Sum { way: Way::Ring, overlap: true };
+        let shared = scenario(Batch::Shared(256), Wire::Ethernet10);
+        let best = shared.best(256, ring);
+        assert!(best < 256, "{best}");
+        assert!(shared.speed_up(256, ring) < shared.speed_up(best, ring));
+    }
+}

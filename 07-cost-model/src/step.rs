@@ -1,0 +1,147 @@
+//! A step on one of k devices: its parts, and which of them the others hide.
+//!
+//! ```text
+//! without overlap   forward  backward ────────  all-reduce ───────────  update
+//! with overlap      forward  backward ────────                    wait  update
+//!                              all-reduce  0 ──  1 ──────  2 ─────────
+//! ```
+//!
+//! With overlap a bucket is added up as soon as it is full and the one before it is done. What a device has to do
+//! itself for that, to add and to copy, it does in the time of its backward pass, which takes that much longer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::all_reduce::Cost;
+use crate::model::Bucket;
+
+/// Seconds of what a device does in a step with its share of the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Compute {
+    /// The forward pass.
+    pub forward: f64,
+    /// The backward pass.
+    pub backward: f64,
+    /// The update of the weights.
+    pub update: f64,
+}
+
+impl Compute {
+    /// All of it.
+    pub fn seconds(&self) -> f64 {
+        self.forward + self.backward + self.update
+    }
+}
+
+/// How gradients travel, and what that costs.
+pub struct Reduction<'a> {
+    /// The buckets, in their order.
+    pub buckets: &'a [Bucket],
+    /// Whether they travel during the backward pass.
+    pub overlap: bool,
+    /// Seconds to copy a byte of a gradient to its place in its bucket.
+    pub copy: f64,
+    /// What an all-reduce of so many bytes costs.
+    pub cost: &'a dyn Fn(f64) -> Cost,
+    /// Seconds until all ranks know the loss of the whole batch.
+    pub loss: f64,
+}
+
+/// What a step is going to take, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// The step.
+    pub seconds: f64,
+    /// What the device computes, as if it were alone.
+    pub compute: f64,
+    /// What all buckets' all-reduces take, one after the other.
+    pub communication: f64,
+}
+
+impl Predicted {
+    /// What is seen of the communication: what the step would save if all ranks knew everything at once.
+    pub fn exposed(&self) -> f64 {
+        self.seconds - self.compute
+    }
+
+    /// A device by itself.
+    pub fn alone(compute: &Compute) -> Self {
+        let seconds = compute.seconds();
+        Self { seconds, compute: seconds, communication: 0.0 }
+    }
+}
+
+/// A step of several devices.
+// ANCHOR: predict
+pub fn predict(compute: &Compute, reduction: &Reduction<'_>) -> Predicted {
+    let Reduction { buckets, overlap, copy, cost, loss } = *reduction;
+    let Compute { forward, backward, update } = *compute;
+    let copies: f64 = buckets.iter().map(|bucket| bucket.bytes * copy).sum();
+    // By how much what was done for earlier buckets holds the backward pass up; when the link is free.
+    let (mut late, mut free, mut communication) = (0.0, 0.0, 0.0);
+    for bucket in buckets {
+        late += bucket.bytes * copy;
+        let full = match overlap {
+            true => forward + backward * bucket.ready + late,
+            false => forward + backward + copies,
+        };
+        let Cost { seconds, busy } = cost(bucket.bytes);
+        free = f64::max(free, full) + seconds;
+        communication += seconds;
+        if overlap {
+            late += busy;
+        }
+    }
+    let both = f64::max(free, forward + backward + late);
+    Predicted { seconds: both + loss + update, compute: compute.seconds(), communication }
+}
+// ANCHOR_END: predict
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMPUTE: Compute = Compute { forward: 10.0, backward: 20.0, update: 1.0 };
+    const BUCKETS: [Bucket; 3] = [
+        Bucket { ready: 0.25, bytes: 1.0 },
+        Bucket { ready: 0.75, bytes: 4.0 },
+        Bucket { ready: 1.0, bytes: 2.0 },
+    ];
+
+    fn step(overlap: bool, second: f64, busy: f64, copy: f64) -> Predicted {
+        let cost = |bytes| Cost { seconds: bytes * second, busy: bytes * busy };
+        predict(&COMPUTE, &Reduction { buckets: &BUCKETS, overlap, copy, cost: &cost, loss: 0.5 })
+    }
+
+    #[test]
+    fn without_overlap_everything_adds_up() {
+        let step = step(false, 2.0, 0.0, 0.0);
+        assert_eq!(step.seconds, 31.0 + 14.0 + 0.5);
+        assert_eq!((step.compute, step.communication), (31.0, 14.0));
+        assert_eq!(step.exposed(), 14.5);
+    }
+
+    #[test]
+    fn with_overlap_only_what_comes_after_the_backward_pass_is_seen() {
+        // Full at 15, 25 and 30; there at 17, 33 and 37.
+        assert_eq!(step(true, 2.0, 0.0, 0.0).seconds, 37.0 + 0.5 + 1.0);
+        // A fast link: the last bucket alone.
+        assert_eq!(step(true, 0.5, 0.0, 0.0).seconds, 31.0 + 0.5 + 1.0);
+        // A link so slow that it never pauses again.
+        assert_eq!(step(true, 10.0, 0.0, 0.0).seconds, 15.0 + 70.0 + 0.5 + 1.0);
+    }
+
+    #[test]
+    fn who_adds_up_does_not_compute_meanwhile() {
+        // All of it is work of the device: nothing is won.
+        assert_eq!(step(true, 2.0, 2.0, 0.0).seconds, step(false, 2.0, 2.0, 0.0).seconds);
+        // Copies are work in any case.
+        assert_eq!(step(false, 2.0, 0.0, 1.0).seconds, step(false, 2.0, 0.0, 0.0).seconds + 7.0);
+        assert!(step(true, 2.0, 1.0, 0.0).seconds > step(true, 2.0, 0.0, 0.0).seconds);
+    }
+
+    #[test]
+    fn alone_there_is_nothing_to_tell() {
+        let alone = Predicted::alone(&COMPUTE);
+        assert_eq!((alone.seconds, alone.exposed(), alone.communication), (31.0, 0.0, 0.0));
+    }
+}

@@ -1,0 +1,74 @@
+//! A prediction for n devices, put together from what a device takes, what a link takes, and when buckets are full.
+
+use serde::{Deserialize, Serialize};
+
+use crate::all_reduce::{Way, one_shot};
+use crate::compute::Line;
+use crate::hosts::Hosts;
+use crate::model::Bucket;
+use crate::step::{Predicted, Reduction, predict};
+
+/// Bytes of what ranks tell each other of a step, beside gradients: four sums in f64.
+const LOSS: f64 = 32.0;
+
+/// How gradients come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum {
+    /// The algorithm.
+    pub way: Way,
+    /// Whether buckets travel during the backward pass.
+    pub overlap: bool,
+}
+
+/// A step of `ranks` devices, each with `samples` samples of the batch.
+///
+/// `line` is what a device takes, `buckets` what it has to hand over. The loss is summed in one shot as in stage 5,
+/// or along a tree where that is quicker.
+pub fn step(
+    line: &Line,
+    buckets: &[Bucket],
+    hosts: &Hosts,
+    ranks: usize,
+    samples: f64,
+    sum: Sum,
+) -> Predicted {
+    let compute = line.of(samples);
+    if ranks < 2 {
+        return Predicted::alone(&compute);
+    }
+    let loss = one_shot(ranks, LOSS, hosts).min(Way::Tree.cost(ranks, LOSS, hosts).seconds);
+    let reduction = Reduction {
+        buckets,
+        overlap: sum.overlap,
+        copy: hosts.inside.handling,
+        cost: &|bytes| sum.way.cost(ranks, bytes, hosts),
+        loss,
+    };
+    predict(&compute, &reduction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Link;
+
+    const LINE: Line = Line { fixed: 1.0, sample: 0.5, forward: 0.25, update: 0.25 };
+    const BUCKETS: [Bucket; 1] = [Bucket { ready: 1.0, bytes: 1000.0 }];
+    const RING: Sum = Sum { way: Way::Ring, overlap: true };
+
+    #[test]
+    fn alone_it_is_the_line() {
+        let hosts = Hosts::one(Link::new(1.0, 1.0));
+        assert_eq!(step(&LINE, &BUCKETS, &hosts, 1, 8.0, RING).seconds, 5.25);
+    }
+
+    #[test]
+    fn together_it_is_the_line_the_gradients_and_the_loss() {
+        let hosts = Hosts::one(Link { latency: 0.5, wire: 0.01, handling: 0.0 });
+        let step = step(&LINE, &BUCKETS, &hosts, 2, 4.0, RING);
+        assert_eq!(step.compute, 3.25);
+        // Two steps of half the bytes, and one message of the loss.
+        assert_eq!(step.communication, 2.0 * (0.5 + 5.0));
+        assert!((step.seconds - (3.25 + 11.0 + 0.5 + 0.32)).abs() < 1e-12, "{step:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! The program as its users see it.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use assert_cmd::Command;
+use cost_model::compute::Line;
+use cost_model::paper::{Batch, Device, Scenario, Wire};
+use cost_model::step::Predicted;
+use cost_model::{all_reduce::Way, hosts::Hosts, model::Model, training::Sum};
+use predicates::function::function;
+use predicates::prelude::PredicateBooleanExt as _;
+use predicates::str::contains;
+use serde_json::Value;
+
+fn program() -> Command {
+    let mut command = Command::cargo_bin("cost-model").unwrap();
+    command.env_remove("RUST_BACKTRACE");
+    command
+}
+
+const SMALL: [&str; 4] = ["--model=lenet", "--devices=2", "--batch-size=16", "--slow-link=500"];
+
+/// Whether a line of the output begins with these words and ends like this.
+fn has_row(output: &str, words: &[&str], end: &str) -> bool {
+    let begins = |line: &str| line.split_whitespace().take(words.len()).eq(words.iter().copied());
+    output.lines().any(|line| begins(line) && line.ends_with(end))
+}
+
+#[test]
+fn every_prediction_is_told_beside_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.jsonl");
+    let metrics = format!("--metrics={}", path.display());
+    program()
+        .args(SMALL)
+        .args(["--device=cpu", &metrics])
+        .assert()
+        .success()
+        .stdout(contains("LeNet: 129,068 parameters, 16 images a step"))
+        .stdout(function(|out: &str| has_row(out, &["1"], " s")))
+        .stdout(function(|out: &str| has_row(out, &["2", "slow", "ring", "yes"], " s")))
+        .stdout(contains("furthest off:"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).collect::<Vec<_>>();
+    let (calibrations, steps) = (of("calibration"), of("step"));
+    assert_eq!(calibrations.len(), 2);
+    // One device; two in three ways, in memory, and over the slow link with and without overlap.
+    assert_eq!(steps.len(), 1 + 3 + 2 * 3);
+    for step in steps {
+        let devices = step["devices"].as_u64().unwrap() as usize;
+        let calibration = calibrations[devices - 1];
+        let line: Line = serde_json::from_value(calibration["line"].clone()).unwrap();
+        let predicted: Predicted = serde_json::from_value(step["predicted"].clone()).unwrap();
+        let compute = line.of(16.0 / devices as f64).seconds();
+        assert!((predicted.compute - compute).abs() < 1e-12, "{step}");
+        assert_eq!(predicted.communication > 0.0, devices > 1, "{step}");
+        assert!(step["measured"].as_f64().unwrap() > 0.0, "{step}");
+        // What was measured for the line is not what is predicted.
+        let samples = calibration["measured"].as_array().unwrap();
+        assert!(samples.iter().all(|it| it["samples"] != 16 / devices), "{calibration}");
+    }
+}
+
+#[test]
+fn a_prediction_that_is_too_far_off_is_a_failure_if_that_is_asked_for() {
+    let asked = ["--within=0.000001", "--algorithm=ring", "--device=cpu"];
+    program()
+        .args(SMALL)
+        .args(asked)
+        .assert()
+        .code(1)
+        .stderr(contains("further off than the 0.000001 % of --within"));
+}
+
+#[test]
+fn on_paper_it_says_what_the_library_says() {
+    let hosts = Hosts { each: 8, inside: Wire::Nvlink.link(), between: Wire::Ethernet100.link() };
+    let model = Model::lenet().unwrap();
+    let scenario = Scenario::new(&model, &Device::default(), hosts, Batch::Each(256));
+    let times = |way| format!("{:.2}", scenario.speed_up(64, Sum { way, overlap: true }).unwrap());
+    let [naive, tree, ring, rings] = Way::ALL.map(times);
+    program()
+        .args(["--on-paper", "--model=lenet"])
+        .assert()
+        .success()
+        .stdout(contains("assumed, not measured"))
+        .stdout(function(|out: &str| has_row(out, &["1024", "128"], " ms")))
+        .stdout(function(move |out: &str| {
+            out.lines().any(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                words.starts_with(&["64", "8"]) && words[5..9] == [&naive, &tree, &ring, &rings]
+            })
+        }));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_line() {
+    let cases: [(&[&str], &str); 11] = [
+        (&["--devices=0"], "a run has 1 to 1024 devices"),
+        (&["--model=alexnet"], "lenet, resnet18"),
+        (&["--algorithm=one-shot"], "naive, tree, ring, rings"),
+        (&["--algorithm=rings"], "can be had with --on-paper only"),
+        (&["--batch-size=4"], "4 is not in 8.."),
+        (&["--batch-size=8", "--devices=8"], "batch size 8 on 8 devices"),
+        (&["--slow-link=0"], "this is a positive number such as 100"),
+        (&["--within=nan"], "this is a positive number such as 100"),
+        (&["--tflops=10"], "--on-paper"),
+        (&["--on-paper", "--within=25"], "cannot be used with"),
+        (&["--metrics=/no/such/folder/file"], "--metrics /no/such/folder/file"),
+    ];
+    for (arguments, told) in cases {
+        let one_line = |err: &str| err.starts_with("error: ") && err.matches('\n').count() == 1;
+        let told = contains(told).and(function(one_line));
+        program().args(arguments).assert().code(2).stdout("").stderr(told);
+    }
+}
