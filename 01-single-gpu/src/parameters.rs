@@ -12,6 +12,9 @@ pub struct Parameter {
     pub value: Var,
 }
 
+/// Values by name, in CPU memory, that training does not change.
+pub type Snapshot = Vec<(String, Tensor)>;
+
 /// The parameters of one replica, in the order in which the model uses them.
 ///
 /// Every list of gradients in the course is in this order.
@@ -68,12 +71,12 @@ impl Parameters {
             .collect()
     }
 
-    /// Copies of all values in CPU memory, with their names: a snapshot that training does not change.
+    /// Copies of all values.
     ///
     /// # Errors
     ///
     /// When a copy from the device fails.
-    pub fn snapshot(&self) -> Result<Vec<(String, Tensor)>> {
+    pub fn snapshot(&self) -> Result<Snapshot> {
         self.iter()
             .map(|Parameter { name, value }| {
                 // `to_device` from the CPU to the CPU shares memory; `copy` does not.

@@ -81,7 +81,7 @@ impl Table {
     pub(crate) fn measure(plan: &DevicePlan) -> Result<Self, RankFailure<Error>> {
         let all = Algorithm::OURS.into_iter().chain([Algorithm::Nccl]);
         let possible = all.filter(|algorithm| algorithm.check(plan).is_ok());
-        let slices = plan.threads_per_device().is_some();
+        let slices = plan.is_of_slices();
         let limit = if slices { Work::AddAndCopy } else { Work::Copy };
         let rows: Vec<Work> = possible.map(Work::AllReduce).chain([limit]).collect();
         let mut times: Vec<Vec<Vec<Vec<f64>>>> = Vec::with_capacity(SIZES.len());

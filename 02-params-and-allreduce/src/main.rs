@@ -118,9 +118,9 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
     counts.sort_unstable();
     counts.dedup();
     line(format_args!("\n{}", bandwidth::CAPTION))?;
-    line(match arguments.devices.each.plan(2)?.threads_per_device() {
-        Some(_) => bandwidth::LIMIT_OF_SLICES,
-        None => bandwidth::LIMIT_OF_GPUS,
+    line(match arguments.devices.each.plan(2)?.is_of_slices() {
+        true => bandwidth::LIMIT_OF_SLICES,
+        false => bandwidth::LIMIT_OF_GPUS,
     })?;
     for devices in counts {
         let plan = arguments.devices.each.plan(devices)?;

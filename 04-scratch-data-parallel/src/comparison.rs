@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use scratch_data_parallel::replicas::{agree, verdict};
 use scratch_data_parallel::train::Outcome;
 use serde::Serialize;
 use single_gpu::difference::largest_difference;
@@ -24,6 +25,8 @@ pub(crate) struct Comparison {
     replicas_agree: bool,
     /// How many replicas there were.
     replicas: usize,
+    #[serde(skip)]
+    verdict: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,8 +70,9 @@ impl Comparison {
         Ok(Self {
             speed_ups: if runs.len() > 1 { speed_ups.collect() } else { Vec::new() },
             weight_difference,
-            replicas_agree: hashes.iter().all(|hash| *hash == hashes[0]),
+            replicas_agree: agree(hashes),
             replicas: hashes.len(),
+            verdict: verdict(hashes),
         })
     }
 }
@@ -93,7 +97,6 @@ impl fmt::Display for Comparison {
             Some(at_the_end) => writeln!(f, ", {at_the_end:.1e} at the end")?,
             None => writeln!(f, "; they did not end at the same step")?,
         }
-        let agree = if self.replicas_agree { "the same" } else { "DIFFERENT" };
-        write!(f, "{} replicas ended with {agree} weights", self.replicas)
+        f.write_str(&self.verdict)
     }
 }

@@ -13,6 +13,7 @@
 //! | [`mod@train`] | the whole run: replicas, epochs, one device that reports |
 //! | [`reproducible`] | the same bits on any number of devices |
 //! | [`method`] | which of these a run uses |
+//! | [`replicas`] | are they still one model? |
 //! | [`breakage`] | the field's real bugs, to be run on purpose |
 //!
 //! Left out on purpose: gradients that travel while the backward pass still runs, and a wrapper that
@@ -21,12 +22,13 @@
 pub mod breakage;
 mod error;
 pub mod method;
+pub mod replicas;
 pub mod reproducible;
 pub mod train;
 pub mod train_batch;
 
 pub use error::Error;
 pub use method::Method;
-pub use reproducible::train_batch_reproducible;
+pub use reproducible::{check_shards, train_batch_reproducible};
 pub use train::train;
 pub use train_batch::train_batch;

@@ -10,7 +10,7 @@ use comparison::{Comparison, Run};
 use params_and_allreduce::{Algorithm, mpirun};
 use recorded::Recorded;
 use scratch_data_parallel::breakage::Breakage;
-use scratch_data_parallel::{Method, train};
+use scratch_data_parallel::{Method, check_shards, train};
 use single_gpu::cli::{
     self, DeviceArguments, SeveralDevices, TrainArguments, TrainSetup, UsageError,
 };
@@ -83,18 +83,7 @@ impl Arguments {
                  --shards adds up along a tree of its own, so leave one of the two out"
             )));
         }
-        if shards < self.devices.count {
-            return Err(UsageError::new(format_args!(
-                "{shards} shards cannot be shared out over {} devices: each needs at least one",
-                self.devices.count
-            )));
-        }
-        if self.train.batch_size < shards as u64 {
-            return Err(UsageError::new(format_args!(
-                "batch size {} cannot be cut into {shards} shards: each needs at least one sample",
-                self.train.batch_size
-            )));
-        }
+        check_shards(shards, self.devices.count, self.train.batch_size)?;
         Ok(Method::Reproducible { shards })
     }
 }
@@ -183,19 +172,16 @@ fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Res
         Method::Reproducible { .. } => method,
         _ => Method::AllReduce(Algorithm::default()),
     };
-    let threads = plan.threads_per_device();
-    let one_device = |name, threads| -> anyhow::Result<Planned> {
-        let device = DeviceArguments { threads_per_device: threads, ..device };
-        Ok(Planned { name, plan: device.plan(1)?, method: alone })
-    };
-    let devices = plan.len();
+    let one = Planned { name: "one device", plan: device.plan_one_of(&plan)?, method: alone };
+    let (threads, devices) = (plan.threads_per_device(), plan.len());
     let several = Planned { name: "data parallel", plan, method };
     if devices == 1 {
         return Ok(vec![several]);
     }
-    let mut plans = vec![one_device("one device", threads)?, several];
+    let mut plans = vec![one, several];
     if let Some(all) = threads.and_then(|threads| threads.checked_mul(devices.try_into().ok()?)) {
-        plans.push(one_device("one device, all cores", Some(all))?);
+        let plan = DeviceArguments { threads_per_device: Some(all), ..device }.plan(1)?;
+        plans.push(Planned { name: "one device, all cores", plan, method: alone });
     }
     Ok(plans)
 }

@@ -13,6 +13,7 @@
 use candle_core::Tensor;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::Communicator;
+use single_gpu::cli::UsageError;
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
@@ -20,6 +21,25 @@ use single_gpu::train::{BatchSums, Step};
 
 use crate::Error;
 use crate::train_batch::{shard, shard_gradients};
+
+/// Refuses a number of shards that cannot be shared out over `devices`, or that batches cannot be cut into.
+///
+/// # Errors
+///
+/// A [`UsageError`] that names both numbers.
+pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<(), UsageError> {
+    if shards < devices {
+        return Err(UsageError::new(format_args!(
+            "{shards} shards cannot be shared out over {devices} devices: each needs at least one"
+        )));
+    }
+    if batch_size < shards as u64 {
+        return Err(UsageError::new(format_args!(
+            "batch size {batch_size} cannot be cut into {shards} shards: each needs at least one sample"
+        )));
+    }
+    Ok(())
+}
 
 /// One step on this rank's device, over the shards that it hosts; all ranks call it together, with the
 /// same batch and the same number of shards, at least one for each rank.

@@ -13,6 +13,7 @@ use single_gpu::data::source::LoadedData;
 use single_gpu::device::DevicePlan;
 use single_gpu::evaluate::evaluate;
 use single_gpu::lenet::Lenet;
+use single_gpu::parameters::Snapshot;
 use single_gpu::report::Report;
 use single_gpu::report::trace::{self, COMMUNICATION};
 use single_gpu::train::{EpochRecord, TrainOptions, run_epochs};
@@ -26,10 +27,10 @@ use crate::{Error, Method};
 pub struct Outcome {
     /// What each epoch measured.
     pub records: Vec<EpochRecord>,
-    /// Rank 0's weights after the very first step, by name, in CPU memory.
-    pub after_first_step: Vec<(String, Tensor)>,
+    /// Rank 0's weights after the very first step.
+    pub after_first_step: Snapshot,
     /// Rank 0's final weights.
-    pub weights: Vec<(String, Tensor)>,
+    pub weights: Snapshot,
     /// Every rank's hash of its final weights, in rank order. All equal, unless something is broken.
     pub hashes: Vec<WeightsHash>,
 }
@@ -37,8 +38,8 @@ pub struct Outcome {
 /// What one rank brings home.
 struct RankOutcome {
     records: Vec<EpochRecord>,
-    after_first_step: Vec<(String, Tensor)>,
-    weights: Vec<(String, Tensor)>,
+    after_first_step: Snapshot,
+    weights: Snapshot,
 }
 
 /// Trains a fresh LeNet on all devices of a plan.

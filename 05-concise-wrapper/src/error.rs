@@ -21,15 +21,17 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(Box<checkpoint::Error>),
     /// Two ranks were not started alike.
-    #[error("rank {rank} has {what} {here}, rank 0 has {there}: start all ranks alike")]
+    #[error("rank {rank} has {what} {here}, rank {first} has {there}: start all ranks alike")]
     NotAlike {
-        /// The rank that differs from rank 0.
+        /// The rank that differs.
         rank: usize,
+        /// The first of the ranks that compare: rank 0, or the first of some.
+        first: usize,
         /// In what.
         what: String,
         /// Its value there.
         here: String,
-        /// Rank 0's.
+        /// The first rank's.
         there: String,
     },
     /// Some ranks' losses are finite and this one's is not.
@@ -40,18 +42,6 @@ pub enum Error {
     LossOfRank {
         /// The first of them.
         rank: usize,
-    },
-    /// Replicas that should be equal are not.
-    #[error("after epoch {epoch} rank {rank} holds weights {found}, rank 0 holds {expected}")]
-    ReplicasDiffer {
-        /// Counted from 1.
-        epoch: usize,
-        /// The first rank that differs from rank 0.
-        rank: usize,
-        /// Its weights hash.
-        found: String,
-        /// Rank 0's weights hash.
-        expected: String,
     },
     /// A model of another kind has failed.
     #[error(transparent)]

@@ -17,6 +17,8 @@
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
 //! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
 //! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
+//! | [`text`] | what ranks tell each other in words, or values as JSON |
+//! | [`sizing`] | less to do on a CPU, unless more is asked for |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
 //! | [`recording`] | where do two runs part? |
@@ -39,6 +41,7 @@ pub mod precision;
 pub mod recording;
 pub mod resnet;
 pub mod shares;
+pub mod sizing;
 pub mod slow_link;
 pub mod text;
 pub mod train;
@@ -50,4 +53,5 @@ pub use error::Error;
 pub use model::Model;
 pub use network::Network;
 pub use precision::Precision;
+pub use scratch_data_parallel::replicas;
 pub use train::train;

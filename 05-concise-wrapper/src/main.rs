@@ -1,14 +1,13 @@
 //! Trains ResNet-18 or LeNet behind a wrapper, on one device and on several.
 
 mod arguments;
-mod norms;
+mod comparison;
 mod runs;
 
 use std::process::ExitCode;
 
 use arguments::{Arguments, Prepared};
 use concise_wrapper::launch::Launch;
-use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use runs::{Run, Runs};
 use single_gpu::cli;
 use single_gpu::interrupt;
@@ -21,11 +20,7 @@ fn main() -> ExitCode {
 
 /// Meets the other processes, if there are any, and begins if all of them can.
 fn begin() -> anyhow::Result<()> {
-    let arguments = Arguments::read();
-    let launch = Launch::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, Arguments::timeout))?;
-    let prepared = arguments.map_err(anyhow::Error::from);
-    let prepared = prepared.and_then(|arguments| arguments.prepare(&launch));
-    let mut prepared = launch.agree(prepared)?;
+    let (launch, mut prepared) = Launch::begin(Arguments::timeout, Arguments::prepare)?;
     interrupt::watch()?;
     prepared.devices = launch.devices(&prepared.several)?;
     if launch.speaks() { run(prepared, &launch) } else { follow(prepared, &launch) }
@@ -40,7 +35,7 @@ fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     if let Some(seeds) = prepared.compare {
-        norms::compare(&mut prepared, seeds, launch, &mut outputs)?;
+        comparison::compare(&mut prepared, seeds, launch, &mut outputs)?;
         return Ok(outputs.write(&headline)?);
     }
     let mut runs = Runs::default();

@@ -104,15 +104,22 @@ pub(crate) fn loss_of<M: ModuleT>(network: &Network<M>, shard: &Batch) -> Result
         network.norms().stand_in(true);
         let logits = network.forward_training(&image);
         network.norms().stand_in(false);
-        let logits = logits?;
-        let loss = logits.mul(&logits.zeros_like()?)?.sum_all()?;
-        return Ok((loss, Unread(None)));
+        return Ok((stand_in_loss(&logits?)?, Unread(None)));
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
     let loss = cross_entropy(&logits, &shard.labels)?;
     let unread = Unread(Some((loss.detach(), logits.detach(), shard)));
     Ok((loss, unread))
+}
+
+/// The loss of an image that stands in for an empty shard: 0, and so are all its gradients.
+///
+/// # Errors
+///
+/// When a tensor operation fails.
+pub fn stand_in_loss(logits: &Tensor) -> Result<Tensor> {
+    logits.mul(&logits.zeros_like()?)?.sum_all()
 }
 
 /// The gradients of a loss, with a span.

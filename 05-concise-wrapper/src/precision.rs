@@ -91,8 +91,7 @@ impl Precision {
 }
 
 impl From<DType> for Precision {
-    /// With layers that compute in `layers`. Weights are of the same type, but never narrower than f32 for
-    /// bf16.
+    /// With layers that compute in `layers`. Weights are of the same type; beside layers in bf16 they are f32.
     fn from(layers: DType) -> Self {
         let weights = if layers == DType::BF16 { DType::F32 } else { layers };
         Self { weights, layers }

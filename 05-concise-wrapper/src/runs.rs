@@ -10,6 +10,7 @@ use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, text, train};
+use scratch_data_parallel::replicas::verdict;
 use single_gpu::report::Report;
 use single_gpu::report::line;
 use single_gpu::report::metrics::Summary;
@@ -213,13 +214,7 @@ impl Runs {
         }
         for Run { summary, replicas } in &self.0 {
             if replicas.len() > 1 {
-                let same = replicas.iter().all(|replica| *replica == replicas[0]);
-                let agree = if same { "the same" } else { "DIFFERENT" };
-                line(format_args!(
-                    "{}: {} replicas ended with {agree} weights",
-                    summary.run,
-                    replicas.len()
-                ))?;
+                line(format_args!("{}: {}", summary.run, verdict(replicas)))?;
             }
         }
         Ok(())

@@ -102,6 +102,10 @@ impl Communicator for SlowLink {
         self.link.device()
     }
 
+    fn number_of(&self, rank: usize) -> usize {
+        self.link.number_of(rank)
+    }
+
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.announce(to, tensor)?;
         self.link.send(to, tensor)

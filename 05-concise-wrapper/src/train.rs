@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 
-use candle_core::Tensor;
 use serde::Serialize;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
@@ -12,6 +11,7 @@ use single_gpu::train::{EpochRecord, TrainOptions, continue_epochs};
 use crate::checkpoint::{Checkpoints, Run};
 use crate::optimiser::{Momentum, Schedule, Sgd};
 use crate::shares::Shares;
+use crate::weights::Snapshot;
 use crate::{Error, Model, Precision};
 
 /// What stage 1's options leave open.
@@ -28,13 +28,14 @@ pub struct Extras {
 pub struct Trained {
     /// What each epoch measured.
     pub records: Vec<EpochRecord>,
-    /// The final parameters and buffers, by name, in CPU memory.
-    pub weights: Vec<(String, Tensor)>,
+    /// The final parameters and buffers.
+    pub weights: Snapshot,
 }
 
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///
-/// `precision` is the model's, such as `DType::F32`. With `checkpoints` the run may begin where an earlier one ended; its records are then among the result's.
+/// `precision` is the model's, such as `DType::F32`. With `checkpoints` the run may begin where an earlier one
+/// ended; its records are then among the result's.
 ///
 /// # Errors
 ///

@@ -17,6 +17,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
+pub use single_gpu::parameters::Snapshot;
 use single_gpu::parameters::overwrite;
 
 use crate::leaf::{OnGradient, leaf};
@@ -63,12 +64,12 @@ impl Weights {
         self.iter().find(|named| named.name == name).map(|named| &named.tensor)
     }
 
-    /// Copies of all values in CPU memory, with their names: a snapshot that training does not change.
+    /// Copies of all values.
     ///
     /// # Errors
     ///
     /// When a copy from the device fails.
-    pub fn snapshot(&self) -> Result<Vec<(String, Tensor)>> {
+    pub fn snapshot(&self) -> Result<Snapshot> {
         self.iter()
             .map(|Named { name, tensor }| {
                 // `to_device` from the CPU to the CPU shares memory; a copy does not.

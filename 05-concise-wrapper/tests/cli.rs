@@ -278,7 +278,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 18] = [
+    let refusals: [(&[&str], &str); 19] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -295,6 +295,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),
         (&["--weight-decay=-1"], "weight decay is a number from 0"),
         (&["--algorithm=nccl"], "there is no NCCL here"),
+        (&["--record=same", "--metrics=same"], "--metrics and --record both name same"),
         (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
         (&["--precision=bf16", "--dtype=f32"], "cannot be used with '--dtype <DTYPE>'"),
     ];

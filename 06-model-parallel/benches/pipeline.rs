@@ -26,13 +26,12 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use single_gpu::cli;
 use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{Dataset, SIDE, Split, synthetic};
+use single_gpu::data::{Dataset, SAMPLE, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 
 const WIDTH: usize = 16;
 const BATCH: usize = 256;
 const MICRO_BATCHES: usize = 8;
-const SAMPLE: [usize; 3] = [1, SIDE, SIDE];
 
 /// How often the two take turns.
 const ALTERNATIONS: usize = 9;

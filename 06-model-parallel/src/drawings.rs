@@ -5,11 +5,7 @@ use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::Refused;
 use model_parallel::pipeline::{Kind, check, predict};
 use single_gpu::cli::UsageError;
-use single_gpu::report::line;
-
-/// Units of time: a backward pass does about twice the work of a forward pass.
-const COST: StageCost =
-    StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
+use single_gpu::report::{counted, line};
 
 /// What is to be drawn.
 pub(crate) struct Drawings {
@@ -32,7 +28,7 @@ impl Drawings {
         let mut first = true;
         for kind in &self.kinds {
             let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-            let timeline = predict(&checked, &Costs::equal(stages, COST))?;
+            let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
             // Chunks are parts of a stage: their passes are as much shorter.
             let unit = 1.0 / checked.schedule().chunks as f64;
             if !first {
@@ -40,9 +36,9 @@ impl Drawings {
             }
             first = false;
             line(format_args!(
-                "{kind}: {stages} {}, {micro_batches} {}",
-                if stages == 1 { "stage" } else { "stages" },
-                if micro_batches == 1 { "micro-batch" } else { "micro-batches" },
+                "{kind}: {}, {}",
+                counted(stages, "stage"),
+                counted(micro_batches, "micro-batch"),
             ))?;
             line(timeline.drawing(unit).trim_end())?;
             line(format_args!(
@@ -51,8 +47,7 @@ impl Drawings {
                 (timeline.makespan() * 100.0).round() / 100.0,
                 match checked.smallest_capacity() {
                     0 => "nothing".to_owned(),
-                    1 => "1 message".to_owned(),
-                    capacity => format!("{capacity} messages"),
+                    capacity => counted(capacity, "message"),
                 },
             ))?;
             let alive: Vec<String> =

@@ -5,6 +5,7 @@ mod drawings;
 mod outcome;
 mod run;
 mod table;
+mod watched;
 mod way;
 
 use std::process::ExitCode;
@@ -12,7 +13,6 @@ use std::process::ExitCode;
 use arguments::{Arguments, Prepared, Task};
 use concise_wrapper::launch::Launch;
 use outcome::Outcome;
-use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use single_gpu::report::line;
 use single_gpu::{cli, interrupt};
 use table::Table;
@@ -24,10 +24,8 @@ fn main() -> ExitCode {
 
 /// Meets the other processes, if there are any, and begins if all of them can.
 fn begin() -> anyhow::Result<()> {
-    let arguments = Arguments::read();
-    let launch = Launch::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, Arguments::timeout))?;
-    let task = arguments.map_err(anyhow::Error::from).and_then(|arguments| arguments.task(&launch));
-    let mut prepared = match launch.agree(task)? {
+    let (launch, task) = Launch::begin(Arguments::timeout, Arguments::task)?;
+    let mut prepared = match task {
         Task::Train(prepared) => *prepared,
         Task::Draw(drawings) if launch.speaks() => return drawings.tell(),
         Task::Draw(_) => return Ok(()),
@@ -51,7 +49,7 @@ fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow
             line(format_args!("note: {note}"))?;
         }
     }
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut outcomes: Vec<Outcome<'_>> = Vec::new();
     let mut trained = Ok(());
     for way in &planned.ways {
         if speaks {

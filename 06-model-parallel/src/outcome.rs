@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use concise_wrapper::weights::Snapshot;
 use model_parallel::held::Held;
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::timeline::gantt::{Beside, chart};
-use model_parallel::whole::Named;
 use serde::Serialize;
 use single_gpu::device::DevicePlan;
 use single_gpu::report::file;
@@ -18,17 +18,15 @@ use crate::run::Shown;
 use crate::way::{Planned, Way};
 
 /// A run that has ended.
-pub(crate) struct Outcome {
+pub(crate) struct Outcome<'a> {
+    pub(crate) way: &'a Way,
     pub(crate) summary: Summary,
     pub(crate) seconds_per_step: f64,
-    pub(crate) after_first_step: Named,
-    pub(crate) weights: Named,
+    pub(crate) after_first_step: Snapshot,
+    pub(crate) weights: Snapshot,
     pub(crate) replicas: Vec<String>,
     pub(crate) held: Vec<Held>,
     pub(crate) stages: Option<Stages>,
-    /// Whether it is the one device that others are compared with, and in how many shards it took a batch.
-    pub(crate) alone: bool,
-    pub(crate) shards: usize,
 }
 
 /// What was predicted of a pipeline, and what was measured.
@@ -61,10 +59,10 @@ struct SplitLine<'a> {
     stages: Option<&'a Stages>,
 }
 
-impl Outcome {
+impl<'a> Outcome<'a> {
     /// Puts together what a run was with what it has shown, and tells the files.
     pub(crate) fn new(
-        way: &Way,
+        way: &'a Way,
         planned: &Planned,
         prepared: &Prepared,
         plan: &DevicePlan,
@@ -79,7 +77,7 @@ impl Outcome {
         let name = way.name();
         let hash = WeightsHash::new(&weights)?;
         let mut summary = Summary::new(&name, &prepared.setup, plan, &records, hash);
-        if !matches!(way, Way::Alone { .. }) {
+        if !way.is_alone() {
             summary.devices.clone_from(&prepared.devices);
         }
         summary.method = Some(way.to_string());
@@ -94,8 +92,8 @@ impl Outcome {
             let split = SplitLine { run: &name, cut, seconds_per_step, held, stages };
             metrics.write("split", &split)?;
         }
-        let (alone, shards) = (matches!(way, Way::Alone { .. }), way.shards());
         Ok(Self {
+            way,
             summary,
             seconds_per_step,
             after_first_step,
@@ -103,8 +101,6 @@ impl Outcome {
             replicas,
             held,
             stages,
-            alone,
-            shards,
         })
     }
 }
@@ -136,7 +132,11 @@ fn middle(mut steps: Vec<Timeline>) -> Option<Timeline> {
 }
 
 /// Draws each pipeline's step, measured below predicted.
-pub(crate) fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome]) -> anyhow::Result<()> {
+pub(crate) fn write_gantt(
+    path: &Path,
+    title: &str,
+    outcomes: &[Outcome<'_>],
+) -> anyhow::Result<()> {
     let of_pipelines = outcomes.iter().filter_map(|outcome| {
         let Stages { predicted, measured, .. } = outcome.stages.as_ref()?;
         Some(Beside { name: &outcome.summary.run, predicted, measured })

@@ -1,13 +1,9 @@
 //! A run: one way to train, on however many devices it takes.
 
-use std::cell::{Cell, RefCell};
-
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::{Lines, Reduction, alike};
 use concise_wrapper::launch::{ForRank0, Launch, Rank};
-use concise_wrapper::model::Hosts;
-use concise_wrapper::shares::Share;
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Ddp, Error, Model, text, train};
 use model_parallel::held::{Held, activations_of};
 use model_parallel::mesh::{Axis, Mesh};
@@ -15,25 +11,26 @@ use model_parallel::pipeline::{PipelineParallel, Timeline};
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};
-use model_parallel::whole::{Named, Whole};
+use model_parallel::whole::Whole;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::data::Dataset;
+use single_gpu::data::SAMPLE;
 use single_gpu::report::Report;
 use single_gpu::report::outputs::Outputs;
 use single_gpu::report::trace;
-use single_gpu::train::{BatchSums, EpochRecord, Step};
+use single_gpu::train::EpochRecord;
 use single_gpu::weights_hash::WeightsHash;
 
-use crate::arguments::{ModelKind, Prepared, SAMPLE};
+use crate::arguments::{ModelKind, Prepared};
 use crate::outcome::Outcome;
+use crate::watched::Watched;
 use crate::way::{Planned, Way};
 
 /// What a run has shown on rank 0.
 pub(crate) struct Shown {
     pub(crate) records: Vec<EpochRecord>,
-    pub(crate) after_first_step: Named,
-    pub(crate) weights: Named,
+    pub(crate) after_first_step: Snapshot,
+    pub(crate) weights: Snapshot,
     /// Of each replica's whole weights, as hashes.
     pub(crate) replicas: Vec<String>,
     /// By each device.
@@ -43,13 +40,13 @@ pub(crate) struct Shown {
 }
 
 /// Trains in one way; what comes back is for the process that speaks.
-pub(crate) fn run(
-    way: &Way,
+pub(crate) fn run<'a>(
+    way: &'a Way,
     planned: &Planned,
     prepared: &Prepared,
     launch: &Launch,
     outputs: &mut Outputs,
-) -> anyhow::Result<Option<Outcome>> {
+) -> anyhow::Result<Option<Outcome<'a>>> {
     let name = way.name();
     let mut report = if launch.speaks() { outputs.report(&name) } else { Report::silent() };
     let plan = match (way, &prepared.one) {
@@ -185,89 +182,4 @@ fn all_steps<M: Whole>(
 
 fn zeros(rows: usize, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
     Tensor::zeros([&[rows], SAMPLE.as_slice()].concat(), dtype, device)
-}
-
-/// A model, and its weights after the first step.
-struct Watched<'a, M> {
-    model: &'a M,
-    steps: Cell<usize>,
-    after_first: RefCell<Option<Named>>,
-}
-
-impl<'a, M: Model> Watched<'a, M> {
-    fn new(model: &'a M) -> Self {
-        Self { model, steps: Cell::new(0), after_first: RefCell::new(None) }
-    }
-
-    /// This rank's weights after the first step.
-    fn after_first_step(&self) -> candle_core::Result<Named> {
-        match self.after_first.take() {
-            Some(weights) => Ok(weights),
-            // There was no second one.
-            None => self.model.weights().snapshot(),
-        }
-    }
-}
-
-impl<M: Model> Model for Watched<'_, M> {
-    fn hosts(&self) -> Hosts {
-        self.model.hosts()
-    }
-
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
-        if self.steps.get() == 1 {
-            self.after_first.replace(Some(self.model.weights().snapshot()?));
-        }
-        self.steps.set(self.steps.get() + 1);
-        self.model.backward(share)
-    }
-
-    fn weights(&self) -> &Weights {
-        self.model.weights()
-    }
-
-    fn rank(&self) -> Option<&SharedCommunicator> {
-        self.model.rank()
-    }
-
-    fn is_whole(&self) -> bool {
-        self.model.is_whole()
-    }
-
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        self.model.evaluate(images)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use concise_wrapper::optimiser::{Momentum, Sgd};
-    use concise_wrapper::shares::Shares;
-    use model_parallel::layers::Layers;
-    use single_gpu::data::loader::Epochs as _;
-    use single_gpu::data::{CLASSES, PIXELS};
-
-    use super::*;
-
-    #[test]
-    fn the_weights_after_the_first_step_are_watched() {
-        let data = Dataset::new(vec![[100; PIXELS]; 6], vec![3; 6]).unwrap();
-        let layers = Layers::dense(&[PIXELS, CLASSES]).unwrap();
-        for steps in 1..=3 {
-            let network = layers.build(0..1, 1, DType::F64, &Device::Cpu).unwrap();
-            let watched = Watched::new(&network);
-            let shares = Shares::new(&data, 2, 1, DType::F64, watched.hosts());
-            let mut sgd = Sgd::new(Momentum::default());
-            let mut hashes = Vec::new();
-            for share in shares.epoch(1).take(steps) {
-                let share = share.unwrap();
-                let step = watched.backward(&share).unwrap();
-                sgd.step(watched.weights(), &step.gradients, 0.1, share.samples).unwrap();
-                hashes.push(WeightsHash::new(&watched.weights().snapshot().unwrap()).unwrap());
-            }
-            let after_first = WeightsHash::new(&watched.after_first_step().unwrap()).unwrap();
-            assert_eq!(after_first, hashes[0], "{steps} steps");
-            assert!(hashes.windows(2).all(|pair| pair[0] != pair[1]), "every step changes them");
-        }
-    }
 }

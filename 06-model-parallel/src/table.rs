@@ -1,5 +1,6 @@
 //! What the runs say together: times, bubbles, memory, and how far the weights are apart.
 
+use concise_wrapper::replicas::verdict;
 use model_parallel::held::Held;
 use single_gpu::difference::largest_difference;
 use single_gpu::report::{line, seconds};
@@ -8,7 +9,7 @@ use crate::outcome::Outcome;
 
 /// The runs, and how far each is from one device.
 pub(crate) struct Table<'a> {
-    outcomes: &'a [Outcome],
+    outcomes: &'a [Outcome<'a>],
     /// After the first step and at the end; `None` of a run that nothing is compared with, and at the end where
     /// one of the two was interrupted before the other.
     differences: Vec<Option<(f64, Option<f64>)>>,
@@ -22,12 +23,15 @@ const MEGABYTE: f64 = 1e6;
 
 impl<'a> Table<'a> {
     /// Compares every run with the one device that took batches in the same pieces, if there is one.
-    pub(crate) fn new(outcomes: &'a [Outcome]) -> anyhow::Result<Self> {
-        let has_norms = outcomes.iter().filter(|outcome| outcome.alone).count() > 1;
-        let difference = |outcome: &Outcome| {
-            let same =
-                |other: &&Outcome| other.alone && (other.shards == outcome.shards || !has_norms);
-            let Some(reference) = outcomes.iter().find(same).filter(|_| !outcome.alone) else {
+    pub(crate) fn new(outcomes: &'a [Outcome<'a>]) -> anyhow::Result<Self> {
+        let has_norms = outcomes.iter().filter(|outcome| outcome.way.is_alone()).count() > 1;
+        let difference = |outcome: &Outcome<'_>| {
+            let same = |other: &&Outcome<'_>| {
+                let (other, way) = (other.way, outcome.way);
+                other.is_alone() && (other.shards() == way.shards() || !has_norms)
+            };
+            let reference = outcomes.iter().find(same);
+            let Some(reference) = reference.filter(|_| !outcome.way.is_alone()) else {
                 return Ok(None);
             };
             let first = largest_difference(&outcome.after_first_step, &reference.after_first_step)?;
@@ -47,10 +51,10 @@ impl<'a> Table<'a> {
         for outcome in self.outcomes {
             line(&outcome.summary)?;
         }
-        for outcome in self.outcomes.iter().filter(|outcome| outcome.replicas.len() > 1) {
-            let (run, number) = (&outcome.summary.run, outcome.replicas.len());
-            let weights = verdict(&outcome.replicas);
-            line(format_args!("{run}: {number} replicas ended with {weights} weights"))?;
+        for Outcome { summary, replicas, .. } in self.outcomes {
+            if replicas.len() > 1 {
+                line(format_args!("{}: {}", summary.run, verdict(replicas)))?;
+            }
         }
         Ok(())
     }
@@ -71,7 +75,7 @@ impl<'a> Table<'a> {
             "{:width$}  {:>8}  {:>8}  {:>9}  {:>8}  {:>12}  {:>10}  weights",
             "", "s/step", "speed-up", "predicted", "measured", "after 1 step", "at the end"
         ))?;
-        let one = self.outcomes.iter().find(|outcome| outcome.alone);
+        let one = self.outcomes.iter().find(|outcome| outcome.way.is_alone());
         for (outcome, apart) in self.outcomes.iter().zip(&self.differences) {
             let Outcome { summary, seconds_per_step, stages, .. } = outcome;
             let none = || "–".to_owned();
@@ -128,28 +132,9 @@ impl<'a> Table<'a> {
 }
 
 /// `2 of 8`: how many micro-batches a stage keeps, as its schedule says.
-fn alive(outcome: &Outcome, device: usize) -> String {
+fn alive(outcome: &Outcome<'_>, device: usize) -> String {
     let Some(stages) = &outcome.stages else { return "–".to_owned() };
     // Replicas come one after the other, with all stages of each.
     let of_stage = stages.alive[device % stages.alive.len()];
     format!("{of_stage} of {}", stages.micro_batches)
-}
-
-/// Whether the hashes of all replicas are one.
-fn verdict(replicas: &[String]) -> &'static str {
-    let same = replicas.iter().all(|replica| *replica == replicas[0]);
-    if same { "the same" } else { "DIFFERENT" }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::verdict;
-
-    #[test]
-    fn replicas_that_differ_are_told_from_those_that_agree() {
-        let of =
-            |hashes: &[&str]| verdict(&hashes.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(of(&["a", "a", "a"]), "the same");
-        assert_eq!(of(&["a", "a", "b"]), "DIFFERENT");
-    }
 }

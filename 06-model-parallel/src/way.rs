@@ -78,6 +78,11 @@ impl Way {
         }
     }
 
+    /// Whether it is one device that does everything: what others are compared with.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self, Self::Alone { .. })
+    }
+
     /// The devices that take part.
     pub(crate) fn devices(&self) -> usize {
         match self {

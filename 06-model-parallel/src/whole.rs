@@ -1,13 +1,10 @@
 //! From the parts that ranks hold back to the whole: for a hash, a comparison, a file.
 
-use candle_core::{DType, ModuleT, Shape, Tensor, bail};
-use concise_wrapper::weights::Weights;
+use candle_core::{DType, ModuleT, Shape, Tensor};
+use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Ddp, Error, Model, Network, text};
 use params_and_allreduce::communicator::{self, Communicator};
 use serde::{Deserialize, Serialize};
-
-/// Tensors by name, in CPU memory.
-pub type Named = Vec<(String, Tensor)>;
 
 /// A model of which a rank may hold a part only.
 pub trait Whole: Model {
@@ -19,17 +16,17 @@ pub trait Whole: Model {
     /// # Errors
     ///
     /// When another rank stops or stalls.
-    fn whole(&self, mine: Named) -> Result<Option<Named>, Error>;
+    fn whole(&self, mine: Snapshot) -> Result<Option<Snapshot>, Error>;
 }
 
 impl<M: ModuleT> Whole for Network<M> {
-    fn whole(&self, mine: Named) -> Result<Option<Named>, Error> {
+    fn whole(&self, mine: Snapshot) -> Result<Option<Snapshot>, Error> {
         Ok(Some(mine))
     }
 }
 
 impl<M: ModuleT> Whole for Ddp<M> {
-    fn whole(&self, mine: Named) -> Result<Option<Named>, Error> {
+    fn whole(&self, mine: Snapshot) -> Result<Option<Snapshot>, Error> {
         Ok(Some(mine))
     }
 }
@@ -46,8 +43,8 @@ struct Announced {
 /// together. No tensor may be empty.
 pub(crate) fn gathered(
     line: &impl Communicator,
-    mine: Named,
-) -> Result<Option<Named>, communicator::Error> {
+    mine: Snapshot,
+) -> Result<Option<Snapshot>, communicator::Error> {
     let announced = |(name, tensor): &(String, Tensor)| Announced {
         name: name.clone(),
         dims: tensor.dims().to_vec(),
@@ -76,17 +73,4 @@ pub(crate) fn gathered(
 
 fn unknown(name: &str, dtype: &str) -> communicator::Error {
     candle_core::Error::Msg(format!("{name} has elements of an unknown type, {dtype}")).into()
-}
-
-/// Values in the order of a network's tensors, as a snapshot has them.
-///
-/// # Errors
-///
-/// When a value is missing: the message names it.
-pub fn in_order(weights: &Weights, values: &Named) -> candle_core::Result<Named> {
-    let find = |name: &String| match values.iter().find(|(other, _)| other == name) {
-        Some((_, value)) => Ok((name.clone(), value.clone())),
-        None => bail!("there is no value of {name}"),
-    };
-    weights.iter().map(|named| find(&named.name)).collect()
 }

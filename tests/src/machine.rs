@@ -1,6 +1,7 @@
 //! A machine that something was measured on.
 
 use serde::{Deserialize, Serialize};
+use single_gpu::report::counted;
 
 /// A machine, as far as it tells.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -31,6 +32,6 @@ impl Machine {
     /// `AMD EPYC, 2 cores`
     pub fn short(&self) -> String {
         let Self { processor, cores, .. } = self;
-        format!("{processor}, {cores} {}", if *cores == 1 { "core" } else { "cores" })
+        format!("{processor}, {}", counted(*cores, "core"))
     }
 }

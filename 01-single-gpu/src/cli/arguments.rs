@@ -3,14 +3,13 @@
 use std::num::NonZeroUsize;
 
 use candle_core::DType;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 
 use super::{DataArguments, ReportArguments, UsageError};
 use crate::data::source::LoadedData;
 use crate::device::{DeviceKind, DevicePlan, MAX_DEVICES};
 use crate::report::outputs::Outputs;
-use crate::report::thousands;
+use crate::report::{counted, thousands};
 use crate::train::TrainOptions;
 
 /// The most images that can be asked for: the limit of the file format's reader.
@@ -38,8 +37,21 @@ impl DeviceArguments {
         DevicePlan::new(self.device, devices, self.threads_per_device).map_err(UsageError::new)
     }
 
+    /// The plan for one device that is like each of `several`: the same kind, with as many cores.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](Self::plan).
+    pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
+        Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
+    }
+
     /// Parses a number of devices.
-    fn parse_devices(argument: &str) -> Result<usize, String> {
+    ///
+    /// # Errors
+    ///
+    /// What would be right, when it is none.
+    pub fn parse_devices(argument: &str) -> Result<usize, String> {
         match argument.parse() {
             Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
             _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
@@ -55,16 +67,14 @@ pub struct SeveralDevices {
     pub each: DeviceArguments,
 
     /// Number of devices
-    #[arg(long = "devices", default_value_t = 2, value_name = "K",
+    #[arg(long = "devices", default_value_t = Self::DEFAULT, value_name = "K",
           value_parser = DeviceArguments::parse_devices)]
     pub count: usize,
 }
 
 impl SeveralDevices {
-    /// Whether their number was on the command line that these are the matches of.
-    pub fn given(matches: &ArgMatches) -> bool {
-        matches.value_source("count") == Some(ValueSource::CommandLine)
-    }
+    /// So many, unless another number is asked for.
+    pub const DEFAULT: usize = 2;
 
     /// The plan for all of them.
     ///
@@ -154,11 +164,11 @@ impl TrainSetup {
         let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
         format!(
             "{model} on {}: {} training and {} test images, batch {batch_size}, lr {learning_rate}, \
-             {epochs} {}, seed {seed}",
+             {}, seed {seed}",
             self.data.name,
             thousands(self.data.train.len()),
             thousands(self.data.test.len()),
-            if epochs == 1 { "epoch" } else { "epochs" },
+            counted(epochs, "epoch"),
         )
     }
 }
@@ -178,7 +188,7 @@ impl TrainArguments {
             ))
             .into());
         }
-        self.reports.check()?;
+        self.reports.check(&[])?;
         let data = self.load(devices)?;
         let outputs = self.reports.open()?;
         Ok(TrainSetup {

@@ -29,21 +29,27 @@ pub struct ReportArguments {
 }
 
 impl ReportArguments {
-    /// Checks that every file could be written, and writes nothing.
-    pub(super) fn check(&self) -> Result<(), UsageError> {
-        let all = [
-            ("--metrics", &self.metrics),
-            ("--plot", &self.plot),
-            ("--trace", &self.trace),
-            ("--timeline", &self.timeline),
+    /// Checks that every file could be written, and is named by one flag only, and writes nothing.
+    ///
+    /// A program may have `further` flags that name files.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] that names the flag, or both.
+    pub fn check(&self, further: &[(&str, Option<&Path>)]) -> Result<(), UsageError> {
+        let mine = [
+            ("--metrics", self.metrics.as_deref()),
+            ("--plot", self.plot.as_deref()),
+            ("--trace", self.trace.as_deref()),
+            ("--timeline", self.timeline.as_deref()),
         ];
         let mut named: Vec<(&str, &Path)> = Vec::new();
-        for (flag, path) in all {
-            let Some(path) = path else { continue };
+        for (flag, path) in mine.iter().chain(further) {
+            let Some(path) = *path else { continue };
             file::check(path).map_err(|error| {
                 UsageError::new(format_args!("{flag} {}: {error}", path.display()))
             })?;
-            if let Some((other, _)) = named.iter().find(|(_, other)| other == path) {
+            if let Some((other, _)) = named.iter().find(|(_, other)| *other == path) {
                 return Err(UsageError::new(format_args!(
                     "{other} and {flag} both name {}: give each a file of its own",
                     path.display()

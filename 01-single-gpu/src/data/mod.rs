@@ -32,6 +32,9 @@ pub const SIDE: usize = 28;
 /// Pixels of an image.
 pub const PIXELS: usize = SIDE * SIDE;
 
+/// The shape of an image as a network is given it, without the batch's axis: one channel.
+pub const SAMPLE: [usize; 3] = [1, SIDE, SIDE];
+
 /// Number of classes.
 pub const CLASSES: usize = 10;
 

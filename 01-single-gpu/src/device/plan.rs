@@ -9,6 +9,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::{
     ComputeDevice, DeviceKind, available_cores, compute_capability, gpu_count, why_no_gpu,
 };
+use crate::report::counted;
 
 /// The most devices one run may have.
 pub const MAX_DEVICES: usize = 1024;
@@ -73,8 +74,7 @@ impl fmt::Display for DeviceSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.placement {
             Placement::CpuSlice { threads } => {
-                let cores = if threads == NonZeroUsize::MIN { "core" } else { "cores" };
-                write!(f, "cpu:{} ({threads} {cores})", self.index)
+                write!(f, "cpu:{} ({})", self.index, counted(threads.get(), "core"))
             }
             Placement::Gpu { ordinal, shared: false } => write!(f, "cuda:{ordinal}"),
             Placement::Gpu { ordinal, shared: true } => write!(f, "cuda:{ordinal} (shared)"),
@@ -150,10 +150,8 @@ impl DevicePlan {
             .map(|index| DeviceSlot { index, placement: Placement::CpuSlice { threads } })
             .collect();
         let note = (all > cores).then(|| {
-            format!(
-                "{all} threads share {cores} {}: times show overhead, not speed-up",
-                if cores == 1 { "core" } else { "cores" }
-            )
+            let cores = counted(cores, "core");
+            format!("{all} threads share {cores}: times show overhead, not speed-up")
         });
         Ok(Self { slots, note })
     }
@@ -192,6 +190,11 @@ impl DevicePlan {
         let alone =
             |slot: &DeviceSlot| matches!(slot.placement, Placement::Gpu { shared: false, .. });
         self.slots.iter().all(alone)
+    }
+
+    /// Whether the devices are slices of the CPU.
+    pub fn is_of_slices(&self) -> bool {
+        self.threads_per_device().is_some()
     }
 
     /// The threads of each CPU slice; `None` on GPUs.

@@ -3,6 +3,9 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+pub use super::colours::Colour;
+use super::colours::{GRID, TEXT};
+
 const WIDTH: u32 = 960;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 20.0;
@@ -10,35 +13,8 @@ const LANE: f64 = 30.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 40.0;
 
-const TEXT: RGBColor = RGBColor(40, 40, 40);
-const GRID: RGBColor = RGBColor(225, 225, 225);
-
 /// Pixels of a character of a label, at most.
 const CHARACTER: f64 = 7.0;
-
-/// A colour that is told apart from the others by everybody: of Okabe and Ito's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Colour {
-    /// As for computing, or a forward pass.
-    Blue,
-    /// As for sending and waiting.
-    Orange,
-    /// As for a backward pass, or what runs in the background.
-    Green,
-    /// As for an update.
-    Purple,
-}
-
-impl Colour {
-    fn rgb(self) -> RGBColor {
-        match self {
-            Self::Blue => RGBColor(0, 114, 178),
-            Self::Orange => RGBColor(230, 159, 0),
-            Self::Green => RGBColor(0, 158, 115),
-            Self::Purple => RGBColor(204, 121, 167),
-        }
-    }
-}
 
 /// Something that took a while.
 #[derive(Clone, Debug)]
@@ -98,7 +74,7 @@ impl Chart {
             area.fill(&WHITE)?;
             let at = (f64::from(WIDTH) / 2.0, 20.0);
             area.draw(&text(&self.title, at, HPos::Center, &TEXT))?;
-            for tick in ticks(self.seconds * 1e3) {
+            for tick in ticks(self.seconds * 1e3, 8) {
                 let at = self.x(tick / 1e3);
                 let line = [(at as i32, TOP as i32), (at as i32, floor as i32 + 5)];
                 area.draw(&PathElement::new(line, GRID.stroke_width(1)))?;
@@ -163,13 +139,14 @@ fn text<'a>(
     Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
 }
 
-/// About eight round numbers from 0 on.
-fn ticks(milliseconds: f64) -> Vec<f64> {
-    let raw = milliseconds / 8.0;
+/// Round numbers from 0 to at most a positive length, the same distance apart: as close as gives at most so many
+/// `gaps`.
+pub fn ticks(length: f64, gaps: u32) -> Vec<f64> {
+    let raw = length / f64::from(gaps);
     let magnitude = 10f64.powf(raw.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     let unit = factors.iter().map(|f| f * magnitude).find(|unit| *unit >= raw).unwrap_or(raw);
-    let count = (milliseconds / unit) as usize;
+    let count = (length / unit) as usize;
     // Rounded, as 0.1 times 3 has many digits.
     (0..=count).map(|tick| (tick as f64 * unit * 1e6).round() / 1e6).collect()
 }
@@ -212,7 +189,8 @@ mod tests {
 
     #[test]
     fn ticks_are_round() {
-        assert_eq!(ticks(80.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
-        assert_eq!(ticks(1.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(ticks(80.0, 8), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
+        assert_eq!(ticks(1.0, 8), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(ticks(1_540.0, 7), [0.0, 500.0, 1_000.0, 1_500.0]);
     }
 }

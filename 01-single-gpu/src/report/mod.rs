@@ -1,6 +1,7 @@
 //! What a run tells: progress while it goes, a line per epoch, and in files metrics, a plot, a trace.
 
 mod chart;
+mod colours;
 pub mod file;
 pub mod lanes;
 pub mod metrics;
@@ -109,6 +110,16 @@ pub fn thousands(number: usize) -> String {
     spaced
 }
 
+/// So many things: `1 core`, `2 cores`, `2 batches`.
+pub fn counted(number: usize, noun: &str) -> String {
+    let ending = match number {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{number} {noun}{ending}")
+}
+
 /// Seconds with as many digits as tell something: `12.3`, `0.17`, `0.0042`.
 pub fn seconds(seconds: f64) -> String {
     let decimals = match seconds {
@@ -122,12 +133,19 @@ pub fn seconds(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{seconds, thousands};
+    use super::{counted, seconds, thousands};
 
     #[test]
     fn seconds_keep_two_digits() {
         let told = [12.34, 0.166, 0.0123, 0.00421].map(seconds);
         assert_eq!(told, ["12.3", "0.17", "0.012", "0.0042"]);
+    }
+
+    #[test]
+    fn one_thing_is_told_from_several() {
+        let cores = [0, 1, 2].map(|number| counted(number, "core"));
+        assert_eq!(cores, ["0 cores", "1 core", "2 cores"]);
+        assert_eq!([1, 2].map(|number| counted(number, "batch")), ["1 batch", "2 batches"]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::colours::{Colour, GRID, TEXT};
 use super::file;
 use super::outputs::FinishedRun;
 use crate::train::EpochRecord;
@@ -28,12 +29,6 @@ const LEGEND_LEFT: i32 = 68;
 
 /// The longest text that fits in a line of the legend or the title.
 const LONGEST_TEXT: usize = 112;
-
-/// Blue, orange, green, purple.
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(0, 114, 178), RGBColor(230, 159, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
-const TEXT: RGBColor = RGBColor(40, 40, 40);
-const GRID: RGBColor = RGBColor(225, 225, 225);
 
 /// Up to so many epochs, each is marked by a dot.
 const MOST_DOTS: usize = 30;
@@ -158,7 +153,7 @@ fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
 /// Wide for the first run, narrower for each that is drawn over it.
 fn stroke(index: usize, runs: usize) -> ShapeStyle {
     let width = 2 * (runs - index).min(4) as u32;
-    COLOURS[index % COLOURS.len()].stroke_width(width)
+    Colour::ALL[index % Colour::ALL.len()].rgb().stroke_width(width)
 }
 
 fn font(size: i32) -> TextStyle<'static> {

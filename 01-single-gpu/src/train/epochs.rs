@@ -1,35 +1,13 @@
 //! The loop over epochs and steps: what every stage's training has in common.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use tracing::info_span;
 
-use super::{BatchSums, Position, TrainOptions};
+use super::{BatchSums, EpochRecord, Position, TrainOptions};
 use crate::data::loader::Epochs;
 use crate::report::Report;
 use crate::report::trace::{COMPUTE, STEPS};
-
-/// One epoch, measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EpochRecord {
-    /// Counted from 1.
-    pub epoch: usize,
-    /// The share of the epoch that was trained on: 1, or less where Ctrl-C cut it short.
-    pub part: f64,
-    /// Mean loss of the epoch's training samples, each before the update it contributed to.
-    pub train_loss: f64,
-    /// Share of them classified correctly, likewise.
-    pub train_accuracy: f64,
-    /// Mean loss on the test images after the epoch.
-    pub test_loss: f64,
-    /// Accuracy on the test images after the epoch.
-    pub test_accuracy: f64,
-    /// Training time, without the evaluation.
-    pub seconds: f64,
-    /// Training samples in a second.
-    pub images_per_second: f64,
-}
 
 /// Why training stopped early.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +127,7 @@ pub fn continue_epochs<L: Epochs, E: From<Error>>(
             let (step, loss, updated) = (batches_per_epoch, test.loss, true);
             return Err(Error::NotFinite { epoch, step, loss, learning_rate, updated }.into());
         }
-        let record = record(epoch, part, &at.sums, test, elapsed);
+        let record = EpochRecord::new(epoch, part, &at.sums, test, elapsed);
         report.epoch_ends(&record).map_err(Error::from)?;
         let Position { mut records, sums, .. } = at;
         records.push(record);
@@ -161,37 +139,6 @@ pub fn continue_epochs<L: Epochs, E: From<Error>>(
     Ok(at.records)
 }
 
-fn record(
-    epoch: usize,
-    part: f64,
-    train: &BatchSums,
-    test: Option<BatchSums>,
-    elapsed: Duration,
-) -> EpochRecord {
-    let seconds = elapsed.as_secs_f64();
-    let test = test.unwrap_or_default();
-    EpochRecord {
-        epoch,
-        part,
-        train_loss: train.mean_loss(),
-        train_accuracy: train.accuracy(),
-        test_loss: test.mean_loss(),
-        test_accuracy: test.accuracy(),
-        seconds,
-        images_per_second: train.samples as f64 / seconds,
-    }
-}
-
-/// How many epochs were trained; one that was cut short counts for its part.
-pub fn epochs_trained(records: &[EpochRecord]) -> f64 {
-    records.iter().map(|record| record.part).sum()
-}
-
-/// Average training time of an epoch in seconds.
-pub fn seconds_per_epoch(records: &[EpochRecord]) -> f64 {
-    records.iter().map(|record| record.seconds).sum::<f64>() / epochs_trained(records)
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
@@ -199,6 +146,7 @@ mod tests {
     use super::*;
     use crate::data::loader::Loader;
     use crate::data::{Batch, Dataset, PIXELS};
+    use crate::train::epochs_trained;
 
     /// Three epochs of three steps of two samples; `sums` is told the step, from 1, and its samples.
     fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {

@@ -7,6 +7,7 @@
 
 mod epochs;
 mod position;
+mod record;
 
 use std::ops::AddAssign;
 
@@ -14,10 +15,9 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use serde::Serialize;
 use tracing::info_span;
 
-pub use epochs::{
-    EpochRecord, Error, continue_epochs, epochs_trained, run_epochs, seconds_per_epoch,
-};
+pub use epochs::{Error, continue_epochs, run_epochs};
 pub use position::Position;
+pub use record::{EpochRecord, epochs_trained, seconds_per_epoch};
 
 use crate::data::Batch;
 use crate::data::loader::Loader;
@@ -27,6 +27,7 @@ use crate::evaluate::evaluate;
 use crate::interrupt;
 use crate::lenet::Lenet;
 use crate::ops::cross_entropy;
+use crate::parameters::Snapshot;
 use crate::report::Report;
 use crate::report::trace::{self, COMPUTE};
 use crate::sgd::sgd;
@@ -171,7 +172,7 @@ pub struct Trained {
     /// What each epoch measured.
     pub records: Vec<EpochRecord>,
     /// The final weights, by name, in CPU memory.
-    pub weights: Vec<(String, Tensor)>,
+    pub weights: Snapshot,
 }
 
 /// Trains a fresh LeNet on one device, on the device's own threads.

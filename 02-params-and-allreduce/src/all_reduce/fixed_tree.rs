@@ -167,13 +167,11 @@ mod tests {
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
-    use candle_core::{DType, Device, Shape};
+    use candle_core::Device;
     use single_gpu::device::{DeviceKind, DevicePlan};
-    use single_gpu::parameters::overwrite;
 
     use super::*;
-    use crate::communicator::Received;
-    use crate::thread::{Rank, run_ranks};
+    use crate::thread::run_ranks;
 
     /// Values of very different sizes, so that another order of adding gives other bits.
     fn leaf(index: usize) -> Vec<f32> {
@@ -242,63 +240,6 @@ mod tests {
             for ranks in 1..=leaves {
                 assert_eq!(bits_of_nodes(leaves, ranks), alone, "{leaves} leaves on {ranks} ranks");
             }
-        }
-    }
-
-    /// A rank that takes its time to read.
-    struct Slow<'a>(&'a Rank<'a>);
-
-    impl Communicator for Slow<'_> {
-        fn rank(&self) -> usize {
-            self.0.rank()
-        }
-
-        fn world_size(&self) -> usize {
-            self.0.world_size()
-        }
-
-        fn device(&self) -> &Device {
-            self.0.device()
-        }
-
-        fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-            self.0.send(to, tensor)
-        }
-
-        fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-            self.0.lend(to, tensor)
-        }
-
-        fn reclaim(&self) -> Result<(), Error> {
-            self.0.reclaim()
-        }
-
-        fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-            self.0.recv(from, shape, dtype)
-        }
-
-        fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-            std::thread::sleep(Duration::from_millis(100 * self.rank() as u64));
-            self.0.borrow(from, shape, dtype)
-        }
-    }
-
-    /// Leaf and sum may be written to as soon as the sum is there, whoever still reads. Small ones would be copied.
-    #[test]
-    fn the_sum_has_memory_of_its_own() {
-        const LARGE: usize = 10_000;
-        for ranks in [1, 2] {
-            let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
-            let tree = FixedTree::new(ranks, ranks).unwrap();
-            let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
-                let leaf = Tensor::full(1f32, LARGE, &Device::Cpu)?;
-                let sum = tree.sum(&Slow(rank), std::slice::from_ref(&leaf))?;
-                overwrite(&leaf, &leaf.zeros_like()?)?;
-                let seen = sum.to_vec1::<f32>()?;
-                overwrite(&sum, &sum.zeros_like()?)?;
-                Ok::<_, Error>(seen)
-            });
-            assert!(sums.unwrap() == vec![vec![ranks as f32; LARGE]; ranks], "{ranks} ranks");
         }
     }
 

@@ -142,6 +142,11 @@ pub trait Communicator {
     /// Where received tensors are put.
     fn device(&self) -> &Device;
 
+    /// What errors call a rank of this world: its number among all ranks, of which these may be some.
+    fn number_of(&self, rank: usize) -> usize {
+        rank
+    }
+
     /// Sends a tensor to another rank and returns at once.
     ///
     /// What is sent is the tensor's value at the time of the call; the sender may change its variables
@@ -236,6 +241,10 @@ impl<C: Communicator + ?Sized> Communicator for Arc<C> {
 
     fn device(&self) -> &Device {
         (**self).device()
+    }
+
+    fn number_of(&self, rank: usize) -> usize {
+        (**self).number_of(rank)
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {

@@ -19,8 +19,8 @@ use candle_core::{DType, Device, Shape, Tensor};
 
 use super::{Communicator, Error, Received, SharedCommunicator};
 
-/// One rank's end of the connections to some of the others. Errors name ranks by their number in the whole
-/// world.
+/// One rank's end of the connections to some of the others. Errors of messages name ranks by their number in the
+/// whole world.
 pub struct Subset {
     all: SharedCommunicator,
     members: Vec<usize>,
@@ -74,6 +74,10 @@ impl Communicator for Subset {
 
     fn device(&self) -> &Device {
         self.all.device()
+    }
+
+    fn number_of(&self, rank: usize) -> usize {
+        self.members.get(rank).map_or(rank, |&member| self.all.number_of(member))
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
@@ -188,6 +192,19 @@ mod tests {
             });
             assert!(failure.as_ref().is_err_and(|text| text.contains(told)), "{failure:?}");
         }
+    }
+
+    #[test]
+    fn members_keep_the_number_that_errors_call_them_by() {
+        let numbers = on_six(|rank| {
+            if rank.rank() != 5 {
+                return Ok(Vec::new());
+            }
+            let odd: SharedCommunicator = Subset::new(Arc::new(rank.line()), vec![1, 3, 5])?.into();
+            let last: SharedCommunicator = Subset::new(Arc::clone(&odd), vec![2, 1])?.into();
+            Ok(vec![rank.number_of(4), odd.number_of(1), last.number_of(0), last.number_of(1)])
+        });
+        assert_eq!(numbers.unwrap()[5], [4, 3, 5, 3]);
     }
 
     #[test]

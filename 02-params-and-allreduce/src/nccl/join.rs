@@ -1,10 +1,10 @@
 //! What ranks tell each other over their links before NCCL connects them, and when they part.
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::Tensor;
 use cudarc::nccl::safe::Id;
 
 use super::nccl;
-use crate::collective::all_gather;
+use crate::collective::{all_gather, broadcast};
 use crate::communicator::{Communicator, Error};
 
 /// Bytes of the identifier that rank 0 draws.
@@ -29,19 +29,14 @@ pub(super) fn sharers(gpus: &[Uuid]) -> Option<(usize, usize)> {
 
 /// An identifier drawn by rank 0, the same on every rank.
 pub(super) fn shared_id(links: &impl Communicator) -> Result<Id, Error> {
-    if links.rank() == 0 {
-        let id = Id::new().map_err(nccl)?;
-        let bytes = id.internal().map(|byte| byte.to_ne_bytes()[0]);
-        let message = Tensor::new(&bytes, &Device::Cpu)?;
-        (1..links.world_size()).try_for_each(|other| links.send(other, &message))?;
-        return Ok(id);
-    }
-    let message = links.recv(0, &Shape::from(ID_BYTES), DType::U8)?.to_vec1::<u8>()?;
-    let mut id = [0; ID_BYTES];
-    for (place, byte) in id.iter_mut().zip(message) {
-        *place = std::ffi::c_char::from_ne_bytes([byte]);
-    }
-    Ok(Id::uninit(id))
+    let mine = match links.rank() {
+        0 => Id::new().map_err(nccl)?.internal().map(|byte| byte.to_ne_bytes()[0]),
+        _ => [0; ID_BYTES],
+    };
+    let mine = Tensor::new(&mine, links.device())?;
+    let bytes = broadcast(links, &mine, 0)?.to_vec1::<u8>()?;
+    let byte = |place: usize| std::ffi::c_char::from_ne_bytes([bytes[place]]);
+    Ok(Id::uninit(std::array::from_fn(byte)))
 }
 
 #[cfg(test)]

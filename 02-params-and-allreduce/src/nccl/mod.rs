@@ -169,6 +169,10 @@ impl<C: Communicator> Communicator for NcclRank<'_, C> {
         self.links.device()
     }
 
+    fn number_of(&self, rank: usize) -> usize {
+        self.links.number_of(rank)
+    }
+
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.links.send(to, tensor)
     }

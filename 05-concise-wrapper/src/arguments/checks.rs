@@ -6,6 +6,7 @@ use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
 use params_and_allreduce::Algorithm;
+use scratch_data_parallel::check_shards;
 use single_gpu::cli::UsageError;
 use single_gpu::device::DevicePlan;
 
@@ -13,7 +14,7 @@ use super::{Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale
 
 impl Arguments {
     /// Refuses flags that contradict each other.
-    pub(super) fn check(&self, launch: &Launch) -> Result<(), UsageError> {
+    pub(super) fn check(&self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
         let Self { wrapper, bn, scale, reduction, model, width, .. } = self;
         let refuse = |text: &str| Err(UsageError::new(text));
         let processes = launch.processes().is_some();
@@ -41,12 +42,12 @@ impl Arguments {
         if *wrapper != WrapperKind::Ddp && self.breakage.is_some() {
             return refuse("--break breaks --wrapper ddp");
         }
-        if self.breakage.is_some() && self.devices.count == 1 {
+        if self.breakage.is_some() && devices == 1 {
             return refuse(
                 "--break is about what devices do together: use it with --devices 2 or more",
             );
         }
-        if *wrapper == WrapperKind::Single && self.devices.count > 1 {
+        if *wrapper == WrapperKind::Single && devices > 1 {
             return refuse("--wrapper single trains on one device: add --devices 1");
         }
         if reduction.shards.is_some() {
@@ -63,7 +64,7 @@ impl Arguments {
                 );
             }
         }
-        if self.compare.is_some() && (self.devices.count == 1 || *model == ModelKind::Lenet) {
+        if self.compare.is_some() && (devices == 1 || *model == ModelKind::Lenet) {
             return refuse("--compare is about ResNet-18's batch norm on several devices");
         }
         if *model == ModelKind::Lenet && (width.is_some() || *bn == Norm::Sync) {
@@ -85,8 +86,12 @@ impl Arguments {
         Ok(precision)
     }
 
-    /// How gradients are to be added up.
-    pub(super) fn reduction(&self, plan: &DevicePlan) -> Result<Reduction, UsageError> {
+    /// How the gradients of all devices are to be added up, of which those of `plan` are this process's.
+    pub(super) fn reduction(
+        &self,
+        plan: &DevicePlan,
+        devices: usize,
+    ) -> Result<Reduction, UsageError> {
         let ReductionArguments { shards, algorithm, bucket_mb, no_overlap, slow_link: _ } =
             self.reduction;
         if let Some(shards) = shards {
@@ -97,18 +102,7 @@ impl Arguments {
                      --no-overlap",
                 ));
             }
-            let devices = self.devices.count;
-            if shards < devices {
-                return Err(UsageError::new(format_args!(
-                    "{shards} shards cannot be shared out over {devices} devices: each needs at least one"
-                )));
-            }
-            if self.train.batch_size < shards as u64 {
-                return Err(UsageError::new(format_args!(
-                    "batch size {} cannot be cut into {shards} shards: each needs at least one sample",
-                    self.train.batch_size
-                )));
-            }
+            check_shards(shards, devices, self.train.batch_size)?;
             return Ok(Reduction::Reproducible { shards });
         }
         let algorithm = algorithm.unwrap_or(Algorithm::Ring);

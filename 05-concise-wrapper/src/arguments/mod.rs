@@ -7,13 +7,13 @@ mod prepare;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use concise_wrapper::checkpoint::CheckpointArguments;
+use concise_wrapper::launch::LaunchArguments;
 use concise_wrapper::optimiser::OptimiserArguments;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::{SeveralDevices, TrainArguments};
+use single_gpu::cli::TrainArguments;
 
 pub(crate) use planned::{Planned, Prepared};
 
@@ -29,16 +29,7 @@ pub(crate) use planned::{Planned, Prepared};
 #[command(mut_arg("dtype", |dtype| dtype.help("As in the stages before: --precision f32 or f64")))]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    devices: SeveralDevices,
-
-    /// Whether the number of devices was asked for.
-    #[arg(skip)]
-    devices_given: bool,
-
-    /// Seconds that a device waits for another before the run ends
-    #[arg(long, default_value_t = DEFAULT_TIMEOUT.as_secs(), value_name = "SECONDS",
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
+    launch: LaunchArguments,
 
     /// What is trained
     #[arg(long, value_enum, default_value_t = ModelKind::Resnet18)]
@@ -171,16 +162,9 @@ pub(crate) enum Scale {
 }
 
 impl Arguments {
-    /// The command line's.
-    pub(crate) fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
-        let devices_given = SeveralDevices::given(&matches);
-        Ok(Self { devices_given, ..Self::from_arg_matches(&matches)? })
-    }
-
     /// How long a rank waits for another.
     pub(crate) fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
+        self.launch.timeout()
     }
 }
 

@@ -148,11 +148,10 @@ impl Prepared {
 
     /// The baseline.
     pub(crate) fn on_one_device(&self) -> Result<Planned, UsageError> {
-        let threads = self.several.threads_per_device();
         let by_shard = matches!(self.reduction, Reduction::Reproducible { .. });
         Ok(Planned {
             name: "one device",
-            plan: DeviceArguments { threads_per_device: threads, ..self.device }.plan(1)?,
+            plan: self.device.plan_one_of(&self.several)?,
             world_size: 1,
             // By shard, one device works through the same shards.
             wrapper: if by_shard { self.wrapper } else { WrapperKind::Single },

@@ -1,22 +1,17 @@
 //! From flags to what is to be done: everything is checked, then the data is loaded and files are opened.
 
 use std::fs::File;
-use std::io::{self, BufWriter};
-use std::path::Path;
+use std::io::BufWriter;
 use std::time::Duration;
 
 use concise_wrapper::ddp::Reduction;
-use concise_wrapper::launch::Launch;
+use concise_wrapper::launch::{Launch, LaunchArguments, Places};
 use concise_wrapper::recording::Recording;
-use concise_wrapper::resnet;
 use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::{resnet, sizing};
 use single_gpu::cli::{ReportArguments, UsageError};
-use single_gpu::report::file;
 
 use super::{Arguments, ModelKind, Prepared, Scale};
-
-/// On a CPU the network is so much narrower, unless `--width` says otherwise: an epoch takes seconds.
-const WIDTH_ON_A_CPU: usize = 16;
 
 /// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
 /// otherwise.
@@ -25,21 +20,22 @@ const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
 impl Arguments {
     /// Checks the flags against each other and against the machine, then loads the data.
     pub(crate) fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
-        let asked = self.devices_given.then_some(self.devices.count);
-        let several = launch.place(&mut self.devices, asked)?;
-        self.check(launch)?;
+        let Places { here: several, world_size } =
+            launch.place(&self.launch.each, self.launch.devices)?;
+        self.check(launch, world_size)?;
         let slowness = self.reduction.slow_link.map(|megabytes| Slowness {
             latency: Duration::ZERO,
             bandwidth: megabytes * f64::from(1 << 20),
         });
-        let (precision, reduction) = (self.precision(&several)?, self.reduction(&several)?);
+        let precision = self.precision(&several)?;
+        let reduction = self.reduction(&several, world_size)?;
         let records = self.record.is_some();
         if !launch.speaks() {
             self.train.reports = ReportArguments::default();
             self.record = None;
         }
         let Self {
-            devices,
+            launch: LaunchArguments { each: device, .. },
             model,
             width,
             wrapper,
@@ -58,18 +54,10 @@ impl Arguments {
             checkpoints.check()?;
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
-        let on_cpu = several.threads_per_device().is_some();
-        let width = match width {
-            Some(width) => width as usize,
-            None if on_cpu => WIDTH_ON_A_CPU,
-            None => resnet::WIDTH,
-        };
-        if on_cpu && model == ModelKind::Resnet18 {
-            let (training, test) = IMAGES_ON_A_CPU;
-            let part = train.train_size.is_none();
-            train.train_size.get_or_insert(training);
-            train.test_size.get_or_insert(test);
-            if part || width < resnet::WIDTH {
+        let width = sizing::width(width, &several);
+        if model == ModelKind::Resnet18 {
+            let part = sizing::limit_images(&mut train, &several, IMAGES_ON_A_CPU);
+            if part || (several.is_of_slices() && width < resnet::WIDTH) {
                 notes.push(format!(
                     "sized to a CPU: {width} planes in the first group in place of {}, and part of the \
                      images; --width and --train-size change that",
@@ -82,21 +70,16 @@ impl Arguments {
             Reduction::Buckets { .. } => Scale::Linear,
         });
         let extras = optimiser.extras();
-        let refused = |path: &Path, error: io::Error| {
-            UsageError::new(format_args!("--record {}: {error}", path.display()))
-        };
-        if let Some(path) = &record {
-            file::check(path).map_err(|error| refused(path, error))?;
-        }
-        let setup = train.prepare(devices.count)?;
+        train.reports.check(&[("--record", record.as_deref())])?;
+        let setup = train.prepare(world_size)?;
         let recording = match record {
             Some(path) => {
-                let file = File::create(&path).map_err(|error| refused(&path, error))?;
-                Some(Recording::new(BufWriter::new(file)))
+                let refused =
+                    |error| UsageError::new(format_args!("--record {}: {error}", path.display()));
+                Some(Recording::new(BufWriter::new(File::create(&path).map_err(refused)?)))
             }
             None => None,
         };
-        let device = devices.each;
         Ok(Prepared {
             setup,
             precision,
@@ -108,7 +91,7 @@ impl Arguments {
             several,
             devices: Vec::new(),
             processes: launch.processes().is_some(),
-            world_size: devices.count,
+            world_size,
             device,
             scale,
             reduction,

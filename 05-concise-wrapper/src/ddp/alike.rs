@@ -24,7 +24,8 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
     let entries: Vec<(&str, &str)> =
         theirs.lines().filter_map(|line| line.split_once('\u{1f}')).collect();
     let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
-        rank: rank.rank(),
+        rank: rank.number_of(rank.rank()),
+        first: rank.number_of(0),
         what: what.to_owned(),
         here: here.to_owned(),
         there: there.to_owned(),
@@ -66,4 +67,30 @@ pub fn structure(
 /// What [`compare`] is to compare of a tensor.
 pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
     (format!("tensor {name}"), format!("{dtype:?} {:?}", shape.dims()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::Arc;
+
+    use params_and_allreduce::communicator::Subset;
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
+    use super::*;
+
+    #[test]
+    fn some_of_the_ranks_are_named_as_all_know_them() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| match rank.rank() {
+            0 => Ok(()),
+            number => {
+                let pair = Subset::new(Arc::new(rank.line()), vec![1, 2])?.into();
+                compare(&pair, &[("seed".to_owned(), number.to_string())])
+            }
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("rank 2 has seed 2, rank 1 has 1: start all ranks alike"), "{told}");
+    }
 }

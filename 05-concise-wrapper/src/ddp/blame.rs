@@ -21,7 +21,7 @@ pub(super) fn blame(rank: &SharedCommunicator, own: &[BatchSums]) -> Result<(), 
     let mine = Tensor::new(mine, rank.device())?;
     let all: Vec<f32> = allreduce(rank, &mine, Algorithm::OneShot)?.to_vec1()?;
     match (all.iter().position(|bad| *bad > 0.0), all.contains(&0.0)) {
-        (Some(rank), true) => Err(Error::LossOfRank { rank }),
+        (Some(bad), true) => Err(Error::LossOfRank { rank: rank.number_of(bad) }),
         _ => Ok(()),
     }
 }

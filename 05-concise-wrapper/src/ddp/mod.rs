@@ -6,6 +6,8 @@
 //! | [`bucket`] | few large messages in place of many small ones |
 //! | `reducer` | a bucket is added up as soon as its last gradient is there |
 //! | `worker` | the thread that adds up |
+//! | `lines` | a rank's two connections, one for each of its threads |
+//! | `step` | a step of the training loop: in buckets, or by shard |
 //! | [`alike`] | ranks that were not started alike are told so, before they train |
 //! | `blame` | whose loss was it that is not a number? |
 //! | [`broken`] | the field's real bugs, to be run on purpose |

@@ -9,6 +9,7 @@
 //! them, rank 0's, speaks for all. And every process reads its own command line on its own machine, so it is
 //! [agreed](Launch::agree) whether all of them can begin before any of them does.
 
+mod arguments;
 mod places;
 #[cfg(feature = "mpi")]
 mod processes;
@@ -17,11 +18,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::Parser;
 use params_and_allreduce::communicator::{self, Communicator as _};
 #[cfg(feature = "mpi")]
 use params_and_allreduce::mpi;
 use params_and_allreduce::mpirun;
-use params_and_allreduce::thread::{self, RankFailure, run_ranks};
+use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use single_gpu::cli::UsageError;
@@ -30,6 +32,9 @@ use single_gpu::device::{ComputeDevice, DevicePlan};
 use crate::ddp::Lines;
 #[cfg(feature = "mpi")]
 use crate::text;
+
+pub use arguments::LaunchArguments;
+pub use places::Places;
 
 /// Where ranks come from.
 pub enum Launch {
@@ -63,6 +68,25 @@ pub struct Rank<'a> {
 }
 
 impl Launch {
+    /// Reads the command line, meets the other processes, if there are any, and goes on if all of them can:
+    /// with what `prepare` makes of the flags, of which one is how long a rank waits for another.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect); what is wrong with the flags, and what `prepare` returns, as in
+    /// [`agree`](Self::agree).
+    pub fn begin<A: Parser, T>(
+        timeout: impl FnOnce(&A) -> Duration,
+        prepare: impl FnOnce(A, &Self) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let arguments = A::try_parse();
+        let launch = Self::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, timeout))?;
+        let prepared = arguments.map_err(anyhow::Error::from);
+        let prepared = prepared.and_then(|arguments| prepare(arguments, &launch));
+        let prepared = launch.agree(prepared)?;
+        Ok((launch, prepared))
+    }
+
     /// Meets the processes that were started together with this one, if there are any; all of them call this,
     /// once, before they read a file or open a device.
     ///

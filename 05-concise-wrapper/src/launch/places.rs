@@ -1,12 +1,22 @@
 //! The devices of a call: this process's, and how many there are in all.
 
-use single_gpu::cli::{SeveralDevices, UsageError};
+use single_gpu::cli::{DeviceArguments, SeveralDevices, UsageError};
 use single_gpu::device::{DevicePlan, available_cores};
+use single_gpu::report::counted;
 
 use super::{Launch, Processes};
 
+/// The devices of a call.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Those of this process.
+    pub here: DevicePlan,
+    /// How many all processes have together.
+    pub world_size: usize,
+}
+
 impl Launch {
-    /// The devices of this process; from now on the number in `devices` is that of all processes.
+    /// The devices of a call: as many as are `asked` for, `each` like this; under `mpirun` one for each process.
     ///
     /// # Errors
     ///
@@ -14,12 +24,12 @@ impl Launch {
     /// cannot have them.
     pub fn place(
         &self,
-        devices: &mut SeveralDevices,
+        each: &DeviceArguments,
         asked: Option<usize>,
-    ) -> Result<DevicePlan, UsageError> {
+    ) -> Result<Places, UsageError> {
         let Some(Processes { everywhere, here }) = self.processes() else {
-            devices.count = asked.unwrap_or(devices.count);
-            return devices.plan();
+            let world_size = asked.unwrap_or(SeveralDevices::DEFAULT);
+            return Ok(Places { here: each.plan(world_size)?, world_size });
         };
         if let Some(asked) = asked.filter(|&asked| asked != everywhere) {
             return Err(UsageError::new(format_args!(
@@ -27,8 +37,7 @@ impl Launch {
                  for: leave that out, or start as many"
             )));
         }
-        devices.count = everywhere;
-        devices.each.plan(here)
+        Ok(Places { here: each.plan(here)?, world_size: everywhere })
     }
 
     /// What to know before believing a time that these devices take.
@@ -38,10 +47,10 @@ impl Launch {
                 // Each process may have cores of its own.
                 let cores = available_cores();
                 (threads.get() > cores).then(|| {
+                    let cores = counted(cores, "core");
                     format!(
-                        "{threads} threads of a process share {cores} {}: mpirun binds a process to a core \
-                         unless it is told --bind-to none",
-                        if cores == 1 { "core" } else { "cores" }
+                        "{threads} threads of a process share {cores}: mpirun binds a process to a core \
+                         unless it is told --bind-to none"
                     )
                 })
             }

@@ -151,6 +151,10 @@ impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
         self.model.rank()
     }
 
+    fn is_whole(&self) -> bool {
+        self.model.is_whole()
+    }
+
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.model.evaluate(images)
     }

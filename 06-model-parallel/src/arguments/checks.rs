@@ -13,8 +13,7 @@ const MICRO_BATCHES: usize = 8;
 impl Arguments {
     /// The devices that are asked for, if any are.
     pub(super) fn asked(&self) -> Result<Option<usize>, UsageError> {
-        let count = self.devices_given.then_some(self.devices.count);
-        match (self.mesh.map(|mesh| mesh.devices()), count) {
+        match (self.mesh.map(|mesh| mesh.devices()), self.launch.devices) {
             (Some(of_mesh), Some(count)) if of_mesh != count => Err(UsageError::new(format_args!(
                 "a mesh of {of_mesh} devices and --devices {count}: leave one of the two out"
             ))),

@@ -2,23 +2,23 @@
 
 mod architecture;
 mod checks;
+mod plan;
 mod prepare;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
-use concise_wrapper::launch::Launch;
+use clap::{Parser, ValueEnum};
+use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimiser::OptimiserArguments;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::Cut;
 use model_parallel::pipeline::Kind;
-use params_and_allreduce::thread::DEFAULT_TIMEOUT;
 use single_gpu::cli::{SeveralDevices, TrainArguments};
 
 use crate::drawings::Drawings;
 
-pub(crate) use prepare::{Prepared, SAMPLE};
+pub(crate) use prepare::Prepared;
 
 /// Train one model on one device, then split over K: in stages (naive, GPipe, 1F1B), and in parts of every layer.
 ///
@@ -31,16 +31,7 @@ pub(crate) use prepare::{Prepared, SAMPLE};
 #[command(mut_arg("momentum", |momentum| momentum.default_value("0.9")))]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    devices: SeveralDevices,
-
-    /// Whether the number of devices was asked for.
-    #[arg(skip)]
-    devices_given: bool,
-
-    /// Seconds that a device waits for another before the run ends
-    #[arg(long, default_value_t = DEFAULT_TIMEOUT.as_secs(), value_name = "SECONDS",
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
+    launch: LaunchArguments,
 
     /// What is trained
     #[arg(long, value_enum, default_value_t = ModelKind::Dense)]
@@ -113,13 +104,6 @@ pub(crate) enum ModelKind {
 }
 
 impl Arguments {
-    /// The command line's.
-    pub(crate) fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
-        let devices_given = SeveralDevices::given(&matches);
-        Ok(Self { devices_given, ..Self::from_arg_matches(&matches)? })
-    }
-
     /// Checks what is asked for, and gets ready to do it.
     pub(crate) fn task(self, launch: &Launch) -> anyhow::Result<Task> {
         if !self.draw {
@@ -127,7 +111,7 @@ impl Arguments {
         }
         let drawings = Drawings {
             kinds: self.schedules(),
-            stages: self.devices.count,
+            stages: self.launch.devices.unwrap_or(SeveralDevices::DEFAULT),
             micro_batches: self.micro_batches(),
         };
         drawings.check()?;
@@ -136,6 +120,6 @@ impl Arguments {
 
     /// How long a rank waits for another.
     pub(crate) fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
+        self.launch.timeout()
     }
 }

@@ -40,7 +40,7 @@ pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
     if let Some((layer, &cost)) = costs.iter().enumerate().find(nonsense) {
         return Err(Error::Cost { layer, cost });
     }
-    // best[s][i], where a stage is left over for none of the layers from `layers` on.
+    // best[s][i]: where no stage is left, no layer may be left either.
     let mut best = vec![vec![f64::INFINITY; layers + 1]; stages + 1];
     best[0][layers] = 0.0;
     for s in 1..=stages {

@@ -81,6 +81,7 @@ fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> Result<(Tens
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
+    use single_gpu::data::SAMPLE;
 
     use super::*;
     use crate::partition::cut;
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn lenets_convolutions_cost_more_than_flattening() {
         let layers = Layers::lenet();
-        let costs = measure(&layers, &[1, 28, 28], 8, 3, DType::F32, &Device::Cpu).unwrap();
+        let costs = measure(&layers, &SAMPLE, 8, 3, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(costs.len(), 5);
         let totals: Vec<f64> = costs.iter().map(LayerCost::total).collect();
         assert!(totals[1] > totals[2], "{costs:?}");

@@ -18,9 +18,8 @@
 //! let checked = check(schedule, 1)?;
 //! assert_eq!(checked.peaks()[0].activations, 4);
 //!
-//! // Seconds for one micro-batch; a message takes no time.
-//! let stage = StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
-//! let timeline = predict(&checked, &Costs::equal(4, stage))?;
+//! // One unit of time forward, two backward; a message takes none.
+//! let timeline = predict(&checked, &Costs::equal(4, StageCost::UNITS))?;
 //! assert_eq!(timeline.bubble(), 3.0 / 11.0);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```

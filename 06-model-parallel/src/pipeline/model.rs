@@ -8,7 +8,7 @@ use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Share;
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, text};
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
@@ -22,7 +22,7 @@ use super::timeline::Timeline;
 use super::worker::{Done, Worker};
 use crate::held::Held;
 use crate::mesh::{Axis, Mesh};
-use crate::whole::{Named, Whole, gathered};
+use crate::whole::{Whole, gathered};
 
 /// The most steps of which a timeline is kept.
 const MOST_STEPS: usize = 200;
@@ -178,7 +178,7 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
 
 impl<M: ModuleT> Whole for PipelineParallel<'_, M> {
     /// On the first stage of every replica.
-    fn whole(&self, mine: Named) -> Result<Option<Named>, Error> {
+    fn whole(&self, mine: Snapshot) -> Result<Option<Snapshot>, Error> {
         Ok(gathered(&self.pipeline, mine)?)
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 use concise_wrapper::Precision;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::weights::{Named, Weights};
+use concise_wrapper::weights::{Named, Snapshot, Weights};
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::parameters::overwrite;
 
@@ -48,7 +48,7 @@ impl Layout {
     /// # Errors
     ///
     /// When another rank stops or stalls.
-    pub fn whole(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+    pub fn whole(&self, weights: &Weights) -> Result<Snapshot> {
         self.whole_of(weights.snapshot()?)
     }
 
@@ -57,7 +57,7 @@ impl Layout {
     /// # Errors
     ///
     /// As [`whole`](Self::whole).
-    pub fn whole_of(&self, values: Vec<(String, Tensor)>) -> Result<Vec<(String, Tensor)>> {
+    pub fn whole_of(&self, values: Snapshot) -> Result<Snapshot> {
         let whole = |(name, value): (String, Tensor)| match self.placements.get(&name) {
             Some(Placement { cut, .. }) => {
                 let part = value.to_device(self.group.line().device())?;

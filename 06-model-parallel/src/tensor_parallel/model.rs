@@ -6,7 +6,7 @@ use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use single_gpu::data::Dataset;
@@ -16,7 +16,7 @@ use super::group::Group;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::parts::{Parts, Placements};
-use crate::whole::{Named, Whole};
+use crate::whole::Whole;
 
 /// One rank's part of a network.
 ///
@@ -124,7 +124,7 @@ impl<M: ModuleT> TensorParallel<M> {
     /// # Errors
     ///
     /// When another rank stops or stalls.
-    pub fn whole_weights(&self) -> Result<Vec<(String, Tensor)>> {
+    pub fn whole_weights(&self) -> Result<Snapshot> {
         self.layout.whole(self.network.weights())
     }
 
@@ -180,7 +180,7 @@ impl<M: ModuleT> Model for TensorParallel<M> {
 }
 
 impl<M: ModuleT> Whole for TensorParallel<M> {
-    fn whole(&self, mine: Named) -> std::result::Result<Option<Named>, Error> {
+    fn whole(&self, mine: Snapshot) -> std::result::Result<Option<Snapshot>, Error> {
         let whole = self.layout.whole_of(mine)?;
         Ok((self.layout.group().rank() == 0).then_some(whole))
     }

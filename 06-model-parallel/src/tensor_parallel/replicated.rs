@@ -15,7 +15,7 @@ use candle_core::ModuleT;
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Ddp, Error, Model};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use single_gpu::data::Dataset;
@@ -24,7 +24,7 @@ use single_gpu::train::{BatchSums, Step};
 use super::layout::Layout;
 use super::model::{TensorParallel, agree_on_interrupts};
 use crate::mesh::{Axis, Mesh};
-use crate::whole::{Named, Whole};
+use crate::whole::Whole;
 
 /// One rank's part of one replica.
 pub struct Replicated<M> {
@@ -87,7 +87,7 @@ impl<M: ModuleT> Model for Replicated<M> {
 
 impl<M: ModuleT> Whole for Replicated<M> {
     /// On the first rank of every replica.
-    fn whole(&self, mine: Named) -> Result<Option<Named>, Error> {
+    fn whole(&self, mine: Snapshot) -> Result<Option<Snapshot>, Error> {
         let whole = self.layout.whole_of(mine)?;
         Ok((self.layout.group().rank() == 0).then_some(whole))
     }

@@ -21,14 +21,12 @@ use params_and_allreduce::communicator::{
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
-use single_gpu::data::{CLASSES, Dataset, PIXELS, SIDE};
+use single_gpu::data::{CLASSES, Dataset, PIXELS, SAMPLE};
 use single_gpu::difference::largest_difference;
 use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
 
 use crate::training::{CONSTANTS, checked, cut, plan, sorted};
-
-const SAMPLE: [usize; 3] = [1, SIDE, SIDE];
 
 /// Noise of all brightnesses.
 fn images(count: usize) -> Dataset {

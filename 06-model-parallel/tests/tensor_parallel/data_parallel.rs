@@ -14,6 +14,7 @@ use candle_core::DType;
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::Shares;
+use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model};
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::tensor_parallel::dense::DenseStack;
@@ -26,7 +27,7 @@ use single_gpu::data::{Dataset, PIXELS};
 use single_gpu::difference::largest_difference;
 use single_gpu::weights_hash::WeightsHash;
 
-use super::networks::{Named, dense, images, in_parts};
+use super::networks::{dense, images, in_parts};
 use super::on_ranks_with;
 
 const WIDTHS: &[usize] = &[PIXELS, 15, 9, 10];
@@ -49,7 +50,7 @@ fn replicas_of_a_network_in_parts_are_one_device() {
     three_steps(&network).unwrap();
     let expected = network.weights().snapshot().unwrap();
     let mesh: Mesh = "2x1x2".parse().unwrap();
-    let outcomes: Vec<Named> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
+    let outcomes: Vec<Snapshot> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
         let all: Lines = rank.into();
         let group = Group::new(mesh.along(&all.main, Axis::Tensor)?, Algorithm::Ring);
         let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
@@ -61,9 +62,9 @@ fn replicas_of_a_network_in_parts_are_one_device() {
         assert_eq!(whole.is_some(), rank.rank() % 2 == 0);
         Ok(whole.unwrap_or_default())
     });
-    let outcomes: Vec<Named> = outcomes.into_iter().filter(|whole| !whole.is_empty()).collect();
+    let outcomes: Vec<Snapshot> = outcomes.into_iter().filter(|whole| !whole.is_empty()).collect();
     assert_eq!(outcomes.len(), 2);
-    let hash = |weights: &Named| WeightsHash::new(weights).unwrap();
+    let hash = |weights: &Snapshot| WeightsHash::new(weights).unwrap();
     for weights in &outcomes {
         assert_eq!(hash(weights), hash(&outcomes[0]));
         let difference = largest_difference(weights, &expected).unwrap();

@@ -5,7 +5,7 @@ use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::{Share, Shares};
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, lenet as stage5};
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::tensor_parallel::dense::DenseStack;
@@ -23,8 +23,6 @@ const SEED: u64 = 3;
 /// Three steps an epoch, of 7, 7 and 2 samples.
 const BATCH: usize = 7;
 const STEPS: usize = 5;
-
-pub type Named = Vec<(String, Tensor)>;
 
 /// Noise as images: every pixel of every channel counts.
 pub fn images() -> Dataset {
@@ -46,9 +44,9 @@ pub fn dense(widths: &[usize], seed: u64) -> Network<Stage> {
 /// What a run came to.
 struct Run {
     /// Before the first step, and after each.
-    weights: Vec<Named>,
+    weights: Vec<Snapshot>,
     /// Of the first step.
-    gradients: Named,
+    gradients: Snapshot,
     sums: Vec<BatchSums>,
     evaluated: BatchSums,
 }
@@ -56,8 +54,8 @@ struct Run {
 fn five_steps(
     model: &impl Model,
     momentum: f64,
-    whole: impl Fn() -> TensorResult<Named>,
-    join: impl Fn(Named) -> TensorResult<Named>,
+    whole: impl Fn() -> TensorResult<Snapshot>,
+    join: impl Fn(Snapshot) -> TensorResult<Snapshot>,
 ) -> Result<Run, Error> {
     let shares = Shares::new(&images(), BATCH, 5, DType::F64, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum, weight_decay: momentum * 1e-2 });
@@ -92,7 +90,7 @@ fn compare<M: ModuleT + 'static>(
         let model = in_parts(&group, &build)?;
         let joined = in_parts(&group, &build)?;
         // Gradients are cut as their tensors are.
-        let join = |gradients: Named| {
+        let join = |gradients: Snapshot| {
             joined.network().weights().set(&gradients)?;
             joined.whole_weights()
         };
@@ -100,7 +98,7 @@ fn compare<M: ModuleT + 'static>(
         // What all ranks hold, each of its own.
         let whole = run.weights[0].iter().map(|(name, value)| (name, value.dims().to_vec()));
         let held = model.network().weights().snapshot()?;
-        let replicated: Named = whole
+        let replicated: Snapshot = whole
             .zip(held)
             .filter_map(|((_, dims), own)| (own.1.dims() == dims).then_some(own))
             .collect();
@@ -109,7 +107,7 @@ fn compare<M: ModuleT + 'static>(
     let mut worst: f64 = 0.0;
     for (run, replicated, _) in &outcomes {
         assert_eq!(*replicated, outcomes[0].1, "what all ranks hold is equal on all");
-        let hash = |weights: &Named| WeightsHash::new(weights).unwrap();
+        let hash = |weights: &Snapshot| WeightsHash::new(weights).unwrap();
         assert_eq!(hash(&run.weights[0]), hash(&alone.weights[0]), "initial weights");
         worst = worst.max(largest_difference(&run.gradients, &alone.gradients).unwrap());
         for (step, (here, there)) in run.weights.iter().zip(&alone.weights).enumerate() {
@@ -180,7 +178,7 @@ fn a_dense_stack_on_ranks_is_the_stack() {
 fn whole_weights_go_to_any_number_of_ranks() {
     const WIDTHS: &[usize] = &[PIXELS, 11, 7, 10];
     let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
-    let other: Named = dense(WIDTHS, 8).weights().snapshot().unwrap();
+    let other: Snapshot = dense(WIDTHS, 8).weights().snapshot().unwrap();
     let expected = WeightsHash::new(&other).unwrap();
     for ranks in [1, 2, 3] {
         let hashes = on_ranks(ranks, |group| {

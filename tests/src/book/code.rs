@@ -3,7 +3,8 @@
 use std::io;
 
 use super::commands::MARKS;
-use super::page::{Block, Page, only_directive};
+use super::directive::only_directive;
+use super::page::{Block, Page};
 use super::{Book, Problem};
 
 /// Code blocks that hold something else.

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::Book;
+use super::directive::only_directive;
 use super::outputs::{Recording, Recordings};
-use super::page::only_directive;
 
 /// What can be written behind `console`, and what it means to whoever runs the commands:
 /// they take minutes, need a GPU or MPI, wait for a person, change the reader's files, or fail on purpose.

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::page::{Include, Page};
+use super::directive::Include;
+use super::page::Page;
 use super::{Book, Problem, files_below, relative};
 
 static ANCHOR: LazyLock<Regex> =

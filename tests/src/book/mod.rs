@@ -5,7 +5,7 @@
 //!
 //! | module | a rule about |
 //! | --- | --- |
-//! | [`page`] | (what a page consists of) |
+//! | [`page`], `markdown`, [`directive`] | (what a page consists of, and how that is found) |
 //! | [`mod@include`] | files and anchors that pages include; anchors that nobody includes |
 //! | [`comments`] | comments that tear a paragraph in two |
 //! | [`code`] | code that was retyped instead of included |
@@ -23,11 +23,13 @@ pub mod built;
 pub mod code;
 pub mod commands;
 pub mod comments;
+pub mod directive;
 pub mod exercises;
 pub mod figures;
 pub mod include;
 pub mod index;
 pub mod links;
+mod markdown;
 pub mod numbers;
 pub mod outputs;
 pub mod page;

@@ -36,11 +36,6 @@ pub const MICRO_BATCHES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
 /// The schedules that are also drawn as a [`picture()`], with their stages and micro-batches.
 pub const PICTURED: ([Kind; 3], usize, usize) = ([Kind::GPipe, Kind::OneFOneB, Kind::ZbH1], 4, 8);
 
-/// A unit of time is what a stage needs to take a micro-batch forward, through all of its chunks. Backward
-/// takes two of them: one for the gradient of the input, one for that of the weights.
-pub const COST: StageCost =
-    StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
-
 /// A kind of schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shape {
@@ -119,7 +114,7 @@ impl Plan {
             Err(refused) => Outcome::Refused { refused: refused.to_string() },
             Ok(schedule) => {
                 let checked = check(schedule, UNBOUNDED)?;
-                let timeline = predict(&checked, &Costs::equal(stages, COST))?;
+                let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
                 ensure!(timeline.start() == 0.0, "time starts at 0");
                 let halves = kind == Kind::ZbH1;
                 let row = |stage| {

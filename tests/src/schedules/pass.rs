@@ -1,10 +1,11 @@
 //! What a stage can do, as a letter: large for its first chunk, small for its second.
 
+use model_parallel::pipeline::predict::StageCost;
 use model_parallel::pipeline::schedule::Action;
 use model_parallel::pipeline::{Instruction, Kind};
 use serde::Serialize;
 
-use super::{COST, Units};
+use super::Units;
 
 /// Something that stages do with a micro-batch, and how long it takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,9 +23,10 @@ pub struct Pass {
 /// What the stages of a kind of schedule do.
 pub fn passes(kind: Kind) -> Vec<Pass> {
     let chunks = if let Kind::Interleaved { chunks } = kind { chunks } else { 1 };
-    let one = COST.forward / chunks as f64;
-    let input = COST.backward_input / chunks as f64;
-    let weight = COST.backward_weight / chunks as f64;
+    let StageCost { forward, backward_input, backward_weight, .. } = StageCost::UNITS;
+    let of_chunk = |cost: f64| cost / chunks as f64;
+    let (one, input, weight) =
+        (of_chunk(forward), of_chunk(backward_input), of_chunk(backward_weight));
     let actions = match kind {
         Kind::ZbH1 => vec![
             (Action::Forward(0), "forward", one),

@@ -28,6 +28,7 @@
 //! reads `x`, the output's gradient and, for the relu, the output, and writes `dx`: 16 bytes and 9
 //! operations. The pieces by themselves read everything twice: 12 and 28 bytes.
 
+mod backward_blocks;
 mod gradient;
 mod loops;
 mod op;

@@ -8,7 +8,7 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use super::gradient::{self, Operands, Sums, Tensors, gradient_lines};
+use super::backward_blocks::{Operands, Sums, Tensors, draw_block, gradient_lines};
 use super::loops::Line;
 use super::planes::Planes;
 use super::statistics::Moments;
@@ -86,7 +86,7 @@ impl BatchNorm {
                         let weight = &weight[channels.clone()];
                         let lines =
                             gradient_lines(&moments, weight, through_statistics, self.epsilon);
-                        gradient::draw_block(planes, operands, &channels, &lines, dx);
+                        draw_block(planes, operands, &channels, &lines, dx);
                     }
                     sums
                 },

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use single_gpu::report::counted;
+
 use crate::pipeline::channel::UNBOUNDED;
 use crate::pipeline::schedule::Instruction;
 
@@ -159,9 +161,8 @@ fn whereabouts(later: Option<usize>) -> String {
 
 fn messages(capacity: usize) -> String {
     match capacity {
-        1 => "1 message".to_owned(),
         UNBOUNDED => "any number of messages".to_owned(),
-        _ => format!("{capacity} messages"),
+        _ => counted(capacity, "message"),
     }
 }
 

@@ -51,6 +51,11 @@ pub enum Error {
 }
 
 impl StageCost {
+    /// In units of time, not seconds: a forward pass takes one, and a backward pass, which does about twice the
+    /// work, one for each of its halves.
+    pub const UNITS: Self =
+        Self { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
+
     /// What a stage of these layers costs, without its update.
     ///
     /// Layers are measured with their backward pass in one piece. Its two halves are taken to be equal, which

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{ModuleT, Result as TensorResult, Tensor, Var, bail};
 use concise_wrapper::Error;
+use concise_wrapper::model::stand_in_loss;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use params_and_allreduce::communicator::Communicator as _;
@@ -29,9 +30,7 @@ pub(super) struct Pass<'a, M> {
     gradients_out: OfEach<Tensor>,
     kept: OfEach<Kept>,
     sum: Sum,
-    /// What the sum came to, over all replicas; empty before that.
-    total: Vec<Tensor>,
-    sets_of_gradients: usize,
+    total: Total,
     seen: OfEach<Seen>,
     bytes: usize,
     peak_bytes: usize,
@@ -44,6 +43,15 @@ struct Kept {
     /// On the last stage the loss, elsewhere the activation.
     result: Tensor,
     bytes: usize,
+}
+
+/// What the sum came to; empty before that.
+#[derive(Default)]
+struct Total {
+    /// Over the micro-batches of all replicas.
+    gradients: Vec<Tensor>,
+    /// The most sets of gradients that there were here at one time.
+    most_sets: usize,
 }
 
 /// What a step came to, but for when.
@@ -67,8 +75,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
             gradients_out: OfEach::new(),
             kept: OfEach::new(),
             sum: Sum::new(worker.tree),
-            total: Vec::new(),
-            sets_of_gradients: 0,
+            total: Total::default(),
             seen: OfEach::new(),
             bytes: 0,
             peak_bytes: 0,
@@ -103,7 +110,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
                 line.share(stage - 1, &take(&mut self.gradients_out, i, "gradient to send")?)?;
             }
             Action::Update => {
-                update(network.weights(), &self.total, self.share.samples)?;
+                update(network.weights(), &self.total.gradients, self.share.samples)?;
             }
             Action::BackwardInput(_) | Action::BackwardWeight(_) => {
                 let text = "the backward pass of a worker is in one piece";
@@ -118,8 +125,8 @@ impl<'a, M: ModuleT> Pass<'a, M> {
     pub fn add_up(&mut self) -> Result<(), Error> {
         let Worker { network, replicas, tree, .. } = self.worker;
         let sum = std::mem::replace(&mut self.sum, Sum::new(*tree));
-        self.sets_of_gradients = sum.most_waiting();
-        self.total = sum.total(replicas)?;
+        let most_sets = sum.most_waiting();
+        self.total = Total { gradients: sum.total(replicas)?, most_sets };
         Ok(network.norms().fold(replicas, tree)?)
     }
 
@@ -157,11 +164,11 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         Ok(())
     }
 
-    /// The sum of a micro-batch's losses. One that stands in counts nothing, and has gradients of 0.
+    /// The sum of a micro-batch's losses.
     fn loss(&mut self, i: usize, logits: &Tensor) -> TensorResult<Tensor> {
         let batch = &self.share.shards[i];
         if batch.is_empty() {
-            return logits.mul(&logits.zeros_like()?)?.sum_all();
+            return stand_in_loss(logits);
         }
         let labels = batch.labels.to_device(logits.device())?;
         let loss = cross_entropy(logits, &labels)?;
@@ -207,8 +214,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         Ok(Ended {
             sums: self.worker.is_last().then_some(all),
             activation_bytes: self.peak_bytes,
-            gradient_bytes: self.sets_of_gradients
-                * self.worker.network.weights().parameter_bytes(),
+            gradient_bytes: self.total.most_sets * self.worker.network.weights().parameter_bytes(),
         })
     }
 }

@@ -1,15 +1,15 @@
 //! Processor, memory, GPUs.
 
 use single_gpu::device::available_cores;
+use single_gpu::report::counted;
 
 use super::Finding;
 use super::probe::ask;
 
 /// Cores that this process may use, the processor's name, and the instruction sets that matter here.
 pub(super) fn processor() -> Finding {
-    let cores = available_cores();
+    let cores = counted(available_cores(), "core");
     let name = cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let cores = format!("{cores} {}", if cores == 1 { "core" } else { "cores" });
     let sets = instruction_sets();
     let sets = if sets.is_empty() { String::new() } else { format!(", {}", sets.join(" ")) };
     Finding { what: "processor", seen: Ok(format!("{cores}, {name}{sets}")) }

@@ -1,8 +1,12 @@
 //! One step of each pipeline of stage 6: what was predicted, and below it what was measured.
 
 use anyhow::{Context as _, ensure};
+use model_parallel::pipeline::Timeline;
+use model_parallel::pipeline::schedule::Action;
+use model_parallel::pipeline::timeline::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use single_gpu::report::lanes::ticks;
 
 use super::Figure;
 use super::drawing::{Anchor, Drawing, WIDTH, escaped, series_class};
@@ -31,24 +35,6 @@ struct Split {
     run: String,
     predicted: Option<Timeline>,
     measured: Option<Timeline>,
-    predicted_bubble: Option<f64>,
-    measured_bubble: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct Timeline {
-    stages: usize,
-    spans: Vec<Instruction>,
-}
-
-/// An instruction of a stage, in seconds.
-#[derive(Deserialize)]
-struct Instruction {
-    stage: usize,
-    r#do: String,
-    micro_batch: Option<usize>,
-    start: f64,
-    end: f64,
 }
 
 /// A pipeline as it is stored.
@@ -83,16 +69,16 @@ pub(super) fn pipelines_of(metrics: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 fn stored(split: Split) -> anyhow::Result<Pipeline> {
-    let Split { run, predicted, measured, predicted_bubble, measured_bubble } = split;
+    let Split { run, predicted, measured } = split;
     let predicted = predicted.context("no prediction")?;
     let measured = measured.context("no measurement")?;
-    let percent = |bubble: Option<f64>| bubble.map(|bubble| (bubble * 1e3).round() / 1e3);
+    let rounded = |bubble: f64| (bubble * 1e3).round() / 1e3;
     Ok(Pipeline {
         kind: "pipeline".to_owned(),
         run,
         stages: predicted.stages,
-        predicted_bubble: percent(predicted_bubble).context("no predicted bubble")?,
-        measured_bubble: percent(measured_bubble).context("no measured bubble")?,
+        predicted_bubble: rounded(predicted.bubble()),
+        measured_bubble: rounded(measured.bubble()),
         predicted: work(&predicted),
         measured: work(&measured),
     })
@@ -100,17 +86,26 @@ fn stored(split: Split) -> anyhow::Result<Pipeline> {
 
 fn work(timeline: &Timeline) -> Vec<Work> {
     // A stage that waits for its first message has begun.
-    let begin = timeline.spans.iter().map(|span| span.start).reduce(f64::min).unwrap_or_default();
-    let since = |seconds: f64| ((seconds - begin) * 1e5).round() / 1e2;
-    let computes = |span: &&Instruction| ACTIONS.contains(&span.r#do.as_str());
-    let work = |&Instruction { stage, ref r#do, micro_batch, start, end }: &Instruction| Work {
-        stage,
-        r#do: r#do.clone(),
-        micro_batch,
-        start: since(start),
-        end: since(end),
+    let since = |seconds: f64| ((seconds - timeline.start()) * 1e5).round() / 1e2;
+    let work = |&Span { stage, instruction, start, end }: &Span| {
+        let action = instruction.action;
+        let (r#do, micro_batch) = (ACTIONS[series(action)?].to_owned(), action.micro_batch());
+        Some(Work { stage, r#do, micro_batch, start: since(start), end: since(end) })
     };
-    timeline.spans.iter().filter(computes).map(work).collect()
+    timeline.spans.iter().filter_map(work).collect()
+}
+
+/// The place in [`ACTIONS`] of what a stage computes; `None` of a message.
+fn series(action: Action) -> Option<usize> {
+    match action {
+        Action::Forward(_) => Some(0),
+        Action::Backward(_) | Action::BackwardInput(_) | Action::BackwardWeight(_) => Some(1),
+        Action::Update => Some(2),
+        Action::RecvActivation(_)
+        | Action::SendActivation(_)
+        | Action::RecvGradient(_)
+        | Action::SendGradient(_) => None,
+    }
 }
 
 /// Draws two lanes for each stage of each pipeline, all along one axis of time.
@@ -128,12 +123,9 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
     let title =
         format!("What each stage did in a step, predicted and measured: {}", names.join("; "));
     let mut drawing = Drawing::new(bottom + AXIS, title);
-    let tick = [10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0].into_iter();
-    let tick = tick.into_iter().find(|tick| length / tick <= 8.0).unwrap_or(5_000.0);
-    for number in 0..=(length / tick) as usize {
-        let at = number as f64 * tick;
+    for at in ticks(length, 8) {
         drawing.line("grid", (x(at), HEADING), (x(at), bottom));
-        let unit = if number == 0 { " ms" } else { "" };
+        let unit = if at == 0.0 { " ms" } else { "" };
         drawing.text("label", (x(at), bottom + 18.0), Anchor::Middle, format_args!("{at}{unit}"));
     }
     let mut top = 0.0;
@@ -204,7 +196,6 @@ mod tests {
         let split = json!({
             "kind": "split", "run": "GPipe", "predicted": predicted,
             "measured": {"stages": 2, "spans": spans},
-            "predicted_bubble": 0.125_04, "measured_bubble": 0.15,
         });
         let alone = json!({"kind": "split", "run": "one device", "cut": []});
         let lines = pipelines_of(&format!("{alone}\n{split}\n")).unwrap();
@@ -222,6 +213,6 @@ mod tests {
             pipeline.measured,
             [work(1, "backward", Some(0), 250.0, 500.0), work(0, "update", None, 500.0, 750.0)]
         );
-        assert_eq!((pipeline.predicted_bubble, pipeline.measured_bubble), (0.125, 0.15));
+        assert_eq!((pipeline.predicted_bubble, pipeline.measured_bubble), (0.5, 0.667));
     }
 }

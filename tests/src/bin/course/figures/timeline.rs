@@ -3,6 +3,7 @@
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use single_gpu::report::lanes::ticks;
 
 use super::Figure;
 use super::drawing::{Anchor, Drawing, WIDTH, series_class};
@@ -103,12 +104,9 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
         bottom + AXIS,
         format_args!("What {ranks} devices did in a step of {length:.0} ms"),
     );
-    let tick = [50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0].into_iter();
-    let tick = tick.into_iter().find(|tick| length / tick <= 7.0).unwrap_or(5_000.0);
-    for number in 0..=(length / tick) as usize {
-        let at = number as f64 * tick;
+    for at in ticks(length, 7) {
         drawing.line("grid", (x(at), TOP), (x(at), bottom));
-        let unit = if number == 0 { " ms" } else { "" };
+        let unit = if at == 0.0 { " ms" } else { "" };
         drawing.text("label", (x(at), bottom + 18.0), Anchor::Middle, format_args!("{at}{unit}"));
     }
     for rank in 0..ranks {

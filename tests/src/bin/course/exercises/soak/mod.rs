@@ -7,6 +7,7 @@
 //! cargo-mutants builds the package once for each change. Here all changes of a solution are compiled at
 //! once, as the wrong answers are for `cargo course verify`, and run one by one.
 
+mod changes;
 mod kills;
 mod mutate;
 mod survivors;

@@ -6,6 +6,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod odd_ranks;
+
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::train::Extras;
+use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
 use course_tests::noise;
 use params_and_allreduce::Algorithm;
@@ -38,8 +41,6 @@ const WAIT: Duration = Duration::from_secs(60);
 /// Three steps an epoch, of 7, 7 and 2 samples.
 const BATCH: usize = 7;
 const STEPS: usize = 5;
-
-type Named = Vec<(String, Tensor)>;
 
 /// Noise, not garments: their black borders make channels that are constant, whose normalised values are
 /// rounding errors around 0, on either side of relu's kink.
@@ -66,7 +67,7 @@ fn lenet(dtype: DType) -> Network<LeNet> {
 }
 
 /// Trains for five steps; what comes out: weights, and the sums of the steps.
-fn five_steps(model: &impl Model, dtype: DType) -> Result<(Named, Vec<BatchSums>), Error> {
+fn five_steps(model: &impl Model, dtype: DType) -> Result<(Snapshot, Vec<BatchSums>), Error> {
     let shares = Shares::new(&images(), BATCH, 5, dtype, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
     let mut sums = Vec::new();
@@ -91,7 +92,7 @@ fn ddp<M: ModuleT + Send + Sync + 'static>(
     ranks: usize,
     reduction: Reduction,
     synchronise: bool,
-) -> (Named, Vec<BatchSums>) {
+) -> (Snapshot, Vec<BatchSums>) {
     let dtype = network.dtype();
     let mut outcomes = run_ranks(&slices(ranks), WAIT, |rank| {
         let model = Ddp::new(network.replica(rank.device())?, rank, reduction)?;
@@ -102,13 +103,17 @@ fn ddp<M: ModuleT + Send + Sync + 'static>(
         five_steps(&model, dtype)
     })
     .unwrap();
-    let hash = |(weights, _): &(Named, _)| WeightsHash::new(weights).unwrap();
+    let hash = |(weights, _): &(Snapshot, _)| WeightsHash::new(weights).unwrap();
     let first = hash(&outcomes[0]);
     assert!(outcomes.iter().all(|outcome| hash(outcome) == first), "all replicas are equal");
     outcomes.swap_remove(0)
 }
 
-fn assert_close((a, sums): &(Named, Vec<BatchSums>), b: &(Named, Vec<BatchSums>), bound: f64) {
+fn assert_close(
+    (a, sums): &(Snapshot, Vec<BatchSums>),
+    b: &(Snapshot, Vec<BatchSums>),
+    bound: f64,
+) {
     let difference = largest_difference(a, &b.0).unwrap();
     assert!(difference < bound, "{difference:.1e}");
     for (a, b) in sums.iter().zip(&b.1) {
@@ -143,7 +148,7 @@ fn an_epoch<M: Model>(
     ranks: usize,
     breakage: Option<Breakage>,
     wrap: impl Fn(&thread::Rank<'_>) -> Result<M, Error> + Sync,
-) -> Result<Vec<Named>, RankFailure<Error>> {
+) -> Result<Vec<Snapshot>, RankFailure<Error>> {
     let options = TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: 0.05, seed: 5 };
     let data = LoadedData { name: "noise".to_owned(), note: None, train: images(), test: images() };
     run_ranks(&slices(ranks), WAIT, |rank| {
@@ -270,103 +275,5 @@ fn accumulated_gradients_are_those_of_one_backward_pass() {
                 assert!(apart < 1e-12, "{apart:.1e}");
             }
         }
-    }
-}
-
-/// A network whose last parameter is only used where it is told so.
-struct Partly {
-    used: Tensor,
-    unused: Tensor,
-    use_both: bool,
-}
-
-impl ModuleT for Partly {
-    fn forward_t(&self, x: &Tensor, _: bool) -> candle_core::Result<Tensor> {
-        let x = x.flatten_from(1)?.matmul(&self.used)?;
-        if self.use_both { x.matmul(&self.unused) } else { Ok(x) }
-    }
-}
-
-fn partly(use_both: bool) -> Network<Partly> {
-    let build = move |vb: &candle_nn::VarBuilder<'_>, _: &_| {
-        let init = candle_nn::Init::Randn { mean: 0.0, stdev: 0.1 };
-        Ok(Partly {
-            used: vb.get_with_hints((784, 10), "used", init)?,
-            unused: vb.get_with_hints((10, 10), "unused", init)?,
-            use_both,
-        })
-    };
-    Network::new(1, DType::F32, &Device::Cpu, build).unwrap()
-}
-
-#[test]
-fn a_gradient_that_is_missing_on_one_rank_is_named() {
-    let failure = run_ranks(&slices(3), WAIT, |rank| {
-        let number = rank.rank();
-        let model = Ddp::new(partly(number != 1), rank, Reduction::default())?;
-        five_steps(&model, DType::F32).map(drop)
-    });
-    let failure = failure.unwrap_err();
-    assert_eq!(failure.rank, 1, "{failure}");
-    assert!(failure.to_string().contains("parameter unused has no gradient"), "{failure}");
-}
-
-#[test]
-fn another_structure_on_one_rank_is_refused() {
-    let failure = run_ranks(&slices(3), WAIT, |rank| {
-        let width = if rank.rank() == 2 { 3 } else { 2 };
-        let network =
-            Network::new(1, DType::F32, &Device::Cpu, move |vb, n| ResNet18::new(width, n, vb))?;
-        Ddp::new(network, rank, Reduction::default()).map(drop)
-    });
-    let failure = failure.unwrap_err().to_string();
-    let expected = "rank 2 has tensor conv1.weight F32 [3, 1, 3, 3], rank 0 has F32 [2, 1, 3, 3]";
-    assert!(failure.contains(expected), "{failure}");
-}
-
-#[test]
-fn all_ranks_begin_with_the_weights_of_rank_0() {
-    let weights = run_ranks(&slices(3), WAIT, |rank| {
-        let seed = rank.rank() as u64;
-        let network = Network::new(seed, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb))?;
-        let model = Ddp::new(network, rank, Reduction::default())?;
-        Ok::<_, Error>(WeightsHash::new(&model.weights().snapshot()?)?)
-    });
-    let weights = weights.unwrap();
-    let of_rank_0 = Network::new(0, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
-    let expected = WeightsHash::new(&Network::weights(&of_rank_0).snapshot().unwrap()).unwrap();
-    assert_eq!(weights, [expected; 3]);
-}
-
-/// Rank 1's images are not numbers; what all ranks say.
-fn with_images_that_are_no_numbers(
-    reduction: Reduction,
-    broken: impl Fn(usize) -> bool + Sync,
-) -> Vec<String> {
-    let told = run_ranks(&slices(3), WAIT, |rank| {
-        let model = Ddp::new(resnet18(DType::F32).replica(rank.device())?, rank, reduction)?;
-        let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
-        let mut share = shares.epoch(1).next().unwrap()?;
-        if broken(rank.rank()) {
-            for shard in &mut share.shards {
-                shard.images = (&shard.images * f64::NAN)?;
-            }
-        }
-        let told = model.backward(&share).map(|step| step.sums.loss.to_string());
-        Ok::<_, Error>(told.unwrap_or_else(|error| error.to_string()))
-    });
-    told.unwrap()
-}
-
-#[test]
-fn all_ranks_name_the_one_whose_loss_is_not_a_number() {
-    let by_shard = Reduction::Reproducible { shards: 4 };
-    for reduction in [Reduction::default(), by_shard] {
-        let told = with_images_that_are_no_numbers(reduction, |rank| rank == 1);
-        for told in told {
-            assert!(told.starts_with("the loss of rank 1's images is not finite"), "{told}");
-        }
-        // Where all are alike it is nobody's fault: the training loop knows more about that.
-        assert_eq!(with_images_that_are_no_numbers(reduction, |_| true), ["NaN"; 3]);
     }
 }

@@ -1,0 +1,123 @@
+//! Where images come from.
+
+use std::fs;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::single_gpu;
+
+/// A run of one step, on whatever data there is.
+const ONE_STEP: [&str; 5] =
+    ["--train-size=16", "--test-size=10", "--epochs=1", "--batch-size=16", "--device=cpu"];
+
+#[test]
+fn offline_a_default_run_loses_less_than_five_seconds_and_says_what_it_uses() {
+    // It takes connections and says nothing, like a network that swallows everything.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mirror = format!("http://{}", silent.local_addr().unwrap());
+    let time = |data: &str| {
+        let started = Instant::now();
+        let run = single_gpu(&ONE_STEP).args(["--data", data, "--data-mirrors", &mirror]).assert();
+        (run.success().stdout(contains("LeNet on synthetic garments")), started.elapsed())
+    };
+    let (run, with) = time("auto");
+    run.stderr(contains(
+        "note: Fashion-MNIST is not on this machine and cannot be had (cannot download \
+         t10k-labels-idx1-ubyte.gz; from http://127.0.0.1",
+    ));
+    let (run, without) = time("synthetic");
+    run.stderr("");
+    let lost = with.saturating_sub(without);
+    assert!(lost < Duration::from_secs(5), "{lost:?}");
+}
+
+#[test]
+fn who_insists_on_fashion_mnist_is_told_why_it_cannot_be_had() {
+    let run = single_gpu(&ONE_STEP).arg("--data=fashion-mnist").assert().code(1).stdout("");
+    run.stderr(
+        contains(
+            "error: Fashion-MNIST: cannot download t10k-labels-idx1-ubyte.gz; from http://127",
+        )
+        .and(predicate::function(|text: &str| text.lines().count() == 1)),
+    );
+}
+
+#[test]
+fn a_folder_may_be_called_like_a_keyword() {
+    let folder = data_folder();
+    let named = folder.path().join("fashion-mnist");
+    fs::create_dir(&named).unwrap();
+    for entry in fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+        if entry.path().is_file() {
+            fs::rename(entry.path(), named.join(entry.file_name())).unwrap();
+        }
+    }
+    let mut run = single_gpu(&["--device=cpu", "--epochs=1", "--data=./fashion-mnist"]);
+    let run = run.current_dir(folder.path()).assert().success();
+    run.stdout(contains("LeNet on fashion-mnist: 2 training"));
+    // What lies unpacked in the folder for downloads is used without a network.
+    let mut run = single_gpu(&["--device=cpu", "--epochs=1", "--data-dir"]);
+    run.arg(&named).assert().success().stdout(contains("LeNet on Fashion-MNIST: 2 training"));
+}
+
+/// A folder with two training and two test images.
+fn data_folder() -> tempfile::TempDir {
+    let header = [0x803u32, 2, 28, 28].map(u32::to_be_bytes).concat();
+    let images = [header, vec![7; 2 * 784]].concat();
+    let labels = [0, 0, 8, 1, 0, 0, 0, 2, 3, 9];
+    let folder = tempfile::Builder::new().prefix("my-clothes").tempdir().expect("a folder");
+    for split in ["train", "t10k"] {
+        let file = |name: &str| folder.path().join(format!("{split}-{name}"));
+        fs::write(file("images-idx3-ubyte"), &images).expect("room for images");
+        fs::write(file("labels-idx1-ubyte"), labels).expect("room for labels");
+    }
+    folder
+}
+
+#[test]
+fn a_folder_of_ones_own_is_trained_on() {
+    let folder = data_folder();
+    let run = single_gpu(&["--device=cpu", "--epochs=1", "--data"]).arg(folder.path()).assert();
+    let text = ": 2 training and 2 test images";
+    run.success().stdout(contains("LeNet on my-clothes").and(contains(text)));
+}
+
+#[test]
+fn a_malformed_file_is_a_failure_that_names_it() {
+    let folder = data_folder();
+    let file = "train-images-idx3-ubyte";
+    let path = folder.path().join(file);
+    fs::write(&path, &fs::read(&path).unwrap()[..1000]).unwrap();
+    let metrics = folder.path().join("metrics.jsonl");
+    single_gpu(&["--data"])
+        .arg(folder.path())
+        .arg("--metrics")
+        .arg(&metrics)
+        .assert()
+        .code(1)
+        .stderr(contains(file).and(contains("ends after 984 of the 1568 bytes").count(1)));
+    assert!(!metrics.exists(), "a run that never began leaves no metrics");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let folder = data_folder();
+    fs::remove_file(folder.path().join("t10k-labels-idx1-ubyte")).unwrap();
+    let refusal = single_gpu(&["--data"]).arg(folder.path()).assert().code(2);
+    refusal.stderr(contains("no t10k-labels-idx1-ubyte, nor t10k-labels-idx1-ubyte.gz"));
+}
+
+#[test]
+fn a_contact_sheet_is_a_png() {
+    let folder = tempfile::tempdir().unwrap();
+    let sheet = folder.path().join("garments.png");
+    single_gpu(&["--data=synthetic", "--train-size=100", "--test-size=10", "--contact-sheet"])
+        .arg(&sheet)
+        .assert()
+        .success()
+        .stdout(contains("row 10: Ankle boot"));
+    assert!(fs::read(&sheet).unwrap().starts_with(b"\x89PNG\r\n"));
+}

@@ -1,0 +1,144 @@
+//! The binary as a newcomer meets it: help, a small run, and everything it refuses.
+
+mod data;
+mod results;
+
+use std::fs;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+/// A mirror that nobody runs.
+const NOBODY: &str = "http://127.0.0.1:9";
+
+fn single_gpu(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_single-gpu"));
+    // No test depends on a network, or on what is in this user's cache.
+    command.env("COURSE_MIRRORS", NOBODY);
+    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    command.args(arguments);
+    command
+}
+
+/// A run small enough for a test.
+const SMALL: [&str; 6] = [
+    "--data=synthetic",
+    "--train-size=40",
+    "--test-size=20",
+    "--epochs=2",
+    "--batch-size=16",
+    "--device=cpu",
+];
+
+#[test]
+fn help_names_every_flag_and_its_default() {
+    let mut help = single_gpu(&["--help"]).assert().success();
+    for text in [
+        "--data <SOURCE>",
+        "[default: 0.2]",
+        "[default: 256]",
+        "--metrics",
+        "--plot",
+        "--trace",
+        "--device",
+    ] {
+        help = help.stdout(contains(text));
+    }
+}
+
+#[test]
+fn a_small_run_reports_epochs_and_a_result() {
+    single_gpu(&SMALL)
+        .arg("--threads-per-device=1")
+        .assert()
+        .success()
+        .stdout(contains("LeNet on synthetic garments: 40 training and 20 test images, batch 16"))
+        .stdout(contains("epoch 2/2  loss"))
+        .stdout(contains("s/epoch on [cpu:0 (1 core)], weights "));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_with_any_number_of_threads() {
+    let hash = |threads: &str, seed: &str| {
+        let output = single_gpu(&SMALL).args([threads, seed]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.rsplit_once("weights ").expect("a result line").1.trim().to_owned()
+    };
+    let one = hash("--threads-per-device=1", "--seed=3");
+    assert_eq!(one.len(), 8, "{one}");
+    assert_eq!(one, hash("--threads-per-device=1", "--seed=3"));
+    assert_eq!(one, hash("--threads-per-device=3", "--seed=3"));
+    assert_ne!(one, hash("--threads-per-device=1", "--seed=4"));
+}
+
+#[test]
+fn metrics_are_an_object_per_epoch_and_a_summary() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics.jsonl");
+    single_gpu(&SMALL)
+        .args(["--threads-per-device=1", "--seed=3", "--metrics"])
+        .arg(&file)
+        .assert()
+        .success();
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<_> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["epoch", "epoch", "summary"]);
+    assert_eq!(lines[1]["epoch"], 2);
+    let summary = &lines[2];
+    assert_eq!(summary["options"]["seed"], 3);
+    assert_eq!(summary["devices"][0], "cpu:0 (1 core)");
+    assert_eq!(summary["weights_hash"].as_str().unwrap().len(), 64);
+    assert_eq!(summary["test_accuracy"], lines[1]["test_accuracy"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
+    for (arguments, complaint) in [
+        (&["--epochs", "0"][..], "'--epochs <N>': 0 is not in"),
+        (&["--batch-size", "0"], "0 is not in"),
+        (&["--batch-size", "-4"], "-4"),
+        (&["--lr", "NaN"], "a learning rate is a positive number"),
+        (&["--lr", "-0.1"], "a learning rate is a positive number"),
+        (&["--lr", "0"], "a learning rate is a positive number"),
+        (&["--lr", "inf"], "a learning rate is a positive number"),
+        (&["--seed", "minus one"], "invalid digit"),
+        (&["--train-size", "0"], "0 is not in"),
+        (&["--train-size", "4000000000"], "is not in 1..=1000000"),
+        (&["--threads-per-device", "0"], "threads-per-device"),
+        (&["--threads-per-device", "100000"], "at most 4096 threads"),
+        (&["--device", "tpu"], "possible values: auto, cpu, cuda"),
+        (&["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
+        (&["--data-mirrors", "ftp://a.example"], "\"ftp://a.example\" is no web address"),
+        (
+            &["--data-dir", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
+            "this is not a folder",
+        ),
+        (&["--metrics", "/no/such/folder/m.jsonl"], "--metrics /no/such/folder/m.jsonl"),
+        (&["--plot", "/no/such/folder/p.svg"], "--plot /no/such/folder/p.svg"),
+        (&["--trace", "/"], "--trace /"),
+        (&["--metrics", "same", "--trace", "same"], "--metrics and --trace both name same"),
+        (&["--contact-sheet", "/no/such/folder/a.png"], "--contact-sheet /no/such/folder/a.png"),
+        (&["--no-such-flag"], "unexpected argument '--no-such-flag'"),
+        (&["surplus"], "unexpected argument 'surplus'"),
+    ] {
+        single_gpu(arguments).assert().code(2).stdout("").stderr(contains(complaint).and(
+            predicate::function(|text: &str| {
+                text.starts_with("error: ") && text.lines().count() == 1
+            }),
+        ));
+    }
+}
+
+#[test]
+fn cuda_is_refused_where_there_is_none() {
+    let complaint = match DevicePlan::new(DeviceKind::Cuda, 1, None) {
+        Ok(_) => return eprintln!("SKIPPED: there is a GPU here"),
+        Err(_) if cfg!(feature = "cuda") => "no CUDA GPU was found",
+        Err(_) => "build it with --features cuda, or use --device cpu",
+    };
+    single_gpu(&["--device", "cuda"]).assert().code(2).stderr(contains(complaint));
+}

@@ -1,0 +1,94 @@
+//! What a run leaves behind, however it ends.
+
+use std::fs;
+#[cfg(unix)]
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+#[cfg(unix)]
+use std::process::{Command as Process, Stdio};
+
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::{SMALL, single_gpu};
+
+/// The names of the files in a folder, in order.
+fn files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        entry.expect("an entry").file_name().to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+/// Arguments that write all three files of results into the current folder.
+const FILES: [&str; 3] = ["--metrics=m.jsonl", "--plot=p.svg", "--trace=t.json"];
+
+#[test]
+fn a_run_leaves_a_plot_and_a_trace_and_ends_with_a_chart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = single_gpu(&SMALL).args(FILES).current_dir(&folder).assert().success();
+    run.stdout(contains("test acc by epoch, from ▁ 0.").and(contains("  one device\n")));
+    assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
+    let plot = fs::read_to_string(folder.path().join("p.svg")).expect("a plot");
+    assert!(plot.contains("LeNet on synthetic garments") && plot.trim_end().ends_with("</svg>"));
+    let trace = fs::read(folder.path().join("t.json")).expect("a trace");
+    let trace: serde_json::Value = serde_json::from_slice(&trace).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    for name in ["load", "forward", "backward", "update"] {
+        // 40 images in batches of 16 are three steps, in each of two epochs.
+        let count = events.iter().filter(|event| event["name"] == name).count();
+        assert!(count >= 6, "{count} of {name}");
+    }
+}
+
+#[test]
+fn a_run_that_fails_leaves_whole_lines_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = single_gpu(&SMALL).args(FILES).args(["--lr=1e30"]).current_dir(&folder).assert();
+    run.code(1)
+        .stderr(contains("the loss is").and(contains("the learning rate 1e30 is too large")));
+    assert_eq!(files(folder.path()), ["m.jsonl"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_with_the_results_so_far() {
+    a_signal_ends_with_the_results_so_far("-INT", 130);
+}
+
+#[cfg(unix)]
+#[test]
+fn sigterm_does_so_too() {
+    a_signal_ends_with_the_results_so_far("-TERM", 143);
+}
+
+#[cfg(unix)]
+fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))
+        .args(SMALL.iter().filter(|argument| !argument.starts_with("--epochs")))
+        .args(["--epochs=100000", "--threads-per-device=1"])
+        .args(FILES)
+        .current_dir(&folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let mut output = BufReader::new(run.stdout.take().expect("its output"));
+    // It has begun to train when it has told of two epochs.
+    let lines: Vec<_> = output.by_ref().lines().map_while(Result::ok).take(3).collect();
+    assert!(lines[2].contains("epoch      2/100000"), "{lines:?}");
+    let kill = Process::new("kill").args([signal, &run.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("text");
+    assert_eq!(run.wait().expect("an end").code(), Some(exit_code));
+    assert!(rest.contains("(interrupted after ") && rest.contains(" weights "), "{rest}");
+    assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
+    let metrics = fs::read_to_string(folder.path().join("m.jsonl")).expect("metrics");
+    let last = metrics.lines().last().expect("a line");
+    let summary: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!((&summary["kind"], &summary["interrupted"]), (&"summary".into(), &true.into()));
+}

@@ -1,0 +1,146 @@
+use std::num::NonZeroUsize;
+use std::sync::Barrier;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use single_gpu::device::DeviceKind;
+
+use super::*;
+use crate::communicator::Communicator as _;
+
+/// Nobody waits this long, unless something is wrong.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Soon over, for the test in which everybody does wait.
+const SHORT: Duration = Duration::from_millis(300);
+
+fn plan(ranks: usize) -> DevicePlan {
+    DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap()
+}
+
+fn number(value: f32) -> Tensor {
+    Tensor::new(value, &Device::Cpu).unwrap()
+}
+
+fn recv_number(rank: &Rank<'_>, from: usize) -> Result<f32, Error> {
+    Ok(rank.recv(from, &Shape::from(()), DType::F32)?.to_scalar()?)
+}
+
+/// Rank 0 waits for 1, 1 for 2, …; the last rank misbehaves. Returns each rank's complaint.
+fn chain(timeout: Duration, misbehave: impl Fn() -> Result<(), Error> + Sync) -> Vec<String> {
+    let complaints = std::sync::Mutex::new(vec![String::new(); 4]);
+    let outcome = run_ranks(&plan(4), timeout, |rank| {
+        let next = rank.rank() + 1;
+        if next == rank.world_size() {
+            return misbehave();
+        }
+        let outcome = recv_number(rank, next);
+        if let Err(error) = &outcome {
+            complaints.lock().unwrap()[rank.rank()] = error.to_string();
+        }
+        outcome.map(|_| ())
+    });
+    assert!(outcome.is_err());
+    let mut complaints = complaints.into_inner().unwrap();
+    complaints.pop();
+    complaints
+}
+
+#[test]
+fn results_come_in_rank_order() {
+    let squares = run_ranks(&plan(5), LONG, |rank| Ok::<_, Error>(rank.rank() * rank.rank()));
+    assert_eq!(squares.unwrap(), [0, 1, 4, 9, 16]);
+}
+
+#[test]
+fn a_message_is_the_value_at_the_time_it_was_sent() {
+    let received = run_ranks(&plan(2), LONG, |rank| {
+        if rank.rank() == 0 {
+            let value = candle_core::Var::from_tensor(&number(1.0))?;
+            rank.send(1, &value)?;
+            value.set(&number(2.0))?;
+            rank.send(1, &value)?;
+            return Ok(vec![]);
+        }
+        Ok::<_, Error>(vec![recv_number(rank, 0)?, recv_number(rank, 0)?])
+    });
+    assert_eq!(received.unwrap()[1], [1.0, 2.0]);
+}
+
+#[test]
+fn everyone_names_the_rank_that_panicked() {
+    for complaint in chain(LONG, || panic!("on purpose")) {
+        assert!(complaint.contains("rank 3 panicked: on purpose"), "{complaint}");
+    }
+}
+
+#[test]
+fn everyone_names_the_rank_that_failed() {
+    for complaint in chain(LONG, || Err(candle_core::Error::Msg("disk full".into()).into())) {
+        assert!(complaint.contains("rank 3 failed: disk full"), "{complaint}");
+    }
+}
+
+#[test]
+fn everyone_names_the_rank_that_returned_early() {
+    for complaint in chain(LONG, || Ok(())) {
+        assert!(complaint.contains("rank 3 returned early"), "{complaint}");
+    }
+}
+
+#[test]
+fn everyone_names_the_rank_that_stalled() {
+    let stall = || {
+        std::thread::sleep(5 * SHORT);
+        Ok(())
+    };
+    for complaint in chain(SHORT, stall) {
+        assert!(complaint.contains("rank 3"), "{complaint}");
+    }
+}
+
+/// Three ranks in a ring, of which each waits for the next to send first, and one that waits for them.
+#[test]
+fn ranks_that_wait_in_a_circle_are_told_so() {
+    let (complaints, start) = (std::sync::Mutex::new(Vec::new()), Barrier::new(4));
+    let outcome = run_ranks(&plan(4), 5 * SHORT, |rank| {
+        let (own, next) = (number(1.0), (rank.rank() + 1) % 3);
+        // Nobody's time is up before the last has begun to wait.
+        start.wait();
+        let outcome = recv_number(rank, next);
+        if let Err(error) = &outcome {
+            complaints.lock().unwrap().push(error.to_string());
+        }
+        outcome.and_then(|_| rank.send(next, &own))
+    });
+    let circle =
+        "deadlock: rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0";
+    assert_eq!(complaints.into_inner().unwrap(), [circle; 4]);
+    let failure = outcome.unwrap_err();
+    assert!(matches!(failure.cause, Cause::Error(Error::Deadlock { .. })), "{failure}");
+}
+
+#[test]
+fn two_loans_that_are_never_read_are_a_deadlock_too() {
+    let start = Barrier::new(2);
+    let outcome = run_ranks(&plan(2), 5 * SHORT, |rank| {
+        start.wait();
+        let large = Tensor::zeros(10_000, DType::F32, rank.device())?;
+        rank.lend(1 - rank.rank(), &large)?;
+        rank.reclaim()
+    });
+    let failure = outcome.unwrap_err().to_string();
+    let circle = "failed: deadlock: rank 0 waits for rank 1, which waits for rank 0";
+    assert!(failure.ends_with(circle), "{failure}");
+}
+
+#[test]
+fn a_rank_that_does_not_exist_is_refused() {
+    for other in [0, 2, usize::MAX] {
+        let failure = run_ranks(&plan(2), LONG, |rank| match rank.rank() {
+            0 => rank.send(other, &number(1.0)),
+            _ => Ok(()),
+        });
+        let failure = failure.unwrap_err();
+        assert!(matches!(failure.cause, Cause::Error(Error::NoSuchRank { .. })), "{failure}");
+    }
+}

@@ -1,0 +1,61 @@
+//! Ranks that do not bring the same.
+
+use std::num::NonZeroUsize;
+
+use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::all_reduce::FixedTree;
+use params_and_allreduce::allreduce;
+use params_and_allreduce::collective::{all_gather, broadcast, chunk_range, reduce_scatter};
+use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+use crate::PATIENT;
+use crate::collective::{COLLECTIVES, Collective};
+
+#[test]
+fn ranks_that_do_not_agree_are_told_so() {
+    for collective in COLLECTIVES.into_iter().filter(|&c| c != Collective::Barrier) {
+        for ranks in [2, 3, 6] {
+            for odd in 0..ranks {
+                for (len, dtype) in [(10, DType::F64), (11, DType::F32)] {
+                    let failure = disagreement(collective, ranks, odd, (len, dtype));
+                    assert!(
+                        failure.contains("sent"),
+                        "{collective:?}, {odd} of {ranks}: {failure}"
+                    );
+                    assert!(failure.contains("expected"), "{collective:?}: {failure}");
+                }
+            }
+        }
+    }
+}
+
+/// What comes of it when one rank brings another length or element type than F32 `[10]`.
+fn disagreement(
+    collective: Collective,
+    ranks: usize,
+    odd: usize,
+    odd_one: (usize, DType),
+) -> String {
+    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let failure = run_ranks(&plan, PATIENT, |rank| {
+        let (len, dtype) = if rank.rank() == odd { odd_one } else { (10, DType::F32) };
+        let tensor = Tensor::ones(len, dtype, &Device::Cpu)?;
+        match collective {
+            Collective::AllReduce(algorithm) => allreduce(rank, &tensor, algorithm)?,
+            Collective::FixedTree => {
+                FixedTree::new(rank.world_size(), rank.world_size())?.sum(rank, &[tensor])?
+            }
+            Collective::ReduceScatter => reduce_scatter(rank, &tensor)?,
+            Collective::AllGather => {
+                let chunk = chunk_range(len, ranks, rank.rank());
+                all_gather(rank, &tensor.narrow(0, chunk.start, chunk.len())?, len)?
+            }
+            Collective::Broadcast => broadcast(rank, &tensor, 0)?,
+            Collective::Barrier => tensor,
+        };
+        Ok::<_, Error>(())
+    });
+    failure.unwrap_err().to_string()
+}

@@ -1,0 +1,96 @@
+//! A rank that misbehaves.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error, Received};
+use params_and_allreduce::thread::Rank;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Panic,
+    Error,
+    EarlyReturn,
+    Stall,
+}
+
+/// A communicator that counts its messages, and misbehaves before one of them if it is the culprit's.
+/// Reclaiming what it has lent counts as one.
+pub struct Faulty<'a> {
+    pub rank: &'a Rank<'a>,
+    pub messages: Cell<usize>,
+    pub fault: Option<(Fault, usize)>,
+    /// How many of the others are done: whoever stalls, stalls until then.
+    pub others_done: &'a AtomicUsize,
+}
+
+impl Faulty<'_> {
+    fn before_message(&self) -> Result<(), Error> {
+        let message = self.messages.get();
+        self.messages.set(message + 1);
+        match self.fault {
+            Some((fault, before)) if before == message => self.misbehave(fault),
+            _ => Ok(()),
+        }
+    }
+
+    fn misbehave(&self, fault: Fault) -> Result<(), Error> {
+        match fault {
+            // As a panic, without the backtrace that printing one would cost 700 times.
+            Fault::Panic => std::panic::resume_unwind(Box::new("on purpose")),
+            Fault::Error | Fault::EarlyReturn => {}
+            Fault::Stall => {
+                while self.others_done.load(Ordering::SeqCst) + 1 < self.world_size() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+        Err(candle_core::Error::Msg("on purpose".into()).into())
+    }
+}
+
+impl Communicator for Faulty<'_> {
+    fn rank(&self) -> usize {
+        self.rank.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.rank.world_size()
+    }
+
+    fn device(&self) -> &Device {
+        self.rank.device()
+    }
+
+    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.before_message()?;
+        self.rank.send(to, tensor)
+    }
+
+    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.before_message()?;
+        self.rank.share(to, tensor)
+    }
+
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.before_message()?;
+        self.rank.lend(to, tensor)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        self.before_message()?;
+        self.rank.reclaim()
+    }
+
+    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+        self.before_message()?;
+        self.rank.recv(from, shape, dtype)
+    }
+
+    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
+        self.before_message()?;
+        self.rank.borrow(from, shape, dtype)
+    }
+}

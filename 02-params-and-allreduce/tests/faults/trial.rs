@@ -1,0 +1,136 @@
+//! One fault in one collective, and what the other ranks make of it.
+
+use std::cell::Cell;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::thread::run_ranks;
+use rand::RngExt;
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::SeedableRng;
+use single_gpu::device::{DeviceKind, DevicePlan};
+
+use crate::PATIENT;
+use crate::collective::Collective;
+use crate::faulty::{Fault, Faulty};
+
+/// How long a rank waits for one that stalls: so long that no busy machine stalls the others.
+const SHORT: Duration = Duration::from_secs(1);
+/// What a call may take beyond that, on a busy machine.
+const SLACK: Duration = Duration::from_secs(3);
+
+/// One trial: which rank misbehaves how, before which of its messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    pub collective: Collective,
+    pub fault: Fault,
+    pub ranks: usize,
+    pub len: usize,
+    pub root: usize,
+    pub culprit: usize,
+    pub before_message: usize,
+}
+
+/// How many messages the culprit has to do with when nobody misbehaves.
+fn messages_of_culprit(trial: &Trial) -> usize {
+    let plan = DevicePlan::new(DeviceKind::Cpu, trial.ranks, NonZeroUsize::new(1)).unwrap();
+    let counts = run_ranks(&plan, PATIENT, |rank| {
+        let others_done = &AtomicUsize::new(0);
+        let counting = Faulty { rank, messages: Cell::new(0), fault: None, others_done };
+        let found = trial.collective.run(&counting, trial)?;
+        assert_eq!(found, trial.collective.expected(rank.rank(), trial), "{trial:?}");
+        Ok::<_, Error>(counting.messages.get())
+    });
+    counts.unwrap()[trial.culprit]
+}
+
+pub fn random_trial(collective: Collective, fault: Fault, seed: u64) -> Trial {
+    let mut random = ChaCha12Rng::seed_from_u64(seed);
+    let ranks = random.random_range(2..=7);
+    let len = match random.random_range(0..4) {
+        0 => random.random_range(0..ranks),
+        1 => random.random_range(ranks..60),
+        2 => random.random_range(60..5000),
+        // So large that even a chunk of it is lent, not copied.
+        _ => random.random_range(30_000..40_000),
+    };
+    let [root, culprit] = [0; 2].map(|_| random.random_range(0..ranks));
+    let trial = Trial { collective, fault, ranks, len, root, culprit, before_message: 0 };
+    // One in three misbehaves before it sends anything, the others somewhere in the middle.
+    let messages = messages_of_culprit(&trial);
+    let in_the_middle = random.random_range(0..3) > 0;
+    let before_message = if in_the_middle { random.random_range(0..messages) } else { 0 };
+    Trial { before_message, ..trial }
+}
+
+/// What a rank that does not misbehave got, and how long it took.
+type Answer = (Result<Vec<f32>, Error>, Duration);
+
+/// Runs a trial; the answers of all ranks but the culprit.
+fn answers(trial: &Trial) -> Vec<(usize, Answer)> {
+    let plan = DevicePlan::new(DeviceKind::Cpu, trial.ranks, NonZeroUsize::new(1)).unwrap();
+    let timeout = if trial.fault == Fault::Stall { SHORT } else { PATIENT };
+    let (others_done, start) = (AtomicUsize::new(0), Barrier::new(trial.ranks));
+    let answers = Mutex::new(Vec::new());
+    let outcome = run_ranks(&plan, timeout, |rank| {
+        let culprit = rank.rank() == trial.culprit;
+        let fault = culprit.then_some((trial.fault, trial.before_message));
+        let others_done = &others_done;
+        let faulty = Faulty { rank, messages: Cell::new(0), fault, others_done };
+        // So that no rank is blamed for a thread that the system started late.
+        start.wait();
+        let started = Instant::now();
+        let result = trial.collective.run(&faulty, trial);
+        if culprit {
+            return if trial.fault == Fault::EarlyReturn { Ok(()) } else { result.map(|_| ()) };
+        }
+        let failed = result.is_err();
+        answers.lock().unwrap().push((rank.rank(), (result, started.elapsed())));
+        others_done.fetch_add(1, Ordering::SeqCst);
+        if failed { Err(candle_core::Error::Msg("told above".into()).into()) } else { Ok(()) }
+    });
+    // Whatever the others made of it, the run must not pass for a success.
+    let may_succeed = trial.fault == Fault::EarlyReturn;
+    assert!(outcome.is_err() || may_succeed, "{trial:?}");
+    answers.into_inner().unwrap()
+}
+
+pub fn check(trial: &Trial) {
+    let answers = answers(trial);
+    assert_eq!(answers.len(), trial.ranks - 1, "{trial:?}");
+    // Before its first message, and of all collectives but one everybody needs everybody.
+    let everyone_needs_it =
+        trial.collective != Collective::Broadcast || trial.culprit == trial.root;
+    let nobody_can_finish = trial.before_message == 0 && everyone_needs_it;
+    let in_time = if trial.fault == Fault::Stall { SHORT + SLACK } else { SLACK };
+    for (rank, (result, took)) in answers {
+        assert!(took <= in_time, "rank {rank} took {took:?} in {trial:?}");
+        match result {
+            Ok(found) => {
+                assert!(!nobody_can_finish, "rank {rank} finished without the culprit: {trial:?}");
+                assert_eq!(found, trial.collective.expected(rank, trial), "{rank} in {trial:?}");
+            }
+            Err(error) => assert!(names_it(&error, trial), "rank {rank}: \"{error}\" in {trial:?}"),
+        }
+    }
+}
+
+/// Whether an error names the culprit, and what it did.
+fn names_it(error: &Error, trial: &Trial) -> bool {
+    match error {
+        Error::TimedOut { rank, .. } => trial.fault == Fault::Stall && *rank == trial.culprit,
+        Error::RankStopped { rank, why, .. } => {
+            let deed = match trial.fault {
+                Fault::Panic => "panicked: on purpose",
+                Fault::Error => "failed: on purpose",
+                Fault::EarlyReturn => "returned early",
+                Fault::Stall => "sent nothing",
+            };
+            *rank == trial.culprit && why.contains(deed)
+        }
+        _ => false,
+    }
+}

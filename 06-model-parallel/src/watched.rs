@@ -1,0 +1,98 @@
+//! A model whose weights after the first step are remembered: there no rounding has been amplified yet.
+
+use std::cell::{Cell, RefCell};
+
+use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Share;
+use concise_wrapper::weights::{Snapshot, Weights};
+use concise_wrapper::{Error, Model};
+use params_and_allreduce::communicator::SharedCommunicator;
+use single_gpu::data::Dataset;
+use single_gpu::train::{BatchSums, Step};
+
+/// A model, and its weights after the first step.
+pub(crate) struct Watched<'a, M> {
+    model: &'a M,
+    steps: Cell<usize>,
+    after_first: RefCell<Option<Snapshot>>,
+}
+
+impl<'a, M: Model> Watched<'a, M> {
+    pub(crate) fn new(model: &'a M) -> Self {
+        Self { model, steps: Cell::new(0), after_first: RefCell::new(None) }
+    }
+
+    /// This rank's weights after the first step.
+    pub(crate) fn after_first_step(&self) -> candle_core::Result<Snapshot> {
+        match self.after_first.take() {
+            Some(weights) => Ok(weights),
+            // There was no second one.
+            None => self.model.weights().snapshot(),
+        }
+    }
+}
+
+impl<M: Model> Model for Watched<'_, M> {
+    fn hosts(&self) -> Hosts {
+        self.model.hosts()
+    }
+
+    fn backward(&self, share: &Share) -> Result<Step, Error> {
+        if self.steps.get() == 1 {
+            self.after_first.replace(Some(self.model.weights().snapshot()?));
+        }
+        self.steps.set(self.steps.get() + 1);
+        self.model.backward(share)
+    }
+
+    fn weights(&self) -> &Weights {
+        self.model.weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        self.model.rank()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.model.is_whole()
+    }
+
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        self.model.evaluate(images)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+    use concise_wrapper::optimiser::{Momentum, Sgd};
+    use concise_wrapper::shares::Shares;
+    use model_parallel::layers::Layers;
+    use single_gpu::data::loader::Epochs as _;
+    use single_gpu::data::{CLASSES, PIXELS};
+    use single_gpu::weights_hash::WeightsHash;
+
+    use super::*;
+
+    #[test]
+    fn the_weights_after_the_first_step_are_watched() {
+        let data = Dataset::new(vec![[100; PIXELS]; 6], vec![3; 6]).unwrap();
+        let layers = Layers::dense(&[PIXELS, CLASSES]).unwrap();
+        for steps in 1..=3 {
+            let network = layers.build(0..1, 1, DType::F64, &Device::Cpu).unwrap();
+            let watched = Watched::new(&network);
+            let shares = Shares::new(&data, 2, 1, DType::F64, watched.hosts());
+            let mut sgd = Sgd::new(Momentum::default());
+            let mut hashes = Vec::new();
+            for share in shares.epoch(1).take(steps) {
+                let share = share.unwrap();
+                let step = watched.backward(&share).unwrap();
+                sgd.step(watched.weights(), &step.gradients, 0.1, share.samples).unwrap();
+                hashes.push(WeightsHash::new(&watched.weights().snapshot().unwrap()).unwrap());
+            }
+            let after_first = WeightsHash::new(&watched.after_first_step().unwrap()).unwrap();
+            assert_eq!(after_first, hashes[0], "{steps} steps");
+            assert!(hashes.windows(2).all(|pair| pair[0] != pair[1]), "every step changes them");
+        }
+    }
+}

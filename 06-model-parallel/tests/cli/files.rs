@@ -1,0 +1,58 @@
+//! What a run leaves behind.
+
+use serde_json::Value;
+
+use crate::{SMALL, all_metrics, metrics, program};
+
+/// Replicas without stages wait for nobody's activations.
+#[test]
+fn one_stage_has_no_bubble() {
+    let lines = metrics(&[&SMALL[..], &["--widths=20", "--mesh=2x1x1"]].concat(), "split");
+    assert_eq!(lines[1]["run"], "mesh 2x1x1");
+    assert!(lines[1]["predicted"].is_null() && lines[1]["cut"] == Value::Array(Vec::new()));
+}
+
+#[test]
+fn metrics_tell_what_was_predicted_and_measured() {
+    let all = all_metrics(&[&SMALL[..], &["--widths=20,18,16", "--cut=1"]].concat());
+    let of_kind =
+        |kind: &str| -> Vec<&Value> { all.iter().filter(|line| line["kind"] == kind).collect() };
+    let (lines, summaries) = (of_kind("split"), of_kind("summary"));
+    assert_eq!(lines.len(), 5);
+    for (line, summary) in lines.iter().zip(summaries) {
+        let seconds = |line: &Value, of: &str| line[format!("seconds_per_{of}")].as_f64();
+        // Batches of 32, 32 and 6.
+        let (step, epoch) = (seconds(line, "step"), seconds(summary, "epoch"));
+        let steps = epoch.expect("seconds") / step.expect("seconds");
+        assert!((steps - 3.0).abs() < 1e-9, "{steps}");
+    }
+    let pipeline = lines.iter().find(|line| line["run"] == "1F1B, 8 micro-batches");
+    let pipeline = pipeline.expect("a pipeline's line");
+    for timeline in ["predicted", "measured"] {
+        assert_eq!(pipeline[timeline]["stages"], 2);
+        // Sixteen passes and seventeen messages or updates of each stage.
+        assert_eq!(pipeline[timeline]["spans"].as_array().expect("spans").len(), 2 * 33);
+        let bubble = pipeline[format!("{timeline}_bubble")].as_f64().expect("a bubble");
+        assert!((0.0..1.0).contains(&bubble), "{bubble}");
+    }
+    // The first stage has one layer, the second three: weights of 784·20 + 20 numbers against the others'.
+    let held = |device: usize| pipeline["held"][device]["parameters"].as_u64();
+    assert_eq!(held(0), Some(4 * (784 * 20 + 20)));
+    assert_eq!(held(1), Some(4 * (20 * 18 + 18 + 18 * 16 + 16 + 16 * 10 + 10)));
+    assert!(lines[0]["measured"].is_null(), "one device has no stages");
+}
+
+#[test]
+fn a_gantt_chart_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gantt.svg");
+    let arguments = ["--widths=20,18", "--schedule=naive,1f1b", "--gantt"];
+    let mut command = program(&[&SMALL[..], &arguments].concat());
+    command.arg(&file).assert().success();
+    let svg = std::fs::read_to_string(&file).expect("a picture");
+    for text in
+        ["naive, whole batch: bubble 50 % predicted", "1F1B, 8 micro-batches", "stage 1 predicted"]
+    {
+        assert!(svg.contains(text), "{text} is missing");
+    }
+}

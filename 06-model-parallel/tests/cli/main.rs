@@ -1,0 +1,68 @@
+//! The program as a newcomer meets it: ways to split, results, files, and refusals.
+
+mod ends;
+mod files;
+mod held;
+mod refusals;
+mod ways;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::Value;
+
+/// A mirror that nobody runs.
+const NOBODY: &str = "http://127.0.0.1:9";
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_model-parallel"));
+    // No test depends on a network, or on what is in this user's cache.
+    command.env("COURSE_MIRRORS", NOBODY);
+    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    command.args(["--device=cpu", "--threads-per-device=1"]).args(arguments);
+    command
+}
+
+/// Few images, whose last batch is uneven and has fewer samples than some runs have micro-batches.
+const SMALL: [&str; 5] =
+    ["--data=synthetic", "--train-size=70", "--test-size=20", "--epochs=1", "--batch-size=32"];
+
+/// Runs with `--metrics` and returns its lines of a kind.
+fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
+    let all = all_metrics(arguments);
+    all.into_iter().filter(|line| line["kind"] == kind).collect()
+}
+
+/// All of them.
+fn all_metrics(arguments: &[&str]) -> Vec<Value> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    program(arguments).arg("--metrics").arg(&file).assert().success();
+    let text = std::fs::read_to_string(&file).expect("a metrics file");
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+}
+
+#[test]
+fn schedules_are_drawn_without_training() {
+    program(&["--draw", "--schedule=1f1b,interleaved:2,zb-h1", "--devices=2", "--micro-batches=4"])
+        .assert()
+        .success()
+        .stdout(contains("1F1B: 2 stages, 4 micro-batches"))
+        .stdout(contains("stage 0   F0  F1  ··  ··  B0  B0  F2  B1  B1  F3  B2  B2  ··  B3  B3"))
+        .stdout(contains(
+            "bubble 20.0 %, 15 units of time; channels have to hold 1 message at least",
+        ))
+        .stdout(contains("interleaved 1F1B, 2 chunks"))
+        .stdout(contains("ZB-H1"))
+        .stdout(contains("epoch").not());
+}
+
+#[test]
+fn help_tells_what_there_is() {
+    program(&["--help"])
+        .assert()
+        .success()
+        .stdout(contains("Usage: model-parallel"))
+        .stdout(contains("--mesh <DATAxPIPELINExTENSOR>"))
+        .stdout(contains("--cut <LAYER,…>"));
+}

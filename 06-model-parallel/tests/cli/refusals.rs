@@ -1,0 +1,74 @@
+//! Flags that make no sense.
+
+use std::path::Path;
+
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::program;
+
+/// One line on standard error, and nothing anywhere else.
+fn refused(arguments: &[&str], says: &str) {
+    program(arguments)
+        .assert()
+        .code(2)
+        .stdout("")
+        .stderr(contains(says))
+        .stderr(predicate::function(|text: &str| text.lines().count() == 1));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_line() {
+    for (arguments, says) in [
+        (&["--mesh=2x2"][..], "\"2x2\" is no mesh: it is DATAxPIPELINExTENSOR"),
+        (&["--mesh=0x2x1"], "three numbers from 1"),
+        (&["--mesh=1x2x2"], "take 1x4x1 or 1x1x4"),
+        (&["--mesh=2x2x1", "--devices=2"], "a mesh of 4 devices and --devices 2"),
+        (&["--mesh=1x1x2", "--micro-batches=4"], "there is one stage: ask for several"),
+        (
+            &["--mesh=1x1x2", "--gantt=g.svg"],
+            "there is one stage: ask for several, such as --mesh 1x2x1",
+        ),
+        (&["--gantt=a.svg", "--plot=a.svg"], "--plot and --gantt both name a.svg"),
+        (&["--draw", "--metrics=m.jsonl"], "cannot be used with"),
+        (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice"),
+        (&["--mesh=9x1x1", "--batch-size=8"], "batch size 8 cannot be cut into 9 shards"),
+        (&["--mesh=1x1x11"], "dense layer 6: 10 features cannot be cut into 11 parts"),
+        (&["--mesh=1x1x2", "--model=resnet18"], "ResNet-18 is split in stages only"),
+        (&["--mesh=1x1x11", "--model=lenet"], "LeNet's last layer: 10 features"),
+        (&["--devices=1", "--schedule=1f1b"], "there is one stage"),
+        (&["--devices=9"], "7 layers cannot be cut into 9 stages"),
+        (&["--devices=6", "--model=lenet"], "LeNet: 5 layers cannot be cut into 6 stages"),
+        (&["--cut=3,2"], "a stage that begins at layer 2 comes after one that begins at layer 3"),
+        (&["--cut=3,5"], "--cut 3,5 makes 3 stages, and there are devices for 2"),
+        (&["--cut=7"], "no stage can begin at layer 7"),
+        (&["--cut=x"], "\"x\" is no number"),
+        (&["--micro-batches=0"], "0 is not in 1..=1024"),
+        (&["--batch-size=7"], "batch size 7 cannot be cut into 8 micro-batches"),
+        (&["--mesh=4x2x1", "--batch-size=31"], "batch size 31 cannot be cut into 32 micro-batches"),
+        (&["--schedule=fifo"], "\"fifo\" is no schedule: there are naive, gpipe, 1f1b"),
+        (&["--schedule=zb-h1"], "ZB-H1 can be checked, predicted and drawn, and is not executed"),
+        (&["--draw", "--schedule=interleaved:2", "--micro-batches=5"], "has to be a multiple of 2"),
+        (&["--draw", "--schedule=interleaved:1"], "needs at least 2 chunks"),
+        (&["--draw", "--cut=3"], "cannot be used with"),
+        (&["--widths=5", "--model=lenet"], "--widths is about --model dense"),
+        (&["--width=5"], "--width is about --model resnet18"),
+        (&["--widths=0"], "0 is not in 1..=65536"),
+        (&["--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg"),
+        (&["--train-size=0"], "invalid value '0' for '--train-size"),
+        (&["--timeout=0"], "invalid value '0' for '--timeout"),
+    ] {
+        refused(&[arguments, &["--data=synthetic"]].concat(), says);
+    }
+}
+
+#[test]
+fn nothing_is_left_behind_by_a_refusal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (gantt, metrics) = (file("gantt.svg"), file("metrics.jsonl"));
+    refused(&["--gantt", &gantt, "--metrics", &metrics, "--cut=9", "--data=synthetic"], "layer 9");
+    for path in [gantt, metrics] {
+        assert!(!Path::new(&path).exists(), "{path}");
+    }
+}

@@ -1,0 +1,128 @@
+//! What every way to split the model comes to.
+
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::Value;
+
+use crate::{SMALL, metrics, program};
+
+/// Each run's name, and the hash of its weights.
+fn hashes(arguments: &[&str]) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let summaries = metrics(&[&SMALL[..], arguments].concat(), "summary");
+    summaries.iter().map(|line| (text(&line["run"]), text(&line["weights_hash"]))).collect()
+}
+
+#[test]
+fn all_ways_of_a_small_dense_stack() {
+    let widths = ["--widths=20,18,16"];
+    program(&[&SMALL[..], &widths].concat())
+        .assert()
+        .success()
+        .stdout(contains("dense stack 784-20-18-16-10 on synthetic garments: 70 training"))
+        .stdout(contains("note: 2 stages, cut by measured cost: layer"))
+        .stdout(contains("GPipe, 8 micro-batches on 2 devices"))
+        .stdout(contains(
+            "s/step  speed-up  predicted  measured  after 1 step  at the end  weights",
+        ))
+        .stdout(contains("MB held by a device"))
+        .stdout(contains("s/epoch on [cpu:0 (1 core), cpu:1 (1 core)], weights "));
+    let runs = hashes(&widths);
+    let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
+    let all = [
+        "one device",
+        "naive, whole batch",
+        "GPipe, 8 micro-batches",
+        "1F1B, 8 micro-batches",
+        "tensor parallel",
+    ];
+    assert_eq!(names, all);
+    assert_eq!(runs[0].1, runs[1].1, "a batch that passes two stages in one piece");
+    assert_eq!(runs[2].1, runs[3].1, "the order of the schedule is not that of the sum");
+}
+
+/// Eight shards of each batch, on one pipeline or two, on two stages or one.
+#[test]
+fn the_same_shards_give_the_same_bits_on_any_mesh() {
+    for model in [&["--model=lenet"][..], &["--model=resnet18", "--width=4"]] {
+        let last = |arguments: &[&str]| {
+            let mut runs = hashes(&[model, arguments].concat());
+            runs.pop().expect("a run").1
+        };
+        let expected = last(&["--mesh=1x2x1", "--micro-batches=8"]);
+        for arguments in [
+            &["--mesh=1x3x1", "--micro-batches=8", "--schedule=gpipe"][..],
+            &["--mesh=2x2x1", "--micro-batches=4"],
+            &["--mesh=8x1x1"],
+        ] {
+            assert_eq!(last(arguments), expected, "{model:?} {arguments:?}");
+        }
+        assert_ne!(last(&["--mesh=1x2x1", "--micro-batches=7"]), expected);
+    }
+}
+
+#[test]
+fn with_norms_a_pipeline_is_one_device_on_the_same_micro_batches() {
+    let runs = hashes(&["--model=resnet18", "--width=4", "--micro-batches=3"]);
+    let hash = |name: &str| {
+        &runs.iter().find(|(run, _)| run == name).unwrap_or_else(|| panic!("{name}: {runs:?}")).1
+    };
+    assert_eq!(hash("one device, 3 micro-batches"), hash("1F1B, 3 micro-batches"));
+    assert_eq!(hash("one device, 3 micro-batches"), hash("GPipe, 3 micro-batches"));
+    assert_ne!(hash("one device"), hash("1F1B, 3 micro-batches"));
+    let several = hashes(&["--model=resnet18", "--width=2", "--mesh=2x2x1", "--micro-batches=2"]);
+    let [_, (name, alone), (_, replicas)] = several.as_slice() else { panic!("{several:?}") };
+    assert_eq!((name.as_str(), alone), ("one device, 4 micro-batches", replicas));
+}
+
+/// The two columns of the table that tell how far a run is from one device.
+fn differences(arguments: &[&str], run: &str) -> [String; 2] {
+    let output = program(arguments).assert().success().get_output().stdout.clone();
+    let text = String::from_utf8(output).expect("text");
+    let mut lines = text.lines().filter(|line| line.starts_with(run) && line.contains('×'));
+    let fields: Vec<&str> = lines.next().unwrap_or_else(|| panic!("{text}")).split(' ').collect();
+    let fields: Vec<&str> = fields.into_iter().filter(|field| !field.is_empty()).collect();
+    [fields[fields.len() - 3].to_owned(), fields[fields.len() - 2].to_owned()]
+}
+
+#[test]
+fn the_table_compares_with_the_device_that_took_the_same_pieces() {
+    let resnet18 = [&SMALL[..], &["--model=resnet18", "--width=2"]].concat();
+    for run in ["naive, whole batch", "1F1B, 8 micro-batches"] {
+        assert_eq!(differences(&resnet18, run), ["0.0e0", "0.0e0"], "{run}");
+    }
+    // In f32 rounding differs after the first step, and grows.
+    let dense = ["--data=synthetic", "--train-size=70", "--test-size=20", "--epochs=5"];
+    let dense = [&dense[..], &["--batch-size=32", "--widths=20,18", "--schedule=gpipe"]].concat();
+    let [first, last] = differences(&dense, "GPipe");
+    assert!(first != "0.0e0" && first != last, "{first} {last}");
+}
+
+#[test]
+fn parts_and_replicas_of_parts() {
+    program(&[&SMALL[..], &["--mesh=2x1x2", "--widths=20,18", "--dtype=f64"]].concat())
+        .assert()
+        .success()
+        .stdout(contains("tensor parallel, mesh 2x1x2: 2 replicas ended with the same weights"));
+    // Every other layer is cut along its inputs: it may have fewer outputs than there are parts.
+    program(&[&SMALL[..], &["--mesh=1x1x3", "--widths=20,2"]].concat()).assert().success();
+}
+
+/// It needs no sample for each of eight micro-batches.
+#[test]
+fn naive_takes_batches_of_any_size() {
+    let small = ["--data=synthetic", "--train-size=9", "--test-size=5", "--epochs=1"];
+    let naive = ["--schedule=naive", "--batch-size=4", "--widths=20"];
+    let runs = metrics(&[&small[..], &naive].concat(), "summary");
+    let names: Vec<&Value> = runs.iter().map(|line| &line["run"]).collect();
+    assert_eq!(names, ["one device", "naive, whole batch"]);
+}
+
+#[test]
+fn one_device_alone_has_nothing_to_split() {
+    program(&[&SMALL[..], &["--devices=1", "--widths=20"]].concat())
+        .assert()
+        .success()
+        .stdout(contains("one device"))
+        .stdout(contains("pipeline").not());
+}
