@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
-use concise_wrapper::resnet;
 use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::{resnet, sizing};
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::model::Model;
@@ -18,9 +18,6 @@ use single_gpu::report::metrics::Metrics;
 
 use crate::experiment::{Experiments, Training};
 use crate::on_paper::OnPaper;
-
-/// Planes of ResNet-18's first group where devices are slices of a CPU.
-const WIDTH_ON_A_CPU: usize = 16;
 
 /// Predict how long a step of training takes on 1, 2, 4 … K devices, run it, and compare.
 ///
@@ -144,11 +141,7 @@ impl Arguments {
             return Ok(Task::OnPaper(self.on_paper()?));
         }
         let plan = self.devices.plan()?;
-        let width = match self.width {
-            Some(width) => width as usize,
-            None if plan.threads_per_device().is_some() => WIDTH_ON_A_CPU,
-            None => resnet::WIDTH,
-        };
+        let width = sizing::width(self.width, &plan);
         // As many cores for each device, however many of them take part.
         let threads = plan.threads_per_device().map(|_| NonZeroUsize::MIN);
         let mut each = self.devices.each;
