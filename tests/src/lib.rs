@@ -1,12 +1,13 @@
 //! What the tests that span the stages share: results that PyTorch computed, and inputs that any
 //! language can compute. And what the course tool and the tests have in common: the rules of the book, what an
-//! all-reduce sends, step by step, and what pipeline schedules come to.
+//! all-reduce sends, step by step, what pipeline schedules come to, and what the cost model says.
 
 pub mod book;
 mod fixture;
 mod garments;
 mod machine;
 mod noise;
+pub mod scaling;
 pub mod schedules;
 pub mod steps;
 

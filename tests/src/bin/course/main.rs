@@ -10,6 +10,7 @@ mod install_tools;
 mod machine;
 mod outputs;
 mod peers;
+mod scaling;
 mod schedules;
 mod shell;
 mod steps;
@@ -53,6 +54,8 @@ enum Command {
     Steps,
     /// Write down stage 6's pipeline schedules, for the book's figure
     Schedules,
+    /// Write down what stage 7's cost model says, for the book's figure
+    Scaling,
     /// Find the first step, rank and tensor in which two recordings of stage 5 part
     Divergence(divergence::Arguments),
 }
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Walk(arguments) => walk::run(&arguments),
         Command::Steps => steps::run(),
         Command::Schedules => schedules::run(),
+        Command::Scaling => scaling::run(),
         Command::Divergence(arguments) => divergence::run(&arguments),
     })
 }
