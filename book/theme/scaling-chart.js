@@ -37,8 +37,8 @@
   }
 
   function percent(part) {
-    if (part > 0 && part < 0.001) return "< 0.1 %";
-    return `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`;
+    if (part > 0 && part < 0.001) return "<\u00a00.1\u00a0%";
+    return `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)}\u00a0%`;
   }
 
   const count = (n, thing) => `${n.toLocaleString("en-US")} ${thing}${n === 1 ? "" : "s"}`;
@@ -47,32 +47,36 @@
   function reading(panel, { each }, step) {
     const devices = panel.devices[step];
     const images = count(panel.samples[step], "image");
-    const compute = `${digits(panel.compute[step])} ms`;
+    const compute = `${digits(panel.compute[step])}\u00a0ms`;
     if (devices === 1) return `1 device, ${images}: ${compute}. It waits for nobody.`;
     const hosts = each && devices > each ? ` in ${count(Math.ceil(devices / each), "host")}` : "";
     const { way, speed_up, measured_speed_up } = best(panel, step);
-    const times = speed_up[step];
-    const seen = measured_speed_up ? `, measured ${digits(measured_speed_up[step])} times` : "";
-    const verdict = times < 1 ? "Slower than one, whatever the way" : "Fastest";
-    return `${count(devices, "device")}${hosts}, ${images} on each, which take ${compute}. ${verdict}: with
-      ${way}, ${digits(times)} times one device's images a second${seen}.`.replace(/\s+/g, " ");
+    const times = digits(speed_up[step]);
+    const seen = measured_speed_up ? ` (measured: ${digits(measured_speed_up[step])})` : "";
+    const verdict = speed_up[step] < 1
+      ? `Slower than one device, whatever the way: with ${way} ${times} times its images a second`
+      : `Fastest with ${way}: ${times} times one device's images a second`;
+    return `${count(devices, "device")}${hosts}, ${images} on each, which take ${compute}. ${verdict}${seen}.`;
   }
 
   function assumptions({ assumed }, { each, wires }) {
-    const costs = ({ name, bandwidth, latency }) => `${name}, ${bandwidth} GB/s and ${latency} µs a message`;
+    const costs = ({ name, bandwidth, latency }) =>
+      `${name}, ${bandwidth}\u00a0GB/s and ${latency}\u00a0µs a message`;
     const links = each
       ? `${each} devices in a host, between them ${costs(wires[0])}; between hosts ${costs(wires[1])}`
       : `between any two devices ${costs(wires[0])}`;
-    return `Assumed, not measured: a device sustains ${assumed.operations} TFLOP/s, reads and writes
-      ${assumed.memory} TB/s, and needs ${assumed.fixed} ms a step beside that; ${links}.`.replace(/\s+/g, " ");
+    const { operations, memory, fixed } = assumed;
+    return `Assumed, not measured: a device sustains ${operations}\u00a0TFLOP/s, reads and writes ${memory}\u00a0TB/s, `
+      + `and needs ${fixed}\u00a0ms a step beside that; ${links}.`;
   }
 
   // What was measured, and where.
   function place({ measured_on }, { on, links, notes }, step) {
-    const link = links[step] ? `; a message takes ${digits(links[step][0])} µs, and ${digits(links[step][1])} GB/s` : "";
+    const [latency, bandwidth] = links[step]?.map(digits) ?? [];
+    const link = latency ? `; a message takes ${latency}\u00a0µs, and goes at ${bandwidth}\u00a0GB/s` : "";
     const note = notes[step] ? ` Note: ${notes[step]}.` : "";
-    return `Marks were measured, lines predicted from what each device takes by itself and a message takes: on
-      ${on[step]} of ${measured_on}${link}.${note}`.replace(/\s+/g, " ");
+    return "Marks were measured; lines are predicted from what devices take by themselves, and messages: on "
+      + `${on[step]} of ${measured_on}${link}.${note}`;
   }
 
   // ---- What is drawn
@@ -125,11 +129,15 @@
     return [...shapes, shape("text", { class: "small", ...middle }, "devices")];
   }
 
+  const WIDEST = ["series-3", "series-1", "series-2", "series-4"];
+
   function drawCurves({ devices, ways }, { x, y, most }) {
     const path = ({ speed_up }) => devices.map((number, i) => `${x(number)} ${y(speed_up[i])}`).join("L");
     return [
       shape("path", { class: "ideal", d: `M${x(1)} ${y(1)}L${x(most)} ${y(most)}` }),
-      ...ways.map((way, i) => shape("path", { class: `curve series-${i + 1}`, d: `M${path(way)}` })),
+      ...ways.map((way, i) => shape("path", { class: `curve series-${i + 1}`, d: `M${path(way)}` }))
+        // The widest below.
+        .sort((a, b) => WIDEST.indexOf(a.classList[1]) - WIDEST.indexOf(b.classList[1])),
     ];
   }
 
@@ -163,7 +171,7 @@
   // A bar that is so many times as long as the shortest would leave nothing of that.
   const LONGEST = 6;
 
-  function drawBar(compute, exposed, longest) {
+  function drawBar(compute, exposed, longest, series) {
     const svg = shape("svg", { viewBox: `0 0 64 ${BAR}`, preserveAspectRatio: "xMidYMax meet", "aria-hidden": "true" });
     const room = BAR - 8;
     const high = (milliseconds) => (milliseconds / longest) * room;
@@ -171,7 +179,7 @@
     const fits = compute + exposed <= longest * 1.0001;
     const top = fits ? `V${middle - high(exposed)}h${DEEP}` : `V8${TORN}`;
     svg.append(
-      shape("path", { class: `bar exposed${fits ? "" : " torn"}`, d: `M10 ${middle}${top}V${middle}z` }),
+      shape("path", { class: `bar series-${series}${fits ? "" : " torn"}`, d: `M10 ${middle}${top}V${middle}z` }),
       shape("path", { class: "bar compute", d: `M10 ${BAR}V${middle}h${DEEP}V${BAR}z` }),
     );
     return svg;
@@ -299,6 +307,9 @@
       this.drawn = width;
       const { x, floor } = this.place;
       this.cursor.setAttribute("d", `M${x(panel.devices[step])} ${TOP - 4}V${floor + 5}`);
+      this.parts.querySelectorAll(".along").forEach((number) => {
+        number.classList.toggle("chosen", number.textContent === panel.devices[step].toLocaleString("en-US"));
+      });
     }
 
     tabulate() {
@@ -307,7 +318,7 @@
       const steps = ways.map((way) => way.step[step]);
       const longest = Math.min(Math.max(...steps), LONGEST * Math.min(...steps));
       const rows = [
-        ["bars", "", (way) => drawBar(compute[step], way.exposed[step], longest)],
+        ["bars", "", (way, i) => drawBar(compute[step], way.exposed[step], longest, i + 1)],
         ["step", "A step, ms", (way) => digits(way.step[step])],
         ["exposed", "Waiting, ms", (way) => digits(way.exposed[step])],
         ["speed-up", "Speed-up", (way) => digits(way.speed_up[step])],
@@ -323,9 +334,9 @@
         const head = document.createElement("th");
         head.scope = "row";
         head.textContent = words;
-        const cells = ways.map((way) => {
+        const cells = ways.map((way, i) => {
           const cell = document.createElement("td");
-          cell.append(value(way));
+          cell.append(value(way, i));
           return cell;
         });
         row.append(head, ...cells);

@@ -160,7 +160,50 @@ fn words(measurement: &Measurement) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    /// One and two devices, by ring.
+    fn measurement() -> Value {
+        let step = |devices: usize, how: Value, measured: f64| {
+            json!({"model": "LeNet", "batch_size": 8, "devices": devices, "how": how, "measured": measured,
+                   "predicted": {"seconds": 0.01, "compute": 0.008, "communication": 0.002}})
+        };
+        let mut steps = vec![step(1, Value::Null, 0.01)];
+        for slow in [false, true] {
+            for overlap in [false, true] {
+                let how = json!({"slow": slow, "way": "ring", "overlap": overlap});
+                steps.push(step(2, how, if slow { 0.0125 } else { 0.008 }));
+            }
+        }
+        json!({"command": "run & look", "date": "2026-11-22", "calibrations": [], "steps": steps,
+               "machine": {"processor": "One", "cores": 2, "instruction_sets": [], "memory": null, "system": ""}})
+    }
+
+    #[test]
+    fn a_bar_for_each_prediction_and_a_mark_for_each_measurement() {
+        let Figure { svg, caption } = draw(&measurement().to_string()).unwrap();
+        // On both sides one device, and two with and without overlap; in the legend the ring's mark.
+        assert_eq!(svg.matches("<rect").count(), 6, "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 1 + 4, "{svg}");
+        assert_eq!(svg.matches("class=\"series-5 bar\"").count(), 2, "{svg}");
+        // Bars of 10 ms; marks at 8 ms on an axis to 10 ms, and at 12.5 ms on one to 15 ms.
+        let floor = 36.0 + 20.0 + HEADING + PLOT;
+        for mark in [floor - 0.8 * PLOT, floor - 12.5 / 15.0 * PLOT] {
+            assert_eq!(svg.matches(&format!("cy=\"{mark:.1}\"")).count(), 2, "{mark} in {svg}");
+        }
+        let words = "Of 5 predictions half are less than 20 % off, and the worst is 25 %. Measured on One, 2 cores, \
+                     2026-11-22, by <code>run &amp; look</code>.\n";
+        assert_eq!(caption, words);
+    }
+
+    #[test]
+    fn where_nothing_was_measured_nothing_is_drawn() {
+        let mut empty = measurement();
+        empty["steps"] = json!([]);
+        assert!(draw(&empty.to_string()).is_err());
+    }
 
     #[test]
     fn an_axis_has_few_round_numbers() {
