@@ -171,13 +171,13 @@
   // A bar that is so many times as long as the shortest would leave nothing of that.
   const LONGEST = 6;
 
-  function drawBar(compute, exposed, longest, series) {
+  function drawBar(compute, step, longest, series) {
     const svg = shape("svg", { viewBox: `0 0 64 ${BAR}`, preserveAspectRatio: "xMidYMax meet", "aria-hidden": "true" });
     const room = BAR - 8;
     const high = (milliseconds) => (milliseconds / longest) * room;
-    const middle = BAR - Math.min(room, high(compute));
-    const fits = compute + exposed <= longest * 1.0001;
-    const top = fits ? `V${middle - high(exposed)}h${DEEP}` : `V8${TORN}`;
+    const middle = BAR - high(compute);
+    const fits = step <= longest;
+    const top = fits ? `V${BAR - high(step)}h${DEEP}` : `V8${TORN}`;
     svg.append(
       shape("path", { class: `bar series-${series}${fits ? "" : " torn"}`, d: `M10 ${middle}${top}V${middle}z` }),
       shape("path", { class: "bar compute", d: `M10 ${BAR}V${middle}h${DEEP}V${BAR}z` }),
@@ -318,7 +318,7 @@
       const steps = ways.map((way) => way.step[step]);
       const longest = Math.min(Math.max(...steps), LONGEST * Math.min(...steps));
       const rows = [
-        ["bars", "", (way, i) => drawBar(compute[step], way.exposed[step], longest, i + 1)],
+        ["bars", "", (way, i) => drawBar(compute[step], way.step[step], longest, i + 1)],
         ["step", "A step, ms", (way) => digits(way.step[step])],
         ["exposed", "Waiting, ms", (way) => digits(way.exposed[step])],
         ["speed-up", "Speed-up", (way) => digits(way.speed_up[step])],
