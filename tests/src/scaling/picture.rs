@@ -6,7 +6,7 @@ use super::{Curve, Panel};
 
 const WIDTH: f64 = 440.0;
 /// Room for the numbers on the left, and for the curves' names on the right.
-const LEFT: f64 = 40.0;
+const LEFT: f64 = 44.0;
 const RIGHT: f64 = WIDTH - 48.0;
 /// What the panel shows, and what goes up, stand above it.
 const HEAD: f64 = 44.0;

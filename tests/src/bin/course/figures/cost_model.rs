@@ -14,7 +14,7 @@ const LEFT: f64 = 36.0;
 const RIGHT: f64 = 10.0;
 const HALF: f64 = WIDTH / 2.0;
 /// The model, the link, and the unit stand above the bars.
-const HEADING: f64 = 58.0;
+const HEADING: f64 = 62.0;
 const PLOT: f64 = 130.0;
 /// Numbers of devices stand below them.
 const AXIS: f64 = 46.0;
@@ -83,7 +83,7 @@ fn half(
     let (left, right) = (left + LEFT, left + HALF - RIGHT);
     let (ceiling, floor) = (top + HEADING, top + HEADING + PLOT);
     drawing.text("label", (left, top + 34.0), Anchor::Start, link);
-    drawing.text("label quiet", (left, top + 50.0), Anchor::Start, "ms");
+    drawing.text("label quiet", (left, top + 53.0), Anchor::Start, "ms");
     let times = steps.iter().flat_map(|step| [step.predicted.seconds, step.measured]);
     let longest = 1e3 * times.fold(0.0, f64::max);
     ensure!(longest > 0.0, "a step takes time");
@@ -151,7 +151,7 @@ fn words(measurement: &Measurement) -> anyhow::Result<String> {
         }
     }
     Ok(format!(
-        "Of {} predictions half are less than {median:.0} % off, and the worst is {worst:.0} %. {}{}",
+        "Of {} predictions half are at most {median:.0} % off, the worst {worst:.0} %. {}{}",
         errors.len(),
         notes.concat(),
         caption(machine, date.as_deref(), command)
@@ -193,7 +193,7 @@ mod tests {
         for mark in [floor - 0.8 * PLOT, floor - 12.5 / 15.0 * PLOT] {
             assert_eq!(svg.matches(&format!("cy=\"{mark:.1}\"")).count(), 2, "{mark} in {svg}");
         }
-        let words = "Of 5 predictions half are less than 20 % off, and the worst is 25 %. Measured on One, 2 cores, \
+        let words = "Of 5 predictions half are at most 20 % off, the worst 25 %. Measured on One, 2 cores, \
                      2026-11-22, by <code>run &amp; look</code>.\n";
         assert_eq!(caption, words);
     }
