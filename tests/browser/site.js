@@ -13,19 +13,20 @@ const book = join(here, "../../book");
 const FIGURES = {
   "all-reduce-stepper": { chapter: "ch02-all-reduce.md", file: "all-reduce-steps.json" },
   "pipeline-schedules": { chapter: "ch06-model-parallel.md", file: "pipeline-schedules.json" },
+  "scaling-chart": { chapter: "ch07-more-devices.md", file: "scaling.json" },
 };
 
 // For chapters that are still being written: the figure as they will have it.
 const TO_COME = {
-  "pipeline-schedules": `<pipeline-schedules kind="1F1B" stages="4" micro-batches="8">
+  "scaling-chart": `<scaling-chart link="NVLink, 100 Gb/s Ethernet between hosts" model="LeNet" batch="256 for all" devices="32">
 <figure>
-{{#include ../figures/pipeline-schedules.svg}}
-<figcaption>GPipe, 1F1B and ZB-H1 on four stages with eight micro-batches.</figcaption>
+{{#include ../figures/scaling.svg}}
+<figcaption>Two trainings on hosts of eight devices, with overlap: on paper, not measured.</figcaption>
 </figure>
 <script type="application/json">
-{{#include ../data/pipeline-schedules.json}}
+{{#include ../data/scaling.json}}
 </script>
-</pipeline-schedules>`,
+</scaling-chart>`,
 };
 
 // What a figure shows.

@@ -1,6 +1,7 @@
 //! What the tests that span the stages share: results that PyTorch computed, and inputs that any
 //! language can compute. And what the course tool and the tests have in common: the rules of the book, what an
-//! all-reduce sends, step by step, what pipeline schedules come to, and what a release tells of itself.
+//! all-reduce sends, step by step, what pipeline schedules come to, what the cost model says, and what a release tells of
+//! itself.
 
 pub mod book;
 mod fixture;
@@ -8,6 +9,7 @@ mod garments;
 mod machine;
 mod noise;
 pub mod release;
+pub mod scaling;
 pub mod schedules;
 pub mod steps;
 

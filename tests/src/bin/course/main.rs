@@ -11,6 +11,7 @@ mod machine;
 mod outputs;
 mod peers;
 mod release_notes;
+mod scaling;
 mod schedules;
 mod shell;
 mod steps;
@@ -54,6 +55,8 @@ enum Command {
     Steps,
     /// Write down stage 6's pipeline schedules, for the book's figure
     Schedules,
+    /// Write down what stage 7's cost model says, for the book's figure
+    Scaling,
     /// Find the first step, rank and tensor in which two recordings of stage 5 part
     Divergence(divergence::Arguments),
     /// Print what the changelog says of this version, if all files that name it agree
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Walk(arguments) => walk::run(&arguments),
         Command::Steps => steps::run(),
         Command::Schedules => schedules::run(),
+        Command::Scaling => scaling::run(),
         Command::Divergence(arguments) => divergence::run(&arguments),
         Command::ReleaseNotes(arguments) => release_notes::run(&arguments),
     })

@@ -93,8 +93,9 @@ impl Measured {
     }
 }
 
-/// What the name of a field says about its numbers.
+/// What a word of a field's name says about its numbers. A part of a word says nothing: calibrations are no ratios.
 fn kind_of(name: &str) -> Option<Kind> {
+    let name = format!("_{name}_");
     let kinds = [
         ("per_second", Kind::Rate),
         ("seconds", Kind::Time),
@@ -102,7 +103,7 @@ fn kind_of(name: &str) -> Option<Kind> {
         ("ratio", Kind::Ratio),
         ("accuracy", Kind::Ratio),
     ];
-    kinds.iter().find(|(part, _)| name.contains(part)).map(|(_, kind)| *kind)
+    kinds.iter().find(|(words, _)| name.contains(&format!("_{words}_"))).map(|(_, kind)| *kind)
 }
 
 /// A number of a table can be told with its head's unit; an accuracy of 0.873 as 87.3 %.

@@ -31,6 +31,11 @@ impl Measurement {
         Ok(serde_json::from_str(text)?)
     }
 
+    /// Lines that a command wrote here, today.
+    pub(super) fn here(command: &str, lines: Vec<Value>) -> Self {
+        Self { command: command.to_owned(), date: today(), machine: this_machine(), lines }
+    }
+
     /// The lines of one kind.
     pub(super) fn lines<T: DeserializeOwned>(&self, kind: &str) -> anyhow::Result<Vec<T>> {
         let lines = self.lines.iter().filter(|line| line["kind"] == kind);
@@ -58,12 +63,11 @@ pub(super) fn lines_of(metrics: &str) -> anyhow::Result<Vec<Value>> {
     Ok(metrics.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// Runs a command that writes a file where it says FILE, and stores the lines that are made of that, with this
-/// machine.
-pub(super) fn make(
+/// Runs a command that writes a file where it says FILE, and stores what is made of that.
+pub(super) fn make<T: Serialize>(
     path: &Path,
     command: &str,
-    lines: impl FnOnce(&str) -> anyhow::Result<Vec<Value>>,
+    data: impl FnOnce(&str) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
     let metrics = tempfile::NamedTempFile::new()?;
     let here = command.replace("FILE", &metrics.path().to_string_lossy());
@@ -71,11 +75,9 @@ pub(super) fn make(
     if !ended.status.success() {
         bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
     }
-    let lines = lines(&std::fs::read_to_string(metrics.path())?)?;
-    let (machine, date) = (this_machine(), today());
-    let measurement = Measurement { command: command.to_owned(), date, machine, lines };
+    let data = data(&std::fs::read_to_string(metrics.path())?)?;
     file::write(path, |file| {
-        serde_json::to_writer_pretty(&mut *file, &measurement)?;
+        serde_json::to_writer_pretty(&mut *file, &data)?;
         writeln!(file)
     })
     .with_context(|| format!("{}", path.display()))

@@ -13,10 +13,12 @@
 //! | [`training`] | test accuracy by epoch |
 //! | [`timeline`] | one step of several devices |
 //! | [`pipeline`] | one step of each pipeline, predicted and measured |
+//! | [`cost_model`] | steps of training, predicted and measured |
 //! | [`measurement`] | data that a stage's `--metrics` wrote, with the machine |
 
 mod all_reduce;
 mod chart;
+mod cost_model;
 mod drawing;
 mod measurement;
 mod peers;
@@ -28,10 +30,13 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
+use course_tests::scaling;
+use measurement::Measurement;
 use serde_json::Value;
 use single_gpu::report::{file, line};
 
 use crate::checkout;
+use crate::machine::{this_machine, today};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -59,16 +64,26 @@ enum Measured {
     /// A step of each pipeline of stage 6
     #[value(name = "pipeline-cpu")]
     Pipeline,
+    /// Stage 7's predictions, and what came of them
+    #[value(name = "cost-model-cpu")]
+    CostModel,
 }
 
 impl Measured {
-    /// What its data is made of, out of the file that the command writes.
-    fn lines(self, text: &str) -> anyhow::Result<Vec<Value>> {
-        match self {
-            Self::AllReduce | Self::Training => measurement::lines_of(text),
-            Self::Timeline => timeline::step_of(text),
-            Self::Pipeline => pipeline::pipelines_of(text),
-        }
+    /// Runs the command, and stores what is made of the file that it writes.
+    fn make(self, path: &Path) -> anyhow::Result<()> {
+        let (_, command) = self.command();
+        let lines: fn(&str) -> anyhow::Result<Vec<Value>> = match self {
+            Self::AllReduce | Self::Training => measurement::lines_of,
+            Self::Timeline => timeline::step_of,
+            Self::Pipeline => pipeline::pipelines_of,
+            Self::CostModel => {
+                let data =
+                    |text: &str| scaling::Measurement::of(text, command, this_machine(), today());
+                return measurement::make(path, command, data);
+            }
+        };
+        measurement::make(path, command, |text| Ok(Measurement::here(command, lines(text)?)))
     }
 
     /// The name of its data, and the command that makes it.
@@ -91,6 +106,9 @@ impl Measured {
                 "cargo run --release -p model-parallel -- --data synthetic --model resnet18 --width 8 \
                  --batch-size 128 --train-size 1536 --test-size 100 --epochs 1 --metrics FILE",
             ),
+            Self::CostModel => {
+                ("cost-model-cpu", "cargo run --release -p cost-model -- --metrics FILE")
+            }
         }
     }
 }
@@ -105,21 +123,21 @@ pub(super) struct Figure {
 type Draw = fn(&str) -> anyhow::Result<Figure>;
 
 /// Every figure by the name of its data.
-const FIGURES: [(&str, Draw); 5] = [
+const FIGURES: [(&str, Draw); 6] = [
     ("peers-cpu", peers::draw),
     ("all-reduce-cpu", all_reduce::draw),
     ("training-cpu", training::draw),
     ("timeline-cpu", timeline::draw),
     ("pipeline-cpu", pipeline::draw),
+    ("cost-model-cpu", cost_model::draw),
 ];
 
 /// Draws all figures, or checks them.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let book = checkout::root().join("book");
     for measured in &arguments.measure {
-        let (name, command) = measured.command();
-        let path = book.join("data").join(name).with_extension("json");
-        measurement::make(&path, command, |text| measured.lines(text))?;
+        let (name, _) = measured.command();
+        measured.make(&book.join("data").join(name).with_extension("json"))?;
         line(format_args!("{name}: measured"))?;
     }
     let mut stale = Vec::new();

@@ -1,0 +1,267 @@
+//! What stage 7's program measured on this machine: its predictions, and what came of them.
+
+use anyhow::Context as _;
+use cost_model::compute::{Line, Measured};
+use cost_model::link::Link as Costs;
+use serde::{Deserialize, Serialize};
+use single_gpu::report::thousands;
+
+use super::{Curve, Here, Link, Panel, Rounded, Seen, short};
+use crate::Machine;
+
+/// `book/data/cost-model-cpu.json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Measurement {
+    /// What made it.
+    pub command: String,
+    /// The day.
+    #[serde(default)]
+    pub date: Option<String>,
+    /// Where.
+    pub machine: Machine,
+    /// What predictions are made of, for each model and number of devices.
+    pub calibrations: Vec<Calibration>,
+    /// Predictions, and what came of them.
+    pub steps: Vec<Step>,
+}
+
+/// What was known of some devices before they were trained on.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Calibration {
+    /// Such as `ResNet-18 of width 16`.
+    pub model: String,
+    /// Samples in a batch, over all devices.
+    pub batch_size: usize,
+    /// Their names.
+    pub devices: Vec<String>,
+    /// What is to know before believing these times.
+    pub note: Option<String>,
+    /// What was measured, and the line through it.
+    pub measured: [Measured; 2],
+    /// The line.
+    pub line: Line,
+    /// In memory; none where there is one device.
+    pub memory: Option<Costs>,
+    /// Slowed down on purpose.
+    pub slow: Option<Costs>,
+}
+
+/// A step of training.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Step {
+    /// Such as `ResNet-18 of width 16`.
+    pub model: String,
+    /// Samples in a batch, over all devices.
+    pub batch_size: usize,
+    /// How many devices.
+    pub devices: usize,
+    /// How they added their gradients up; none on one device.
+    pub how: Option<How>,
+    /// In seconds.
+    pub predicted: Predicted,
+    /// In seconds.
+    pub measured: f64,
+}
+
+/// How devices added their gradients up.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct How {
+    /// Whether over the link that is slow on purpose.
+    pub slow: bool,
+    /// The algorithm.
+    pub way: String,
+    /// Whether buckets travelled during the backward pass.
+    pub overlap: bool,
+}
+
+/// Seconds of a step.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Predicted {
+    /// All of it.
+    pub seconds: f64,
+    /// What a device computes.
+    pub compute: f64,
+    /// What all-reduces take, one after the other.
+    pub communication: f64,
+}
+
+/// The two links that can be measured, by whether they are slow.
+pub(super) fn links() -> [Link; 2] {
+    [false, true].map(|slow| Link {
+        name: name(slow).to_owned(),
+        measured: true,
+        each: None,
+        wires: Vec::new(),
+    })
+}
+
+fn name(slow: bool) -> &'static str {
+    if slow { "measured here: slow link" } else { "measured here: memory" }
+}
+
+impl Measurement {
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// When it is not such a file.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        serde_json::from_str(text).context("this is not what `--measure cost-model-cpu` stores")
+    }
+
+    /// Takes calibrations and steps out of the lines that `--metrics` wrote.
+    ///
+    /// # Errors
+    ///
+    /// When a line is neither, or has not all fields.
+    pub fn of(
+        metrics: &str,
+        command: &str,
+        machine: Machine,
+        date: Option<String>,
+    ) -> anyhow::Result<Self> {
+        let (mut calibrations, mut steps) = (Vec::new(), Vec::new());
+        for line in metrics.lines() {
+            let value: serde_json::Value = serde_json::from_str(line)?;
+            match value["kind"].as_str() {
+                Some("calibration") => calibrations.push(serde_json::from_value(value)?),
+                Some("step") => steps.push(serde_json::from_value(value)?),
+                _ => anyhow::bail!("neither a calibration nor a step: {line}"),
+            }
+        }
+        Ok(Self { command: command.to_owned(), date, machine, calibrations, steps })
+    }
+
+    /// `AMD EPYC, 2 cores, 2026-11-22`
+    pub(super) fn place(&self) -> String {
+        let date = self.date.as_ref().map_or_else(String::new, |date| format!(", {date}"));
+        format!("{}{date}", self.machine.short())
+    }
+
+    /// Every model, over both links.
+    pub(super) fn panels(&self) -> anyhow::Result<Vec<Panel>> {
+        let mut panels = Vec::new();
+        for slow in [false, true] {
+            for (model, batch_size) in self.trainings() {
+                let training = Training { of: self, model, batch_size, slow };
+                let what = || format!("{model}, {}", name(slow));
+                panels.extend(training.panel().with_context(what)?);
+            }
+        }
+        Ok(panels)
+    }
+
+    /// Every model with its batch, once.
+    pub fn trainings(&self) -> Vec<(&str, usize)> {
+        let mut all: Vec<(&str, usize)> = Vec::new();
+        for step in &self.steps {
+            let training = (step.model.as_str(), step.batch_size);
+            if !all.contains(&training) {
+                all.push(training);
+            }
+        }
+        all
+    }
+}
+
+/// One panel's part of the measurement.
+struct Training<'a> {
+    of: &'a Measurement,
+    model: &'a str,
+    batch_size: usize,
+    slow: bool,
+}
+
+impl Training<'_> {
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        let is =
+            |step: &&Step| (step.model.as_str(), step.batch_size) == (self.model, self.batch_size);
+        self.of.steps.iter().filter(is)
+    }
+
+    /// The step on so many devices; one device does the same whatever the way.
+    fn step(&self, devices: usize, way: &str, overlap: bool) -> anyhow::Result<&Step> {
+        let how = How { slow: self.slow, way: way.to_owned(), overlap };
+        let how = (devices > 1).then_some(how);
+        self.steps()
+            .find(|step| step.devices == devices && step.how == how)
+            .with_context(|| format!("no step of {way} on {devices} devices"))
+    }
+
+    /// `None` where there is nothing but one device.
+    fn panel(&self) -> anyhow::Result<Option<Panel>> {
+        let mut devices = vec![1];
+        let mut ways: Vec<&str> = Vec::new();
+        for step in self.steps() {
+            let Some(how) = &step.how else { continue };
+            if how.slow != self.slow {
+                continue;
+            }
+            devices.push(step.devices);
+            if !ways.contains(&how.way.as_str()) {
+                ways.push(&how.way);
+            }
+        }
+        let Some(&any) = ways.first() else { return Ok(None) };
+        devices.sort_unstable();
+        devices.dedup();
+        let curves = |overlap: bool| -> anyhow::Result<Vec<Curve>> {
+            ways.iter().map(|way| self.curve(way, overlap, &devices)).collect()
+        };
+        let (with_overlap, without_overlap) = (curves(true)?, curves(false)?);
+        let compute =
+            |&count: &usize| Ok(Rounded::of(1e3 * self.step(count, any, true)?.predicted.compute));
+        let compute = devices.iter().map(compute).collect::<anyhow::Result<_>>()?;
+        Ok(Some(Panel {
+            model: short(self.model),
+            name: self.model.to_owned(),
+            batch: format!("{} for all", thousands(self.batch_size)),
+            link: name(self.slow).to_owned(),
+            samples: devices.iter().map(|&count| self.batch_size.div_ceil(count)).collect(),
+            compute,
+            with_overlap,
+            without_overlap,
+            here: Some(self.here(&devices)?),
+            devices,
+        }))
+    }
+
+    fn curve(&self, way: &str, overlap: bool, devices: &[usize]) -> anyhow::Result<Curve> {
+        let alone = self.step(1, way, overlap)?;
+        let steps = devices.iter().map(|&count| self.step(count, way, overlap));
+        let steps = steps.collect::<anyhow::Result<Vec<_>>>()?;
+        let each = |of: &dyn Fn(&Step) -> f64| -> Vec<Rounded> {
+            steps.iter().map(|step| Rounded::of(of(step))).collect()
+        };
+        Ok(Curve {
+            way: way.to_owned(),
+            step: each(&|step| 1e3 * step.predicted.seconds),
+            exposed: each(&|step| 1e3 * (step.predicted.seconds - step.predicted.compute)),
+            speed_up: each(&|step| alone.predicted.seconds / step.predicted.seconds),
+            measured: Some(Seen {
+                measured: each(&|step| 1e3 * step.measured),
+                measured_speed_up: each(&|step| alone.measured / step.measured),
+            }),
+        })
+    }
+
+    /// What calibrations tell of these numbers of devices.
+    fn here(&self, devices: &[usize]) -> anyhow::Result<Here> {
+        let mut here = Here { on: Vec::new(), links: Vec::new(), notes: Vec::new() };
+        for &count in devices {
+            let calibration = self.of.calibrations.iter().find(|calibration| {
+                (calibration.model.as_str(), calibration.batch_size)
+                    == (self.model, self.batch_size)
+                    && calibration.devices.len() == count
+            });
+            let calibration = calibration.with_context(|| format!("no calibration of {count}"))?;
+            let link = if self.slow { calibration.slow } else { calibration.memory };
+            here.on.push(calibration.devices.join(", "));
+            here.links.push(link.map(|link| {
+                [Rounded::of(1e6 * link.latency), Rounded::of(link.bandwidth() / 1e9)]
+            }));
+            here.notes.push(calibration.note.clone());
+        }
+        Ok(here)
+    }
+}
