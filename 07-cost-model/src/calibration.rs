@@ -105,7 +105,7 @@ impl<'a> Trials<'a> {
         Ok(())
     }
 
-    /// The line through the medians, and the links.
+    /// The line through the least of both, and the links.
     pub(crate) fn calibration(
         self,
         layered: &Layered,
@@ -116,7 +116,7 @@ impl<'a> Trials<'a> {
             1 => Ok(None),
             _ => measure::link(plan, layered.longest(), slowness).map(Some),
         };
-        let [few, many] = self.measured.map(|trials| Measured::median(&trials));
+        let [few, many] = self.measured.map(|trials| Measured::least(&trials));
         Ok(Calibration {
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),

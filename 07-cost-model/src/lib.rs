@@ -16,7 +16,7 @@
 //! | [`paper`] | machines that are not here, with what is assumed of them |
 //!
 //! Left out: loading data (stage 1 has the next batch ready), evaluation, batch norm across devices, and everything
-//! that differs from one step to the next. A prediction is of the median step.
+//! that differs from one step to the next. A prediction is of steps that nothing else disturbs.
 
 pub mod all_reduce;
 pub mod compute;

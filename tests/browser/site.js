@@ -1,7 +1,7 @@
 // The pages under test, on a port of this machine: of a book that was built (PAGES names their files, a line
 // each), or else a bare page around the same markup.
 import { createServer } from "node:http";
-import { existsSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { mkdtemp, readFile, cp, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, dirname, extname, join, normalize, resolve } from "node:path";
@@ -16,28 +16,15 @@ const FIGURES = {
   "scaling-chart": { chapter: "ch07-more-devices.md", file: "scaling.json" },
 };
 
-// For chapters that are still being written: the figure as they will have it.
-const TO_COME = {
-  "scaling-chart": `<scaling-chart link="NVLink, 100 Gb/s Ethernet between hosts" model="LeNet" batch="256 for all" devices="32">
-<figure>
-{{#include ../figures/scaling.svg}}
-<figcaption>Two trainings on hosts of eight devices, with overlap: on paper, not measured.</figcaption>
-</figure>
-<script type="application/json">
-{{#include ../data/scaling.json}}
-</script>
-</scaling-chart>`,
-};
-
 // What a figure shows.
 export const data = (name) => JSON.parse(readFileSync(join(book, "data", FIGURES[name].file), "utf8"));
 
 // The figure as the chapter has it, with the text of files in place of the lines that name them.
 async function figure(name) {
   const chapter = join(book, "src", FIGURES[name].chapter);
-  const text = existsSync(chapter) ? await readFile(chapter, "utf8") : "";
+  const text = await readFile(chapter, "utf8");
   const found = new RegExp(`^<${name} .*?^</${name}>`, "ms").exec(text);
-  const parts = (found?.[0] ?? TO_COME[name]).split(/\{\{#include (.+?)\}\}/);
+  const parts = found[0].split(/\{\{#include (.+?)\}\}/);
   const files = parts.map((part, i) => (i % 2 ? readFile(join(book, "src", part), "utf8") : part));
   return (await Promise.all(files)).map((text, i) => (i % 2 ? text.trimEnd() : text)).join("");
 }
