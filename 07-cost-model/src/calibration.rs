@@ -15,7 +15,7 @@ use single_gpu::data::{Dataset, SIDE};
 use single_gpu::device::DevicePlan;
 
 /// How many steps are timed in a row.
-const STEPS: usize = 9;
+const STEPS: usize = 5;
 
 /// How often each layer is timed.
 const TIMES: usize = 3;
@@ -71,7 +71,10 @@ impl Layered {
 }
 
 /// What devices of one number take by themselves, with two numbers of samples that are not what each will have of a
-/// batch; measured several times.
+/// batch.
+///
+/// Machines are not equally fast all the time. So it is measured before, between and after the trainings that it is to
+/// predict, and the median counts.
 pub(crate) struct Trials<'a> {
     plan: &'a DevicePlan,
     layers: &'a Layers,
@@ -105,7 +108,7 @@ impl<'a> Trials<'a> {
         Ok(())
     }
 
-    /// The line through the least of both, and the links.
+    /// The line through the medians, and the links.
     pub(crate) fn calibration(
         self,
         layered: &Layered,
@@ -116,7 +119,7 @@ impl<'a> Trials<'a> {
             1 => Ok(None),
             _ => measure::link(plan, layered.longest(), slowness).map(Some),
         };
-        let [few, many] = self.measured.map(|trials| Measured::least(&trials));
+        let [few, many] = self.measured.map(|trials| Measured::median(&trials));
         Ok(Calibration {
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),

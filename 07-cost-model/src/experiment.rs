@@ -20,10 +20,6 @@ use single_gpu::report::{line, thousands};
 use crate::calibration::{Calibration, Layered, Trials};
 use crate::row::{HEADING, How, Row};
 
-/// How often, while the ways to train on some devices are run, it is measured what they take by themselves, beside
-/// once at the end.
-const ROUNDS: usize = 3;
-
 /// One model, and its batches.
 pub(crate) struct Training {
     pub(crate) model: Model,
@@ -91,8 +87,8 @@ impl Experiments {
         let data = images(batch_size * steps)?;
         let layered = Layered::measure(&self.plans[0], model, layers, batch_size.div_ceil(2))?;
         let (mut calibrations, mut rows) = (Vec::new(), Vec::new());
-        for plan in self.plans.clone() {
-            let (calibration, of_plan) = self.of_plan(&plan, training, &layered, &data)?;
+        for plan in &self.plans {
+            let (calibration, of_plan) = self.of_plan(plan, training, &layered, &data)?;
             line(&calibration)?;
             calibrations.push(calibration);
             rows.extend(of_plan);
@@ -102,8 +98,8 @@ impl Experiments {
             line(row.in_table())?;
         }
         if let Some(metrics) = &mut self.metrics {
+            let (model, batch_size) = (model.name.as_str(), *batch_size);
             for calibration in &calibrations {
-                let (model, batch_size) = (model.name.as_str(), *batch_size);
                 metrics.write("calibration", &Calibrated { model, batch_size, calibration })?;
             }
             for row in &rows {
@@ -113,8 +109,7 @@ impl Experiments {
         Ok(rows)
     }
 
-    /// Devices of one number: what they take by themselves is measured before the training that it is to predict,
-    /// amid it and after it, as machines are not equally fast all the time.
+    /// Devices of one number: the trainings, two after two, and between them what they take by themselves.
     fn of_plan(
         &self,
         plan: &DevicePlan,
@@ -126,12 +121,12 @@ impl Experiments {
         let ways = self.ways_of(plan.len());
         let mut trials = Trials::new(plan, layers, data, *batch_size);
         let mut seconds = Vec::new();
-        for (index, how) in ways.iter().enumerate() {
-            if index % ways.len().div_ceil(ROUNDS) == 0 {
-                trials.once_more()?;
+        for two in ways.chunks(2) {
+            trials.once_more()?;
+            for how in two {
+                let together = self.together(*how);
+                seconds.push(measure::training(plan, layers, data, *batch_size, &together)?);
             }
-            let together = self.together(*how);
-            seconds.push(measure::training(plan, layers, data, *batch_size, &together)?);
         }
         trials.once_more()?;
         let calibration = trials.calibration(layered, self.slowness)?;
@@ -147,16 +142,20 @@ impl Experiments {
         Ok((calibration, rows))
     }
 
-    /// On one device there is one way; on several every algorithm. Over the slow link also without overlap: in memory
-    /// there is nothing to hide.
+    /// On one device there is one way; on several every algorithm, over both links, with and without overlap.
     fn ways_of(&self, devices: usize) -> Vec<Option<How>> {
         if devices == 1 {
             return vec![None];
         }
-        let how = |slow, overlap| move |&way: &Way| Some(How { slow, sum: Sum { way, overlap } });
-        let in_memory = self.ways.iter().map(how(false, true));
-        let slow = self.ways.iter().flat_map(|way| [how(true, false)(way), how(true, true)(way)]);
-        in_memory.chain(slow).collect()
+        let mut all = Vec::new();
+        for slow in [false, true] {
+            for &way in &self.ways {
+                for overlap in [false, true] {
+                    all.push(Some(How { slow, sum: Sum { way, overlap } }));
+                }
+            }
+        }
+        all
     }
 
     fn together(&self, how: Option<How>) -> Together {

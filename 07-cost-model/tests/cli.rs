@@ -45,8 +45,8 @@ fn every_prediction_is_told_beside_what_was_measured() {
     let of = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).collect::<Vec<_>>();
     let (calibrations, steps) = (of("calibration"), of("step"));
     assert_eq!(calibrations.len(), 2);
-    // One device; two in three ways, in memory, and over the slow link with and without overlap.
-    assert_eq!(steps.len(), 1 + 3 + 2 * 3);
+    // One device; two over two links in three ways, with and without overlap.
+    assert_eq!(steps.len(), 1 + 2 * 3 * 2);
     for step in steps {
         let devices = step["devices"].as_u64().unwrap() as usize;
         let calibration = calibrations[devices - 1];

@@ -14,6 +14,7 @@ use candle_core::{DType, Device};
 use concise_wrapper::Network;
 use model_parallel::layers::{Layers, Stage};
 
+use crate::compute::median;
 pub use compute::compute;
 pub use link::link;
 pub use training::{Together, training};
@@ -21,12 +22,6 @@ pub use training::{Together, training};
 /// A replica of a model, with the initial values that stage 5 gives it.
 fn network(layers: &Layers, device: &Device) -> candle_core::Result<Network<Stage>> {
     layers.build(0..layers.len(), 1, DType::F32, device)
-}
-
-/// The middle one; of an even number of them the larger of the two in the middle.
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// The median, over all times, of the slowest rank's number: `ranks` has each rank's, time by time.

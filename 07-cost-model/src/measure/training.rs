@@ -16,7 +16,7 @@ use single_gpu::device::DevicePlan;
 use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
 
-use super::network;
+use super::{median, network};
 
 /// Epochs that count, after one that does not.
 const EPOCHS: usize = 3;
@@ -34,8 +34,8 @@ pub struct Together {
     pub slowness: Option<Slowness>,
 }
 
-/// Seconds of a step with batches of `batch_size` images over all devices of a plan: the mean of the quickest of
-/// several epochs through all images.
+/// Seconds of a step with batches of `batch_size` images over all devices of a plan: in the median one of several
+/// epochs through all images.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub fn training(
     let steps = data.train.len().div_ceil(batch_size);
     // Rank 0's: nobody is a step ahead of it.
     let seconds = of_ranks[0].records.iter().skip(1).map(|record| record.seconds);
-    Ok(seconds.fold(f64::INFINITY, f64::min) / steps as f64)
+    Ok(median(seconds.collect()) / steps as f64)
 }
 
 fn trained(
