@@ -110,11 +110,11 @@ pub fn thousands(number: usize) -> String {
     spaced
 }
 
-/// So many things: `1 core`, `2 cores`, `2 batches`.
+/// So many things: `1 core`, `2 cores`, `2 batches`, `2 processes`.
 pub fn counted(number: usize, noun: &str) -> String {
     let ending = match number {
         1 => "",
-        _ if noun.ends_with("ch") => "es",
+        _ if ["tch", "ss"].iter().any(|hiss| noun.ends_with(hiss)) => "es",
         _ => "s",
     };
     format!("{number} {noun}{ending}")
@@ -145,7 +145,8 @@ mod tests {
     fn one_thing_is_told_from_several() {
         let cores = [0, 1, 2].map(|number| counted(number, "core"));
         assert_eq!(cores, ["0 cores", "1 core", "2 cores"]);
-        assert_eq!([1, 2].map(|number| counted(number, "batch")), ["1 batch", "2 batches"]);
+        let two = ["batch", "process", "epoch"].map(|noun| counted(2, noun));
+        assert_eq!(two, ["2 batches", "2 processes", "2 epochs"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use single_gpu::report::counted;
 use tempfile::TempDir;
 
 use crate::job::{alone, hashes, processes, turn};
@@ -12,14 +13,6 @@ fn flags(model: &str) -> Vec<&str> {
     // LeNet has no width.
     let small = SMALL.iter().filter(|flag| model != "--model=lenet" || **flag != "--width=4");
     small.copied().chain([model, "--shards=8", "--epochs=2"]).collect()
-}
-
-fn counted(devices: usize, what: &str) -> String {
-    match (devices, what) {
-        (1, _) => format!("1 {what}"),
-        (_, "process") => format!("{devices} processes"),
-        _ => format!("{devices} {what}s"),
-    }
 }
 
 /// Law 3 in one table.
