@@ -10,7 +10,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use single_gpu::data::loader::{Epochs as _, Loader};
-use single_gpu::data::{Batch, Dataset, PIXELS, SIDE, Split, idx, synthetic};
+use single_gpu::data::{Batch, PIXELS, SIDE, Split, idx, synthetic};
 
 /// Images of a round: every class, many times.
 const IMAGES: u32 = 5_000;
@@ -53,8 +53,7 @@ fn decoding(criterion: &mut Criterion) {
 
 /// An epoch's batches, shuffled and made ahead by the loader's thread, with nobody training on them.
 fn loading(criterion: &mut Criterion) {
-    let labels = (0..IMAGES).map(|index| synthetic::label(index.into())).collect();
-    let data = Dataset::new(draw(IMAGES), labels).expect("a label for each image");
+    let data = synthetic::dataset(Split::Train, IMAGES as usize);
     let mut group = criterion.benchmark_group("load");
     group.throughput(Throughput::Elements(IMAGES.into()));
     for dtype in [DType::F32, DType::F64] {

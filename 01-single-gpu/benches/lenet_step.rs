@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use candle_core::DType;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use single_gpu::cli;
-use single_gpu::data::{Dataset, Split, synthetic};
+use single_gpu::data::{Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::lenet::Lenet;
 use single_gpu::train::train_batch;
@@ -17,9 +17,7 @@ const BATCH: u32 = 256;
 
 fn step(criterion: &mut Criterion) {
     cli::prepare();
-    let images = (0..BATCH).map(|index| synthetic::draw(1, Split::Train, index.into()));
-    let labels = (0..BATCH).map(|index| synthetic::label(index.into()));
-    let data = Dataset::new(images.collect(), labels.collect()).expect("a label for each image");
+    let data = synthetic::dataset(Split::Train, BATCH as usize);
     let indices: Vec<u32> = (0..BATCH).collect();
     let batch = data.batch(&indices, DType::F32).expect("memory for a batch");
 

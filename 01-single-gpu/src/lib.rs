@@ -13,6 +13,7 @@
 //! | [`parameters`], [`lenet`] | a model is named tensors and a function |
 //! | [`sgd`], [`train`], [`evaluate`] | a step, an epoch, an accuracy |
 //! | [`weights_hash`], [`difference`] | are two sets of weights equal, to the last bit? how far are they apart? |
+//! | [`statistics`] | of several measurements, the one to tell |
 //! | [`report`], [`cli`] | what a run tells, and what it refuses |
 //! | `allocator` | memory stays with the device that freed it |
 //! | [`interrupt`] | Ctrl-C: ending early, together, with what was learnt so far |
@@ -37,5 +38,6 @@ pub mod parameters;
 pub mod random;
 pub mod report;
 pub mod sgd;
+pub mod statistics;
 pub mod train;
 pub mod weights_hash;

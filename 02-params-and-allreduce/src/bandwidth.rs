@@ -13,6 +13,7 @@ use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
 use single_gpu::device::DevicePlan;
 use single_gpu::report::metrics::Metrics;
+use single_gpu::statistics::slowest;
 
 /// Bytes of the tensors, in f32.
 const SIZES: [(&str, usize); 4] =
@@ -93,10 +94,8 @@ impl Table {
             })?);
         }
         let middle = |row: usize, size: usize| {
-            let ranks = &times[size];
-            let runs = (0..ranks[0][row].len())
-                .map(|run| ranks.iter().map(|rank| rank[row][run]).fold(0.0, f64::max));
-            median(runs.collect())
+            let ranks: Vec<_> = times[size].iter().map(|rank: &Vec<Vec<f64>>| &rank[row]).collect();
+            slowest(&ranks)
         };
         let middles = |row: usize| std::array::from_fn(|size| middle(row, size));
         let rows = rows.iter().enumerate().map(|(row, work)| (*work, middles(row))).collect();
@@ -154,11 +153,6 @@ fn seconds(rank: &Rank<'_>, work: Work, len: usize, limit: &AddAndCopy) -> Resul
         }
     }
     Ok(seconds)
-}
-
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
 }
 
 impl fmt::Display for Table {

@@ -2,7 +2,7 @@
 
 mod bandwidth;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bandwidth::Table;
@@ -15,8 +15,8 @@ use single_gpu::cli::{self, SeveralDevices, UsageError};
 use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
 use single_gpu::lenet::Lenet;
+use single_gpu::report::line;
 use single_gpu::report::metrics::Metrics;
-use single_gpu::report::{file, line};
 use single_gpu::train::local_gradients;
 
 /// Copy LeNet's parameters to a device, add tensors up across devices, and measure what that costs.
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     mpirun::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
-    let mut metrics = arguments.metrics.as_deref().map(open).transpose()?;
+    let mut metrics = cli::metrics(arguments.metrics.as_deref())?;
     line(format_args!("devices {plan}"))?;
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;
@@ -50,12 +50,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     show_parameters(&plan, arguments.seed)?;
     show_allreduce(&plan)?;
     show_bandwidth(&arguments, metrics.as_mut())
-}
-
-/// The metrics file, empty.
-fn open(path: &Path) -> Result<Metrics, UsageError> {
-    let opened = file::check(path).and_then(|()| Metrics::create(path));
-    opened.map_err(|error| UsageError::new(format_args!("--metrics {}: {error}", path.display())))
 }
 
 /// A copy of LeNet's parameters on the last device: what it holds, and when there is a gradient.

@@ -23,8 +23,9 @@ use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator}
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use single_gpu::cli;
 use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{Dataset, Split, synthetic};
+use single_gpu::data::{Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::statistics::median;
 
 const WIDTH: usize = 16;
 const BATCH: usize = 64;
@@ -96,9 +97,7 @@ impl Steps {
         let background =
             Arc::new(Watched { link: lines.background.clone(), first: Arc::clone(&first) });
         let model = Ddp::new(network, Lines { background, ..lines }, reduction)?;
-        let images = (0..BATCH as u64).map(|index| synthetic::draw(1, Split::Train, index));
-        let labels = (0..BATCH as u64).map(synthetic::label).collect();
-        let data = Dataset::new(images.collect(), labels).map_err(candle_core::Error::wrap)?;
+        let data = synthetic::dataset(Split::Train, BATCH);
         let shares = Shares::new(&data, BATCH, 1, DType::F32, model.hosts());
         let share = shares.epoch(1).collect::<candle_core::Result<Vec<_>>>()?.swap_remove(0);
         Ok(Self { model, share, first })
@@ -114,11 +113,6 @@ impl Steps {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(end);
         Ok(((end - start).as_secs_f64(), (end - first).as_secs_f64()))
     }
-}
-
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
 }
 
 /// What was measured, in seconds.

@@ -182,7 +182,7 @@ fn method(planned: &Planned) -> String {
             let broken = broken.map(|name| format!(", broken on purpose: {}", name.get_name()));
             let broken = broken.unwrap_or_default();
             let slow = planned.slowness.map_or_else(String::new, |slowness| {
-                format!(", link slowed down to {} MB/s", slowness.bandwidth / f64::from(1 << 20))
+                format!(", link slowed down to {} MB/s", slowness.megabytes())
             });
             format!("ddp: buckets {when} backward ({algorithm}), {norms}{slow}{broken}")
         }

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error, Received, SharedCommunicator};
 
+/// As flags count them.
+const MEGABYTE: f64 = 1_048_576.0;
+
 /// How slow a link is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowness {
@@ -19,6 +22,18 @@ pub struct Slowness {
     pub latency: Duration,
     /// Bytes in a second.
     pub bandwidth: f64,
+}
+
+impl Slowness {
+    /// So many MB in a second, of 2²⁰ bytes each.
+    pub fn of_megabytes(megabytes: f64, latency: Duration) -> Self {
+        Self { latency, bandwidth: megabytes * MEGABYTE }
+    }
+
+    /// How many MB in a second.
+    pub fn megabytes(&self) -> f64 {
+        self.bandwidth / MEGABYTE
+    }
 }
 
 /// A communicator whose messages take their time.

@@ -18,7 +18,7 @@ use params_and_allreduce::mpi::World;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, mpirun};
 use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{CLASSES, Dataset, Split, synthetic};
+use single_gpu::data::{Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::weights_hash::WeightsHash;
 
@@ -32,9 +32,7 @@ const RANK: &str = "DDP_UNDER_MPIRUN";
 fn hash(lines: impl Into<Lines>, reduction: Reduction) -> Result<WeightsHash, Error> {
     const BATCH: usize = 8;
     let count = 2 * BATCH + 5;
-    let images = (0..count).map(|index| synthetic::draw(index as u64, Split::Train, index as u64));
-    let labels = (0..count).map(|index| (index % CLASSES) as u8).collect();
-    let data = Dataset::new(images.collect(), labels).unwrap();
+    let data = synthetic::dataset(Split::Train, count);
     let network = Network::new(3, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb))?;
     let model = Ddp::new(network, lines, reduction)?;
     let shares = Shares::new(&data, BATCH, 5, DType::F32, model.hosts());

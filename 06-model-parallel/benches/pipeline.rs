@@ -26,8 +26,9 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use single_gpu::cli;
 use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{Dataset, SAMPLE, Split, synthetic};
+use single_gpu::data::{SAMPLE, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::statistics::median;
 
 const WIDTH: usize = 16;
 const BATCH: usize = 256;
@@ -76,9 +77,7 @@ fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<LayerCost>> {
 
 /// A batch, cut into as many shards as a model wants.
 fn share(model: &PipelineParallel<'_, Stage>) -> anyhow::Result<Share> {
-    let images = (0..BATCH as u64).map(|index| synthetic::draw(1, Split::Train, index));
-    let labels = (0..BATCH as u64).map(synthetic::label).collect();
-    let data = Dataset::new(images.collect(), labels)?;
+    let data = synthetic::dataset(Split::Train, BATCH);
     let shares = Shares::new(&data, BATCH, 1, DType::F32, model.hosts());
     shares.epoch(1).next().context("a batch")?.map_err(Into::into)
 }
@@ -118,11 +117,9 @@ fn in_turn(layers: &Layers, cut: &[Range<usize>], ways: &[Way; 2]) -> anyhow::Re
     Ok(outcome?.swap_remove(0))
 }
 
-fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
-    // The first finds memory that was never touched.
-    let mut numbers: Vec<f64> = numbers.into_iter().skip(1).collect();
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
+/// The median of all steps but the first, which finds memory that was never touched.
+fn typical(steps: impl IntoIterator<Item = f64>) -> f64 {
+    median(steps.into_iter().skip(1))
 }
 
 fn run() -> anyhow::Result<()> {
@@ -147,17 +144,17 @@ fn run() -> anyhow::Result<()> {
         [("naive, whole batch", &ways[0], &naive), ("1F1B, 8 micro-batches", &ways[1], &pipelined)]
     {
         let (predicted, measured) =
-            (way.predicted.bubble(), median(steps.timelines.iter().map(Timeline::bubble)));
+            (way.predicted.bubble(), typical(steps.timelines.iter().map(Timeline::bubble)));
         beside = f64::max(beside, (measured - predicted).abs());
         println!(
             "  {name:<25}  {:>4.0} ms, bubble {:.1} % predicted, {:.1} % measured",
-            median(steps.seconds.iter().copied()) * 1e3,
+            typical(steps.seconds.iter().copied()) * 1e3,
             predicted * 100.0,
             measured * 100.0
         );
     }
     let ratios = naive.seconds.iter().zip(&pipelined.seconds).map(|(naive, it)| naive / it);
-    let speed_up = median(ratios);
+    let speed_up = typical(ratios);
     println!("  speed-up                   {speed_up:.2}, the median of {ALTERNATIONS} in turn");
     ensure!(shortest >= STAGE, "stages of {:.0} ms are too short to say anything", shortest * 1e3);
     ensure!(speed_up >= SPEED_UP, "1F1B was to be {SPEED_UP} times as fast");

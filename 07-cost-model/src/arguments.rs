@@ -10,11 +10,9 @@ use concise_wrapper::{resnet, sizing};
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::model::Model;
-use cost_model::paper::{Batch, Device, Wire};
+use cost_model::paper::{Batch, Device, Wire, counts};
 use model_parallel::layers::Layers;
-use single_gpu::cli::{SeveralDevices, UsageError};
-use single_gpu::report::file;
-use single_gpu::report::metrics::Metrics;
+use single_gpu::cli::{self, SeveralDevices, UsageError};
 
 use crate::experiment::{Experiments, Training};
 use crate::on_paper::OnPaper;
@@ -146,23 +144,17 @@ impl Arguments {
         let threads = plan.threads_per_device().map(|_| NonZeroUsize::MIN);
         let mut each = self.devices.each;
         each.threads_per_device = each.threads_per_device.or(threads);
-        let counts = (0..).map(|power| 1 << power).take_while(|&count| count < self.devices.count);
-        let plans = counts.chain([self.devices.count]).map(|count| each.plan(count));
+        // As many as there are at last, a power of two or not.
+        let all = self.devices.count;
+        let plans = counts(all - 1).chain([all]).map(|count| each.plan(count));
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
         let training = |&kind: &ModelKind| self.training(kind, width);
         let trainings = self.models.iter().map(training).collect::<anyhow::Result<Vec<_>>>()?;
-        let slowness = Slowness {
-            latency: Duration::from_secs_f64(self.latency * 1e-6),
-            bandwidth: self.slow_link * f64::from(1 << 20),
-        };
+        let latency = Duration::from_secs_f64(self.latency * 1e-6);
+        let slowness = Slowness::of_megabytes(self.slow_link, latency);
         // Last, as it opens a file.
-        let metrics = self.metrics.as_deref().map(|path| {
-            let opened = file::check(path).and_then(|()| Metrics::create(path));
-            let told = |error| format!("--metrics {}: {error}", path.display());
-            opened.map_err(|error| UsageError::new(told(error)))
-        });
+        let metrics = cli::metrics(self.metrics.as_deref())?;
         let (ways, within) = (self.ways, self.within);
-        let metrics = metrics.transpose()?;
         Ok(Task::Measure(Experiments { plans, trainings, ways, slowness, within, metrics }))
     }
 

@@ -1,18 +1,17 @@
 //! What is known of a model on so many devices here, before any of its training was run on them.
 
-use std::fmt;
-
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::slow_link::Slowness;
 use cost_model::compute::{Line, Measured};
-use cost_model::link::Link;
 use cost_model::measure;
 use cost_model::model::{Bucket, Model};
+use cost_model::record::Calibration;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, LayerCost};
-use serde::Serialize;
-use single_gpu::data::{Dataset, SIDE};
+use single_gpu::data::{Dataset, SAMPLE};
 use single_gpu::device::DevicePlan;
+
+use crate::experiment::Training;
 
 /// How many steps are timed in a row.
 const STEPS: usize = 5;
@@ -28,22 +27,6 @@ pub(crate) struct Layered {
     pub(crate) buckets: Vec<Bucket>,
 }
 
-/// Devices of one number.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Calibration {
-    /// Their names.
-    pub(crate) devices: Vec<String>,
-    /// What is to know before believing these times.
-    pub(crate) note: Option<String>,
-    /// What was measured, and the line through it.
-    pub(crate) measured: [Measured; 2],
-    pub(crate) line: Line,
-    /// In memory; none where there is one device.
-    pub(crate) memory: Option<Link>,
-    /// Slowed down on purpose.
-    pub(crate) slow: Option<Link>,
-}
-
 impl Layered {
     /// Measures every layer on the first device of a plan.
     pub(crate) fn measure(
@@ -53,10 +36,9 @@ impl Layered {
         rows: usize,
     ) -> anyhow::Result<Self> {
         let device = plan.slots()[0].open()?;
-        let sample = [1, SIDE, SIDE];
         let dtype = candle_core::DType::F32;
         let costs = device
-            .run(|| partition::measure(layers, &sample, rows, TIMES, dtype, device.tensors()))?;
+            .run(|| partition::measure(layers, &SAMPLE, rows, TIMES, dtype, device.tensors()))?;
         let forward: f64 = costs.iter().map(|cost| cost.forward).sum();
         let both: f64 = costs.iter().map(LayerCost::total).sum();
         let backward: Vec<f64> = costs.iter().map(|cost| cost.backward).collect();
@@ -77,7 +59,7 @@ impl Layered {
 /// predict, and the median counts.
 pub(crate) struct Trials<'a> {
     plan: &'a DevicePlan,
-    layers: &'a Layers,
+    training: &'a Training,
     data: &'a Dataset,
     samples: [usize; 2],
     measured: [Vec<Measured>; 2],
@@ -85,25 +67,26 @@ pub(crate) struct Trials<'a> {
 
 impl<'a> Trials<'a> {
     /// Nothing measured yet.
-    pub(crate) fn new(
-        plan: &'a DevicePlan,
-        layers: &'a Layers,
-        data: &'a Dataset,
-        batch_size: usize,
-    ) -> Self {
-        let share = batch_size / plan.len();
+    pub(crate) fn new(plan: &'a DevicePlan, training: &'a Training, data: &'a Dataset) -> Self {
+        let share = training.batch_size / plan.len();
         // Operations take sixteen samples side by side: beside a small share, half of it is not quicker.
         let samples = match share {
             ..32 => [2 * share, 3 * share],
             _ => [share / 2, share + share / 2],
         };
-        Self { plan, layers, data, samples, measured: Default::default() }
+        Self { plan, training, data, samples, measured: Default::default() }
     }
 
     /// Measures both once more.
     pub(crate) fn once_more(&mut self) -> anyhow::Result<()> {
         for (samples, measured) in self.samples.into_iter().zip(&mut self.measured) {
-            measured.push(measure::compute(self.plan, self.layers, self.data, samples, STEPS)?);
+            measured.push(measure::compute(
+                self.plan,
+                &self.training.layers,
+                self.data,
+                samples,
+                STEPS,
+            )?);
         }
         Ok(())
     }
@@ -114,42 +97,21 @@ impl<'a> Trials<'a> {
         layered: &Layered,
         slowness: Slowness,
     ) -> anyhow::Result<Calibration> {
-        let plan = self.plan;
-        let link = |slowness| match plan.len() {
-            1 => Ok(None),
-            _ => measure::link(plan, layered.longest(), slowness).map(Some),
-        };
+        let Self { plan, training, .. } = self;
         let [few, many] = self.measured.map(|trials| Measured::median(&trials));
+        let links = match plan.len() {
+            1 => None,
+            _ => Some(measure::links(plan, layered.longest(), slowness)?),
+        };
         Ok(Calibration {
+            model: training.model.name.clone(),
+            batch_size: training.batch_size,
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
             measured: [few, many],
             line: Line::through(few, many, layered.forward),
-            memory: link(None)?,
-            slow: link(Some(slowness))?,
+            memory: links.map(|links| links.memory),
+            slow: links.map(|links| links.slow),
         })
-    }
-}
-
-impl Calibration {
-    /// The columns of a calibration as it is displayed.
-    pub(crate) const HEADING: &str = "  devices   forward and backward of b images     update    latency, memory    latency, slow link";
-}
-
-impl fmt::Display for Calibration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line { fixed, sample, update, .. } = self.line;
-        let [few, many] = self.measured.map(|measured| measured.samples);
-        let line = format!("{:.2} ms + b · {:.1} µs ({few}, {many})", 1e3 * fixed, 1e6 * sample);
-        write!(f, "  {:>7}   {line:<33}{:>7.2} ms", self.devices.len(), 1e3 * update)?;
-        for link in [self.memory, self.slow].into_iter().flatten() {
-            let gigabytes = link.bandwidth() / 1e9;
-            let link = format!("{:.0} µs, {gigabytes:.2} GB/s", 1e6 * link.latency);
-            write!(f, "{link:>19}")?;
-        }
-        match &self.note {
-            Some(note) => write!(f, "\n           note: {note}"),
-            None => Ok(()),
-        }
     }
 }

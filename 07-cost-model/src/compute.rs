@@ -1,6 +1,7 @@
 //! What a device computes in a step, as a straight line: so much in any case, and so much for every sample.
 
 use serde::{Deserialize, Serialize};
+use single_gpu::statistics::median;
 
 use crate::step::Compute;
 
@@ -38,19 +39,13 @@ pub struct Measured {
 impl Measured {
     /// The median of several measurements with as many samples.
     pub fn median(trials: &[Self]) -> Self {
-        let middle = |pick: fn(&Self) -> f64| median(trials.iter().map(pick).collect());
+        let middle = |pick: fn(&Self) -> f64| median(trials.iter().map(pick));
         Self {
             samples: trials.first().map_or(0, |trial| trial.samples),
             passes: middle(|trial| trial.passes),
             update: middle(|trial| trial.update),
         }
     }
-}
-
-/// The middle one; of an even number of them the larger of the two in the middle.
-pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 impl Line {

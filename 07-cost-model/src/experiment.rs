@@ -7,18 +7,18 @@ use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::measure::{self, Together};
 use cost_model::model::Model;
+use cost_model::record::{Calibration, How, Step};
 use cost_model::step::Predicted;
 use cost_model::training::{Sum, step};
 use model_parallel::layers::Layers;
 use params_and_allreduce::Algorithm;
-use serde::Serialize;
 use single_gpu::data::{Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
 use single_gpu::report::metrics::Metrics;
 use single_gpu::report::{line, thousands};
 
-use crate::calibration::{Calibration, Layered, Trials};
-use crate::row::{HEADING, How, Row};
+use crate::calibration::{Layered, Trials};
+use crate::table::{self, CALIBRATIONS, STEPS};
 
 /// One model, and its batches.
 pub(crate) struct Training {
@@ -39,26 +39,17 @@ pub(crate) struct Experiments {
     pub(crate) metrics: Option<Metrics>,
 }
 
-/// As `--metrics` writes it.
-#[derive(Serialize)]
-struct Calibrated<'a> {
-    model: &'a str,
-    batch_size: usize,
-    #[serde(flatten)]
-    calibration: &'a Calibration,
-}
-
 impl Experiments {
     /// Calibrates, predicts, runs and tells, one model after the other.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
-        let mut worst: Option<Row> = None;
+        let mut worst: Option<Step> = None;
         for (index, training) in std::mem::take(&mut self.trainings).into_iter().enumerate() {
             if index > 0 {
                 line("")?;
             }
-            for row in self.of_one(&training)? {
-                if worst.as_ref().is_none_or(|worst| row.error().abs() > worst.error().abs()) {
-                    worst = Some(row);
+            for step in self.of_one(&training)? {
+                if worst.as_ref().is_none_or(|worst| step.error().abs() > worst.error().abs()) {
+                    worst = Some(step);
                 }
             }
         }
@@ -74,39 +65,38 @@ impl Experiments {
     }
 
     /// One model.
-    fn of_one(&mut self, training: &Training) -> anyhow::Result<Vec<Row>> {
+    fn of_one(&mut self, training: &Training) -> anyhow::Result<Vec<Step>> {
         let Training { model, layers, batch_size, steps } = training;
         line(format_args!(
             "{}: {} parameters, {} images a step, on synthetic garments\n\n{}",
             model.name,
             thousands(model.bytes() / 4),
             thousands(*batch_size),
-            Calibration::HEADING
+            CALIBRATIONS
         ))?;
         // Enough for what devices are measured with by themselves, too.
-        let data = images(batch_size * steps)?;
+        let data = synthetic::dataset(Split::Train, batch_size * steps);
         let layered = Layered::measure(&self.plans[0], model, layers, batch_size.div_ceil(2))?;
-        let (mut calibrations, mut rows) = (Vec::new(), Vec::new());
+        let (mut calibrations, mut all) = (Vec::new(), Vec::new());
         for plan in &self.plans {
-            let (calibration, of_plan) = self.of_plan(plan, training, &layered, &data)?;
-            line(&calibration)?;
+            let (calibration, steps) = self.of_plan(plan, training, &layered, &data)?;
+            line(table::calibration(&calibration))?;
             calibrations.push(calibration);
-            rows.extend(of_plan);
+            all.extend(steps);
         }
-        line(format_args!("\n{HEADING}"))?;
-        for row in &rows {
-            line(row.in_table())?;
+        line(format_args!("\n{STEPS}"))?;
+        for step in &all {
+            line(table::step(step))?;
         }
         if let Some(metrics) = &mut self.metrics {
-            let (model, batch_size) = (model.name.as_str(), *batch_size);
             for calibration in &calibrations {
-                metrics.write("calibration", &Calibrated { model, batch_size, calibration })?;
+                metrics.write("calibration", calibration)?;
             }
-            for row in &rows {
-                metrics.write("step", row)?;
+            for step in &all {
+                metrics.write("step", step)?;
             }
         }
-        Ok(rows)
+        Ok(all)
     }
 
     /// Devices of one number: the trainings, two after two, and between them what they take by themselves.
@@ -116,10 +106,10 @@ impl Experiments {
         training: &Training,
         layered: &Layered,
         data: &Dataset,
-    ) -> anyhow::Result<(Calibration, Vec<Row>)> {
+    ) -> anyhow::Result<(Calibration, Vec<Step>)> {
         let Training { model, layers, batch_size, .. } = training;
         let ways = self.ways_of(plan.len());
-        let mut trials = Trials::new(plan, layers, data, *batch_size);
+        let mut trials = Trials::new(plan, training, data);
         let mut seconds = Vec::new();
         for two in ways.chunks(2) {
             trials.once_more()?;
@@ -130,16 +120,16 @@ impl Experiments {
         }
         trials.once_more()?;
         let calibration = trials.calibration(layered, self.slowness)?;
-        let row = |(how, measured)| Row {
+        let step = |(how, measured)| Step {
             model: model.name.clone(),
             batch_size: *batch_size,
             devices: plan.len(),
             how,
-            predicted: predicted(&calibration, layered, *batch_size, how),
+            predicted: predicted(&calibration, layered, how),
             measured,
         };
-        let rows = ways.into_iter().zip(seconds).map(row).collect();
-        Ok((calibration, rows))
+        let steps = ways.into_iter().zip(seconds).map(step).collect();
+        Ok((calibration, steps))
     }
 
     /// On one device there is one way; on several every algorithm, over both links, with and without overlap.
@@ -169,31 +159,15 @@ impl Experiments {
 }
 
 /// What a step is going to take.
-fn predicted(
-    calibration: &Calibration,
-    layered: &Layered,
-    batch_size: usize,
-    how: Option<How>,
-) -> Predicted {
+fn predicted(calibration: &Calibration, layered: &Layered, how: Option<How>) -> Predicted {
     let devices = calibration.devices.len();
     // The largest share: all wait for whoever has it.
-    let samples = batch_size.div_ceil(devices) as f64;
-    let link = match how {
-        None => None,
-        Some(How { slow: false, .. }) => calibration.memory,
-        Some(How { slow: true, .. }) => calibration.slow,
-    };
-    match (how, link) {
-        (Some(How { sum, .. }), Some(link)) => {
+    let samples = calibration.batch_size.div_ceil(devices) as f64;
+    match how.and_then(|how| Some((how.sum, calibration.link(how.slow)?))) {
+        Some((sum, link)) => {
             let hosts = Hosts::one(link);
             step(&calibration.line, &layered.buckets, &hosts, devices, samples, sum)
         }
-        _ => Predicted::alone(&calibration.line.of(samples)),
+        None => Predicted::alone(&calibration.line.of(samples)),
     }
-}
-
-fn images(count: usize) -> anyhow::Result<Dataset> {
-    let images = (0..count as u64).map(|index| synthetic::draw(1, Split::Train, index));
-    let labels = (0..count as u64).map(synthetic::label).collect();
-    Ok(Dataset::new(images.collect(), labels)?)
 }

@@ -1,13 +1,11 @@
 //! Which link is between which devices: a fast one within a host, a slower one between hosts.
 
-use serde::{Deserialize, Serialize};
-
 use crate::link::Link;
 
 /// Devices in hosts, ranks counted host by host.
 ///
 /// All devices of a host share its port to the other hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hosts {
     /// Devices in one host.
     pub each: usize,

@@ -13,6 +13,7 @@
 //! | [`step`] | what overlap hides, and what it cannot |
 //! | [`training`] | all of it together |
 //! | [`measure`] | what has to be known of this machine; what a prediction is judged by |
+//! | [`record`] | what is written down of both |
 //! | [`paper`] | machines that are not here, with what is assumed of them |
 //!
 //! Left out: loading data (stage 1 has the next batch ready), evaluation, batch norm across devices, and everything
@@ -25,5 +26,6 @@ pub mod link;
 pub mod measure;
 pub mod model;
 pub mod paper;
+pub mod record;
 pub mod step;
 pub mod training;

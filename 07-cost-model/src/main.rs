@@ -4,7 +4,7 @@ mod arguments;
 mod calibration;
 mod experiment;
 mod on_paper;
-mod row;
+mod table;
 
 use std::process::ExitCode;
 

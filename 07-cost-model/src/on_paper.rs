@@ -3,12 +3,9 @@
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::model::Model;
-use cost_model::paper::{Batch, Device, Scenario, Wire, sums};
+use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts, sums};
 use cost_model::training::Sum;
 use single_gpu::report::{line, thousands};
-
-/// The most devices.
-const MOST: usize = 1024;
 
 /// What is to be told.
 pub(crate) struct OnPaper {
@@ -54,10 +51,9 @@ impl OnPaper {
             model.name,
             thousands(samples)
         ))?;
-        let counts = (0..).map(|power| 1usize << power).take_while(|&count| count <= MOST);
         let plain = Sum { way: Way::Naive, overlap: false };
         let ring = Sum { way: Way::Ring, overlap: true };
-        for devices in counts {
+        for devices in counts(MOST) {
             let Some(step) = scenario.step(devices, ring) else { break };
             let of = |sum| {
                 scenario

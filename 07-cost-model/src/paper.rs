@@ -3,8 +3,6 @@
 //! None of this was measured. The numbers are round, each says where it comes from, and every one of them can be
 //! changed: what is to be learnt is which of them matters, and when.
 
-use serde::{Deserialize, Serialize};
-
 use crate::all_reduce::Way;
 use crate::compute::Line;
 use crate::hosts::Hosts;
@@ -14,9 +12,11 @@ use crate::step::Predicted;
 use crate::training::{Sum, step};
 use concise_wrapper::ddp::bucket::BucketCaps;
 
+/// The most devices that are spoken of.
+pub const MOST: usize = 1024;
+
 /// A kind of link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Wire {
     /// NVLink of eight H100: 370 GB/s, what nccl-tests' all-reduce reaches there; 5 µs
     Nvlink,
@@ -26,19 +26,13 @@ pub enum Wire {
     Infiniband,
     /// Ethernet of 100 Gb/s: 12.5 GB/s; 20 µs
     #[value(name = "ethernet-100")]
-    #[serde(rename = "ethernet-100")]
     Ethernet100,
     /// Ethernet of 10 Gb/s: 1.25 GB/s; 50 µs
     #[value(name = "ethernet-10")]
-    #[serde(rename = "ethernet-10")]
     Ethernet10,
 }
 
 impl Wire {
-    /// All of them, the fastest first.
-    pub const ALL: [Self; 5] =
-        [Self::Nvlink, Self::Infiniband, Self::Pcie, Self::Ethernet100, Self::Ethernet10];
-
     /// What is assumed of it. What arrives is added by the device at a speed that does not matter beside it.
     pub fn link(self) -> Link {
         match self {
@@ -52,7 +46,7 @@ impl Wire {
 }
 
 /// A device that is not here.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Device {
     /// Floating point operations a second that it sustains in these layers: a part of what its maker names.
     pub operations: f64,
@@ -85,8 +79,7 @@ impl Device {
 }
 
 /// How many samples each device has, on any number of devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batch {
     /// A batch that the devices share (*strong* scaling).
     Shared(usize),
@@ -140,12 +133,17 @@ impl Scenario {
         Some(rate(devices)? / rate(1)?)
     }
 
-    /// The number of devices, of 1, 2, 4 … up to `most`, with which a step of this way has the most samples a second.
+    /// The number of devices, of [`counts`], with which a step of this way has the most samples a second.
     pub fn best(&self, most: usize, sum: Sum) -> usize {
-        let counts = (0..).map(|power| 1 << power).take_while(|&devices| devices <= most);
-        let rates = counts.filter_map(|devices| Some((devices, self.speed_up(devices, sum)?)));
+        let rates =
+            counts(most).filter_map(|devices| Some((devices, self.speed_up(devices, sum)?)));
         rates.fold((1, 1.0), |best, it| if it.1 > best.1 { it } else { best }).0
     }
+}
+
+/// The numbers of devices that are looked at: 1, 2, 4 … up to `most`.
+pub fn counts(most: usize) -> impl Iterator<Item = usize> {
+    (0..usize::BITS).map(|power| 1 << power).take_while(move |&devices| devices <= most)
 }
 
 /// All ways with overlap.

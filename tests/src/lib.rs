@@ -5,7 +5,6 @@
 
 pub mod book;
 mod fixture;
-mod garments;
 mod machine;
 mod noise;
 pub mod release;
@@ -14,6 +13,5 @@ pub mod schedules;
 pub mod steps;
 
 pub use fixture::Fixture;
-pub use garments::garments;
 pub use machine::Machine;
 pub use noise::noise;

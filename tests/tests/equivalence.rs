@@ -13,14 +13,13 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use course_tests::garments;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
 use scratch_data_parallel::{Error, train_batch};
-use single_gpu::data::Batch;
 use single_gpu::data::loader::{Epochs as _, Loader};
+use single_gpu::data::{Batch, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
@@ -48,7 +47,7 @@ fn batches(dtype: DType) -> Vec<Batch> {
 
 /// The batches of a loop that is told these options.
 fn batches_of(options: &TrainOptions, dtype: DType) -> Vec<Batch> {
-    let data = garments(STEPS * BATCH);
+    let data = synthetic::dataset(Split::Train, STEPS * BATCH);
     let loader = Loader::new(&data, options.batch_size, options.seed, dtype);
     let epochs = (1..=options.epochs).flat_map(|epoch| loader.epoch(epoch));
     epochs.collect::<Result<_, _>>().unwrap()

@@ -15,7 +15,7 @@ use concise_wrapper::{Model as _, Network, Precision};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::Batch;
+use single_gpu::data::{Batch, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::difference::{largest_difference, relative_difference};
 use single_gpu::lenet::Lenet;
@@ -37,7 +37,7 @@ fn gpus(ranks: usize) -> Option<DevicePlan> {
 }
 
 fn garments(dtype: DType) -> Batch {
-    let data = course_tests::garments(SAMPLES);
+    let data = synthetic::dataset(Split::Train, SAMPLES);
     let indices: Vec<u32> = (0..).take(data.len()).collect();
     data.batch(&indices, dtype).unwrap()
 }

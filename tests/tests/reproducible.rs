@@ -6,13 +6,12 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use course_tests::garments;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch_reproducible};
 use single_gpu::data::loader::{Epochs as _, Loader};
-use single_gpu::data::{Batch, Dataset};
+use single_gpu::data::{Batch, Dataset, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
@@ -57,7 +56,7 @@ fn hash(batches: &[Batch], devices: usize, threads: usize) -> WeightsHash {
 fn one_hash_for_any_number_of_devices_and_threads() {
     // 64 gives shards of 8; 77 gives shards of 9 and 10; 11 gives shards of 1 and 2.
     for size in [64, 77, 11] {
-        let batches = batches(&garments(STEPS * size), size);
+        let batches = batches(&synthetic::dataset(Split::Train, STEPS * size), size);
         let expected = hash(&batches, 1, 1);
         for devices in [1, 2, 3, 4, 5, 8] {
             for threads in [1, 2, 4] {
@@ -70,7 +69,7 @@ fn one_hash_for_any_number_of_devices_and_threads() {
 
 #[test]
 fn one_bit_of_one_input_changes_the_hash() {
-    let data = garments(STEPS * 64);
+    let data = synthetic::dataset(Split::Train, STEPS * 64);
     let expected = hash(&batches(&data, 64), 2, 1);
     let mut images = data.images().to_vec();
     // A pixel in the middle of a garment, and its lowest bit.
@@ -82,7 +81,7 @@ fn one_bit_of_one_input_changes_the_hash() {
 #[test]
 fn without_it_the_bits_do_depend_on_the_number_of_devices() {
     // Otherwise the first test would prove nothing.
-    let batches = batches(&garments(STEPS * 64), 64);
+    let batches = batches(&synthetic::dataset(Split::Train, STEPS * 64), 64);
     let hash = |devices| {
         let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap();
         let initial = initial();
@@ -100,7 +99,7 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
 
 #[test]
 fn it_is_the_step_of_one_device_up_to_rounding() {
-    let batch = &batches(&garments(64), 64)[0];
+    let batch = &batches(&synthetic::dataset(Split::Train, 64), 64)[0];
     let one = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
     let expected = train::train_batch(&one, batch, 0.5).unwrap();
     let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
@@ -124,7 +123,7 @@ fn approx(found: f64, expected: f64) {
 
 #[test]
 fn fewer_shards_than_devices_are_refused() {
-    let batch = &batches(&garments(64), 64)[0];
+    let batch = &batches(&synthetic::dataset(Split::Train, 64), 64)[0];
     let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
     let outcome = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;

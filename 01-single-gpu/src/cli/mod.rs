@@ -14,4 +14,4 @@ pub use arguments::{DeviceArguments, ElementType, SeveralDevices, TrainArguments
 pub use data::DataArguments;
 pub use ending::{Complaint, ToldElsewhere, UsageError, conclude, main, tell};
 pub use process::prepare;
-pub use reports::ReportArguments;
+pub use reports::{ReportArguments, metrics};

@@ -1,11 +1,13 @@
 //! The flags that say what a run leaves behind.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::UsageError;
 use crate::report::file;
+use crate::report::metrics::Metrics;
 use crate::report::outputs::Outputs;
 
 /// Flags that name the files of a run's results.
@@ -28,6 +30,27 @@ pub struct ReportArguments {
     pub timeline: Option<PathBuf>,
 }
 
+/// Begins the file of `--metrics`, for a program that leaves nothing else behind.
+///
+/// # Errors
+///
+/// A [`UsageError`] when it cannot be written.
+pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
+    let begin = |path| {
+        writable("--metrics", path)?;
+        Metrics::create(path).map_err(|error| unwritable("--metrics", path, &error))
+    };
+    path.map(begin).transpose()
+}
+
+fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
+    file::check(path).map_err(|error| unwritable(flag, path, &error))
+}
+
+fn unwritable(flag: &str, path: &Path, error: &io::Error) -> UsageError {
+    UsageError::new(format_args!("{flag} {}: {error}", path.display()))
+}
+
 impl ReportArguments {
     /// Checks that every file could be written, and is named by one flag only, and writes nothing.
     ///
@@ -46,9 +69,7 @@ impl ReportArguments {
         let mut named: Vec<(&str, &Path)> = Vec::new();
         for (flag, path) in mine.iter().chain(further) {
             let Some(path) = *path else { continue };
-            file::check(path).map_err(|error| {
-                UsageError::new(format_args!("{flag} {}: {error}", path.display()))
-            })?;
+            writable(flag, path)?;
             if let Some((other, _)) = named.iter().find(|(_, other)| *other == path) {
                 return Err(UsageError::new(format_args!(
                     "{other} and {flag} both name {}: give each a file of its own",
@@ -61,7 +82,7 @@ impl ReportArguments {
     }
 
     /// Opens what has to be open while the run goes on.
-    pub(super) fn open(&self) -> std::io::Result<Outputs> {
+    pub(super) fn open(&self) -> io::Result<Outputs> {
         let Self { metrics, plot, trace, timeline } = self.clone();
         Outputs::open(metrics.as_deref(), plot, trace, timeline)
     }

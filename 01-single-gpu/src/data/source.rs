@@ -2,15 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
-
 use super::download::TimeLimits;
 use super::mirrors::{FASHION_MNIST, Mirrors};
 use super::{Dataset, Split, cache, fashion_mnist, synthetic};
-
-/// The seed of the synthetic garments. It is not the run's seed: like any data set, they stay the same
-/// whatever is trained on them.
-const GARMENTS_SEED: u64 = 1;
 
 /// Images in each part of Fashion-MNIST, and so in the synthetic stand-in.
 const FULL_SIZE: (usize, usize) = (60_000, 10_000);
@@ -120,8 +114,8 @@ fn garments(limits: (Option<usize>, Option<usize>)) -> LoadedData {
     LoadedData {
         name: NAMES.1.to_owned(),
         note: None,
-        train: draw(Split::Train, limits.0.unwrap_or(FULL_SIZE.0)),
-        test: draw(Split::Test, limits.1.unwrap_or(FULL_SIZE.1)),
+        train: synthetic::dataset(Split::Train, limits.0.unwrap_or(FULL_SIZE.0)),
+        test: synthetic::dataset(Split::Test, limits.1.unwrap_or(FULL_SIZE.1)),
     }
 }
 
@@ -141,14 +135,4 @@ pub struct LoadedData {
     pub train: Dataset,
     /// What accuracy is measured on.
     pub test: Dataset,
-}
-
-fn draw(split: Split, count: usize) -> Dataset {
-    let count = count.max(1) as u64;
-    let images = (0..count)
-        .into_par_iter()
-        .map(|index| synthetic::draw(GARMENTS_SEED, split, index))
-        .collect();
-    let labels = (0..count).map(synthetic::label).collect();
-    Dataset::new(images, labels).expect("as many labels as images, all of them classes")
 }

@@ -23,10 +23,8 @@ impl Arguments {
         let Places { here: several, world_size } =
             launch.place(&self.launch.each, self.launch.devices)?;
         self.check(launch, world_size)?;
-        let slowness = self.reduction.slow_link.map(|megabytes| Slowness {
-            latency: Duration::ZERO,
-            bandwidth: megabytes * f64::from(1 << 20),
-        });
+        let slowness = self.reduction.slow_link;
+        let slowness = slowness.map(|speed| Slowness::of_megabytes(speed, Duration::ZERO));
         let precision = self.precision(&several)?;
         let reduction = self.reduction(&several, world_size)?;
         let records = self.record.is_some();

@@ -14,8 +14,9 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::DevicePlan;
+use single_gpu::statistics::slowest;
 
-use super::{network, slowest};
+use super::network;
 use crate::compute::Measured;
 
 /// Seconds of a step of every device of a plan with a shard of so many samples of its own, the median of

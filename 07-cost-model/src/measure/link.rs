@@ -13,14 +13,23 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use single_gpu::device::DevicePlan;
+use single_gpu::statistics::slowest;
 
-use super::slowest;
 use crate::link::Link;
 
 /// How often a message of one number is sent, and a long one.
 const TIMES: (usize, usize) = (101, 21);
 
-/// The link between the devices of a plan, of at least two: as it is in memory, or slowed down on purpose.
+/// The links between the devices of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Links {
+    /// As it is in memory.
+    pub memory: Link,
+    /// Slowed down on purpose.
+    pub slow: Link,
+}
+
+/// Measures what is between the devices of a plan, of at least two.
 ///
 /// `bytes` is the length of the long message: that of what is to be added up, as short ones stay in caches. What
 /// a byte costs in memory is work of the receiver; what it costs beyond that on a slow link is on the wire.
@@ -32,21 +41,22 @@ const TIMES: (usize, usize) = (101, 21);
 /// # Panics
 ///
 /// When there is one device only.
-pub fn link(
+pub fn links(
     plan: &DevicePlan,
     bytes: usize,
-    slowness: Option<Slowness>,
-) -> Result<Link, RankFailure<Error>> {
+    slowness: Slowness,
+) -> Result<Links, RankFailure<Error>> {
     assert!(plan.len() > 1, "a link has two ends");
     let numbers = (bytes / DType::F32.size_in_bytes()).max(2);
-    let [short, long] = exchange(plan, numbers, None)?;
-    let each = |short: f64, long: f64| (long - short).max(0.0) / (4 * numbers) as f64;
-    let handling = each(short, long);
-    let Some(slowness) = slowness else {
-        return Ok(Link { latency: short, wire: 0.0, handling });
-    };
-    let [short, long] = exchange(plan, numbers, Some(slowness))?;
-    Ok(Link { latency: short, wire: (each(short, long) - handling).max(0.0), handling })
+    let each = |[short, long]: [f64; 2]| (long - short).max(0.0) / (4 * numbers) as f64;
+    let fast = exchange(plan, numbers, None)?;
+    let slow = exchange(plan, numbers, Some(slowness))?;
+    let handling = each(fast);
+    let wire = (each(slow) - handling).max(0.0);
+    Ok(Links {
+        memory: Link { latency: fast[0], wire: 0.0, handling },
+        slow: Link { latency: slow[0], wire, handling },
+    })
 }
 
 /// Seconds of a message of one number, and of one of `numbers`.

@@ -14,29 +14,11 @@ use candle_core::{DType, Device};
 use concise_wrapper::Network;
 use model_parallel::layers::{Layers, Stage};
 
-use crate::compute::median;
 pub use compute::compute;
-pub use link::link;
+pub use link::{Links, links};
 pub use training::{Together, training};
 
 /// A replica of a model, with the initial values that stage 5 gives it.
 fn network(layers: &Layers, device: &Device) -> candle_core::Result<Network<Stage>> {
     layers.build(0..layers.len(), 1, DType::F32, device)
-}
-
-/// The median, over all times, of the slowest rank's number: `ranks` has each rank's, time by time.
-fn slowest(ranks: &[Vec<f64>]) -> f64 {
-    let times = ranks.iter().map(Vec::len).min().unwrap_or(0);
-    median((0..times).map(|time| ranks.iter().map(|rank| rank[time]).fold(0.0, f64::max)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_slowest_rank_counts_each_time() {
-        let ranks = [vec![1.0, 9.0, 2.0], vec![3.0, 1.0, 8.0]];
-        assert_eq!(slowest(&ranks), 8.0);
-    }
 }

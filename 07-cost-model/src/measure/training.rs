@@ -14,9 +14,10 @@ use single_gpu::data::Dataset;
 use single_gpu::data::source::LoadedData;
 use single_gpu::device::DevicePlan;
 use single_gpu::report::Report;
+use single_gpu::statistics::median;
 use single_gpu::train::TrainOptions;
 
-use super::{median, network};
+use super::network;
 
 /// Epochs that count, after one that does not.
 const EPOCHS: usize = 3;
@@ -65,7 +66,7 @@ pub fn training(
     let steps = data.train.len().div_ceil(batch_size);
     // Rank 0's: nobody is a step ahead of it.
     let seconds = of_ranks[0].records.iter().skip(1).map(|record| record.seconds);
-    Ok(median(seconds.collect()) / steps as f64)
+    Ok(median(seconds) / steps as f64)
 }
 
 fn trained(

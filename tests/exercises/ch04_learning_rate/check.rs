@@ -9,10 +9,9 @@ use std::time::Duration;
 use candle_core::{DType, Device, Result};
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
-use exercises::garments::garments;
 use exercises::mismatch::fail;
 use exercises::within;
-use single_gpu::data::{Batch, Split};
+use single_gpu::data::{Batch, Split, synthetic};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -22,10 +21,10 @@ const DEVICES: [usize; 3] = [1, 2, 3];
 
 /// Garments, in batches that three devices cannot share equally; the last of an epoch is shorter.
 fn experiment() -> Result<Experiment> {
-    let test = garments(Split::Test, 100)?;
+    let test = synthetic::dataset(Split::Test, 100);
     let all: Vec<u32> = (0..100).collect();
     Ok(Experiment {
-        train: garments(Split::Train, 180)?,
+        train: synthetic::dataset(Split::Train, 180),
         test: test.batch(&all, DType::F64)?,
         global_batch: 50,
         epochs: 4,

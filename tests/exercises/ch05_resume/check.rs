@@ -11,12 +11,11 @@ use concise_wrapper::optimiser::{Momentum, Schedule};
 use concise_wrapper::train::Extras;
 use exercises::Expectation;
 use exercises::classifier::Classifier;
-use exercises::garments::garments;
 use exercises::mismatch::{fail, in_a_row};
 use exercises::training::{Done, Setup, Training};
 use exercises::within;
-use single_gpu::data::Split;
 use single_gpu::data::source::LoadedData;
+use single_gpu::data::{Split, synthetic};
 use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
 use single_gpu::weights_hash::WeightsHash;
@@ -237,10 +236,18 @@ fn a_training_goes_on_to_the_last_bit() {
             let schedule = Schedule { rate: 0.01, warm_up };
             Setup { data, epochs, batch_size, seed: 5, schedule, constants }
         };
-        Uninterrupted::new(setup(garments(Split::Train, 10)?, 3, 4, 5, momentum(0.9)))?.check()?;
-        Uninterrupted::new(setup(garments(Split::Train, 9)?, 2, 3, 0, Momentum::default()))?
+        Uninterrupted::new(setup(synthetic::dataset(Split::Train, 10), 3, 4, 5, momentum(0.9)))?
             .check()?;
-        Uninterrupted::new(setup(garments(Split::Train, 3)?, 4, 8, 3, momentum(0.5)))?.check()
+        Uninterrupted::new(setup(
+            synthetic::dataset(Split::Train, 9),
+            2,
+            3,
+            0,
+            Momentum::default(),
+        ))?
+        .check()?;
+        Uninterrupted::new(setup(synthetic::dataset(Split::Train, 3), 4, 8, 3, momentum(0.5)))?
+            .check()
     };
     let outcome: Result<()> = within(LIMIT, "going on", check);
     outcome.unwrap_or_else(|error| panic!("a training does not go on: {error}"));

@@ -79,16 +79,15 @@ impl Classifier {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::data::Split;
+    use single_gpu::data::{Split, synthetic};
     use single_gpu::difference::relative_difference;
     use single_gpu::sgd::sgd;
 
     use super::*;
-    use crate::garments::garments;
 
     fn batch(count: u32) -> Batch {
         let all: Vec<u32> = (0..count).collect();
-        garments(Split::Train, count.into()).unwrap().batch(&all, DType::F64).unwrap()
+        synthetic::dataset(Split::Train, count as usize).batch(&all, DType::F64).unwrap()
     }
 
     fn cut(batch: &Batch, start: usize, len: usize) -> Batch {

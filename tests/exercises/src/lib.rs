@@ -16,7 +16,7 @@
 //! | [`expectation`] | compares numbers, and says where they part and which law that breaks |
 //! | [`mismatch`] | the same for what is no list of numbers |
 //! | [`refusal`] | demands an error of what cannot be right |
-//! | [`classifier`], [`garments`] | a model that learns in a few steps, and pictures to learn from |
+//! | [`classifier`] | a model that learns in a few steps |
 //! | [`tracer`] | samples that show in an update: which took part, and how much each counted |
 //! | [`replicas`] | compares the weights of ranks |
 //! | [`scaling`], [`experiment`] | what chapter 4's exercises are given |
@@ -35,7 +35,6 @@ pub mod contributions;
 pub mod dense;
 pub mod expectation;
 pub mod experiment;
-pub mod garments;
 pub mod limit;
 pub mod micro_batches;
 pub mod mismatch;

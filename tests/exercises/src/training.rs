@@ -132,15 +132,14 @@ impl Training {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::data::Split;
+    use single_gpu::data::{Split, synthetic};
 
     use super::*;
-    use crate::garments::garments;
 
     #[test]
     fn it_learns_and_tells_what_it_did() {
         let setup = Setup {
-            data: garments(Split::Train, 10).unwrap(),
+            data: synthetic::dataset(Split::Train, 10),
             epochs: 3,
             batch_size: 4,
             seed: 1,

@@ -1,8 +1,9 @@
 //! What stage 7's program measured on this machine: its predictions, and what came of them.
 
 use anyhow::Context as _;
-use cost_model::compute::{Line, Measured};
-use cost_model::link::Link as Costs;
+use cost_model::all_reduce::Way;
+use cost_model::record::{Calibration, How, Step};
+use cost_model::training::Sum;
 use serde::{Deserialize, Serialize};
 use single_gpu::report::thousands;
 
@@ -23,66 +24,6 @@ pub struct Measurement {
     pub calibrations: Vec<Calibration>,
     /// Predictions, and what came of them.
     pub steps: Vec<Step>,
-}
-
-/// What was known of some devices before they were trained on.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Calibration {
-    /// Such as `ResNet-18 of width 16`.
-    pub model: String,
-    /// Samples in a batch, over all devices.
-    pub batch_size: usize,
-    /// Their names.
-    pub devices: Vec<String>,
-    /// What is to know before believing these times.
-    pub note: Option<String>,
-    /// What was measured, and the line through it.
-    pub measured: [Measured; 2],
-    /// The line.
-    pub line: Line,
-    /// In memory; none where there is one device.
-    pub memory: Option<Costs>,
-    /// Slowed down on purpose.
-    pub slow: Option<Costs>,
-}
-
-/// A step of training.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Step {
-    /// Such as `ResNet-18 of width 16`.
-    pub model: String,
-    /// Samples in a batch, over all devices.
-    pub batch_size: usize,
-    /// How many devices.
-    pub devices: usize,
-    /// How they added their gradients up; none on one device.
-    pub how: Option<How>,
-    /// In seconds.
-    pub predicted: Predicted,
-    /// In seconds.
-    pub measured: f64,
-}
-
-/// How devices added their gradients up.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct How {
-    /// Whether over the link that is slow on purpose.
-    pub slow: bool,
-    /// The algorithm.
-    pub way: String,
-    /// Whether buckets travelled during the backward pass.
-    pub overlap: bool,
-}
-
-/// Seconds of a step.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Predicted {
-    /// All of it.
-    pub seconds: f64,
-    /// What a device computes.
-    pub compute: f64,
-    /// What all-reduces take, one after the other.
-    pub communication: f64,
 }
 
 /// The two links that can be measured, by whether they are slow.
@@ -180,8 +121,8 @@ impl Training<'_> {
     }
 
     /// The step on so many devices; one device does the same whatever the way.
-    fn step(&self, devices: usize, way: &str, overlap: bool) -> anyhow::Result<&Step> {
-        let how = How { slow: self.slow, way: way.to_owned(), overlap };
+    fn step(&self, devices: usize, way: Way, overlap: bool) -> anyhow::Result<&Step> {
+        let how = How { slow: self.slow, sum: Sum { way, overlap } };
         let how = (devices > 1).then_some(how);
         self.steps()
             .find(|step| step.devices == devices && step.how == how)
@@ -191,22 +132,22 @@ impl Training<'_> {
     /// `None` where there is nothing but one device.
     fn panel(&self) -> anyhow::Result<Option<Panel>> {
         let mut devices = vec![1];
-        let mut ways: Vec<&str> = Vec::new();
+        let mut ways: Vec<Way> = Vec::new();
         for step in self.steps() {
-            let Some(how) = &step.how else { continue };
-            if how.slow != self.slow {
+            let Some(How { slow, sum: Sum { way, .. } }) = step.how else { continue };
+            if slow != self.slow {
                 continue;
             }
             devices.push(step.devices);
-            if !ways.contains(&how.way.as_str()) {
-                ways.push(&how.way);
+            if !ways.contains(&way) {
+                ways.push(way);
             }
         }
         let Some(&any) = ways.first() else { return Ok(None) };
         devices.sort_unstable();
         devices.dedup();
         let curves = |overlap: bool| -> anyhow::Result<Vec<Curve>> {
-            ways.iter().map(|way| self.curve(way, overlap, &devices)).collect()
+            ways.iter().map(|&way| self.curve(way, overlap, &devices)).collect()
         };
         let (with_overlap, without_overlap) = (curves(true)?, curves(false)?);
         let compute =
@@ -226,7 +167,7 @@ impl Training<'_> {
         }))
     }
 
-    fn curve(&self, way: &str, overlap: bool, devices: &[usize]) -> anyhow::Result<Curve> {
+    fn curve(&self, way: Way, overlap: bool, devices: &[usize]) -> anyhow::Result<Curve> {
         let alone = self.step(1, way, overlap)?;
         let steps = devices.iter().map(|&count| self.step(count, way, overlap));
         let steps = steps.collect::<anyhow::Result<Vec<_>>>()?;
@@ -234,9 +175,9 @@ impl Training<'_> {
             steps.iter().map(|step| Rounded::of(of(step))).collect()
         };
         Ok(Curve {
-            way: way.to_owned(),
+            way: way.to_string(),
             step: each(&|step| 1e3 * step.predicted.seconds),
-            exposed: each(&|step| 1e3 * (step.predicted.seconds - step.predicted.compute)),
+            exposed: each(&|step| 1e3 * step.predicted.exposed()),
             speed_up: each(&|step| alone.predicted.seconds / step.predicted.seconds),
             measured: Some(Seen {
                 measured: each(&|step| 1e3 * step.measured),
@@ -255,9 +196,8 @@ impl Training<'_> {
                     && calibration.devices.len() == count
             });
             let calibration = calibration.with_context(|| format!("no calibration of {count}"))?;
-            let link = if self.slow { calibration.slow } else { calibration.memory };
             here.on.push(calibration.devices.join(", "));
-            here.links.push(link.map(|link| {
+            here.links.push(calibration.link(self.slow).map(|link| {
                 [Rounded::of(1e6 * link.latency), Rounded::of(link.bandwidth() / 1e9)]
             }));
             here.notes.push(calibration.note.clone());

@@ -21,8 +21,8 @@ use cost_model::paper::Device;
 use serde::Serialize;
 
 pub use link::{Link, Wired};
-pub use measured::{Calibration, How, Measurement, Predicted, Step};
-pub use on_paper::{BATCHES, MOST, links};
+pub use measured::Measurement;
+pub use on_paper::{BATCHES, links};
 pub use picture::picture;
 pub use rounded::Rounded;
 

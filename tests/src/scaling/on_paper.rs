@@ -3,14 +3,11 @@
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::model::Model;
-use cost_model::paper::{Batch, Device, Scenario, Wire};
+use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts};
 use cost_model::training::Sum;
 use single_gpu::report::thousands;
 
 use super::{Curve, Link, Panel, Rounded, Wired, short};
-
-/// The most devices.
-pub const MOST: usize = 1024;
 
 /// Devices in a host.
 const EACH: usize = 8;
@@ -61,9 +58,8 @@ pub(super) fn panels(device: &Device) -> anyhow::Result<Vec<Panel>> {
 }
 
 fn panel(name: String, link: String, scenario: &Scenario) -> Panel {
-    let counts = (0..).map(|power| 1usize << power).take_while(|&count| count <= MOST);
     // As far as there is a sample for each.
-    let (devices, samples): (Vec<_>, Vec<_>) = counts
+    let (devices, samples): (Vec<_>, Vec<_>) = counts(MOST)
         .filter_map(|count| Some((count, scenario.batch.of(count)?)))
         .map(|(count, samples)| (count, samples.ceil() as usize))
         .unzip();

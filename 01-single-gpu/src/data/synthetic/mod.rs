@@ -26,11 +26,26 @@ mod tops;
 mod trimmings;
 mod trousers;
 
+use rayon::prelude::*;
+
 use self::canvas::Canvas;
 use self::draws::Draws;
 use self::garment::Garment;
 use self::pose::Pose;
-use super::{CLASSES, PIXELS, Split};
+use super::{CLASSES, Dataset, PIXELS, Split};
+
+/// The seed of the data set. It is not a run's seed: like any data set, it stays the same whatever is trained on it.
+const SEED: u64 = 1;
+
+/// The first `count` images of a split and their labels, drawn on all cores; one image, if `count` is 0.
+#[expect(clippy::missing_panics_doc, reason = "there is a label for every image")]
+#[expect(clippy::expect_used, reason = "there is a label for every image")]
+pub fn dataset(split: Split, count: usize) -> Dataset {
+    let count = count.max(1) as u64;
+    let images = (0..count).into_par_iter().map(|index| draw(SEED, split, index)).collect();
+    let labels = (0..count).map(label).collect();
+    Dataset::new(images, labels).expect("as many labels as images, all of them classes")
+}
 
 /// The class of an image, from 0 to 9: the classes take turns.
 pub fn label(index: u64) -> u8 {

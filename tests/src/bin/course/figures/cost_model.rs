@@ -1,8 +1,12 @@
 //! What stage 7 predicted of a step of training, as bars, and what was measured, as marks upon them.
 
 use anyhow::{Context as _, ensure};
-use course_tests::scaling::{How, Measurement, Step};
+use cost_model::all_reduce::Way;
+use cost_model::record::{How, Step};
+use cost_model::training::Sum;
+use course_tests::scaling::Measurement;
 use single_gpu::report::thousands;
+use single_gpu::statistics::median;
 
 use super::Figure;
 use super::chart::legend;
@@ -29,15 +33,16 @@ const ALONE: usize = 4;
 pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
     let measurement = Measurement::parse(text)?;
     let ways = ways(&measurement);
+    let marks: Vec<String> = ways.iter().map(Way::to_string).collect();
     let trainings = measurement.trainings();
     ensure!(!trainings.is_empty(), "there is no step");
     let mut probe = Drawing::new(0.0, "");
-    let head = legend(&mut probe, &ways) + 20.0;
+    let head = legend(&mut probe, &marks) + 20.0;
     let height = head + trainings.len() as f64 * (HEADING + PLOT + AXIS);
     let names: Vec<&str> = trainings.iter().map(|(model, _)| *model).collect();
     let title = format!("Milliseconds of a step, predicted and measured: {}", names.join("; "));
     let mut drawing = Drawing::new(height, title);
-    legend(&mut drawing, &ways);
+    legend(&mut drawing, &marks);
     let key = "bars: predicted, pale without overlap, dark with it; marks: measured";
     drawing.text("label quiet", (7.0, head - 16.0), Anchor::Start, key);
     for (row, (model, batch_size)) in trainings.into_iter().enumerate() {
@@ -50,15 +55,15 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
             half(&mut drawing, &steps, &ways, slow, (left, top))?;
         }
     }
-    Ok(Figure { svg: drawing.finish(), caption: words(&measurement)? })
+    Ok(Figure { svg: drawing.finish(), caption: words(&measurement) })
 }
 
 /// Every way, as it comes first.
-fn ways(measurement: &Measurement) -> Vec<String> {
-    let mut ways: Vec<String> = Vec::new();
-    for How { way, .. } in measurement.steps.iter().filter_map(|step| step.how.as_ref()) {
-        if !ways.contains(way) {
-            ways.push(way.clone());
+fn ways(measurement: &Measurement) -> Vec<Way> {
+    let mut ways: Vec<Way> = Vec::new();
+    for How { sum: Sum { way, .. }, .. } in measurement.steps.iter().filter_map(|step| step.how) {
+        if !ways.contains(&way) {
+            ways.push(way);
         }
     }
     ways
@@ -67,7 +72,7 @@ fn ways(measurement: &Measurement) -> Vec<String> {
 /// A model's steps over one link, and that of one device.
 fn steps<'a>(measurement: &'a Measurement, training: (&str, usize), slow: bool) -> Vec<&'a Step> {
     let of_training = |step: &&Step| (step.model.as_str(), step.batch_size) == training;
-    let of_link = |step: &&Step| step.how.as_ref().is_none_or(|how| how.slow == slow);
+    let of_link = |step: &&Step| step.how.is_none_or(|how| how.slow == slow);
     measurement.steps.iter().filter(of_training).filter(of_link).collect()
 }
 
@@ -75,7 +80,7 @@ fn steps<'a>(measurement: &'a Measurement, training: (&str, usize), slow: bool) 
 fn half(
     drawing: &mut Drawing,
     steps: &[&Step],
-    ways: &[String],
+    ways: &[Way],
     slow: bool,
     (left, top): (f64, f64),
 ) -> anyhow::Result<()> {
@@ -105,15 +110,15 @@ fn half(
         x += GAP * bar;
         let begin = x;
         for step in steps.iter().filter(|step| step.devices == count) {
-            let of_way = |how: &How| ways.iter().position(|way| *way == how.way);
-            let series = match &step.how {
+            let of_way = |way| ways.iter().position(|of| *of == way);
+            let series = match step.how {
                 None => ALONE,
-                Some(how) => of_way(how).context("a way that is none of them")?,
+                Some(how) => of_way(how.sum.way).context("a way that is none of them")?,
             };
             let (at, size) =
                 (y(step.predicted.seconds), (bar - 1.5, floor - y(step.predicted.seconds)));
             match step.how {
-                Some(How { overlap: false, .. }) => {
+                Some(How { sum: Sum { overlap: false, .. }, .. }) => {
                     drawing.pale_bar(&series_class(series), (x, at), size);
                 }
                 _ => drawing.bar(&series_class(series), (x, at), size),
@@ -135,12 +140,10 @@ fn tick(longest: f64) -> f64 {
 }
 
 /// How far off predictions are, and on what they were measured.
-fn words(measurement: &Measurement) -> anyhow::Result<String> {
-    let error = |step: &Step| 100.0 * (step.predicted.seconds / step.measured - 1.0).abs();
-    let mut errors: Vec<f64> = measurement.steps.iter().map(error).collect();
-    errors.sort_by(f64::total_cmp);
-    let median = errors.get(errors.len() / 2).context("there is no step")?;
-    let worst = errors.last().context("there is no step")?;
+fn words(measurement: &Measurement) -> String {
+    let error = |step: &Step| 100.0 * step.error().abs();
+    let errors = || measurement.steps.iter().map(error);
+    let (median, worst) = (median(errors()), errors().fold(0.0, f64::max));
     let Measurement { machine, date, command, .. } = measurement;
     let mut notes: Vec<String> = Vec::new();
     for calibration in &measurement.calibrations {
@@ -150,12 +153,12 @@ fn words(measurement: &Measurement) -> anyhow::Result<String> {
             notes.push(note);
         }
     }
-    Ok(format!(
+    format!(
         "Of {} predictions half are at most {median:.0} % off, the worst {worst:.0} %. {}{}",
-        errors.len(),
+        measurement.steps.len(),
         notes.concat(),
         caption(machine, date.as_deref(), command)
-    ))
+    )
 }
 
 #[cfg(test)]

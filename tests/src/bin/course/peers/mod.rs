@@ -11,7 +11,7 @@
 //! | [`ours`] | our side of it, in a process of its own |
 //! | [`environment`] | the Python of the other side |
 //! | [`side`] | one process: started, waited for, believed or not |
-//! | [`statistics`] | medians and ratios |
+//! | [`statistics`] | ratios of what was measured in turn |
 //! | [`machine`] | what it was measured with |
 //! | [`report`] | the rows of the table |
 //! | [`document`] | the file |

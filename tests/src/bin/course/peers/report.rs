@@ -3,9 +3,10 @@
 use std::fmt;
 
 use serde::Serialize;
+use single_gpu::statistics::median;
 
 use super::comparison::{Comparison, Topic, Unit};
-use super::statistics::{Ratio, median, rounded};
+use super::statistics::{Ratio, rounded};
 
 /// What one side brought home from all alternations.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ impl Column {
         let ratio = best.and_then(|best| Ratio::of_pairs(&best, &runs));
         Self {
             side: outcome.label.clone(),
-            median: whole.then(|| rounded(median(&runs))),
+            median: whole.then(|| rounded(median(runs.iter().copied()))),
             ratio: ratio.map(Ratio::rounded),
             failure: outcome.failure.clone(),
             note: outcome.note.clone(),
@@ -83,7 +84,7 @@ impl Row {
     pub(super) fn all(comparison: &Comparison, ours: &[Outcome], peers: &[Outcome]) -> Vec<Self> {
         let row = |(series, name): (usize, &&'static str)| {
             let column = |outcome, best| Column::new(outcome, series, best);
-            let middle = |outcome: &Outcome| median(&outcome.of_series(series));
+            let middle = |outcome: &Outcome| median(outcome.of_series(series));
             let whole = ours.iter().filter(|ours| ours.failure.is_none() && !ours.runs.is_empty());
             let best = whole.min_by(|a, b| middle(a).total_cmp(&middle(b)));
             Self {

@@ -8,10 +8,10 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use single_gpu::statistics::median;
 
 use super::comparison::{Comparison, Program, Side, Unit};
 use super::ours;
-use super::statistics::median;
 
 /// The longest measurement takes a minute or two; a process that has not ended by then hangs.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -71,7 +71,7 @@ impl Programs {
         };
         let of_series = |name: &&str| match lists.get(*name) {
             Some(numbers) if numbers.iter().all(|number| *number > 0.0) && !numbers.is_empty() => {
-                Ok(median(numbers))
+                Ok(median(numbers.iter().copied()))
             }
             _ => Err(format!("did not measure \"{name}\"")),
         };

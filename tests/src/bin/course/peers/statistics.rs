@@ -1,19 +1,7 @@
-//! Medians and ratios.
+//! Ratios of what was measured in turn.
 
 use serde::Serialize;
-
-/// The middle of some numbers; between two middles, half way.
-///
-/// # Panics
-///
-/// When there are no numbers.
-pub(super) fn median(numbers: &[f64]) -> f64 {
-    assert!(!numbers.is_empty(), "no numbers have no median");
-    let mut sorted = numbers.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
-}
+use single_gpu::statistics::median;
 
 /// One quantity ÷ another, over several alternations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -33,7 +21,7 @@ impl Ratio {
             return None;
         }
         Some(Self {
-            median: median(&ratios),
+            median: median(ratios.iter().copied()),
             min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             max: ratios.iter().copied().fold(0.0, f64::max),
         })
@@ -55,19 +43,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median(&[3.0]), 3.0);
-        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 3.0, 100.0]), 3.5);
-    }
-
-    #[test]
     fn ratios_are_of_pairs() {
         // The machine was twice as slow in the second alternation: no ratio shows it.
         let ratio = Ratio::of_pairs(&[1.0, 2.0, 1.5], &[2.0, 4.0, 1.0]).unwrap();
         assert_eq!(ratio, Ratio { median: 0.5, min: 0.5, max: 1.5 });
         // The ratio of the medians would be another one.
-        assert_eq!(median(&[1.0, 2.0, 1.5]) / median(&[2.0, 4.0, 1.0]), 0.75);
+        assert_eq!(median([1.0, 2.0, 1.5]) / median([2.0, 4.0, 1.0]), 0.75);
         assert_eq!(Ratio::of_pairs(&[], &[1.0]), None);
     }
 

@@ -1,12 +1,11 @@
 //! A training step of LeNet, on one device and on two.
 
 use candle_core::{DType, Device};
-use course_tests::garments;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::Error;
-use single_gpu::data::Batch;
+use single_gpu::data::{Batch, Split, synthetic};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 
@@ -45,5 +44,5 @@ pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
 /// The first garments.
 fn batch(arguments: &Arguments) -> anyhow::Result<Batch> {
     let indices: Vec<u32> = (0..).take(arguments.batch.get()).collect();
-    Ok(garments(indices.len()).batch(&indices, DType::F32)?)
+    Ok(synthetic::dataset(Split::Train, indices.len()).batch(&indices, DType::F32)?)
 }

@@ -6,9 +6,9 @@ use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::resnet::{ResNet18, WIDTH};
 use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::{Ddp, Error, Model, Network};
-use course_tests::garments;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::data::loader::Epochs as _;
+use single_gpu::data::{Split, synthetic};
 
 use super::{Answer, Arguments, LEARNING_RATE, in_seconds, times};
 
@@ -36,7 +36,8 @@ fn network(device: &Device) -> Result<Network<ResNet18>, Error> {
 
 fn steps(model: &impl Model, arguments: &Arguments) -> Result<Vec<f64>, Error> {
     let batch = arguments.batch.get();
-    let shares = Shares::new(&garments(batch), batch, 1, DType::F32, model.hosts());
+    let shares =
+        Shares::new(&synthetic::dataset(Split::Train, batch), batch, 1, DType::F32, model.hosts());
     let shares: Vec<Share> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
     let mut sgd = Sgd::new(Momentum::default());
     times(arguments.repetitions, || {

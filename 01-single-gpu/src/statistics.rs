@@ -1,0 +1,40 @@
+//! One number for several measurements.
+
+/// The median: the middle one, or half way between the two in the middle; not a number where there is none.
+///
+/// A mean would let one disturbance speak for all the others.
+pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = numbers.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// What several ranks took together, each as often: as long as the slowest each time, and of these the median.
+pub fn slowest(ranks: &[impl AsRef<[f64]>]) -> f64 {
+    let ranks = || ranks.iter().map(AsRef::as_ref);
+    let times = ranks().map(<[f64]>::len).min().unwrap_or(0);
+    median((0..times).map(|time| ranks().map(|rank| rank[time]).fold(0.0, f64::max)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_numbers_are_on_either_side() {
+        assert_eq!(median([9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([9.0, 1.0, 2.0, 4.0]), 3.0);
+        assert_eq!(median([-7.5]), -7.5);
+        assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn the_slowest_rank_counts_each_time() {
+        assert_eq!(slowest(&[[1.0, 9.0, 2.0], [3.0, 1.0, 8.0]]), 8.0);
+    }
+}
