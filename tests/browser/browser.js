@@ -68,7 +68,19 @@ export function visit(figure) {
     assert.match(errors[0], /SyntaxError/);
   });
 
-  return { site, open, damaged };
+  // Nothing is animated when this button is pressed, whatever the reader wants of motion.
+  async function still(name) {
+    for (const reducedMotion of ["no-preference", "reduce"]) {
+      await open({ reducedMotion }, async (page) => {
+        await page.locator(figure).getByRole("button", { name, exact: true }).click();
+        const moving = await page.locator(figure)
+          .evaluate((figure) => figure.getAnimations({ subtree: true }).length);
+        assert.equal(moving, 0, reducedMotion);
+      });
+    }
+  }
+
+  return { site, open, damaged, still };
 }
 
 // The picture, and nothing that would need a script.

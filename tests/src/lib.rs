@@ -11,6 +11,7 @@ pub mod release;
 pub mod scaling;
 pub mod schedules;
 pub mod steps;
+pub mod stored;
 
 pub use fixture::Fixture;
 pub use machine::Machine;

@@ -2,19 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use std::path::Path;
-
 use candle_core::Tensor;
 use course_tests::steps::{PICTURED, RANKS, Recorder, Trace, picture, record};
+use course_tests::stored::check_current;
 use params_and_allreduce::collective::{all_gather, chunk_range, reduce_scatter};
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-
-fn in_the_book(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book").join(name);
-    // Git may have been told to end lines as another system does.
-    std::fs::read_to_string(path).unwrap().replace("\r\n", "\n")
-}
 
 #[test]
 fn the_book_has_what_the_collectives_send_today() {
@@ -24,9 +17,7 @@ fn the_book_has_what_the_collectives_send_today() {
         ("data/all-reduce-steps.json", trace.json().unwrap()),
         ("figures/ring-steps.svg", picture(run)),
     ] {
-        let old = in_the_book(name);
-        let same = old.lines().zip(now.lines()).take_while(|(old, now)| old == now).count();
-        assert!(old == now, "book/{name}, line {}: run `cargo course steps`", same + 1);
+        check_current(name, &now, "cargo course steps").unwrap();
     }
 }
 

@@ -8,16 +8,9 @@
 mod pipelines;
 mod told;
 
-use std::path::Path;
-
 use course_tests::schedules::{Catalogue, KINDS, MICRO_BATCHES, Plan, STAGES, picture};
+use course_tests::stored::{check_current, check_fits_into_a_page, in_the_book};
 use serde_json::{Value, json};
-
-fn in_the_book(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book").join(name);
-    // Git may have been told to end lines as another system does.
-    std::fs::read_to_string(path).unwrap().replace("\r\n", "\n")
-}
 
 #[test]
 fn the_book_has_what_stage_6_says_today() {
@@ -27,19 +20,14 @@ fn the_book_has_what_stage_6_says_today() {
         ("data/pipeline-schedules.json", catalogue.json().unwrap()),
         ("figures/pipeline-schedules.svg", picture(&pictured)),
     ] {
-        let old = in_the_book(name);
-        let same = old.lines().zip(now.lines()).take_while(|(old, now)| old == now).count();
-        assert!(old == now, "book/{name}, line {}: run `cargo course schedules`", same + 1);
+        check_current(name, &now, "cargo course schedules").unwrap();
     }
 }
 
 /// A page of the book has all of it.
 #[test]
 fn the_file_is_small_and_fits_into_a_page() {
-    let text = in_the_book("data/pipeline-schedules.json");
-    assert!(text.len() < 150_000, "{} bytes", text.len());
-    assert!(text.lines().all(|line| !line.is_empty()), "a blank line ends HTML in a page");
-    assert!(!text.contains("</") && !text.contains("{{"), "it stands in a script, in a page");
+    check_fits_into_a_page("data/pipeline-schedules.json", 150_000).unwrap();
 }
 
 #[test]
@@ -55,7 +43,8 @@ fn every_kind_is_there_in_every_size_or_refused_in_words() {
         }
     }
     assert!(plans.next().is_none());
-    let file: Value = serde_json::from_str(&in_the_book("data/pipeline-schedules.json")).unwrap();
+    let file: Value =
+        serde_json::from_str(&in_the_book("data/pipeline-schedules.json").unwrap()).unwrap();
     for plan in file["plans"].as_array().unwrap() {
         let (p, m) = (plan["stages"].as_u64().unwrap(), plan["micro_batches"].as_u64().unwrap());
         let refused = plan["kind"].as_str().unwrap().contains("interleaved") && m % p != 0;

@@ -1,10 +1,10 @@
 //! What the file tells is a pipeline, and that of the literature.
 
 use course_tests::schedules::{KINDS, MICRO_BATCHES, PICTURED, Plan, STAGES};
+use course_tests::stored::in_the_book;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 
-use crate::in_the_book;
 use crate::told::{GRID, numbers, told};
 
 #[test]
@@ -150,7 +150,7 @@ fn the_smallest_channels_are_as_fast_as_any() {
 
 #[test]
 fn the_picture_tells_what_the_file_tells() {
-    let svg = in_the_book("figures/pipeline-schedules.svg");
+    let svg = in_the_book("figures/pipeline-schedules.svg").unwrap();
     let (kinds, stages, micro_batches) = PICTURED;
     assert_eq!(kinds, [Kind::GPipe, Kind::OneFOneB, Kind::ZbH1]);
     let mut rest = svg.as_str();

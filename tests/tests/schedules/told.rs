@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use course_tests::stored::in_the_book;
 use serde_json::Value;
-
-use crate::in_the_book;
 
 /// Every time in the file is a multiple of this.
 pub const GRID: f64 = 0.5;
@@ -172,7 +171,8 @@ impl Told {
 
 /// Every schedule in the book's file.
 pub fn told() -> Vec<Told> {
-    let file: Value = serde_json::from_str(&in_the_book("data/pipeline-schedules.json")).unwrap();
+    let file: Value =
+        serde_json::from_str(&in_the_book("data/pipeline-schedules.json").unwrap()).unwrap();
     let shapes = file["shapes"].as_array().unwrap();
     file["plans"].as_array().unwrap().iter().filter_map(|plan| Told::read(shapes, plan)).collect()
 }

@@ -1,0 +1,132 @@
+//! What pages take from elsewhere: code, outputs, drawings.
+
+use crate::{CODE, FIGURE, OTHER, OUTPUT, PAGE, RECORDINGS, addition, fault};
+
+#[test]
+fn an_include_leads_to_a_file_and_an_anchor() {
+    let unused = "lib.rs:1: no page includes anchor adding";
+    fault(
+        PAGE,
+        "lib.rs:adding",
+        "lib.rs:ading",
+        &[unused, "one.md:7: 01-stage/src/lib.rs has no anchor ading"],
+    );
+    fault(
+        PAGE,
+        "lib.rs:adding",
+        "bib.rs:adding",
+        &[unused, "one.md:7: there is no file ../../01-stage/src/bib.rs"],
+    );
+    fault(PAGE, "lib.rs:adding", "lib.rs:1:3", &[unused, "lines move, so name an anchor"]);
+    fault(PAGE, "#include ../../01", "#rustdoc_include ../../01", &["pages use #include alone"]);
+    fault(
+        PAGE,
+        "../figures/drawing.svg",
+        "../figures/draw.svg",
+        &[
+            "drawing.svg: no page includes this figure",
+            "one.md:11: there is no file ../figures/draw.svg",
+        ],
+    );
+    fault(
+        PAGE,
+        "../../01-stage",
+        "../../../../01-stage",
+        &[unused, "there is no file ../../../../01-stage"],
+    );
+}
+
+#[test]
+fn an_anchor_begins_once_ends_and_is_included() {
+    let missing = "\"ANCHOR_END: adding\" is missing";
+    fault(CODE, "// ANCHOR_END: adding\n", "", &[missing, missing]);
+    fault(
+        CODE,
+        "fn add",
+        "// ANCHOR: adding\nfn add",
+        &["lib.rs:1: anchor adding is in this file twice", "lib.rs:2: "],
+    );
+    addition(
+        "02-stage/src/a.rs",
+        "// ANCHOR: b\n// ANCHOR_END: b\n",
+        &["02-stage/src/a.rs:1: no page includes anchor b"],
+    );
+}
+
+#[test]
+fn code_is_included_or_says_that_it_is_a_sketch() {
+    fault(OTHER, "text,sketch", "text", &["two.md:11: this code is not from the course's crates"]);
+    fault(
+        PAGE,
+        "lib.rs:adding}}\n",
+        "lib.rs:adding}}\nadd();\n",
+        &["one.md:6: this code is not from"],
+    );
+    fault(OTHER, "```text,sketch\nx ← y\n```", "    x ← y", &["two.md:11: indented code"]);
+    fault(OTHER, "x ← y\n", "", &[]);
+    fault(OTHER, "text,sketch\nx ← y\n", "rust\n", &["an empty code block"]);
+}
+
+#[test]
+fn a_console_block_is_a_whole_output_or_commands() {
+    let typed = "$ cargo test --test ch01_adding\n";
+    fault(OTHER, typed, &format!("{typed}ok\n"), &["two.md:7: \"ok\" is no command"]);
+    fault(OTHER, typed, "", &["an empty console block"]);
+    fault(OTHER, "console,fails", "console,fail", &["`fail` behind `console`"]);
+    fault(
+        PAGE,
+        "run.txt}}",
+        "run.txt:1}}",
+        &["one.md:15: a recorded output is shown whole", "one.md:16: "],
+    );
+    fault(PAGE, "```console", "```text", &["one.md:15: ../outputs/run.txt is an output"]);
+    fault(
+        PAGE,
+        "../outputs/run.txt",
+        "../../01-stage/src/lib.rs",
+        &[
+            "run.txt: no page shows this output",
+            "one.md:15: ../../01-stage/src/lib.rs is not below book/outputs",
+        ],
+    );
+}
+
+#[test]
+fn an_output_is_shown_begins_with_its_command_and_was_recorded() {
+    fault(OUTPUT, "$ cargo", "cargo", &["run.txt: its first line is not the command"]);
+    fault(
+        OUTPUT,
+        "loss 0.29  6.1 s\n",
+        "",
+        &[
+            "run.txt: not recorded yet: `cargo course outputs run`",
+            "one.md:19: \"6.1 s\" is in no output",
+        ],
+    );
+    fault(
+        RECORDINGS,
+        "\"run\"",
+        "\"ran\"",
+        &["there is no output ran.txt", "run.txt: not recorded yet"],
+    );
+    fault(RECORDINGS, "}}", "", &["machine.json: "]);
+    addition(
+        "book/outputs/more.txt",
+        "$ ls\nx\n",
+        &["more.txt: no page shows", "more.txt: not recorded"],
+    );
+}
+
+#[test]
+fn a_figure_works_inside_a_page() {
+    fault(FIGURE, "<line/>\n", "\n<line/>\n", &["drawing.svg: a blank line"]);
+    fault(FIGURE, "<svg", "<?xml version=\"1.0\"?>\n<svg", &["<svg …> to </svg> and nothing else"]);
+    fault(FIGURE, "role=\"img\" ", "", &["readers who cannot see it"]);
+    fault(FIGURE, "<line/>", "<image href=\"https://example.com/x.png\"/>", &["fetches something"]);
+    fault(FIGURE, "<line/>", "<script>1</script>", &["fetches something"]);
+    addition(
+        "book/figures/more.svg",
+        "<svg role=\"img\" aria-label=\"\">\n</svg>\n",
+        &["no page includes this figure"],
+    );
+}
