@@ -8,7 +8,7 @@ use clap::Parser;
 use single_gpu::cli::{self, DeviceArguments, TrainArguments, UsageError};
 use single_gpu::data::{CLASS_NAMES, CLASSES, contact_sheet};
 use single_gpu::interrupt;
-use single_gpu::report::metrics::Summary;
+use single_gpu::report::summary::Summary;
 use single_gpu::report::{file, line};
 use single_gpu::train::train;
 use single_gpu::weights_hash::WeightsHash;

@@ -15,7 +15,7 @@
 //! other: nothing is dropped, nothing is repeated to fill it up. And because the global batches are those
 //! of one device, so are the numbers.
 
-use single_gpu::data::loader::epoch_order;
+use single_gpu::data::loader::{batch_of, epoch_order};
 
 use crate::split::shard_range;
 
@@ -62,8 +62,7 @@ impl Sampler {
         let order = epoch_order(self.samples, self.seed, epoch);
         let Self { global_batch, world_size, rank, .. } = *self;
         (0..self.steps()).map(move |step| {
-            let end = order.len().min((step + 1) * global_batch);
-            let batch = &order[step * global_batch..end];
+            let batch = batch_of(&order, global_batch, step);
             batch[shard_range(batch.len(), world_size, rank)].to_vec()
         })
     }

@@ -6,7 +6,7 @@ use scratch_data_parallel::replicas::{agree, verdict};
 use scratch_data_parallel::train::Outcome;
 use serde::Serialize;
 use single_gpu::difference::largest_difference;
-use single_gpu::report::metrics::Summary;
+use single_gpu::report::summary::Summary;
 
 /// A finished run.
 pub(crate) struct Run {

@@ -17,8 +17,8 @@ use single_gpu::cli::{
 use single_gpu::device::DevicePlan;
 use single_gpu::interrupt;
 use single_gpu::report::line;
-use single_gpu::report::metrics::Summary;
 use single_gpu::report::outputs::Outputs;
+use single_gpu::report::summary::Summary;
 
 /// Train LeNet on several devices, and on one, from the same weights and with the same batches.
 ///
@@ -118,9 +118,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         match train_and_tell(name, &plan, method, &setup, &mut outputs) {
             Ok(run) => runs.push(run),
             Err(error) => {
-                // What the runs before it have shown is told all the same.
-                tell(&runs, &mut outputs)?;
-                outputs.write(&headline)?;
+                // What the runs before it have shown is told all the same, and no second error is.
+                let _ = tell(&runs, &mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
                 return Err(error);
             }
         }

@@ -48,9 +48,8 @@ fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
         match Run::train(&planned, &prepared, launch, &mut outputs) {
             Ok(run) => runs.push(run),
             Err(error) => {
-                // What the runs before it have shown is told all the same.
-                runs.tell(&mut outputs)?;
-                outputs.write(&headline)?;
+                // What the runs before it have shown is told all the same, and no second error is.
+                let _ = runs.tell(&mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
                 return Err(error);
             }
         }

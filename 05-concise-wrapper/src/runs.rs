@@ -13,8 +13,8 @@ use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, text, train};
 use scratch_data_parallel::replicas::verdict;
 use single_gpu::report::Report;
 use single_gpu::report::line;
-use single_gpu::report::metrics::Summary;
 use single_gpu::report::outputs::Outputs;
+use single_gpu::report::summary::Summary;
 use single_gpu::report::trace;
 use single_gpu::weights_hash::WeightsHash;
 

@@ -1,7 +1,8 @@
 //! A model's share of an epoch: of every global batch the shards that it hosts, made ahead of time.
 
 use candle_core::DType;
-use single_gpu::data::loader::{Ahead, Epochs, ahead, epoch_order};
+use single_gpu::data::ahead::{Ahead, ahead};
+use single_gpu::data::loader::{Epochs, batch_of, epoch_order};
 use single_gpu::data::{Batch, Dataset};
 use split_batch::split::shard_range;
 
@@ -63,8 +64,7 @@ impl Epochs for Shares {
         let order = epoch_order(self.dataset.len(), self.seed, epoch);
         let Self { dataset, batch_size, dtype, hosts, .. } = self.clone();
         ahead(done..self.batches_per_epoch(), move |step| {
-            let end = order.len().min((step + 1) * batch_size);
-            let batch = &order[step * batch_size..end];
+            let batch = batch_of(&order, batch_size, step);
             let shard = |shard| {
                 let samples = shard_range(batch.len(), hosts.of, shard);
                 dataset.batch(&batch[samples], dtype)

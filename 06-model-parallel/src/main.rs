@@ -71,12 +71,18 @@ fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow
             }
         }
     }
-    if speaks && !outcomes.is_empty() {
+    if !speaks || outcomes.is_empty() {
+        return trained;
+    }
+    let told = || -> anyhow::Result<()> {
         Table::new(&outcomes)?.tell()?;
         outputs.write(&headline)?;
         if let Some(path) = &prepared.gantt {
             outcome::write_gantt(path, &headline, &outcomes)?;
         }
-    }
-    trained
+        Ok(())
+    };
+    // The first error is the one to tell.
+    let told = told();
+    trained.and(told)
 }

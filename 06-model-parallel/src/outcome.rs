@@ -9,8 +9,8 @@ use model_parallel::pipeline::timeline::gantt::{Beside, chart};
 use serde::Serialize;
 use single_gpu::device::DevicePlan;
 use single_gpu::report::file;
-use single_gpu::report::metrics::Summary;
 use single_gpu::report::outputs::Outputs;
+use single_gpu::report::summary::Summary;
 use single_gpu::weights_hash::WeightsHash;
 
 use crate::arguments::Prepared;

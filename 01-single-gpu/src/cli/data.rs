@@ -53,8 +53,11 @@ impl DataArguments {
             && folder.exists()
             && !folder.is_dir()
         {
-            let told = format_args!("--data-dir {}: this is not a folder", folder.display());
-            return Err(UsageError::new(told).into());
+            return Err(UsageError::new(format_args!(
+                "--data-dir {}: this is a file; name a folder, or one that does not exist yet",
+                folder.display()
+            ))
+            .into());
         }
         let supply = Supply {
             folder: self.data_dir.clone().or_else(cache::default_folder),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process;
 use crate::interrupt;
+use crate::report::NobodyReads;
 
 /// A flag that makes no sense, alone or with the others.
 #[derive(Debug)]
@@ -104,11 +105,13 @@ impl Complaint {
     }
 }
 
-/// Whether standard output was closed early, as `| head` does. That is the reader's right.
+/// Whether standard output was closed early, as `| head` does. That is the reader's right; that a pipe among the
+/// run's files has no reader is a failure.
 fn nobody_is_reading(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
-    })
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<NobodyReads>()))
 }
 
 /// What clap says, without its usage and hints at `--help`, in one line.
@@ -121,7 +124,16 @@ fn one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::one_line;
+    use super::*;
+
+    #[test]
+    fn a_reader_of_standard_output_may_leave_and_no_other() {
+        let code = |error: io::Error| {
+            Complaint::of(&anyhow::Error::from(error).context("while training")).code
+        };
+        assert_eq!(code(io::Error::new(io::ErrorKind::BrokenPipe, NobodyReads)), 0);
+        assert_eq!(code(io::ErrorKind::BrokenPipe.into()), 1);
+    }
 
     #[test]
     fn a_refusal_is_one_line() {

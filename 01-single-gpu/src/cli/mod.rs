@@ -4,14 +4,16 @@
 //! is one line and exit code 1; a run that Ctrl-C ended early tells its results and has
 //! exit code 130 (`SIGTERM`: 143). Nothing is written before everything has been checked.
 
-mod arguments;
 mod data;
+mod devices;
 mod ending;
 mod process;
 mod reports;
+mod training;
 
-pub use arguments::{DeviceArguments, ElementType, SeveralDevices, TrainArguments, TrainSetup};
 pub use data::DataArguments;
+pub use devices::{DeviceArguments, SeveralDevices};
 pub use ending::{Complaint, ToldElsewhere, UsageError, conclude, main, tell};
 pub use process::prepare;
 pub use reports::{ReportArguments, metrics};
+pub use training::{ElementType, TrainArguments, TrainSetup};

@@ -66,17 +66,18 @@ impl ReportArguments {
             ("--trace", self.trace.as_deref()),
             ("--timeline", self.timeline.as_deref()),
         ];
-        let mut named: Vec<(&str, &Path)> = Vec::new();
+        let mut named: Vec<(&str, PathBuf)> = Vec::new();
         for (flag, path) in mine.iter().chain(further) {
             let Some(path) = *path else { continue };
             writable(flag, path)?;
-            if let Some((other, _)) = named.iter().find(|(_, other)| *other == path) {
+            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            if let Some((other, _)) = named.iter().find(|(_, other)| *other == absolute) {
                 return Err(UsageError::new(format_args!(
                     "{other} and {flag} both name {}: give each a file of its own",
                     path.display()
                 )));
             }
-            named.push((flag, path));
+            named.push((flag, absolute));
         }
         Ok(())
     }

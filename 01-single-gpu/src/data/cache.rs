@@ -93,7 +93,7 @@ pub fn obtain(
         .map_err(|failures| unavailable(first, mirrors.addresses().iter().zip(failures)))?;
     // From here on there is a network, and a slow one is waited for.
     fs::create_dir_all(folder).map_err(|source| Error::Folder { path: folder.into(), source })?;
-    remove_abandoned(folder);
+    remove_abandoned(folder, files);
     let megabytes = missing.iter().map(|file| file.size).sum::<u64>() as f64 / 1e6;
     tell(format_args!("downloading {megabytes:.1} MB into {}", folder.display()));
     let agent = download::agent(limits);
@@ -159,14 +159,17 @@ fn missing<'a>(folder: &Path, files: &'a [RemoteFile]) -> Result<Vec<&'a RemoteF
     Ok(missing)
 }
 
-/// Removes what runs that were killed have left. It is a courtesy: what cannot be removed stays.
-fn remove_abandoned(folder: &Path) {
+/// Removes what runs that were killed have left of these files. It is a courtesy: what cannot be removed stays.
+fn remove_abandoned(folder: &Path, files: &[RemoteFile]) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let ours = files.iter().any(|file| download::is_partial(&name, file));
         let abandoned = entry
             .metadata()
             .and_then(|metadata| metadata.modified())
             .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED));
-        if abandoned && entry.file_name().to_string_lossy().ends_with(download::PARTIAL) {
+        if ours && abandoned {
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -16,9 +16,7 @@ use tempfile::NamedTempFile;
 use ureq::Agent;
 
 use super::mirrors::{Mirrors, RemoteFile};
-
-/// The end of the name of a file that is still being written.
-pub(super) const PARTIAL: &str = ".partial";
+use crate::report::file::PARTIAL;
 
 /// How long a mirror may take. A download that goes on, however slowly, is never given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,9 +215,19 @@ pub(super) fn fetch(
     Ok(partial)
 }
 
+/// What the names of a file's partial downloads begin with.
+fn prefix(name: &str) -> String {
+    format!("{name}.")
+}
+
+/// Whether a name is that of a download of this file that is not whole.
+pub(super) fn is_partial(name: &str, file: &RemoteFile) -> bool {
+    name.starts_with(&prefix(file.name)) && name.ends_with(PARTIAL)
+}
+
 /// A new file that disappears unless it is given a name.
 fn temporary_file(folder: &Path, name: &str) -> io::Result<NamedTempFile> {
-    let prefix = format!("{name}.");
+    let prefix = prefix(name);
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(PARTIAL);
     // As readable as any other new file, for a folder that several people share.

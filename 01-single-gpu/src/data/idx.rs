@@ -29,6 +29,9 @@ pub enum Error {
     /// The bytes could not be read or uncompressed.
     #[error("cannot be read")]
     Read(#[from] std::io::Error),
+    /// The file is shorter than a header.
+    #[error("ends within its header")]
+    Header,
     /// The first four bytes name another kind of file.
     #[error("starts with {found:#010x}; a file of {expected} starts with {magic:#010x}")]
     Magic {
@@ -126,7 +129,10 @@ fn with_plain<R>(
 
 fn read_u32(bytes: &mut dyn Read) -> Result<u32, Error> {
     let mut word = [0; 4];
-    bytes.read_exact(&mut word)?;
+    bytes.read_exact(&mut word).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => Error::Header,
+        _ => Error::Read(error),
+    })?;
     Ok(u32::from_be_bytes(word))
 }
 

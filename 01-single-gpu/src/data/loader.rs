@@ -1,20 +1,13 @@
 //! An epoch in batches: every sample once, in an order that only seed and epoch decide.
 //!
-//! While a device trains on one batch, a thread makes the next. On a slice of the CPU that hides next to
-//! nothing, as a batch takes little beside a step; the shorter the steps, the more it hides.
+//! While a device trains on one batch, a thread makes the next (`ahead`).
 
-use std::ops::Range;
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
-
-use candle_core::{DType, Error, Result, bail};
+use candle_core::DType;
 use rand::seq::SliceRandom;
 
+use super::ahead::{Ahead, ahead};
 use super::{Batch, Dataset};
 use crate::random;
-
-/// Batches that may lie ready. One is enough to hide the time it takes to make it.
-const READY: usize = 1;
 
 /// Cuts a data set into batches, shuffled anew each epoch.
 ///
@@ -59,9 +52,8 @@ impl Epochs for Loader {
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Batch> {
         let (loader, order) = (self.clone(), self.order(epoch));
         ahead(done..self.batches_per_epoch(), move |batch| {
-            let start = batch * loader.batch_size;
-            let end = order.len().min(start + loader.batch_size);
-            loader.dataset.batch(&order[start..end], loader.dtype)
+            let samples = batch_of(&order, loader.batch_size, batch);
+            loader.dataset.batch(samples, loader.dtype)
         })
     }
 }
@@ -86,31 +78,6 @@ pub trait Epochs {
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Self::Batch>;
 }
 
-/// The items of these numbers, made one after the other, ahead of time, by a thread of their own.
-pub fn ahead<T: Send + 'static>(
-    items: Range<usize>,
-    make: impl Fn(usize) -> Result<T> + Send + 'static,
-) -> Ahead<T> {
-    let (sender, ready) = mpsc::sync_channel(READY);
-    let left = items.len();
-    let work = {
-        let sender = sender.clone();
-        move || {
-            for index in items {
-                // Whoever asked has stopped early: so does this thread.
-                if sender.send(make(index)).is_err() {
-                    break;
-                }
-            }
-        }
-    };
-    if let Err(error) = thread::Builder::new().name("loader".to_owned()).spawn(work) {
-        // The channel is empty, so there is room.
-        let _ = sender.send(Err(Error::wrap(error)));
-    }
-    Ahead { ready, left }
-}
-
 /// A permutation of `0..samples` that depends on the seed and the epoch alone.
 pub fn epoch_order(samples: usize, seed: u64, epoch: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..).take(samples).collect();
@@ -118,28 +85,16 @@ pub fn epoch_order(samples: usize, seed: u64, epoch: usize) -> Vec<u32> {
     order
 }
 
-/// Items in order, of which the next is being made. Dropped early, it stops the thread that makes them.
-#[derive(Debug)]
-pub struct Ahead<T> {
-    ready: Receiver<Result<T>>,
-    left: usize,
-}
-
-impl<T> Iterator for Ahead<T> {
-    type Item = Result<T>;
-
-    fn next(&mut self) -> Option<Result<T>> {
-        self.left = self.left.checked_sub(1)?;
-        Some(self.ready.recv().unwrap_or_else(|_| bail!("the thread that makes batches is gone")))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
-    }
+/// The samples of one batch of an epoch in this order, counted from 0; the last may be shorter.
+pub fn batch_of(order: &[u32], batch_size: usize, batch: usize) -> &[u32] {
+    let start = batch * batch_size;
+    &order[start..order.len().min(start + batch_size)]
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Result;
+
     use super::super::{CLASSES, PIXELS};
     use super::*;
 
@@ -217,7 +172,7 @@ mod tests {
         let patience = std::time::Instant::now();
         while std::sync::Arc::strong_count(&dataset.images) > 1 {
             assert!(patience.elapsed().as_secs() < 10, "the thread goes on");
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 

@@ -10,8 +10,10 @@
 //! | [`synthetic`] | draws garments, for machines without the real images |
 //! | [`source`] | which of these `--data` means |
 //! | [`loader`] | shuffles an epoch and cuts it into batches |
+//! | [`mod@ahead`] | makes the next batch while a device works on this one |
 //! | [`contact_sheet`] | writes images to a PNG, to be looked at |
 
+pub mod ahead;
 pub mod cache;
 pub mod contact_sheet;
 pub mod download;
@@ -131,7 +133,7 @@ impl Dataset {
         &self.labels
     }
 
-    /// Keeps the first `count` images, or all if there are fewer.
+    /// Keeps the first `count` images, at least one, or all if there are fewer.
     pub fn truncate(&mut self, count: usize) {
         if count < self.len() {
             Arc::make_mut(&mut self.images).truncate(count.max(1));
@@ -145,6 +147,9 @@ impl Dataset {
     ///
     /// When an index is out of range or `dtype` is not a floating-point type.
     pub fn batch(&self, indices: &[u32], dtype: DType) -> Result<Batch> {
+        if !dtype.is_float() {
+            bail!("pixels from 0 to 1 need a floating-point type, not {}", dtype.as_str());
+        }
         let mut pixels = Vec::with_capacity(indices.len() * PIXELS);
         let mut labels = Vec::with_capacity(indices.len());
         for &index in indices {

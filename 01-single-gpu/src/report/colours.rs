@@ -19,11 +19,16 @@ pub enum Colour {
     Green,
     /// As for an update.
     Purple,
+    /// As for nothing in particular.
+    Sky,
+    /// As for nothing in particular.
+    Vermilion,
 }
 
 impl Colour {
     /// All of them, for things that have no colour of their own.
-    pub(super) const ALL: [Self; 4] = [Self::Blue, Self::Orange, Self::Green, Self::Purple];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Blue, Self::Orange, Self::Green, Self::Purple, Self::Sky, Self::Vermilion];
 
     pub(super) fn rgb(self) -> RGBColor {
         match self {
@@ -31,6 +36,8 @@ impl Colour {
             Self::Orange => RGBColor(230, 159, 0),
             Self::Green => RGBColor(0, 158, 115),
             Self::Purple => RGBColor(204, 121, 167),
+            Self::Sky => RGBColor(86, 180, 233),
+            Self::Vermilion => RGBColor(213, 94, 0),
         }
     }
 }

@@ -17,17 +17,17 @@ pub fn check(path: &Path) -> io::Result<()> {
         // A pipe or a terminal: opening and closing a pipe would send its reader away.
         return Ok(());
     }
-    OpenOptions::new().append(true).create(true).open(path)?;
     if !existed {
+        File::create_new(path)?;
         return fs::remove_file(path);
     }
-    if path.is_file() {
-        // It will be replaced, which asks for room beside it.
-        let partial = partial(path)?;
-        File::create(&partial)?;
-        fs::remove_file(partial)?;
+    if path.exists() {
+        OpenOptions::new().append(true).open(path)?;
     }
-    Ok(())
+    // It will be replaced, which asks for room beside it.
+    let partial = partial(path)?;
+    File::create(&partial)?;
+    fs::remove_file(partial)
 }
 
 /// Writes a file that appears under its name, in place of an older one, only once it is whole.
@@ -58,11 +58,12 @@ pub fn write_durably(
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     replace(path, |file| fill(file, content)?.sync_all())?;
-    match path.parent().filter(|folder| cfg!(unix) && !folder.as_os_str().is_empty()) {
-        // A name is an entry of its folder.
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
+    if !cfg!(unix) {
+        return Ok(());
     }
+    // A name is an entry of its folder: a bare name, of the one that we are in.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Writes a file under another name, and renames it once `write` is done.
@@ -129,6 +130,17 @@ mod tests {
         check(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        #[cfg(unix)]
+        {
+            let link = folder.path().join("link");
+            std::os::unix::fs::symlink("nowhere", &link).unwrap();
+            check(&link).unwrap();
+            assert_eq!(
+                fs::read_dir(folder.path()).unwrap().count(),
+                2,
+                "the link, and not its end"
+            );
+        }
         for nowhere in [folder.path(), &path.join("below a file"), Path::new("")] {
             assert!(check(nowhere).is_err(), "{}", nowhere.display());
         }

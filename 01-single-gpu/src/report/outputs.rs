@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::chart::Chart;
-use super::metrics::{Metrics, Summary};
+use super::metrics::Metrics;
+use super::summary::Summary;
 use super::trace::Trace;
 use super::{Report, line, plot, thousands, timeline};
 use crate::train::EpochRecord;
@@ -89,26 +90,40 @@ impl Outputs {
         if chart.is_empty() { Ok(()) } else { line(format_args!("\n{chart}")) }
     }
 
-    /// Writes the plot, the timeline and the trace of all runs that have ended.
+    /// Writes the trace, the plot and the timeline of all runs that have ended.
+    ///
+    /// A timeline is of a step: where there was none, none is drawn, and a note says so.
     ///
     /// # Errors
     ///
-    /// When one of them cannot be written.
+    /// When one of them cannot be written: the message names the flag and the file.
     pub fn write(&self, title: &str) -> io::Result<()> {
+        if let (Some(path), Some(recording)) = (&self.trace, &self.recording) {
+            recording.write(path).map_err(|error| of_flag("--trace", path, &error))?;
+        }
         if let Some(path) = &self.plot {
-            plot::write(path, title, &self.runs)?;
+            plot::write(path, title, &self.runs)
+                .map_err(|error| of_flag("--plot", path, &error))?;
         }
         let Some(recording) = &self.recording else { return Ok(()) };
         if let Some(path) = &self.timeline {
-            timeline::write(path, title, &recording.spans())?;
-        }
-        if let Some(path) = &self.trace {
-            let left_out = recording.write(path)?;
-            if left_out > 0 {
-                let left_out = thousands(left_out);
-                line(format_args!("note: the trace leaves out the last {left_out} spans"))?;
+            let drawn = timeline::write(path, title, &recording.spans())
+                .map_err(|error| of_flag("--timeline", path, &error))?;
+            if !drawn {
+                line("note: no step was recorded, so there is no timeline")?;
             }
         }
-        Ok(())
+        match recording.left_out() {
+            0 => Ok(()),
+            spans => line(format_args!(
+                "note: the last {} spans were not recorded: a trace or a timeline is of what came before them",
+                thousands(spans)
+            )),
+        }
     }
+}
+
+/// What went wrong with the file of a flag.
+fn of_flag(flag: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{flag} {}: {error}", path.display()))
 }

@@ -152,8 +152,9 @@ fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
 
 /// Wide for the first run, narrower for each that is drawn over it.
 fn stroke(index: usize, runs: usize) -> ShapeStyle {
-    let width = 2 * (runs - index).min(4) as u32;
-    Colour::ALL[index % Colour::ALL.len()].rgb().stroke_width(width)
+    let above = runs - 1 - index;
+    let width = 2 + 8 * above / runs.max(4);
+    Colour::ALL[index % Colour::ALL.len()].rgb().stroke_width(width as u32)
 }
 
 fn font(size: i32) -> TextStyle<'static> {
@@ -201,6 +202,20 @@ mod tests {
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         for text in ["first", "second", "&lt;1 core&gt;", "LeNet &amp; co", "accuracy", "loss"] {
             assert!(svg.contains(text), "{text} is missing");
+        }
+    }
+
+    #[test]
+    fn as_many_runs_as_a_program_makes_are_told_apart_where_they_coincide() {
+        for runs in 1..=6 {
+            let strokes: Vec<_> = (0..runs).map(|index| stroke(index, runs)).collect();
+            for (below, above) in strokes.iter().zip(&strokes[1..]) {
+                assert!(below.stroke_width > above.stroke_width, "{runs} runs");
+            }
+            let mut colours: Vec<_> = strokes.iter().map(|stroke| stroke.color.rgb()).collect();
+            colours.sort_unstable();
+            colours.dedup();
+            assert_eq!(colours.len(), runs);
         }
     }
 

@@ -18,10 +18,12 @@ const LANES: [(&str, Colour); 3] =
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Draws the step and writes the picture.
-pub(super) fn write(path: &Path, title: &str, spans: &[View]) -> io::Result<()> {
-    let svg = draw(title, spans).map_err(io::Error::other)?;
-    file::write(path, |file| file.write_all(svg.as_bytes()))
+/// Draws the step and writes the picture; says whether there was a step to draw.
+pub(super) fn write(path: &Path, title: &str, spans: &[View]) -> io::Result<bool> {
+    let Some((step, shown)) = step(spans) else { return Ok(false) };
+    let svg = draw(title, &step, &shown).map_err(io::Error::other)?;
+    file::write(path, |file| file.write_all(svg.as_bytes()))?;
+    Ok(true)
 }
 
 /// The spans of the last run that overlap the step of middle length, and that step.
@@ -42,8 +44,7 @@ fn step(spans: &[View]) -> Option<(View, Vec<View>)> {
     Some((step.clone(), spans.iter().filter(within).cloned().collect()))
 }
 
-fn draw(title: &str, spans: &[View]) -> Result<String, Failure> {
-    let (step, shown) = step(spans).ok_or("no step was recorded")?;
+fn draw(title: &str, step: &View, shown: &[View]) -> Result<String, Failure> {
     let since = |time: Duration| time.saturating_sub(step.start).min(step.duration).as_secs_f64();
     let mut lanes = Vec::new();
     for rank in 0..=shown.iter().map(|span| span.rank).max().unwrap_or(0) {
@@ -55,7 +56,7 @@ fn draw(title: &str, spans: &[View]) -> Result<String, Failure> {
                     label: span.label(),
                     colour,
                 };
-                let bars = outermost(&shown, rank, target).into_iter().map(bar).collect();
+                let bars = outermost(shown, rank, target).into_iter().map(bar).collect();
                 lanes.push(Lane { name: format!("rank {rank} {target}"), bars, pale: false });
             }
         }
@@ -104,7 +105,8 @@ mod tests {
             span(COMPUTE, "inside", 0, 13, 20),
             span(BACKGROUND, "bucket", 1, 14, 29),
         ];
-        let svg = draw("LeNet", &spans).unwrap();
+        let (step, shown) = step(&spans).unwrap();
+        let svg = draw("LeNet", &step, &shown).unwrap();
         for text in ["LeNet: one step", "backward", "bucket", "rank 1 background", "20 ms"] {
             assert!(svg.contains(text), "{text} is missing");
         }
@@ -113,6 +115,8 @@ mod tests {
 
     #[test]
     fn without_a_step_there_is_nothing_to_draw() {
-        assert!(draw("title", &[]).is_err());
+        let path = Path::new("of a folder that is not there/timeline.svg");
+        assert!(!write(path, "title", &[]).unwrap());
+        assert!(write(path, "title", &[span(STEPS, "step", 0, 0, 10)]).is_err());
     }
 }

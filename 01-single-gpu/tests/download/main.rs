@@ -234,12 +234,17 @@ fn what_lies_in_the_folder_is_used_and_never_replaced() {
 fn what_a_killed_run_left_is_removed_once_it_is_old() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::prompt(Manner::Whole);
-    let (old, new) = (folder.path().join("a.partial"), folder.path().join("b.partial"));
-    for path in [&old, &new] {
+    let partial = |name: &str| folder.path().join(format!("{name}.partial"));
+    let (old, new) = (partial("labels.gz.old"), partial("labels.gz.new"));
+    // Somebody's own, though it is old and its name ends alike.
+    let other = partial("thesis");
+    for path in [&old, &new, &other] {
         fs::write(path, "half").unwrap();
     }
     let yesterday = std::time::SystemTime::now() - Duration::from_secs(86_400);
-    fs::File::options().write(true).open(&old).unwrap().set_modified(yesterday).unwrap();
+    for path in [&old, &other] {
+        fs::File::options().write(true).open(path).unwrap().set_modified(yesterday).unwrap();
+    }
     cache::obtain(folder.path(), &files(), &mirrors(&[&server]), LIMITS).unwrap();
-    assert!(!old.exists() && new.exists());
+    assert!(!old.exists() && new.exists() && other.exists());
 }

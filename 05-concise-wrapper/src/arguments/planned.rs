@@ -14,7 +14,7 @@ use concise_wrapper::train::Extras;
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError};
 use single_gpu::device::DevicePlan;
-use single_gpu::report::metrics::Versions;
+use single_gpu::report::summary::Versions;
 use single_gpu::train::TrainOptions;
 
 use super::{ModelKind, Norm, Scale, WrapperKind};

@@ -12,7 +12,7 @@ use model_parallel::pipeline::Kind;
 use single_gpu::cli::{ReportArguments, TrainSetup, UsageError};
 use single_gpu::data::{CLASSES, PIXELS};
 use single_gpu::device::DevicePlan;
-use single_gpu::report::metrics::Versions;
+use single_gpu::report::summary::Versions;
 
 use super::Arguments;
 use super::architecture::Architecture;

@@ -84,15 +84,19 @@ impl Trace {
         lock(&self.recorded).spans.iter().map(Span::view).collect()
     }
 
-    /// Writes what was recorded so far. Returns how many spans had to be left out.
+    /// Writes what was recorded so far.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub fn write(&self, path: &Path) -> io::Result<usize> {
+    pub fn write(&self, path: &Path) -> io::Result<()> {
         let recorded = lock(&self.recorded);
-        file::write(path, |file| recorded.write(file))?;
-        Ok(recorded.left_out)
+        file::write(path, |file| recorded.write(file))
+    }
+
+    /// How many spans had to be left out.
+    pub(super) fn left_out(&self) -> usize {
+        lock(&self.recorded).left_out
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use single_gpu::report::metrics::Versions;
+use single_gpu::report::summary::Versions;
 
 use crate::doctor::probe::{ask, first_line};
 

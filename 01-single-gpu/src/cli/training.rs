@@ -1,90 +1,16 @@
-//! The flags that the stages share, and the checks that need more than one of them.
-
-use std::num::NonZeroUsize;
+//! The flags that say what is trained, and the checks that need more than one of them.
 
 use candle_core::DType;
 use clap::{Args, ValueEnum};
 
 use super::{DataArguments, ReportArguments, UsageError};
 use crate::data::source::LoadedData;
-use crate::device::{DeviceKind, DevicePlan, MAX_DEVICES};
 use crate::report::outputs::Outputs;
 use crate::report::{counted, thousands};
 use crate::train::TrainOptions;
 
 /// The most images that can be asked for: the limit of the file format's reader.
 const MAX_IMAGES: u64 = crate::data::idx::MAX_COUNT as u64;
-
-/// Flags that choose devices.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct DeviceArguments {
-    /// What to run on
-    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
-    pub device: DeviceKind,
-
-    /// CPU cores of each device, when devices are slices of the CPU [default: the cores, shared evenly]
-    #[arg(long, value_name = "T")]
-    pub threads_per_device: Option<NonZeroUsize>,
-}
-
-impl DeviceArguments {
-    /// The plan for `devices` devices.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when this machine cannot have them.
-    pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
-        DevicePlan::new(self.device, devices, self.threads_per_device).map_err(UsageError::new)
-    }
-
-    /// The plan for one device that is like each of `several`: the same kind, with as many cores.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`plan`](Self::plan).
-    pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
-        Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
-    }
-
-    /// Parses a number of devices.
-    ///
-    /// # Errors
-    ///
-    /// What would be right, when it is none.
-    pub fn parse_devices(argument: &str) -> Result<usize, String> {
-        match argument.parse() {
-            Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
-            _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
-        }
-    }
-}
-
-/// Flags that choose several devices.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct SeveralDevices {
-    /// Which devices.
-    #[command(flatten)]
-    pub each: DeviceArguments,
-
-    /// Number of devices
-    #[arg(long = "devices", default_value_t = Self::DEFAULT, value_name = "K",
-          value_parser = DeviceArguments::parse_devices)]
-    pub count: usize,
-}
-
-impl SeveralDevices {
-    /// So many, unless another number is asked for.
-    pub const DEFAULT: usize = 2;
-
-    /// The plan for all of them.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when this machine cannot have them.
-    pub fn plan(&self) -> Result<DevicePlan, UsageError> {
-        self.each.plan(self.count)
-    }
-}
 
 /// The element type of weights and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -207,7 +133,9 @@ impl TrainArguments {
     fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {
         let too_few = |images: usize| {
             UsageError::new(format_args!(
-                "{images} training images for {devices} devices: each needs at least one"
+                "{} for {}: each needs at least one",
+                counted(images, "training image"),
+                counted(devices, "device")
             ))
         };
         let limit = |size: Option<u64>| size.map(usize::try_from).transpose();

@@ -1,0 +1,60 @@
+//! Numbers as they are told.
+
+/// A number with its thousands set apart: `60,000`.
+pub fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut spaced = String::with_capacity(digits.len() + digits.len() / 3);
+    for (position, digit) in digits.char_indices() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            spaced.push(',');
+        }
+        spaced.push(digit);
+    }
+    spaced
+}
+
+/// So many things: `1 core`, `2 cores`, `2 batches`, `2 processes`.
+pub fn counted(number: usize, noun: &str) -> String {
+    let ending = match number {
+        1 => "",
+        _ if ["tch", "ss"].iter().any(|hiss| noun.ends_with(hiss)) => "es",
+        _ => "s",
+    };
+    format!("{number} {noun}{ending}")
+}
+
+/// Seconds with as many digits as tell something: `12.3`, `0.17`, `0.0042`.
+pub fn seconds(seconds: f64) -> String {
+    let decimals = match seconds {
+        s if s >= 1.0 => 1,
+        s if s >= 0.1 => 2,
+        s if s >= 0.01 => 3,
+        _ => 4,
+    };
+    format!("{seconds:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_keep_two_digits() {
+        let told = [12.34, 0.166, 0.0123, 0.00421].map(seconds);
+        assert_eq!(told, ["12.3", "0.17", "0.012", "0.0042"]);
+    }
+
+    #[test]
+    fn one_thing_is_told_from_several() {
+        let cores = [0, 1, 2].map(|number| counted(number, "core"));
+        assert_eq!(cores, ["0 cores", "1 core", "2 cores"]);
+        let two = ["batch", "process", "epoch"].map(|noun| counted(2, noun));
+        assert_eq!(two, ["2 batches", "2 processes", "2 epochs"]);
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let spaced = [0, 7, 999, 1_000, 60_000, 1_234_567].map(thousands);
+        assert_eq!(spaced, ["0", "7", "999", "1,000", "60,000", "1,234,567"]);
+    }
+}
