@@ -14,11 +14,19 @@ use model_parallel::layers::Layers;
 use params_and_allreduce::Algorithm;
 use single_gpu::data::{Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
+use single_gpu::interrupt;
 use single_gpu::report::metrics::Metrics;
 use single_gpu::report::{line, thousands};
+use single_gpu::statistics::median;
 
 use crate::calibration::{Layered, Trials};
 use crate::table::{self, CALIBRATIONS, STEPS};
+
+/// How often each training is run: one that something else disturbed is not the median of three.
+const ROUNDS: usize = 3;
+
+/// Trainings between two measurements of what devices take by themselves.
+const IN_A_ROW: usize = 6;
 
 /// One model, and its batches.
 pub(crate) struct Training {
@@ -42,8 +50,12 @@ pub(crate) struct Experiments {
 impl Experiments {
     /// Calibrates, predicts, runs and tells, one model after the other.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
+        interrupt::watch()?;
         let mut worst: Option<Step> = None;
         for (index, training) in std::mem::take(&mut self.trainings).into_iter().enumerate() {
+            if interrupt::requested() {
+                break;
+            }
             if index > 0 {
                 line("")?;
             }
@@ -79,7 +91,10 @@ impl Experiments {
         let layered = Layered::measure(&self.plans[0], model, layers, batch_size.div_ceil(2))?;
         let (mut calibrations, mut all) = (Vec::new(), Vec::new());
         for plan in &self.plans {
-            let (calibration, steps) = self.of_plan(plan, training, &layered, &data)?;
+            let Some((calibration, steps)) = self.of_plan(plan, training, &layered, &data)? else {
+                line("  left out after the interrupt")?;
+                break;
+            };
             line(table::calibration(&calibration))?;
             calibrations.push(calibration);
             all.extend(steps);
@@ -99,23 +114,29 @@ impl Experiments {
         Ok(all)
     }
 
-    /// Devices of one number: the trainings, two after two, and between them what they take by themselves.
+    /// Devices of one number: all trainings in turn, several times, and between them what devices take by themselves.
+    /// `None` where Ctrl-C came first.
     fn of_plan(
         &self,
         plan: &DevicePlan,
         training: &Training,
         layered: &Layered,
         data: &Dataset,
-    ) -> anyhow::Result<(Calibration, Vec<Step>)> {
+    ) -> anyhow::Result<Option<(Calibration, Vec<Step>)>> {
         let Training { model, layers, batch_size, .. } = training;
         let ways = self.ways_of(plan.len());
         let mut trials = Trials::new(plan, training, data);
-        let mut seconds = Vec::new();
-        for two in ways.chunks(2) {
-            trials.once_more()?;
-            for how in two {
-                let together = self.together(*how);
-                seconds.push(measure::training(plan, layers, data, *batch_size, &together)?);
+        let mut seconds = vec![Vec::with_capacity(ROUNDS); ways.len()];
+        for _ in 0..ROUNDS {
+            for (ways, seconds) in ways.chunks(IN_A_ROW).zip(seconds.chunks_mut(IN_A_ROW)) {
+                trials.once_more()?;
+                for (how, seconds) in ways.iter().zip(seconds) {
+                    let together = self.together(*how);
+                    seconds.push(measure::training(plan, layers, data, *batch_size, &together)?);
+                    if interrupt::requested() {
+                        return Ok(None);
+                    }
+                }
             }
         }
         trials.once_more()?;
@@ -126,10 +147,10 @@ impl Experiments {
             devices: plan.len(),
             how,
             predicted: predicted(&calibration, layered, how),
-            measured,
+            measured: median(measured),
         };
         let steps = ways.into_iter().zip(seconds).map(step).collect();
-        Ok((calibration, steps))
+        Ok(Some((calibration, steps)))
     }
 
     /// On one device there is one way; on several every algorithm, over both links, with and without overlap.

@@ -62,6 +62,29 @@ fn every_prediction_is_told_beside_what_was_measured() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_with_what_was_predicted_so_far() {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    let mut run = Command::new(env!("CARGO_BIN_EXE_cost-model"))
+        .args(["--model=lenet", "--devices=2", "--device=cpu"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // One device is done, and two are at work.
+    assert!(lines.any(|line| line.starts_with("        1   ")));
+    let kill = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let rest = lines.collect::<Vec<_>>().join("\n");
+    assert_eq!(run.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(rest.contains("left out after the interrupt"), "{rest}");
+    assert!(rest.contains("furthest off: ") && rest.contains("LeNet on 1 device"), "{rest}");
+    assert!(!rest.contains("NaN"), "{rest}");
+}
+
 #[test]
 fn a_prediction_that_is_too_far_off_is_a_failure_if_that_is_asked_for() {
     let asked = ["--within=0.000001", "--algorithm=ring", "--device=cpu"];
