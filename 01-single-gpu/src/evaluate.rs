@@ -6,7 +6,7 @@ use tracing::info_span;
 use crate::data::Dataset;
 use crate::ops::cross_entropy;
 use crate::report::trace::COMPUTE;
-use crate::train::{BatchSums, sums};
+use crate::train::{BatchSums, read_sums};
 
 /// Images per forward pass: enough to keep a device busy, few enough to fit anywhere.
 const BATCH: usize = 256;
@@ -29,7 +29,7 @@ pub fn evaluate(
         let batch = dataset.batch(chunk, dtype)?.to_device(device)?;
         let logits = model.forward(&batch.images)?;
         let loss = cross_entropy(&logits, &batch.labels)?;
-        total += sums(&loss, &logits, &batch)?;
+        total += read_sums(&loss, &logits, &batch)?;
     }
     Ok(total)
 }

@@ -8,43 +8,60 @@ use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bai
 use rayon::prelude::*;
 use tracing::info_span;
 
-use crate::ops::Element;
 use crate::ops::element::cpu_elements;
 use crate::ops::simd::vectorised;
+use crate::ops::{BLOCK, Element};
 use crate::parameters::{Parameter, Parameters, overwrite};
 use crate::report::trace::COMPUTE;
-
-/// Elements per parallel task: enough work to be worth handing to another thread.
-const BLOCK: usize = 16 * 1024;
 
 /// parameter −= learning_rate · gradient / batch_size, for every parameter.
 ///
 /// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`, and
-/// `batch_size` counts the whole batch: all devices' samples, not one shard's. This is the only place
-/// that divides.
+/// `batch_size` counts the whole batch: all devices' samples, not one shard's. The update divides by it, and
+/// nothing before the update divides.
 ///
 /// Whatever shares a parameter's memory sees the update; a
 /// [snapshot](Parameters::snapshot) does not.
 ///
 /// # Errors
 ///
-/// When the gradients do not fit the parameters, or `batch_size` is 0.
+/// Those of [`check_gradients`]; then no parameter was changed.
 pub fn sgd(
     parameters: &Parameters,
     gradients: &[Tensor],
     learning_rate: f64,
     batch_size: usize,
 ) -> Result<()> {
+    let named =
+        parameters.iter().map(|Parameter { name, value }| (name.as_str(), value.as_tensor()));
+    check_gradients(named, gradients, batch_size)?;
+    let _span = info_span!(target: COMPUTE, "update").entered();
+    let step = learning_rate / batch_size as f64;
+    for (Parameter { value, .. }, gradient) in parameters.iter().zip(gradients) {
+        descend(value, gradient, step)?;
+    }
+    Ok(())
+}
+
+/// Makes sure, before anything is changed, that an update can be made: there is a gradient for each of the
+/// `parameters`, named, of its shape and dtype, and there are `samples` to divide by.
+///
+/// # Errors
+///
+/// When not: the message names the first parameter that has no fitting gradient.
+pub fn check_gradients<'a>(
+    parameters: impl ExactSizeIterator<Item = (&'a str, &'a Tensor)>,
+    gradients: &[Tensor],
+    samples: usize,
+) -> Result<()> {
     if gradients.len() != parameters.len() {
         bail!("{} gradients for {} parameters", gradients.len(), parameters.len());
     }
-    if batch_size == 0 {
+    if samples == 0 {
         bail!("an update needs at least one sample");
     }
-    let _span = info_span!(target: COMPUTE, "update").entered();
-    let step = learning_rate / batch_size as f64;
-    for (Parameter { name, value }, gradient) in parameters.iter().zip(gradients) {
-        if gradient.shape() != value.shape() || gradient.dtype() != value.dtype() {
+    for ((name, value), gradient) in parameters.zip(gradients) {
+        if !are_alike(value, gradient) {
             bail!(
                 "parameter {name} is {:?} {:?}, its gradient {:?} {:?}",
                 value.dtype(),
@@ -53,17 +70,29 @@ pub fn sgd(
                 gradient.dims()
             );
         }
-        descend(value, gradient, step)?;
     }
     Ok(())
+}
+
+fn are_alike(a: &Tensor, b: &Tensor) -> bool {
+    a.shape() == b.shape() && a.dtype() == b.dtype()
 }
 
 /// value −= step · direction, in place.
 ///
 /// # Errors
 ///
-/// When the two differ in shape or type.
+/// When the two differ in shape or dtype.
 pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
+    if !are_alike(value, direction) {
+        bail!(
+            "sgd: {:?} {:?} cannot descend along {:?} {:?}",
+            value.dtype(),
+            value.dims(),
+            direction.dtype(),
+            direction.dims()
+        );
+    }
     if value.device().is_cpu() {
         value.inplace_op2(&direction.contiguous()?, &Descend(step))
     } else {
@@ -188,6 +217,31 @@ mod tests {
         }
         assert!(sgd(&parameters, &[], 0.1, 1).is_err());
         assert!(sgd(&parameters, &[ones(&[2, 3], DType::F32)], 0.1, 0).is_err());
+        assert_eq!(bits(&parameters), before);
+    }
+
+    #[test]
+    fn a_wrong_gradient_leaves_the_parameters_before_it_as_they_were() {
+        let parameter =
+            |name| init::normal(name, &[2, 3], 1.0, 1, DType::F32, &Device::Cpu).unwrap();
+        let parameters = Parameters::new(vec![parameter("w"), parameter("b")]).unwrap();
+        let before = bits(&parameters);
+        let ones = |shape: &[usize]| Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+        let error = sgd(&parameters, &[ones(&[2, 3]), ones(&[3])], 0.1, 1).unwrap_err().to_string();
+        assert!(error.contains("parameter b"), "{error}");
+        assert_eq!(bits(&parameters), before);
+    }
+
+    #[test]
+    fn a_direction_of_another_shape_or_dtype_is_refused() {
+        let parameters = parameters(&[2, 3], DType::F32);
+        let before = bits(&parameters);
+        let ones = |shape: &[usize], dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
+        for wrong in [ones(&[3], DType::F32), ones(&[3, 2], DType::F32), ones(&[2, 3], DType::F64)]
+        {
+            let error = descend(parameters.get("w").unwrap(), &wrong, 0.1).unwrap_err();
+            assert!(error.to_string().contains("F32 [2, 3] cannot descend along"), "{error}");
+        }
         assert_eq!(bits(&parameters), before);
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 /// Joins shards along their first dimension, in order, on one device: `[B₀, …]`, `[B₁, …]`, … →
-/// `[B₀ + B₁ + …, …]`.
+/// `[B₀ + B₁ + …, …]`. A single shard that is on `device` already comes back as it is, and shares its memory.
 ///
 /// # Errors
 ///

@@ -8,6 +8,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpirun;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::cli::{self, SeveralDevices, UsageError};
+use single_gpu::device::move_view;
 use single_gpu::report::line;
 use split_batch::{Sampler, gather, split_batch};
 
@@ -54,32 +55,34 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let labels = Tensor::from_vec((0..arguments.batch_size).collect(), samples, &Device::Cpu)?;
 
     line(format_args!("input, {samples} samples of {COLUMNS} values"))?;
-    show(&batch)?;
+    let width = width(samples * COLUMNS - 1, 4);
+    show(&batch, width)?;
     let shards = split_batch(&batch, &labels, devices)?;
     let parts = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
         let (shard, _) = &shards[rank.rank()];
-        let on_device = shard.to_device(rank.device())?;
+        let on_device = move_view(shard, rank.device())?;
         Ok::<_, Error>(on_device.to_device(&Device::Cpu)?)
     })?;
     for (slot, part) in plan.slots().iter().zip(&parts) {
         line(format_args!("\non {slot}"))?;
-        show(part)?;
+        show(part, width)?;
     }
     line("\ngathered again")?;
-    show(&gather(&parts, &Device::Cpu)?)?;
+    show(&gather(&parts, &Device::Cpu)?, width)?;
     show_epochs(arguments.epoch_samples as usize, samples, devices)
 }
 
 /// Who gets which samples in two epochs: steps side by side, ranks below each other.
 fn show_epochs(samples: usize, global_batch: usize, ranks: usize) -> anyhow::Result<()> {
     line(format_args!("\nan epoch of {samples} samples in global batches of {global_batch}"))?;
+    let width = width(samples - 1, 3);
     for epoch in [0, 1] {
         line(format_args!("  epoch {epoch}"))?;
         for rank in 0..ranks {
             let sampler = Sampler::new(samples, global_batch, ranks, rank, SEED);
             let steps: Vec<String> = sampler
                 .epoch(epoch)
-                .map(|step| step.iter().map(|sample| format!("{sample:3}")).collect())
+                .map(|step| step.iter().map(|sample| format!("{sample:width$}")).collect())
                 .collect();
             line(format_args!("    rank {rank}: {}", steps.join(" |")))?;
         }
@@ -87,10 +90,15 @@ fn show_epochs(samples: usize, global_batch: usize, ranks: usize) -> anyhow::Res
     Ok(())
 }
 
-fn show(samples: &Tensor) -> anyhow::Result<()> {
+fn show(samples: &Tensor, width: usize) -> anyhow::Result<()> {
     for sample in samples.to_vec2::<f32>()? {
-        let values: Vec<String> = sample.iter().map(|value| format!("{value:4}")).collect();
+        let values: Vec<String> = sample.iter().map(|value| format!("{value:width$}")).collect();
         line(format_args!(" {}", values.concat()))?;
     }
     Ok(())
+}
+
+/// Columns of text for numbers up to `largest`, a space in front included, and for small ones `least`.
+fn width(largest: usize, least: usize) -> usize {
+    (largest.to_string().len() + 1).max(least)
 }

@@ -20,7 +20,8 @@ pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> 
 
 /// Cuts images and labels into the same shards: `[B, …]` and `[B]` → a pair of each for every shard.
 ///
-/// The shards are views of the batch: nothing is copied until one is moved to a device.
+/// The shards are views: they share the batch's memory. Move one with
+/// [`move_view`](single_gpu::device::move_view), which sends a GPU the shard and not the whole batch.
 ///
 /// # Errors
 ///

@@ -43,6 +43,28 @@ fn two_epochs_are_shared_out() {
 }
 
 #[test]
+fn large_numbers_stay_apart() {
+    let arguments = ["--devices=1", "--batch-size=300", "--epoch-samples=300"];
+    let output = split_batch(&arguments).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (batches, epochs) = text.split_once("\nan epoch of 300 samples").unwrap();
+    let rows = batches.lines().filter(|line| line.starts_with("  "));
+    let values: Vec<usize> =
+        rows.flat_map(|row| row.split_whitespace().map(|value| value.parse().unwrap())).collect();
+    // The batch, the one device's shard, and what was gathered.
+    assert!(values.iter().copied().eq((0..1500).cycle().take(3 * 1500)), "{batches}");
+    let ranks: Vec<&str> =
+        epochs.lines().filter_map(|line| line.split_once(": ")).map(|(_, s)| s).collect();
+    assert_eq!(ranks.len(), 2);
+    for rank in ranks {
+        let mut samples: Vec<u32> =
+            rank.split_whitespace().map(|sample| sample.parse().unwrap()).collect();
+        samples.sort_unstable();
+        assert!(samples.into_iter().eq(0..300), "{rank}");
+    }
+}
+
+#[test]
 fn help_and_refusals() {
     split_batch(&["--help"]).assert().success().stdout(contains("--batch-size <N>"));
     for (arguments, complaint) in [

@@ -11,10 +11,10 @@ use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
-use single_gpu::train::{Step, TrainOptions};
+use single_gpu::train::{Step, TrainOptions, local_gradients};
 
 use crate::Error;
-use crate::train_batch::{allreduce_all, allreduce_sums, shard, shard_gradients};
+use crate::train_batch::{allreduce_all, allreduce_sums, shard};
 
 /// A way to get data parallelism wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -94,7 +94,7 @@ pub fn train_batch_broken(
     // ANCHOR: breakage
     let index = if breakage == Breakage::SameShard { 0 } else { rank.rank() };
     let shard = shard(batch, world_size, index, rank.device())?;
-    let local = shard_gradients(model, &shard)?;
+    let local = local_gradients(model, &shard)?;
 
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,

@@ -17,10 +17,10 @@ use single_gpu::cli::UsageError;
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::{BatchSums, Step, local_gradients};
 
 use crate::Error;
-use crate::train_batch::{shard, shard_gradients};
+use crate::train_batch::shard;
 
 /// Refuses a number of shards that cannot be shared out over `devices`, or that batches cannot be cut into.
 ///
@@ -62,7 +62,7 @@ pub fn train_batch_reproducible(
     let tree = FixedTree::new(shards, rank.world_size())?;
     let hosted = tree.held_by(rank.rank()).map(|index| {
         let shard = shard(batch, shards, index, rank.device())?;
-        shard_gradients(model, &shard)
+        Ok(local_gradients(model, &shard)?)
     });
     let hosted = hosted.collect::<Result<Vec<Step>, Error>>()?;
 

@@ -30,7 +30,7 @@ pub fn train_batch(
     algorithm: Algorithm,
 ) -> Result<Step, Error> {
     let shard = shard(batch, rank.world_size(), rank.rank(), rank.device())?;
-    let local = shard_gradients(model, &shard)?;
+    let local = local_gradients(model, &shard)?;
     // The line that makes it data-parallel: sums over the shard become sums over the batch.
     let gradients = allreduce_all(rank, &local.gradients, algorithm)?;
     // Divided once, by the size of the whole batch. Every rank makes the same update.
@@ -49,15 +49,6 @@ pub(crate) fn shard(
     let _span = info_span!(target: COMPUTE, "shard").entered();
     let (images, labels) = split_batch(&batch.images, &batch.labels, shards)?.swap_remove(index);
     Ok(Batch { images, labels }.to_device(device)?)
-}
-
-/// Loss and gradients of a shard, which may be empty: then all are zero, and the rank still takes part.
-pub(crate) fn shard_gradients(model: &Lenet, shard: &Batch) -> Result<Step, Error> {
-    if !shard.is_empty() {
-        return Ok(local_gradients(model, shard)?);
-    }
-    let zeros = model.parameters().iter().map(|parameter| parameter.value.zeros_like());
-    Ok(Step { sums: BatchSums::default(), gradients: zeros.collect::<Result<_, _>>()? })
 }
 
 /// The sum over all ranks of each tensor of a list, one after the other.

@@ -8,7 +8,7 @@ use single_gpu::data::{Batch, Dataset};
 use single_gpu::evaluate::evaluate;
 use single_gpu::ops::cross_entropy;
 use single_gpu::report::trace::COMPUTE;
-use single_gpu::train::{BatchSums, Step, sums};
+use single_gpu::train::{BatchSums, Step, read_sums};
 use tracing::info_span;
 
 use crate::shares::Share;
@@ -133,7 +133,7 @@ pub(crate) struct Unread(Option<(Tensor, Tensor, Batch)>);
 impl Unread {
     pub(crate) fn read(&self) -> Result<BatchSums> {
         match &self.0 {
-            Some((loss, logits, shard)) => sums(loss, logits, shard),
+            Some((loss, logits, shard)) => read_sums(loss, logits, shard),
             None => Ok(BatchSums {
                 interrupts: single_gpu::interrupt::requested().into(),
                 ..BatchSums::default()

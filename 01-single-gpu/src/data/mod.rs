@@ -28,6 +28,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
+use crate::device::move_view;
+
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 28;
 
@@ -188,21 +190,16 @@ impl Batch {
         self.len() == 0
     }
 
-    /// The same batch on another device.
+    /// The same batch on another device; on the CPU it goes on sharing its memory.
     ///
     /// # Errors
     ///
     /// When the copy fails.
     pub fn to_device(&self, device: &Device) -> Result<Self> {
-        let moved = |tensor: &Tensor| {
-            // A shard is a view of its batch, and a view that moves takes the whole batch along. (An
-            // empty one may: GPUs have no memory of size 0 for a copy of it.)
-            if device.is_cpu() || tensor.elem_count() == 0 {
-                tensor.to_device(device)
-            } else {
-                tensor.force_contiguous()?.to_device(device)
-            }
-        };
-        Ok(Self { images: moved(&self.images)?, labels: moved(&self.labels)? })
+        // A shard is a view of its batch.
+        Ok(Self {
+            images: move_view(&self.images, device)?,
+            labels: move_view(&self.labels, device)?,
+        })
     }
 }

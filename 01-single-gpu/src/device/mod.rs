@@ -15,7 +15,7 @@ mod plan;
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use candle_core::Device;
+use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
 pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS, PlanError};
@@ -60,6 +60,23 @@ impl ComputeDevice {
 impl fmt::Display for ComputeDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.slot.fmt(f)
+    }
+}
+
+/// A tensor on another device, where a GPU is sent no more than the tensor's own elements.
+///
+/// A shard is a view: it shares its batch's memory. Candle's `to_device` sends a GPU all of that memory with
+/// every shard. From CPU to CPU nothing is copied, and the view goes on sharing.
+///
+/// # Errors
+///
+/// When the copy fails.
+pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    // An empty view may take the rest along: GPUs have no memory of size 0 for a copy of it.
+    if device.is_cpu() || tensor.elem_count() == 0 {
+        tensor.to_device(device)
+    } else {
+        tensor.force_contiguous()?.to_device(device)
     }
 }
 

@@ -157,14 +157,16 @@ impl DevicePlan {
     }
 
     fn gpus(devices: usize, gpus: usize) -> Self {
-        let slots = (0..devices)
-            .map(|index| DeviceSlot {
-                index,
-                placement: Placement::Gpu { ordinal: index % gpus, shared: devices > gpus },
-            })
-            .collect();
+        let slot = |index| {
+            let ordinal = index % gpus;
+            // The first of the second round are on the first GPUs.
+            let shared = gpus + ordinal < devices;
+            DeviceSlot { index, placement: Placement::Gpu { ordinal, shared } }
+        };
+        let slots = (0..devices).map(slot).collect();
         let note = (devices > gpus).then(|| {
-            format!("{devices} replicas share {gpus} GPU(s): times show overhead, not speed-up")
+            let gpus = counted(gpus, "GPU");
+            format!("{devices} replicas share {gpus}: times show overhead, not speed-up")
         });
         Self { slots, note }
     }
@@ -228,11 +230,20 @@ mod tests {
         assert_eq!(slices(1, 3).to_string(), "[cpu:0 (3 cores)]");
         assert_eq!(DevicePlan::gpus(2, 2).to_string(), "[cuda:0, cuda:1]");
         assert_eq!(DevicePlan::gpus(2, 1).to_string(), "[cuda:0 (shared), cuda:0 (shared)]");
+        let three_on_two = DevicePlan::gpus(3, 2);
+        assert_eq!(three_on_two.to_string(), "[cuda:0 (shared), cuda:1, cuda:0 (shared)]");
+        assert!(!three_on_two.has_a_gpu_each());
+        assert!(DevicePlan::gpus(2, 2).has_a_gpu_each());
     }
 
     #[test]
     fn sharing_is_noted() {
-        assert!(DevicePlan::gpus(3, 2).note().is_some());
+        for (devices, gpus, note) in
+            [(3, 2, "3 replicas share 2 GPUs: times"), (2, 1, "2 replicas share 1 GPU: times")]
+        {
+            let plan = DevicePlan::gpus(devices, gpus);
+            assert!(plan.note().unwrap().starts_with(note), "{plan}");
+        }
         assert!(DevicePlan::gpus(2, 2).note().is_none());
         assert!(slices(2 * available_cores(), 1).note().is_some());
         assert!(slices(1, 1).note().is_none());

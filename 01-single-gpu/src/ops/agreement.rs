@@ -31,3 +31,27 @@ pub(super) fn assert_agree(
         assert_abs_diff_eq!(relative_difference(composed, ours).unwrap(), 0.0, epsilon = 1e-12);
     }
 }
+
+/// Makes sure that an operation on no images gives none, and gradients of zero to what it is applied with.
+///
+/// `image` and `output` are shapes without the batch's axis.
+pub(super) fn assert_empty_batch_is_nothing(
+    image: &[usize],
+    output: &[usize],
+    parameters: &[&Var],
+    operation: impl Fn(&Tensor) -> Result<Tensor>,
+) {
+    let none_of = |shape: &[usize]| [&[0], shape].concat();
+    let x = Tensor::zeros(none_of(image), DType::F64, &Device::Cpu).unwrap();
+    let x = Var::from_tensor(&x).unwrap();
+    let y = operation(&x).unwrap();
+    assert_eq!(y.dims(), none_of(output));
+    let gradients = y.sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&x).unwrap().dims(), x.dims());
+    for parameter in parameters {
+        let gradient = gradients.get(parameter).unwrap();
+        assert_eq!(gradient.dims(), parameter.dims());
+        let values = gradient.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        assert!(values.iter().all(|&value| value == 0.0), "{values:?}");
+    }
+}

@@ -32,12 +32,12 @@ use super::rounded::{is_rounded, rounded};
 /// # Errors
 ///
 /// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
-/// f32, f64 and bf16.
+/// f32, f64 and bf16; on a GPU also when `stride` is not `kernel`.
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     let (_, _, height, width) = x.dims4()?;
     let windows = Windows::new(height, width, kernel, stride)?;
     if is_rounded(x) {
-        rounded([x], |[x]| avg_pool2d(&x, kernel, stride))
+        rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride))
     } else if x.device().is_cpu() {
         x.contiguous()?.apply_op1(AvgPool2d(windows))
     } else {
@@ -143,7 +143,11 @@ impl Windows {
     #[expect(clippy::disallowed_methods, reason = "called on a multiple of the kernel only")]
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         if self.stride != self.kernel {
-            bail!("avg_pool2d: on this device the stride must equal the kernel ({})", self.kernel);
+            bail!(
+                "avg_pool2d: on this device the stride must equal the kernel, {}, and is {}",
+                self.kernel,
+                self.stride
+            );
         }
         let covered = x.narrow(2, 0, self.out_height * self.kernel)?.narrow(
             3,
@@ -185,7 +189,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
-    use crate::ops::agreement::{assert_agree, noise};
+    use crate::ops::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
 
     #[test]
     fn what_no_window_covers_gets_exactly_no_gradient() {
@@ -213,6 +217,18 @@ mod tests {
             let windows = Windows::new(height, width, kernel, kernel).unwrap();
             assert_agree(&[&x], || avg_pool2d(&x, kernel, kernel), || windows.composed(&x));
         }
+    }
+
+    #[test]
+    fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
+        let windows = Windows::new(5, 5, 3, 2).unwrap();
+        let error = windows.composed(&noise("x", &[1, 1, 5, 5])).unwrap_err().to_string();
+        assert!(error.contains("must equal the kernel, 3, and is 2"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_batch_has_gradients_of_zero() {
+        assert_empty_batch_is_nothing(&[3, 9, 9], &[3, 4, 4], &[], |x| avg_pool2d(x, 2, 2));
     }
 
     #[test]

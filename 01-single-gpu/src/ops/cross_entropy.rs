@@ -10,7 +10,7 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, WithDType, bail};
 
-use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::element::{Element, check_dtype, cpu_elements, elements, for_dtype};
 
 /// Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
 ///
@@ -19,11 +19,15 @@ use super::element::{Element, cpu_elements, elements, for_dtype};
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, the labels are not u32, or a label is not below the number of classes.
+/// When the shapes do not fit, there are no classes (a batch may be empty), the logits are neither f32 nor f64,
+/// the labels are not u32, or a label is not below the number of classes.
 /// (On a GPU labels are not looked at: whoever made them has checked them, as
 /// [`Dataset`](crate::data::Dataset) does.)
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    let (batch, _) = logits.dims2()?;
+    let (batch, classes) = logits.dims2()?;
+    if classes == 0 {
+        bail!("cross_entropy: logits need at least one class, got {:?}", logits.dims());
+    }
     if labels.dims() != [batch] || labels.dtype() != DType::U32 {
         bail!(
             "cross_entropy: {batch} rows of logits need u32 labels [{batch}], got {:?} {:?}",
@@ -31,6 +35,8 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
             labels.dims()
         );
     }
+    // A GPU would take bf16, and lose the digits of the sum.
+    check_dtype(logits.dtype(), "cross_entropy")?;
     if logits.device().is_cpu() {
         logits.contiguous()?.apply_op2(&labels.contiguous()?, CrossEntropy)
     } else {
@@ -121,7 +127,7 @@ fn backward<T: Element>(logits: &[T], labels: &[u32], classes: usize, upstream: 
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{Device, Var};
 
     use super::*;
     use crate::ops::agreement::{assert_agree, noise};
@@ -132,5 +138,29 @@ mod tests {
         let labels = Tensor::new(&[6u32, 0, 3, 3, 1], &Device::Cpu).unwrap();
         let composed = || composed(&logits, &labels);
         assert_agree(&[&logits], || cross_entropy(&logits, &labels), composed);
+    }
+
+    #[test]
+    fn an_empty_batch_loses_nothing() {
+        let logits = Tensor::zeros((0, 7), DType::F64, &Device::Cpu).unwrap();
+        let logits = Var::from_tensor(&logits).unwrap();
+        let labels = Tensor::zeros(0, DType::U32, &Device::Cpu).unwrap();
+        let loss = cross_entropy(&logits, &labels).unwrap();
+        assert_eq!(loss.to_scalar::<f64>().unwrap(), 0.0);
+        assert_eq!(loss.backward().unwrap().get(&logits).unwrap().dims(), [0, 7]);
+    }
+
+    #[test]
+    fn what_has_no_loss_is_refused_in_words() {
+        let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
+        for (logits, labels, complaint) in [
+            (zeros(&[2, 0], DType::F32), zeros(&[2], DType::U32), "at least one class"),
+            (zeros(&[0, 0], DType::F32), zeros(&[0], DType::U32), "at least one class"),
+            (zeros(&[2, 3], DType::BF16), zeros(&[2], DType::U32), "f32 and f64, not on BF16"),
+            (zeros(&[2, 3], DType::F32), zeros(&[3], DType::U32), "u32 labels [2]"),
+        ] {
+            let error = cross_entropy(&logits, &labels).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
     }
 }

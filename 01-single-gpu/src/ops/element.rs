@@ -1,13 +1,12 @@
 //! The element types the operations are written for, and the way to a tensor's memory.
 
-use candle_core::{Layout, Result, Storage, WithDType, bail};
+use candle_core::{DType, Layout, Result, Storage, WithDType, bail};
 use num_traits::Float;
 
 use super::scratch::Shelved;
 
 /// A number that a layer computes with: `f32`, or `f64` where a test wants to see sixteen digits.
-#[expect(private_bounds, reason = "implemented for f32 and f64, and for nothing else")]
-pub trait Element: WithDType + Float + std::iter::Sum + Shelved {}
+pub(crate) trait Element: WithDType + Float + std::iter::Sum + Shelved {}
 
 impl Element for f32 {}
 impl Element for f64 {}
@@ -29,6 +28,11 @@ macro_rules! for_dtype {
     };
 }
 pub(crate) use for_dtype;
+
+/// Refuses what `operation` is not to work on, whatever the device.
+pub(crate) fn check_dtype(dtype: DType, operation: &str) -> Result<()> {
+    for_dtype!(dtype, operation, _T => Ok(()))
+}
 
 /// The elements of a contiguous CPU tensor, in order.
 pub(crate) fn elements<'a, T: Element>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {

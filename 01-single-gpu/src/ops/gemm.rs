@@ -23,14 +23,19 @@ pub(crate) struct Matrix<'a, T> {
 impl<'a, T> Matrix<'a, T> {
     /// `rows` × `cols` elements stored row by row.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
-        assert_eq!(data.len(), rows * cols, "a {rows}×{cols} matrix needs its elements");
+        let needed = rows.checked_mul(cols);
+        assert_eq!(Some(data.len()), needed, "a {rows}×{cols} matrix needs its elements");
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
     /// `rows` × `cols` elements; each row begins `row_stride` elements after the one before.
     pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
-        let needed = rows.checked_sub(1).map_or(0, |last| last * row_stride + cols);
-        assert!(data.len() >= needed, "a {rows}×{cols} matrix needs its elements");
+        let needed = match rows.checked_sub(1) {
+            Some(last) => last.checked_mul(row_stride).and_then(|start| start.checked_add(cols)),
+            None => Some(0),
+        };
+        let enough = needed.is_some_and(|needed| data.len() >= needed);
+        assert!(enough, "a {rows}×{cols} matrix needs its elements");
         Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
@@ -54,7 +59,7 @@ impl<'a, T> Matrix<'a, T> {
 
 /// Whether a product replaces what the destination held or is added to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Into {
+pub(crate) enum Store {
     /// `out = a · b`
     Replace,
     /// `out += a · b`
@@ -66,17 +71,18 @@ pub(crate) enum Into {
 /// The order of the additions depends on the shapes only, so the result has the same bits wherever it
 /// runs on one machine.
 #[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
-pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], into: Into) {
+pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], store: Store) {
     assert_eq!(a.cols, b.rows, "inner dimensions of a product must agree");
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    assert_eq!(out.len(), m * n, "a {m}×{n} product needs its room");
+    assert_eq!(Some(out.len()), m.checked_mul(n), "a {m}×{n} product needs its room");
     // `gemm` strides are signed; slices never exceed isize::MAX bytes, so these cannot wrap.
     let signed = |stride: usize| stride as isize;
-    let keep = into == Into::Accumulate;
-    // SAFETY: `Matrix` is only made of slices that reach to its last element, so every element the
-    // kernel reads lies in `a.data` or `b.data`; `out` has exactly m·n elements and, being
-    // a unique borrow, overlaps neither. `Element` is implemented for f32 and f64 only, which `gemm`
-    // takes.
+    let keep = store == Store::Accumulate;
+    // SAFETY: `Matrix` is only made of slices that reach to its last element: `new` and `strided` check it,
+    // without wrapping; `columns` drops what lies before its first column and moves the last one no further
+    // to the right; `transposed` names the same elements. So every element the kernel reads lies in `a.data`
+    // or `b.data`. `out` has exactly m·n elements and, being a unique borrow, overlaps neither. `Element` is
+    // implemented for f32 and f64 only, which `gemm` takes.
     unsafe {
         gemm::gemm(
             m,
@@ -111,13 +117,13 @@ mod tests {
         let a = [1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0];
         let b = [1.0f64, 0.0, -1.0, 2.0, 1.0, 1.0];
         let mut out = [0.0; 4];
-        gemm(Matrix::new(&a, 2, 3), Matrix::new(&b, 3, 2), &mut out, Into::Replace);
+        gemm(Matrix::new(&a, 2, 3), Matrix::new(&b, 3, 2), &mut out, Store::Replace);
         assert_eq!(out, [2.0, 7.0, 5.0, 16.0]);
         gemm(
             Matrix::new(&a, 3, 2).transposed(),
             Matrix::new(&b, 2, 3).transposed(),
             &mut out,
-            Into::Accumulate,
+            Store::Accumulate,
         );
         assert_eq!(
             out,
@@ -129,5 +135,19 @@ mod tests {
     #[should_panic(expected = "needs its elements")]
     fn a_slice_too_short_is_caught() {
         Matrix::new(&[1.0f32; 5], 2, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "needs its elements")]
+    fn a_size_that_wraps_is_caught() {
+        // In 64 bits the product is 0.
+        Matrix::new(&[0.0f32; 0], 1 << 32, 1 << 32);
+    }
+
+    #[test]
+    #[should_panic(expected = "needs its elements")]
+    fn a_stride_that_wraps_is_caught() {
+        // In 64 bits the last row would begin at 0.
+        Matrix::strided(&[0.0f32; 1], (1 << 32) + 1, 1, 1 << 32);
     }
 }

@@ -23,7 +23,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDTyp
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
-use super::gemm::{Into, Matrix, gemm};
+use super::gemm::{Matrix, Store, gemm};
 use super::relu::{passed, rectified, relu};
 use super::rounded::{is_rounded, rounded};
 
@@ -34,7 +34,8 @@ const ROWS: usize = 64;
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, or on a dtype other than f32, f64 and bf16.
+/// When the shapes do not fit, when there are no inputs or no outputs (a batch may be empty), or on a dtype
+/// other than f32, f64 and bf16.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     apply(x, weight, bias, false)
 }
@@ -53,13 +54,18 @@ fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<
     let ((_, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
     if inputs != weight_inputs || bias.dims() != [outputs] {
         bail!(
-            "linear: {inputs} inputs, weights {:?} and a bias {:?} do not fit",
+            "linear: {inputs} inputs need weights [{inputs}, O] and a bias [O], got {:?} and {:?}",
             weight.dims(),
             bias.dims()
         );
     }
+    if inputs == 0 || outputs == 0 {
+        bail!("linear: inputs and outputs must be at least 1, got weights {:?}", weight.dims());
+    }
     if is_rounded(x) {
-        rounded([x, weight, bias], |[x, weight, bias]| apply(&x, &weight, &bias, with_relu))
+        rounded("linear", [x, weight, bias], |[x, weight, bias]| {
+            apply(&x, &weight, &bias, with_relu)
+        })
     } else if x.device().is_cpu() {
         let operation = Linear { inputs, outputs, with_relu };
         x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, operation)
@@ -87,7 +93,7 @@ impl Linear {
         let mut y = vec![T::zero(); x.len() / inputs * outputs];
         let tasks = y.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs));
         tasks.for_each(|(y, x)| {
-            gemm(Matrix::new(x, x.len() / inputs, inputs), weight, y, Into::Replace);
+            gemm(Matrix::new(x, x.len() / inputs, inputs), weight, y, Store::Replace);
             for row in y.chunks_exact_mut(outputs) {
                 for (y, &bias) in row.iter_mut().zip(bias) {
                     let sum = *y + bias;
@@ -119,14 +125,18 @@ impl Linear {
     fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
         let Self { inputs, outputs, .. } = *self;
         let samples = x.len() / inputs;
+        let mut dweight = vec![T::zero(); inputs * outputs];
+        // There are no columns to give a task.
+        if samples == 0 {
+            return dweight;
+        }
         let x = Matrix::new(x, samples, inputs);
         let grad = Matrix::new(grad, samples, outputs);
-        let mut dweight = vec![T::zero(); inputs * outputs];
         let tasks = dweight.par_chunks_mut(ROWS * outputs).enumerate();
         tasks.for_each(|(task, dweight)| {
             let first = task * ROWS;
             let x = x.columns(first..first + dweight.len() / outputs);
-            gemm(x.transposed(), grad, dweight, Into::Replace);
+            gemm(x.transposed(), grad, dweight, Store::Replace);
         });
         dweight
     }
@@ -138,7 +148,7 @@ impl Linear {
         let tasks = dx.par_chunks_mut(ROWS * inputs).zip(grad.par_chunks(ROWS * outputs));
         tasks.for_each(|(dx, grad)| {
             let grad = Matrix::new(grad, grad.len() / outputs, outputs);
-            gemm(grad, weight, dx, Into::Replace);
+            gemm(grad, weight, dx, Store::Replace);
         });
         dx
     }
@@ -206,8 +216,10 @@ impl CustomOp3 for Linear {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{DType, Device, Var};
+
     use super::*;
-    use crate::ops::agreement::{assert_agree, noise};
+    use crate::ops::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
 
     #[test]
     fn a_gpu_is_asked_for_the_same() {
@@ -226,8 +238,33 @@ mod tests {
     #[test]
     fn shapes_that_do_not_fit_are_refused() {
         let (x, weight) = (noise("x", &[2, 3]), noise("weight", &[3, 4]));
-        assert!(linear(&x, &weight, &noise("bias", &[3])).is_err());
-        assert!(linear(&noise("x", &[2, 4]), &weight, &noise("bias", &[4])).is_err());
+        let refusal =
+            |x: &Var, weight: &Var, bias: &Var| linear(x, weight, bias).unwrap_err().to_string();
+        let expected = "linear: 3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]";
+        let error = refusal(&x, &weight, &noise("bias", &[3]));
+        assert!(error.starts_with(expected), "{error}");
+        let error = refusal(&noise("x", &[2, 4]), &weight, &noise("bias", &[4]));
+        assert!(error.contains("4 inputs need weights [4, O]"), "{error}");
         assert!(linear(&x, &weight, &noise("bias", &[4])).is_ok());
+    }
+
+    #[test]
+    fn no_inputs_and_no_outputs_are_refused() {
+        for (inputs, outputs) in [(0, 4), (3, 0)] {
+            let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+            let (x, weight) = (zeros(&[2, inputs]), zeros(&[inputs, outputs]));
+            let error = linear(&x, &weight, &zeros(&[outputs])).unwrap_err().to_string();
+            assert!(error.contains("must be at least 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_has_gradients_of_zero() {
+        // More inputs than one task has.
+        let (weight, bias) = (noise("weight", &[130, 5]), noise("bias", &[5]));
+        for with_relu in [false, true] {
+            let apply = |x: &Tensor| apply(x, &weight, &bias, with_relu);
+            assert_empty_batch_is_nothing(&[130], &[5], &[&weight, &bias], apply);
+        }
     }
 }

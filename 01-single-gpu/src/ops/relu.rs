@@ -10,11 +10,9 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 use rayon::prelude::*;
 
+use super::BLOCK;
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::rounded::is_rounded;
-
-/// Elements per parallel task: enough work to be worth handing to another thread.
-const BLOCK: usize = 16 * 1024;
 
 /// max(x, 0) by element; any shape.
 ///

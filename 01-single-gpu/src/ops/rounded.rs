@@ -14,19 +14,24 @@ pub(super) fn is_rounded(x: &Tensor) -> bool {
     x.dtype() == DType::BF16 && x.device().is_cpu()
 }
 
-/// What `operation` makes of bf16 operands in f32, rounded to bf16.
+/// What `operation` makes of bf16 operands in f32, rounded to bf16; `name` is for an error.
 ///
 /// # Errors
 ///
 /// When an operand is of another type, as on a GPU; or those of `operation`.
 pub(super) fn rounded<const N: usize>(
+    name: &str,
     operands: [&Tensor; N],
     operation: impl FnOnce([Tensor; N]) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let mut wide = operands.map(Tensor::clone);
     for operand in &mut wide {
         if operand.dtype() != DType::BF16 {
-            bail!("an operation on BF16 has an operand {:?} {:?}", operand.dtype(), operand.dims());
+            bail!(
+                "{name}: operands must be all BF16 or none, got one of {:?} {:?}",
+                operand.dtype(),
+                operand.dims()
+            );
         }
         *operand = operand.to_dtype(DType::F32)?;
     }
@@ -134,7 +139,8 @@ mod tests {
     fn types_are_not_mixed() {
         let (x, weight) = (bf16("x", &[2, 3, 8, 7]), noise("weight", &[4, 3, 3, 3]));
         let error = conv2d(&x, &weight, None, 1, 0).unwrap_err().to_string();
-        assert!(error.contains("BF16") && error.contains("F64"), "{error}");
+        let expected = "conv2d: operands must be all BF16 or none, got one of F64 [4, 3, 3, 3]";
+        assert!(error.starts_with(expected), "{error}");
         let weight = weight.to_dtype(DType::BF16).unwrap();
         conv2d(&x.to_dtype(DType::F32).unwrap(), &weight, None, 1, 0).unwrap_err();
     }

@@ -123,8 +123,8 @@ pub fn continue_epochs<L: Epochs, E: From<Error>>(
         let part = at.sums.samples as f64 / loader.samples_per_epoch() as f64;
         let test = evaluate()?;
         if let Some(test) = test.filter(|test| !test.loss.is_finite()) {
-            // The last update of the epoch did it: no training batch has seen its weights yet.
-            let (step, loss, updated) = (batches_per_epoch, test.loss, true);
+            // The last update did it: no training batch has seen its weights yet.
+            let (step, loss, updated) = (at.batches, test.loss, true);
             return Err(Error::NotFinite { epoch, step, loss, learning_rate, updated }.into());
         }
         let record = EpochRecord::new(epoch, part, &at.sums, test, elapsed);
@@ -193,6 +193,18 @@ mod tests {
             told.starts_with("the loss is NaN at step 1 of epoch 1: the weights have"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn after_an_interrupt_that_is_the_last_step_that_was_made() {
+        let data = Dataset::new(vec![[0; PIXELS]; 6], vec![0; 6]).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 2, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        let train = |_: &Batch| Ok(BatchSums { samples: 2, interrupts: 1, ..BatchSums::default() });
+        let test = || Ok(Some(BatchSums { loss: f64::NAN, samples: 6, ..BatchSums::default() }));
+        let told = run_epochs::<_, Error>(&options, &loader, &mut Report::silent(), train, test);
+        let told = told.unwrap_err();
+        assert!(matches!(told, Error::NotFinite { epoch: 1, step: 1, .. }), "{told}");
     }
 
     #[test]

@@ -8,16 +8,16 @@
 mod epochs;
 mod position;
 mod record;
+mod sums;
 
-use std::ops::AddAssign;
-
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use serde::Serialize;
 use tracing::info_span;
 
 pub use epochs::{Error, continue_epochs, run_epochs};
 pub use position::Position;
 pub use record::{EpochRecord, epochs_trained, seconds_per_epoch};
+pub use sums::{BatchSums, read_sums};
 
 use crate::data::Batch;
 use crate::data::loader::Loader;
@@ -45,72 +45,6 @@ pub struct TrainOptions {
     pub seed: u64,
 }
 
-/// What a step, or many steps, saw. Sums, so that shards of any size can be added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct BatchSums {
-    /// The loss, summed over samples.
-    pub loss: f64,
-    /// Samples whose largest logit is at the label.
-    pub correct: u64,
-    /// Samples.
-    pub samples: u64,
-    /// How many devices have seen a Ctrl-C. It travels with the sums so that all devices learn of it in
-    /// the same step, and stop together.
-    pub interrupts: u64,
-}
-
-impl BatchSums {
-    /// The mean loss of a sample.
-    pub fn mean_loss(&self) -> f64 {
-        self.loss / self.samples as f64
-    }
-
-    /// The share of samples that were classified correctly, 0 to 1.
-    pub fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.samples as f64
-    }
-}
-
-impl BatchSums {
-    /// The sums as a tensor `[4]` (f64), to be added up across devices.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor cannot be made on `device`.
-    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
-        let Self { loss, correct, samples, interrupts } = *self;
-        // Counts are exact in f64 up to 2⁵³.
-        Tensor::new(&[loss, correct as f64, samples as f64, interrupts as f64], device)
-    }
-
-    /// The sums that such a tensor holds.
-    ///
-    /// # Errors
-    ///
-    /// When it is not `[4]`, f64.
-    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
-        let [loss, correct, samples, interrupts] = tensor.to_vec1::<f64>()?[..] else {
-            candle_core::bail!("four sums expected, got {:?}", tensor.dims())
-        };
-        let count = |sum: f64| sum as u64;
-        Ok(Self {
-            loss,
-            correct: count(correct),
-            samples: count(samples),
-            interrupts: count(interrupts),
-        })
-    }
-}
-
-impl AddAssign for BatchSums {
-    fn add_assign(&mut self, other: Self) {
-        self.loss += other.loss;
-        self.correct += other.correct;
-        self.samples += other.samples;
-        self.interrupts += other.interrupts;
-    }
-}
-
 /// What one step computed.
 #[derive(Clone, Debug)]
 pub struct Step {
@@ -122,12 +56,20 @@ pub struct Step {
 
 /// Loss and gradients of a batch that lies on the model's device; nothing is updated.
 ///
-/// Both are sums over the samples: gradients of shards add up to the gradient of the batch.
+/// Both are sums over the samples: gradients of shards add up to the gradient of the batch. A batch may be
+/// empty, as a shard may: then all are zero, and its rank can take part in what ranks do together.
 ///
 /// # Errors
 ///
 /// When the batch does not fit the model.
 pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
+    if batch.is_empty() {
+        // GPUs have no memory of size 0 that the operations could work on.
+        let zeros = model.parameters().iter().map(|parameter| parameter.value.zeros_like());
+        let interrupts = interrupt::requested().into();
+        let sums = BatchSums { interrupts, ..BatchSums::default() };
+        return Ok(Step { sums, gradients: zeros.collect::<Result<_>>()? });
+    }
     let (logits, loss) = info_span!(target: COMPUTE, "forward").in_scope(|| {
         let logits = model.forward(&batch.images)?;
         let loss = cross_entropy(&logits, &batch.labels)?;
@@ -135,7 +77,7 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
     })?;
     let gradients = info_span!(target: COMPUTE, "backward")
         .in_scope(|| model.parameters().gradients(&loss.backward()?))?;
-    Ok(Step { sums: sums(&loss, &logits, batch)?, gradients })
+    Ok(Step { sums: read_sums(&loss, &logits, batch)?, gradients })
 }
 
 /// One step on one device.
@@ -147,23 +89,6 @@ pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> Result<S
     let step = local_gradients(model, batch)?;
     sgd(model.parameters(), &step.gradients, learning_rate, batch.len())?;
     Ok(step)
-}
-
-/// Reads loss and correct answers of a batch off its device; the loss is the sum over the batch.
-///
-/// # Errors
-///
-/// When the shapes do not fit.
-pub fn sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
-    let _span = info_span!(target: COMPUTE, "read loss").entered();
-    let answers = logits.detach().argmax(D::Minus1)?;
-    let correct = answers.eq(&batch.labels)?.to_dtype(DType::U32)?.sum_all()?;
-    Ok(BatchSums {
-        loss: loss.detach().to_dtype(DType::F64)?.to_scalar()?,
-        correct: correct.to_scalar::<u32>()?.into(),
-        samples: batch.len() as u64,
-        interrupts: interrupt::requested().into(),
-    })
 }
 
 /// A finished run on one device.
@@ -207,8 +132,24 @@ pub fn train(
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::*;
     use crate::data::{Dataset, PIXELS};
+
+    #[test]
+    fn an_empty_batch_counts_nothing_and_has_gradients_of_zero() {
+        let data = Dataset::new(vec![[200; PIXELS]; 4], vec![3; 4]).unwrap();
+        let model = Lenet::new(1, DType::F64, &Device::Cpu).unwrap();
+        let step = local_gradients(&model, &data.batch(&[], DType::F64).unwrap()).unwrap();
+        assert_eq!(step.sums, BatchSums::default());
+        assert_eq!(step.gradients.len(), model.parameters().len());
+        for (parameter, gradient) in model.parameters().iter().zip(&step.gradients) {
+            assert_eq!(gradient.shape(), parameter.value.shape());
+            let sum = gradient.abs().unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap();
+            assert_eq!(sum, 0.0, "{}", parameter.name);
+        }
+    }
 
     #[test]
     fn a_step_on_one_device_lowers_the_loss() {

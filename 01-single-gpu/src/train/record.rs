@@ -17,9 +17,9 @@ pub struct EpochRecord {
     pub train_loss: f64,
     /// Share of them classified correctly, likewise.
     pub train_accuracy: f64,
-    /// Mean loss on the test images after the epoch.
+    /// Mean loss on the test images after the epoch; not a number on a device that left them to another.
     pub test_loss: f64,
-    /// Accuracy on the test images after the epoch.
+    /// Accuracy on the test images after the epoch; not a number where `test_loss` is none.
     pub test_accuracy: f64,
     /// Training time, without the evaluation.
     pub seconds: f64,

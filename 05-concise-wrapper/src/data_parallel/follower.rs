@@ -7,6 +7,7 @@ use candle_core::{Module as _, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::Rank;
 use single_gpu::data::Batch;
+use single_gpu::device::move_view;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use single_gpu::train::BatchSums;
 use tracing::info_span;
@@ -116,5 +117,5 @@ fn predict<M: ModuleT>(replica: &Network<M>, images: &Tensor) -> Result<Option<T
     if images.dim(0)? == 0 {
         return Ok(None);
     }
-    Ok(Some(replica.forward(&images.to_device(replica.device())?)?.detach()))
+    Ok(Some(replica.forward(&move_view(images, replica.device())?)?.detach()))
 }

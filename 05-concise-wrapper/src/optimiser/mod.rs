@@ -16,17 +16,15 @@ mod schedule;
 use candle_core::{CpuStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 use serde::Serialize;
+use single_gpu::ops::BLOCK;
 use single_gpu::report::trace::COMPUTE;
-use single_gpu::sgd::descend;
+use single_gpu::sgd::{check_gradients, descend};
 use tracing::info_span;
 
 pub use arguments::OptimiserArguments;
 pub use schedule::Schedule;
 
 use crate::weights::{Named, Weights};
-
-/// Elements per parallel task.
-const BLOCK: usize = 16 * 1024;
 
 /// What is constant during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -51,13 +49,12 @@ impl Sgd {
         Self { constants, velocities: Vec::new() }
     }
 
-    /// One update. `gradients` are *sums* over the samples of the global batch, in the order of the
-    /// parameters; this is the only place that divides.
+    /// One update. `gradients` are *sums* over the `samples` of the global batch, in the order of the
+    /// parameters. The update divides by `samples`, and nothing before it does.
     ///
     /// # Errors
     ///
-    /// When the gradients do not fit the parameters: the message names the first that does not; or when
-    /// `samples` is 0.
+    /// Those of [`check_gradients`]; then nothing was changed.
     pub fn step(
         &mut self,
         weights: &Weights,
@@ -65,7 +62,9 @@ impl Sgd {
         rate: f64,
         samples: usize,
     ) -> Result<()> {
-        check(weights, gradients, samples)?;
+        let parameters = weights.parameters.iter();
+        let named = parameters.map(|Named { name, tensor }| (name.as_str(), tensor));
+        check_gradients(named, gradients, samples)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
         self.begin(weights)?;
         let Momentum { momentum, weight_decay } = self.constants;
@@ -134,27 +133,6 @@ impl Sgd {
         self.velocities = weights.parameters.iter().map(find).collect::<Result<_>>()?;
         Ok(())
     }
-}
-
-fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
-    if gradients.len() != weights.parameters.len() {
-        bail!("{} gradients for {} parameters", gradients.len(), weights.parameters.len());
-    }
-    if samples == 0 {
-        bail!("an update needs at least one sample");
-    }
-    for (Named { name, tensor }, gradient) in weights.parameters.iter().zip(gradients) {
-        if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
-            bail!(
-                "parameter {name} is {:?} {:?}, its gradient {:?} {:?}",
-                tensor.dtype(),
-                tensor.dims(),
-                gradient.dtype(),
-                gradient.dims()
-            );
-        }
-    }
-    Ok(())
 }
 
 /// velocity ← momentum · velocity + share · gradient + decay · value, in place.

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use super::backward_blocks::{Sums, Tensors, draw_block, gradient_lines};
 use super::planes::Planes;
-use super::statistics::Statistics;
+use super::statistics::{Statistics, check_channels};
 use crate::ops::element::for_dtype;
 use crate::ops::simd::vectorised;
 
@@ -76,14 +76,15 @@ impl GradientSums {
     }
 }
 
-/// The second half of backward: the gradient of `x`, `[B, C, H, W]`.
+/// The second half of backward: the gradient of `x`.
 ///
+/// `x`, `output` and `grad` as for [`GradientSums::of`], `[B, C, H, W]`, and `weight` `[C]` → `[B, C, H, W]`.
 /// `statistics` are those of the batch that `sums` were taken over, on however many ranks:
 /// `statistics.count` is the n that divides the sums.
 ///
 /// # Errors
 ///
-/// When the shapes or dtypes do not fit.
+/// When the shapes or dtypes do not fit, or on a dtype other than f32 and f64.
 pub fn input_gradient(
     x: &Tensor,
     output: Option<&Tensor>,
@@ -94,6 +95,15 @@ pub fn input_gradient(
     epsilon: f64,
 ) -> Result<Tensor> {
     let planes = check(x, output, grad)?;
+    for (name, of_channels) in [
+        ("mean", &statistics.mean),
+        ("variance", &statistics.variance),
+        ("weight", weight),
+        ("gradient sum of the bias", &sums.bias),
+        ("gradient sum of the weight", &sums.weight),
+    ] {
+        check_channels(name, of_channels, planes.channels)?;
+    }
     if !x.device().is_cpu() {
         return composed_input_gradient(x, output, grad, weight, statistics, sums, epsilon);
     }
@@ -165,5 +175,5 @@ fn check(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Planes> {
             );
         }
     }
-    Planes::new(x.shape())
+    Planes::new(x.shape(), x.dtype())
 }

@@ -100,7 +100,7 @@ pub fn batch_norm_with(
 }
 
 fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Planes> {
-    let planes = Planes::new(x.shape())?;
+    let planes = Planes::new(x.shape(), x.dtype())?;
     for (name, parameter) in [("weight", weight), ("bias", bias)] {
         if parameter.dims() != [planes.channels] || parameter.dtype() != x.dtype() {
             bail!(

@@ -15,7 +15,9 @@
 
 use std::ops::Range;
 
-use candle_core::{Result, Shape, bail};
+use candle_core::{DType, Result, Shape, bail};
+
+use crate::ops::element::check_dtype;
 
 /// Elements that a block takes of each image, if planes are small: a stretch of memory worth walking
 /// along.
@@ -30,12 +32,14 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    pub(super) fn new(shape: &Shape) -> Result<Self> {
-        let &[batch, channels, height, width] = shape.dims() else {
-            bail!("batch_norm: images [B, C, H, W] expected, got {:?}", shape.dims());
+    /// The sizes of images, which have to be f32 or f64: a GPU would take bf16, and lose the digits of sums.
+    pub(super) fn new(images: &Shape, dtype: DType) -> Result<Self> {
+        check_dtype(dtype, "batch_norm")?;
+        let &[batch, channels, height, width] = images.dims() else {
+            bail!("batch_norm: images [B, C, H, W] expected, got {:?}", images.dims());
         };
-        if shape.elem_count() == 0 {
-            bail!("batch_norm: there are no values in {:?}", shape.dims());
+        if images.elem_count() == 0 {
+            bail!("batch_norm: there are no values in {:?}", images.dims());
         }
         Ok(Self { batch, channels, plane: height * width })
     }

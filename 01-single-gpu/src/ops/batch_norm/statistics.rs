@@ -31,7 +31,7 @@ impl Statistics {
     ///
     /// When `x` has another rank or no values, or on a dtype other than f32 and f64.
     pub fn of(x: &Tensor) -> Result<Self> {
-        let planes = Planes::new(x.shape())?;
+        let planes = Planes::new(x.shape(), x.dtype())?;
         if !x.device().is_cpu() {
             return Self::composed(x);
         }
@@ -50,7 +50,7 @@ impl Statistics {
 
     /// The same, composed of candle's operations.
     pub(super) fn composed(x: &Tensor) -> Result<Self> {
-        let planes = Planes::new(x.shape())?;
+        let planes = Planes::new(x.shape(), x.dtype())?;
         let x = x.detach();
         let mean = x.mean_keepdim((0, 2, 3))?;
         let variance = x.broadcast_sub(&mean)?.sqr()?.mean((0, 2, 3))?;
@@ -103,7 +103,7 @@ impl Statistics {
     ///
     /// # Errors
     ///
-    /// When the shapes do not fit.
+    /// Those of [`average_into`](fn@average_into).
     pub fn average_into(&self, mean: &Var, variance: &Var, momentum: f64) -> Result<()> {
         average_into(mean, &self.mean, momentum)?;
         average_into(variance, &self.unbiased_variance()?, momentum)
@@ -111,13 +111,8 @@ impl Statistics {
 
     pub(super) fn to_moments(&self, channels: usize) -> Result<Moments> {
         let values = |name: &str, tensor: &Tensor| {
-            if tensor.dims() != [channels] {
-                bail!(
-                    "batch_norm: {channels} channels need a {name} [{channels}], got {:?}",
-                    tensor.dims()
-                );
-            }
-            tensor.detach().to_dtype(DType::F64)?.to_vec1::<f64>()
+            check_channels(name, tensor, channels)?;
+            tensor.detach().to_dtype(DType::F64)?.to_vec1()
         };
         Ok(Moments {
             mean: values("mean", &self.mean)?,
@@ -127,11 +122,22 @@ impl Statistics {
     }
 }
 
+/// Makes sure that a tensor has a value for each channel.
+pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Result<()> {
+    if tensor.dims() != [channels] {
+        bail!(
+            "batch_norm: {channels} channels need a {name} [{channels}], got {:?}",
+            tensor.dims()
+        );
+    }
+    Ok(())
+}
+
 /// running = (1 − momentum) · running + momentum · new, `[C]`; the sum is taken in f64.
 ///
 /// # Errors
 ///
-/// When the shapes do not fit.
+/// When the shapes do not fit, or `new` is not f64 (`running` may be f32).
 pub fn average_into(running: &Var, new: &Tensor, momentum: f64) -> Result<()> {
     let old = running.as_detached_tensor().to_dtype(DType::F64)?;
     let sum = (old * (1.0 - momentum))?.add(&(new * momentum)?)?;

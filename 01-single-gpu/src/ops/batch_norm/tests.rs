@@ -180,3 +180,30 @@ fn what_does_not_fit_is_refused_in_words() {
     let statistics = Statistics::of(&x).unwrap();
     assert!(GradientSums::of(&x, None, &weight, &statistics, EPSILON).is_err());
 }
+
+#[test]
+fn an_input_gradient_refuses_other_channels_in_words() {
+    let (x, weight, _) = inputs(&[2, 3, 4, 4]);
+    let grad = noise("grad", &[2, 3, 4, 4]);
+    let statistics = Statistics::of(&x).unwrap();
+    let sums = GradientSums::of(&x, None, &grad, &statistics, EPSILON).unwrap();
+    let take = |weight: &Tensor, statistics: &Statistics, sums: &GradientSums| {
+        input_gradient(&x, None, &grad, weight, statistics, sums, EPSILON)
+    };
+    assert!(take(&weight, &statistics, &sums).is_ok());
+    for channels in [2, 4] {
+        let other = noise("other", &[channels]).as_detached_tensor();
+        let bias = GradientSums { bias: other.clone(), ..sums.clone() };
+        let of_weight = GradientSums { weight: other.clone(), ..sums.clone() };
+        for (result, name) in [
+            (take(&other, &statistics, &sums), "weight"),
+            (take(&weight, &statistics, &bias), "gradient sum of the bias"),
+            (take(&weight, &statistics, &of_weight), "gradient sum of the weight"),
+            (take(&weight, &given(channels), &sums), "mean"),
+        ] {
+            let error = result.unwrap_err().to_string();
+            let expected = format!("batch_norm: 3 channels need a {name} [3], got [{channels}]");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+}

@@ -15,15 +15,14 @@
 //! for each weight and output; memory is read once. The weights' gradient is the same loop with
 //! the roles of weight and output exchanged.
 
-use std::ops::Range;
-
 use rayon::prelude::*;
 
+use super::frame::Frame;
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
 use super::output::{Output, runs};
 use crate::ops::Element;
-use crate::ops::lanes::{Frame, LANES, Lane, add_product, blocks, lanes, lanes_mut};
+use crate::ops::lanes::{LANES, Lane, add_product, blocks, lanes, lanes_mut};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised;
 
@@ -59,9 +58,10 @@ impl<'a> Direct<'a> {
         let g = self.geometry;
         let tight = Frame::tight(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
-            let planes = self.load(x, images.clone());
+            let mut planes = Scratch::new(images.len().div_ceil(LANES) * g.block());
+            g.load(&x[images.start * g.image()..images.end * g.image()], &mut planes);
             output.planes(images).for_each(|mut output| {
-                let planes = &planes[output.block * self.block()..][..self.block()];
+                let planes = &planes[output.block * g.block()..][..g.block()];
                 let weights = &weight[output.channel * g.patch()..][..g.patch()];
                 let mut sums = Scratch::new(g.pixels() * LANES);
                 vectorised(
@@ -85,7 +85,8 @@ impl<'a> Direct<'a> {
         let g = self.geometry;
         let tight = Frame::tight(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
-            let planes = self.load(x, images.clone());
+            let mut planes = Scratch::new(images.len().div_ceil(LANES) * g.block());
+            g.load(&x[images.start * g.image()..images.end * g.image()], &mut planes);
             let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
             channels.enumerate().for_each(|(channel, (dweight, dbias))| {
                 let mut grads = Scratch::new(g.pixels() * LANES);
@@ -95,7 +96,7 @@ impl<'a> Direct<'a> {
                 vectorised(
                     #[inline(always)]
                     || {
-                        let blocks = blocks(images.clone()).zip(planes.chunks_exact(self.block()));
+                        let blocks = blocks(images.clone()).zip(planes.chunks_exact(g.block()));
                         for (images, planes) in blocks {
                             *dbias += upstream.load(images, channel, tight, grads);
                             self.add_weight_gradients(lanes(planes), grads, sums);
@@ -107,28 +108,6 @@ impl<'a> Direct<'a> {
                 }
             });
         }
-    }
-
-    /// Numbers of a block's padded planes.
-    fn block(&self) -> usize {
-        self.geometry.in_channels * self.geometry.padded().outer() * LANES
-    }
-
-    fn load<T: Element>(&self, x: &[T], images: Range<usize>) -> Scratch<T> {
-        let (g, frame) = (self.geometry, self.geometry.padded());
-        let x = &x[images.start * g.image()..images.end * g.image()];
-        let mut planes = Scratch::new(images.len().div_ceil(LANES) * self.block());
-        let planes_of_images = planes.par_chunks_mut(frame.outer() * LANES).enumerate();
-        planes_of_images.for_each(|(nth, plane)| {
-            let (block, channel) = (nth / g.in_channels, nth % g.in_channels);
-            let images = x.chunks_exact(g.image()).skip(block * LANES).take(LANES);
-            let of_channel = images.map(|image| &image[channel * frame.inner()..][..frame.inner()]);
-            vectorised(
-                #[inline(always)]
-                || frame.load(of_channel, lanes_mut(plane)),
-            );
-        });
-        planes
     }
 
     /// sums[p] = Σ w · x, over a patch, for every output pixel p.

@@ -13,10 +13,11 @@
 //!                          └► above zero?  kept for the way back, a bit a pixel
 //! ```
 
+use super::frame::Frame;
 use super::geometry::Geometry;
 use crate::ops::Element;
 use crate::ops::avg_pool2d::Windows;
-use crate::ops::lanes::{Frame, LANES, Lane, add, lanes_mut, scale};
+use crate::ops::lanes::{LANES, Lane, add, lanes_mut, scale};
 use crate::ops::relu::rectified;
 use crate::ops::scratch::Scratch;
 

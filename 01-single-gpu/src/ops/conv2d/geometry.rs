@@ -2,6 +2,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
+use super::frame::Frame;
+
 /// The sizes of a convolution: the one legend its files share.
 ///
 /// The names follow the mathematics: an input of `in_channels` planes, `height` × `width`; a kernel that
@@ -40,12 +42,19 @@ impl Geometry {
         {
             bail!("conv2d: a bias of {:?} for {out_channels} output channels", bias.dims());
         }
-        let (padded_h, padded_w) = (height + 2 * padding, width + 2 * padding);
-        let empty = in_channels * kernel_h * kernel_w * out_channels * stride == 0;
-        if empty || kernel_h > padded_h || kernel_w > padded_w {
+        if [&x.dims()[1..], weight.dims(), &[stride]].concat().contains(&0) {
             bail!(
-                "conv2d: a {kernel_h}×{kernel_w} kernel, stride {stride}, does not fit \
-                 a {height}×{width} input with padding {padding}"
+                "conv2d: all sizes but the batch must be at least 1, got images {:?}, a kernel {:?} and \
+                 stride {stride}",
+                x.dims(),
+                weight.dims()
+            );
+        }
+        let (padded_h, padded_w) = (height + 2 * padding, width + 2 * padding);
+        if kernel_h > padded_h || kernel_w > padded_w {
+            bail!(
+                "conv2d: a {kernel_h}×{kernel_w} kernel does not fit a {height}×{width} input with padding \
+                 {padding}"
             );
         }
         Ok(Self {
@@ -61,6 +70,17 @@ impl Geometry {
             out_h: (padded_h - kernel_h) / stride + 1,
             out_w: (padded_w - kernel_w) / stride + 1,
         })
+    }
+
+    /// An input plane with its padding.
+    pub(super) fn padded(&self) -> Frame {
+        Frame {
+            height: self.height,
+            width: self.width,
+            padding: self.padding,
+            outer_height: self.height + 2 * self.padding,
+            outer_width: self.width + 2 * self.padding,
+        }
     }
 
     /// Elements of one input image.

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::finish::{Finish, Signs};
+use super::frame::Frame;
 use super::geometry::Geometry;
 use crate::ops::Element;
-use crate::ops::lanes::{Frame, LANES, Lane};
+use crate::ops::lanes::{LANES, Lane};
 
 /// The gradient of a convolution's finished output.
 pub(super) struct Upstream<'a, T> {

@@ -5,7 +5,7 @@
 //! | way | for | cost an output and pair of channels |
 //! | --- | --- | --- |
 //! | `direct` | patches of few numbers: a single grey channel | R² multiplications, no preparation |
-//! | `winograd` | 3×3 and 5×5 kernels that move one pixel at a time | R²/4 or R²/5, and transforms |
+//! | `winograd` | 3×3 and 5×5 kernels that move one pixel at a time | a fifth to less than a half of R², and transforms |
 //! | `unfolded` | everything else | R², as one matrix product near the processor's peak |
 //!
 //! All of them work on blocks of sixteen images side by side (`lanes`), hand every finished
@@ -16,12 +16,14 @@
 
 mod direct;
 mod finish;
+mod frame;
 mod geometry;
 mod gradients;
-mod im2col;
+mod input;
 mod output;
 #[cfg(test)]
 mod tests;
+mod unfold;
 mod unfolded;
 mod way;
 mod winograd;
@@ -49,8 +51,9 @@ use way::Way;
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, or on a dtype other than f32, f64 and bf16; on a GPU also when the last patches
-/// leave a number of rows over that is not the number of columns.
+/// When the shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype other than
+/// f32, f64 and bf16; on a GPU also when the last patches leave a number of rows over that is not the number of
+/// columns.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -64,10 +67,10 @@ pub fn conv2d(
             conv2d(&x, &weight, bias, stride, padding)
         };
         match bias {
-            Some(bias) => {
-                rounded([x, weight, bias], |[x, weight, bias]| wide(x, weight, Some(&bias)))
-            }
-            None => rounded([x, weight], |[x, weight]| wide(x, weight, None)),
+            Some(bias) => rounded("conv2d", [x, weight, bias], |[x, weight, bias]| {
+                wide(x, weight, Some(&bias))
+            }),
+            None => rounded("conv2d", [x, weight], |[x, weight]| wide(x, weight, None)),
         }
     } else if x.device().is_cpu() {
         Conv2d::new(geometry, Finish::Plain).apply(x, weight, bias)
@@ -107,9 +110,11 @@ fn composed(
 ) -> Result<Tensor> {
     // candle's backward works out from the rows alone how much of the input no patch reached.
     let beyond = |axis| Ok::<_, candle_core::Error>(x.dim(axis)? + 2 * padding - weight.dim(axis)?);
-    if beyond(2)? % stride != beyond(3)? % stride {
+    let (rows, columns) = (beyond(2)? % stride, beyond(3)? % stride);
+    if rows != columns {
         bail!(
-            "conv2d: on this device as many rows as columns must be left over at stride {stride}"
+            "conv2d: on this device stride {stride} must leave as many rows over as columns, not {rows} and \
+             {columns}"
         );
     }
     let y = x.conv2d(weight, padding, stride, 1, 1)?;
@@ -177,7 +182,11 @@ impl Conv2d {
                 signs: self.signs.get().map_or(&[], Vec::as_slice),
             };
             let x = elements(&x_storage, x_layout)?;
-            way.backward(g, x, elements(&weight_storage, weight_layout)?, &upstream, &mut gradients);
+            let weights = elements(&weight_storage, weight_layout)?;
+            // Without images nothing is added to the zeros.
+            if g.batch > 0 {
+                way.backward(g, x, weights, &upstream, &mut gradients);
+            }
             let tensor = |values, shape: Shape| Tensor::from_vec(values, shape, grad.device());
             let x_shape = (g.batch, g.in_channels, g.height, g.width).into();
             Ok((

@@ -5,9 +5,10 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::finish::{Finish, Signs};
+use super::frame::{Frame, by_channel};
 use super::geometry::Geometry;
 use crate::ops::Element;
-use crate::ops::lanes::{Frame, LANES, Lane, by_channel};
+use crate::ops::lanes::{LANES, Lane};
 
 /// What a forward pass makes.
 pub(super) struct Output<'a, T> {
@@ -21,7 +22,7 @@ pub(super) struct Output<'a, T> {
 }
 
 /// One channel of a block of images, about to be finished.
-pub(super) struct Planes<'a, T> {
+pub(super) struct Unfinished<'a, T> {
     finish: &'a Finish,
     bias: T,
     /// Which block of its run.
@@ -31,7 +32,7 @@ pub(super) struct Planes<'a, T> {
     signs: &'a mut [Signs],
 }
 
-impl<T: Element> Planes<'_, T> {
+impl<T: Element> Unfinished<'_, T> {
     /// Finishes a plane of sums, which lie in the upper left of `frame`.
     #[inline(always)]
     pub(super) fn finish(&mut self, sums: &mut [Lane<T>], frame: Frame) {
@@ -53,7 +54,7 @@ impl<'a, T: Element> Output<'a, T> {
     pub(super) fn planes(
         &mut self,
         images: Range<usize>,
-    ) -> impl ParallelIterator<Item = Planes<'_, T>> {
+    ) -> impl ParallelIterator<Item = Unfinished<'_, T>> {
         let Self { geometry, finish, bias, y, signs: all_signs } = self;
         let (channels, signs) = (geometry.out_channels, finish.signs(geometry));
         let (height, width) = finish.size(geometry);
@@ -66,7 +67,7 @@ impl<'a, T: Element> Output<'a, T> {
                 let (mine, rest) = all_signs.split_at_mut(signs);
                 all_signs = rest;
                 let bias = bias.map_or(T::zero(), |bias| bias[channel]);
-                planes.push(Planes { finish, bias, block, channel, y, signs: mine });
+                planes.push(Unfinished { finish, bias, block, channel, y, signs: mine });
             }
         }
         planes.into_par_iter()

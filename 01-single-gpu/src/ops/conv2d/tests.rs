@@ -6,7 +6,7 @@ use super::gradients::{Gradients, Upstream};
 use super::output::Output;
 use super::way::Way;
 use super::*;
-use crate::ops::agreement::{assert_agree, noise};
+use crate::ops::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
 
 /// batch, in, height, width, out, kernel height, kernel width, stride, padding.
 pub(super) fn geometry(sizes: [usize; 9]) -> Geometry {
@@ -269,6 +269,52 @@ fn a_gpu_is_asked_for_the_same() {
 fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
     let (x, weight) = (noise("x", &[1, 1, 8, 9]), noise("weight", &[1, 1, 3, 3]));
     let bias = noise("bias", &[1]);
-    assert!(composed(&x, &weight, Some(&bias), 2, 1).is_err());
+    let error = composed(&x, &weight, Some(&bias), 2, 1).unwrap_err().to_string();
+    assert!(error.contains("stride 2") && error.contains("not 1 and 0"), "{error}");
     assert!(composed(&x, &weight, Some(&bias), 1, 1).is_ok());
+}
+
+#[test]
+fn an_empty_batch_has_gradients_of_zero() {
+    // Without images no transform pays, so that these two are all the ways that are taken.
+    for ([c, h, w, o, kernel, stride, padding], way) in
+        [([1, 5, 5, 2, 3, 1, 0], Way::Direct), ([9, 5, 7, 3, 3, 2, 1], Way::Unfolded)]
+    {
+        let g = geometry([0, c, h, w, o, kernel, kernel, stride, padding]);
+        assert_eq!(Way::new(&g), way);
+        let (weight, bias) = (noise("weight", &[o, c, kernel, kernel]), noise("bias", &[o]));
+        let convolve = |x: &Tensor| conv2d(x, &weight, Some(&bias), stride, padding);
+        // What a batch with images leaves in scratch memory must not be taken for gradients.
+        let before = convolve(&noise("x", &[2, c, h, w])).unwrap();
+        before.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+
+        let output = [o, g.out_h, g.out_w];
+        assert_empty_batch_is_nothing(&[c, h, w], &output, &[&weight, &bias], convolve);
+        // Images that are data: the gradients of the parameters alone.
+        let x = Tensor::zeros((0, c, h, w), candle_core::DType::F64, weight.device()).unwrap();
+        let gradients = convolve(&x).unwrap().sum_all().unwrap().backward().unwrap();
+        let sum = gradients.get(&weight).unwrap().abs().unwrap().sum_all().unwrap();
+        assert_eq!(sum.to_scalar::<f64>().unwrap(), 0.0);
+    }
+}
+
+#[test]
+fn sizes_of_zero_are_refused() {
+    let zeros = |shape: [usize; 4]| {
+        Tensor::zeros(&shape, candle_core::DType::F32, &candle_core::Device::Cpu).unwrap()
+    };
+    for (x, weight, stride, padding) in [
+        ([2, 0, 4, 4], [3, 0, 2, 2], 1, 0),
+        ([2, 1, 0, 4], [3, 1, 2, 2], 1, 1),
+        ([2, 1, 4, 0], [3, 1, 2, 2], 1, 1),
+        ([2, 1, 4, 4], [0, 1, 2, 2], 1, 0),
+        ([2, 1, 4, 4], [3, 1, 0, 2], 1, 0),
+        ([2, 1, 4, 4], [3, 1, 2, 0], 1, 0),
+        ([2, 1, 4, 4], [3, 1, 2, 2], 0, 0),
+    ] {
+        let error = conv2d(&zeros(x), &zeros(weight), None, stride, padding).unwrap_err();
+        assert!(error.to_string().contains("must be at least 1"), "{error}");
+    }
+    let error = conv2d(&zeros([2, 1, 4, 4]), &zeros([3, 1, 5, 2]), None, 1, 0).unwrap_err();
+    assert!(error.to_string().contains("a 5×2 kernel does not fit a 4×4 input"), "{error}");
 }

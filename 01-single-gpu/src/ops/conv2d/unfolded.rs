@@ -1,6 +1,6 @@
 //! Any convolution, as a product of matrices.
 //!
-//! With P the unfolded images ([`im2col`](super::im2col)), O output channels, K places in a patch and N
+//! With P the unfolded images ([`unfold`](super::unfold)), O output channels, K places in a patch and N
 //! columns (output pixels of sixteen images):
 //!
 //! | | product | shape | in parallel over |
@@ -25,12 +25,13 @@
 
 use rayon::prelude::*;
 
+use super::frame::{Frame, by_channel};
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
 use super::output::{Output, runs};
 use crate::ops::Element;
-use crate::ops::gemm::{Into, Matrix, gemm};
-use crate::ops::lanes::{Frame, LANES, by_channel, lanes, lanes_mut};
+use crate::ops::gemm::{Matrix, Store, gemm};
+use crate::ops::lanes::{LANES, lanes, lanes_mut};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised;
 
@@ -64,22 +65,12 @@ impl<'a> Unfolded<'a> {
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
         let g = self.geometry;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
-        let (padded, places) = (g.padded(), g.kernel_h * g.kernel_w);
+        let places = g.kernel_h * g.kernel_w;
         let tight = Frame::tight(g.out_h, g.out_w);
-        let mut planes = Scratch::new(g.in_channels * padded.outer() * LANES);
+        let mut planes = Scratch::new(g.block());
         let mut sums = Scratch::new(g.out_image() * LANES);
         for images in runs(g.batch, LANES) {
-            let x = &x[images.start * g.image()..images.end * g.image()];
-            let channels = planes.par_chunks_mut(padded.outer() * LANES).enumerate();
-            channels.for_each(|(channel, plane)| {
-                let of_channel = x
-                    .chunks_exact(g.image())
-                    .map(|image| &image[channel * padded.inner()..][..padded.inner()]);
-                vectorised(
-                    #[inline(always)]
-                    || padded.load(of_channel, lanes_mut(plane)),
-                );
-            });
+            g.load(&x[images.start * g.image()..images.end * g.image()], &mut planes);
 
             // Band after band: in each, all output channels.
             let row = g.out_channels * g.out_w * LANES;
@@ -91,14 +82,14 @@ impl<'a> Unfolded<'a> {
                 let mut unfolded = Scratch::new(g.patch() * columns);
                 let channels = unfolded.chunks_exact_mut(places * columns);
                 for (rows_of_matrix, plane) in
-                    channels.zip(planes.chunks_exact(padded.outer() * LANES))
+                    channels.zip(planes.chunks_exact(g.padded().outer() * LANES))
                 {
                     vectorised(
                         #[inline(always)]
                         || g.unfold(lanes(plane), rows.clone(), lanes_mut(rows_of_matrix)),
                     );
                 }
-                gemm(weight, Matrix::new(&unfolded, g.patch(), columns), sums, Into::Replace);
+                gemm(weight, Matrix::new(&unfolded, g.patch(), columns), sums, Store::Replace);
             });
 
             output.planes(images).for_each(|mut planes| {
@@ -126,7 +117,7 @@ impl<'a> Unfolded<'a> {
         let g = self.geometry;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let (padded, places, columns) = (g.padded(), g.kernel_h * g.kernel_w, g.pixels() * LANES);
-        let rows = ROWS.max(g.patch() / GROUPS);
+        let rows = ROWS.max(g.patch().div_ceil(GROUPS));
         let group = rows.div_ceil(places).min(g.in_channels);
         let mut grads = Scratch::new(g.out_channels * columns);
         let mut transposed = Scratch::new(g.patch() * g.out_channels);
@@ -144,7 +135,7 @@ impl<'a> Unfolded<'a> {
             let grads = Matrix::new(&grads, g.out_channels, columns);
 
             let pixels = images.start * g.image()..images.end * g.image();
-            let into = if images.start == 0 { Into::Replace } else { Into::Accumulate };
+            let store = if images.start == 0 { Store::Replace } else { Store::Accumulate };
             let x = &x[pixels.clone()];
             let mut dx = match &mut gradients.x {
                 Some(dx) => by_channel(&mut dx[pixels], g.in_channels, padded.inner()),
@@ -174,11 +165,11 @@ impl<'a> Unfolded<'a> {
                     );
                 }
                 let patches = Matrix::new(&unfolded, rows, columns);
-                gemm(patches, grads.transposed(), dweight, into);
+                gemm(patches, grads.transposed(), dweight, store);
 
                 let Some(dx) = dx else { return };
                 let weight = weight.columns(first * places..first * places + rows);
-                gemm(weight.transposed(), grads, &mut unfolded, Into::Replace);
+                gemm(weight.transposed(), grads, &mut unfolded, Store::Replace);
                 for (matrix, dx) in unfolded.chunks_exact(places * columns).zip(dx) {
                     vectorised(
                         #[inline(always)]

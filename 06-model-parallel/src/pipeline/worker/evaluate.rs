@@ -8,7 +8,7 @@ use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
 use single_gpu::data::Dataset;
 use single_gpu::ops::cross_entropy;
 use single_gpu::report::trace::COMPUTE;
-use single_gpu::train::{BatchSums, sums};
+use single_gpu::train::{BatchSums, read_sums};
 use tracing::info_span;
 
 use super::{Error, Worker, meeting};
@@ -53,7 +53,7 @@ impl<M: ModuleT> Worker<'_, M> {
             if self.is_last() {
                 let batch = images.batch(chunk, dtype)?.to_device(device)?;
                 let loss = cross_entropy(&output, &batch.labels)?;
-                total += sums(&loss, &output, &batch)?;
+                total += read_sums(&loss, &output, &batch)?;
                 continue;
             }
             if unread == CAPACITY {

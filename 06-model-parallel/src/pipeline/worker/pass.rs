@@ -10,7 +10,7 @@ use concise_wrapper::weights::Weights;
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::Batch;
 use single_gpu::ops::cross_entropy;
-use single_gpu::train::{BatchSums, sums};
+use single_gpu::train::{BatchSums, read_sums};
 
 use super::sum::Sum;
 use super::{Worker, meeting};
@@ -209,7 +209,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         let mut all = BatchSums::default();
         // In the order of their numbers.
         for Seen(loss, logits, batch) in self.seen.values() {
-            all += sums(loss, logits, batch)?;
+            all += read_sums(loss, logits, batch)?;
         }
         Ok(Ended {
             sums: self.worker.is_last().then_some(all),

@@ -7,10 +7,11 @@ use rayon::prelude::*;
 use super::Winograd;
 use super::tile::sandwich;
 use crate::ops::Element;
+use crate::ops::conv2d::frame::by_channel;
 use crate::ops::conv2d::gradients::{Gradients, Upstream};
 use crate::ops::conv2d::output::runs;
-use crate::ops::gemm::{Into, gemm};
-use crate::ops::lanes::{LANES, add, blocks, by_channel, lanes, lanes_mut};
+use crate::ops::gemm::{Store, gemm};
+use crate::ops::lanes::{LANES, add, blocks, lanes, lanes_mut};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised;
 
@@ -39,18 +40,18 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 Some(dtiles) => dtiles.chunks_mut(g.in_channels * columns).map(Some).collect(),
                 None => (0..Self::PLACES).map(|_| None).collect(),
             };
-            let into = if images.start == 0 { Into::Replace } else { Into::Accumulate };
+            let store = if images.start == 0 { Store::Replace } else { Store::Accumulate };
             let places = sums.par_chunks_mut(g.out_channels * g.in_channels).zip(rooms);
             places.enumerate().for_each(|(place, (sums, dtiles))| {
                 // dW: the sum over columns, run after run.
                 let products = Self::place_of_rows(&products, g.out_channels, columns, place);
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
-                gemm(products, tiles.transposed(), sums, into);
+                gemm(products, tiles.transposed(), sums, store);
                 // dV, while the products are in the cache.
                 if let (Some(weights), Some(dtiles)) = (&weights, dtiles) {
                     let weights =
                         Self::place_of_rows(weights, g.out_channels, g.in_channels, place);
-                    gemm(weights.transposed(), products, dtiles, Into::Replace);
+                    gemm(weights.transposed(), products, dtiles, Store::Replace);
                 }
             });
             if let (Some(dx), Some(dtiles)) = (&mut gradients.x, &dtiles) {

@@ -8,7 +8,7 @@ use super::Winograd;
 use super::tile::sandwich;
 use crate::ops::Element;
 use crate::ops::conv2d::output::{Output, runs};
-use crate::ops::gemm::{Into, gemm};
+use crate::ops::gemm::{Store, gemm};
 use crate::ops::lanes::{LANES, blocks, lanes, lanes_mut};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised;
@@ -32,7 +32,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             places.for_each(|(place, products)| {
                 let weights = Self::place_of_rows(&weights, g.out_channels, g.in_channels, place);
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
-                gemm(weights, tiles, products, Into::Replace);
+                gemm(weights, tiles, products, Store::Replace);
             });
             self.transform_outputs(&products, columns, images, output);
         }

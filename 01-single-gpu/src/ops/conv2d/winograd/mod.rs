@@ -52,9 +52,10 @@ mod rounding;
 mod tile;
 mod weights;
 
+use super::frame::Frame;
 use super::geometry::Geometry;
 use crate::ops::gemm::Matrix;
-use crate::ops::lanes::{Frame, LANES};
+use crate::ops::lanes::LANES;
 
 /// Columns that a product of one place should have at least: fewer would not keep the processor busy.
 const COLUMNS: usize = 128;

@@ -20,20 +20,9 @@ use std::ops::Range;
 
 use super::geometry::Geometry;
 use crate::ops::Element;
-use crate::ops::lanes::{Frame, Lane, add};
+use crate::ops::lanes::{Lane, add};
 
 impl Geometry {
-    /// An input plane with its padding.
-    pub(super) fn padded(&self) -> Frame {
-        Frame {
-            height: self.height,
-            width: self.width,
-            padding: self.padding,
-            outer_height: self.height + 2 * self.padding,
-            outer_width: self.width + 2 * self.padding,
-        }
-    }
-
     /// For each place of a channel's patch and each output row: the first pixel it looks at.
     fn starts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
         let (width, stride) = (self.padded().outer_width, self.stride);

@@ -1,0 +1,93 @@
+//! What steps saw of their batches, and how it is read off a device.
+
+use std::ops::AddAssign;
+
+use candle_core::{D, DType, Device, Result, Tensor, bail};
+use tracing::info_span;
+
+use crate::data::Batch;
+use crate::interrupt;
+use crate::report::trace::COMPUTE;
+
+/// What a step, or many steps, saw. Sums, so that shards of any size can be added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BatchSums {
+    /// The loss, summed over samples.
+    pub loss: f64,
+    /// Samples whose largest logit is at the label.
+    pub correct: u64,
+    /// Samples.
+    pub samples: u64,
+    /// How many devices have seen a Ctrl-C: above 0, and this step is the last. It travels with the sums so
+    /// that all devices learn of it in the same step, and stop together.
+    pub interrupts: u64,
+}
+
+impl BatchSums {
+    /// The mean loss of a sample.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss / self.samples as f64
+    }
+
+    /// The share of samples that were classified correctly, 0 to 1.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.samples as f64
+    }
+
+    /// The sums as a tensor `[4]` (f64), to be added up across devices.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor cannot be made on `device`.
+    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
+        let Self { loss, correct, samples, interrupts } = *self;
+        // Counts are exact in f64 up to 2⁵³.
+        Tensor::new(&[loss, correct as f64, samples as f64, interrupts as f64], device)
+    }
+
+    /// The sums that such a tensor holds.
+    ///
+    /// # Errors
+    ///
+    /// When it is not `[4]`, f64.
+    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
+        let [loss, correct, samples, interrupts] = tensor.to_vec1::<f64>()?[..] else {
+            bail!("four sums expected, got {:?}", tensor.dims())
+        };
+        let count = |sum: f64| sum as u64;
+        Ok(Self {
+            loss,
+            correct: count(correct),
+            samples: count(samples),
+            interrupts: count(interrupts),
+        })
+    }
+}
+
+impl AddAssign for BatchSums {
+    fn add_assign(&mut self, other: Self) {
+        self.loss += other.loss;
+        self.correct += other.correct;
+        self.samples += other.samples;
+        self.interrupts += other.interrupts;
+    }
+}
+
+/// Reads loss and correct answers of a batch off its device; `loss` is the sum over the batch.
+///
+/// Waits until the device has computed them, and asks whether there was a Ctrl-C.
+///
+/// # Errors
+///
+/// When the shapes do not fit.
+pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
+    let _span = info_span!(target: COMPUTE, "read loss").entered();
+    let answers = logits.detach().argmax(D::Minus1)?;
+    let correct = answers.eq(&batch.labels)?.to_dtype(DType::U32)?.sum_all()?;
+    Ok(BatchSums {
+        loss: loss.detach().to_dtype(DType::F64)?.to_scalar()?,
+        correct: correct.to_scalar::<u32>()?.into(),
+        samples: batch.len() as u64,
+        interrupts: interrupt::requested().into(),
+    })
+}
