@@ -86,10 +86,14 @@ mod with_programs {
     #[test]
     fn a_program_that_hangs_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        program(folder.path(), "mpirun", "exec /bin/sleep 60");
+        let late = folder.path().join("late");
+        let script = format!("(/bin/sleep 7; echo >{}) &\nexec /bin/sleep 60", late.display());
+        program(folder.path(), "mpirun", &script);
         let started = Instant::now();
         let answer = doctor().env("PATH", folder.path()).assert().success();
         answer.stdout(contains("mpirun did not answer within 5 s"));
         assert!(started.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_secs(8).saturating_sub(started.elapsed()));
+        assert!(!late.exists(), "what it started lived on");
     }
 }

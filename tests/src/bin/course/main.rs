@@ -10,6 +10,7 @@ mod install_tools;
 mod machine;
 mod outputs;
 mod peers;
+mod process;
 mod release_notes;
 mod scaling;
 mod schedules;

@@ -7,6 +7,7 @@ use anyhow::bail;
 use clap::Args;
 use course_tests::book::Book;
 use course_tests::book::commands::{self, Command};
+use single_gpu::interrupt;
 use single_gpu::report::line;
 
 use crate::doctor::probe::ask;
@@ -60,7 +61,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             continue;
         }
         let wanted = !command.marks.iter().any(|mark| mark == "fails");
-        let failure = match shell::run(text, &root, limit) {
+        let ended = shell::run(text, &root, limit);
+        if interrupt::requested() {
+            // The exit code says so.
+            return Ok(());
+        }
+        let failure = match ended {
             Ok(ended) if ended.status.success() == wanted => {
                 line(format_args!("✓ {page}:{at}: {text}  {:.1} s", ended.seconds))?;
                 None

@@ -9,9 +9,10 @@ use single_gpu::report::line;
 
 use super::messages::{self, Counts, Failure};
 use super::progress::{self, Progress};
-use super::run::{self, Ended, How};
+use super::run::{self, Ended};
 use super::tree::{Exercise, Tree};
 use super::{compile, list};
+use crate::process::{How, watch_interrupts};
 
 /// What became of a check.
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ impl Outcome {
 ///
 /// When it does not pass.
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
-    interrupt::watch()?;
+    watch_interrupts()?;
     let exercise = match name {
         Some(name) => tree.named(name)?,
         None => match Progress::load(tree)?.next(tree) {

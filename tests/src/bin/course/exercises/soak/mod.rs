@@ -24,6 +24,7 @@ use super::Limit;
 use super::check::Outcome;
 use super::tree::{Exercise, Tree};
 use super::verify::{Candidate, Kind, run_all};
+use crate::process::watch_interrupts;
 use mutate::Mutant;
 use survivors::Reasons;
 
@@ -53,7 +54,7 @@ pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(kills) = arguments.kills {
         return kills::run(tree, kills);
     }
-    interrupt::watch()?;
+    watch_interrupts()?;
     let exercises: Vec<&Exercise> = match &arguments.name {
         Some(name) => vec![tree.named(name)?],
         None => tree.exercises.iter().collect(),

@@ -19,6 +19,7 @@ use single_gpu::report::line;
 
 use super::compile;
 use super::tree::Tree;
+use crate::process::watch_interrupts;
 
 /// The test target with all answers.
 pub(super) const TARGET: &str = "verify";
@@ -29,7 +30,7 @@ pub(super) const TARGET: &str = "verify";
 ///
 /// When anything is not as it should be; all of it has been told by then.
 pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
-    interrupt::watch()?;
+    watch_interrupts()?;
     let mut problems: Vec<String> = form::problems(tree)?;
     let candidates = candidate::all(tree)?;
     let mut counts = Counts::default();
