@@ -78,7 +78,9 @@ mod with_programs {
             .stdout(contains("✓ NVIDIA GPUs    Some GPU, 16 GiB, 999.1; Another"))
             .stdout(contains("✓ CUDA toolkit   Cuda release 13.0, V13.0.1"))
             .stdout(contains("✓ MPI            mpirun (Some MPI) 4.1\n"))
-            .stdout(contains("– mdBook         mdbook failed"))
+            .stdout(contains(
+                "– mdBook         mdbook failed (exit status: 3); cargo course install-tools\n",
+            ))
             .stdout(contains("libnccl.so.2"))
             .stdout(contains("--features cuda").and(contains(",nccl -- --device cuda")));
     }
