@@ -7,6 +7,7 @@ mod doctor;
 mod exercises;
 mod figures;
 mod install_tools;
+mod kills;
 mod machine;
 mod outputs;
 mod peers;

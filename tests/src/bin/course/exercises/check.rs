@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use single_gpu::interrupt;
-use single_gpu::report::line;
+use single_gpu::report::{counted, line};
 
 use super::messages::{self, Counts, Failure};
 use super::progress::{self, Progress};
@@ -123,7 +123,7 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     if let Outcome::Passed(_) = outcome
         && progress::fingerprint(exercise)? == checked
     {
-        Progress::load(tree)?.passed(exercise, checked)?;
+        Progress::load(tree)?.remember_passed(exercise, checked)?;
     }
     Ok(outcome)
 }
@@ -137,8 +137,7 @@ pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyho
     let name = &exercise.name;
     match outcome {
         Outcome::Passed(checks) => {
-            let s = if *checks == 1 { "" } else { "s" };
-            line(format_args!("✓ {name} passes its {checks} check{s}"))?;
+            line(format_args!("✓ {name} passes its {}", counted(*checks, "check")))?;
             line(format_args!("  to compare with ours: cargo course solution {name}"))?;
             return Ok(());
         }

@@ -15,7 +15,7 @@ use anyhow::bail;
 pub(super) use candidate::{Candidate, Kind, run_all};
 pub(super) use form::todo;
 use single_gpu::interrupt;
-use single_gpu::report::line;
+use single_gpu::report::{counted, line};
 
 use super::compile;
 use super::tree::Tree;
@@ -65,8 +65,7 @@ pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     ))?;
     match problems.len() {
         0 => Ok(()),
-        1 => bail!("1 problem, told above"),
-        several => bail!("{several} problems, told above"),
+        problems => bail!("{}, told above", counted(problems, "problem")),
     }
 }
 
