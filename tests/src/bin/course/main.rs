@@ -1,6 +1,7 @@
 //! `cargo course`: the tool around the course.
 
 mod book;
+mod book_file;
 mod checkout;
 mod divergence;
 mod doctor;

@@ -12,17 +12,17 @@
 //! | [`environment`] | the Python of the other side |
 //! | [`side`] | one process: started, waited for, believed or not |
 //! | [`statistics`] | ratios of what was measured in turn |
-//! | [`machine`] | what it was measured with |
+//! | [`software`] | the versions of what did the work |
 //! | [`report`] | the rows of the table |
 //! | [`document`] | the file |
 
 mod comparison;
 mod document;
 mod environment;
-mod machine;
 pub(crate) mod ours;
 mod report;
 mod side;
+mod software;
 mod statistics;
 
 use std::path::{Path, PathBuf};
