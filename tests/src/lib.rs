@@ -1,12 +1,13 @@
 //! What the tests that span the stages share: results that PyTorch computed, and inputs that any
 //! language can compute. And what the course tool and the tests have in common: the rules of the book, what an
-//! all-reduce sends, step by step, what pipeline schedules come to, what the cost model says, and what a release tells of
-//! itself.
+//! all-reduce sends, step by step, what pipeline schedules come to, what the cost model says, how numbers and files of
+//! the book's data are written, and what a release tells of itself.
 
 pub mod book;
 mod fixture;
 mod machine;
 mod noise;
+pub mod number;
 pub mod release;
 pub mod scaling;
 pub mod schedules;

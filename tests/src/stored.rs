@@ -4,6 +4,18 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use serde::Serialize;
+
+/// JSON for a file that people compare line by line: every object that begins with this field begins a line.
+///
+/// # Errors
+///
+/// When a value cannot be written as JSON.
+pub fn one_a_line(whole: &impl Serialize, field: &str) -> serde_json::Result<String> {
+    let begins = format!("{{\"{field}\"");
+    let text = serde_json::to_string(whole)?;
+    Ok(text.replace(&begins, &format!("\n{begins}")) + "\n")
+}
 
 /// The text of a file, named as from the book's folder.
 ///
@@ -47,6 +59,13 @@ pub fn check_fits_into_a_page(name: &str, most: usize) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_that_begin_alike_have_a_line_each() {
+        let whole = serde_json::json!({"all": [{"a": 1, "b": {"b": 2}}, {"a": 3}]});
+        let text = one_a_line(&whole, "a").unwrap();
+        assert_eq!(text, "{\"all\":[\n{\"a\":1,\"b\":{\"b\":2}},\n{\"a\":3}]}\n");
+    }
 
     #[test]
     fn a_file_that_is_another_is_told_with_its_line_and_its_command() {

@@ -78,7 +78,9 @@ mod with_programs {
             .stdout(contains("✓ NVIDIA GPUs    Some GPU, 16 GiB, 999.1; Another"))
             .stdout(contains("✓ CUDA toolkit   Cuda release 13.0, V13.0.1"))
             .stdout(contains("✓ MPI            mpirun (Some MPI) 4.1\n"))
-            .stdout(contains("– mdBook         mdbook failed"))
+            .stdout(contains(
+                "– mdBook         mdbook failed (exit status: 3); cargo course install-tools\n",
+            ))
             .stdout(contains("libnccl.so.2"))
             .stdout(contains("--features cuda").and(contains(",nccl -- --device cuda")));
     }
@@ -86,10 +88,14 @@ mod with_programs {
     #[test]
     fn a_program_that_hangs_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        program(folder.path(), "mpirun", "exec /bin/sleep 60");
+        let late = folder.path().join("late");
+        let script = format!("(/bin/sleep 7; echo >{}) &\nexec /bin/sleep 60", late.display());
+        program(folder.path(), "mpirun", &script);
         let started = Instant::now();
         let answer = doctor().env("PATH", folder.path()).assert().success();
         answer.stdout(contains("mpirun did not answer within 5 s"));
         assert!(started.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_secs(8).saturating_sub(started.elapsed()));
+        assert!(!late.exists(), "what it started lived on");
     }
 }

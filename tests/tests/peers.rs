@@ -231,10 +231,16 @@ mod with_stand_ins {
         assert_eq!(medians(&stored(after.path())), [1.0, 1.0]);
         // Alternations are part of how the table was measured.
         let flags = ["--only", "lenet-step", "--update", "--alternations", "3"];
-        peers(after.path(), &flags)
-            .assert()
-            .code(1)
-            .stderr(contains("another entry \"alternations\""));
+        let refused = || {
+            fs::remove_file(after.path().join("log")).unwrap();
+            let refused = peers(after.path(), &flags).assert().code(1).stdout("");
+            // Before anything was measured.
+            assert_eq!(fs::read_to_string(after.path().join("log")).unwrap(), "versions.py\n");
+            refused
+        };
+        refused().stderr(contains("another entry \"alternations\""));
+        fs::remove_file(after.path().join("out.json")).unwrap();
+        refused().stderr(contains("out.json, which --update puts numbers into"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use candle_core::Tensor;
-use course_tests::steps::{PICTURED, RANKS, Recorder, Trace, picture, record};
+use course_tests::steps::{Catalogue, PICTURED, RANKS, Recorder, picture, record};
 use course_tests::stored::check_current;
 use params_and_allreduce::collective::{all_gather, chunk_range, reduce_scatter};
 use params_and_allreduce::communicator::{Communicator as _, Error};
@@ -11,10 +11,10 @@ use params_and_allreduce::{Algorithm, allreduce};
 
 #[test]
 fn the_book_has_what_the_collectives_send_today() {
-    let trace = Trace::record().unwrap();
-    let run = trace.run(PICTURED.0, PICTURED.1).unwrap();
+    let catalogue = Catalogue::record().unwrap();
+    let run = catalogue.run(PICTURED.0, PICTURED.1).unwrap();
     for (name, now) in [
-        ("data/all-reduce-steps.json", trace.json().unwrap()),
+        ("data/all-reduce-steps.json", catalogue.json().unwrap()),
         ("figures/ring-steps.svg", picture(run)),
     ] {
         check_current(name, &now, "cargo course steps").unwrap();
@@ -23,7 +23,7 @@ fn the_book_has_what_the_collectives_send_today() {
 
 #[test]
 fn bytes_of_messages_are_the_bytes_that_the_links_counted() {
-    for run in Trace::record().unwrap().runs {
+    for run in Catalogue::record().unwrap().runs {
         let mut sent = vec![0; run.ranks];
         for message in run.steps.iter().flatten() {
             sent[message.from] += message.bytes;
@@ -36,7 +36,7 @@ fn bytes_of_messages_are_the_bytes_that_the_links_counted() {
 /// collectives then really send on, and all of them in the end.
 #[test]
 fn what_a_rank_is_shown_to_hold_is_what_it_sends() {
-    for run in Trace::record().unwrap().runs {
+    for run in Catalogue::record().unwrap().runs {
         let holdings = run.holdings();
         for (before, messages) in holdings.iter().zip(&run.steps) {
             for message in messages {
@@ -53,7 +53,7 @@ fn what_a_rank_is_shown_to_hold_is_what_it_sends() {
 
 #[test]
 fn the_steps_are_as_many_as_the_course_says() {
-    let trace = Trace::record().unwrap();
+    let catalogue = Catalogue::record().unwrap();
     for ranks in RANKS {
         let rounds = ranks.next_power_of_two().ilog2() as usize;
         for (algorithm, steps) in [
@@ -61,7 +61,7 @@ fn the_steps_are_as_many_as_the_course_says() {
             (Algorithm::Tree, 2 * rounds),
             (Algorithm::Ring, 2 * (ranks - 1)),
         ] {
-            let run = trace.run(algorithm, ranks).unwrap();
+            let run = catalogue.run(algorithm, ranks).unwrap();
             assert_eq!(run.steps.len(), steps, "{algorithm} on {ranks}");
         }
     }

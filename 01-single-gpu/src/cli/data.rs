@@ -19,7 +19,7 @@ pub struct DataArguments {
     data: String,
 
     /// Folder that Fashion-MNIST is in, or is downloaded to [default: one in the user's cache]
-    #[arg(long, value_name = "FOLDER", env = "COURSE_DATA_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "FOLDER", env = cache::VARIABLE, hide_env_values = true)]
     data_dir: Option<PathBuf>,
 
     /// Web addresses to download Fashion-MNIST from, separated by spaces [default: the public ones]

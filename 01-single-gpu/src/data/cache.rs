@@ -18,6 +18,9 @@ use super::mirrors::{Mirrors, RemoteFile};
 /// The folder's name, below the one that the platform has for such things.
 const FOLDER: [&str; 2] = ["multi-gpu-course", "fashion-mnist"];
 
+/// The environment variable that names another folder.
+pub const VARIABLE: &str = "COURSE_DATA_DIR";
+
 /// Nobody has been writing to a partial download that has not changed for this long.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -73,6 +76,12 @@ fn reasons(failures: &[(String, Failure)]) -> String {
 pub fn default_folder() -> Option<PathBuf> {
     let platform = etcetera::base_strategy::choose_native_strategy().ok()?;
     Some(FOLDER.iter().fold(platform.cache_dir(), |path, name| path.join(name)))
+}
+
+/// The folder in which a run without `--data-dir` looks, and keeps its downloads: the one that [`VARIABLE`] names, or the
+/// [default](default_folder).
+pub fn folder() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE).map(PathBuf::from).or_else(default_folder)
 }
 
 /// Makes sure that `folder` has all `files`: downloads those that are missing, each from the first mirror

@@ -142,13 +142,18 @@ fn text<'a>(
 /// Round numbers from 0 to at most a positive length, the same distance apart: as close as gives at most so many
 /// `gaps`.
 pub fn ticks(length: f64, gaps: u32) -> Vec<f64> {
-    let raw = length / f64::from(gaps);
-    let magnitude = 10f64.powf(raw.log10().floor());
-    let factors = [1.0, 2.0, 5.0, 10.0];
-    let unit = factors.iter().map(|f| f * magnitude).find(|unit| *unit >= raw).unwrap_or(raw);
+    let unit = spacing(length, gaps);
     let count = (length / unit) as usize;
     // Rounded, as 0.1 times 3 has many digits.
     (0..=count).map(|tick| (tick as f64 * unit * 1e6).round() / 1e6).collect()
+}
+
+/// How far apart [`ticks`] are: 1, 2 or 5 times a power of ten.
+pub fn spacing(length: f64, gaps: u32) -> f64 {
+    let raw = length / f64::from(gaps);
+    let magnitude = 10f64.powf(raw.log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    factors.iter().map(|f| f * magnitude).find(|unit| *unit >= raw).unwrap_or(raw)
 }
 
 #[cfg(test)]
@@ -192,5 +197,7 @@ mod tests {
         assert_eq!(ticks(80.0, 8), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
         assert_eq!(ticks(1.0, 8), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
         assert_eq!(ticks(1_540.0, 7), [0.0, 500.0, 1_000.0, 1_500.0]);
+        let spacing = |length| spacing(length, 5);
+        assert_eq!([0.9, 9.0, 24.0, 51.0, 730.0].map(spacing), [0.2, 2.0, 5.0, 20.0, 200.0]);
     }
 }

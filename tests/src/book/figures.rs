@@ -1,8 +1,6 @@
 //! Drawings stand inside their pages, so that they follow its theme: what they may not do there.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -23,11 +21,7 @@ static FETCHED: LazyLock<Regex> = LazyLock::new(|| {
 ///
 /// When one cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
-    let used: BTreeSet<PathBuf> = book
-        .pages()
-        .flat_map(|page| page.includes.iter().map(move |include| (page, include)))
-        .filter_map(|(page, include)| book.resolve(page, &include.path))
-        .collect();
+    let used = book.included();
     let mut problems = Vec::new();
     for path in book.files("figures", "svg")? {
         let file = relative(&path, &book.root);

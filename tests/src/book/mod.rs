@@ -35,6 +35,7 @@ pub mod outputs;
 pub mod page;
 pub mod summary;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -134,6 +135,14 @@ impl Book {
     /// Files with this ending in a folder of the book; none where there is no such folder.
     fn files(&self, folder: &str, ending: &str) -> io::Result<Vec<PathBuf>> {
         files_below(&self.root.join("book").join(folder), ending)
+    }
+
+    /// The files that pages include, below the root.
+    fn included(&self) -> BTreeSet<PathBuf> {
+        self.pages()
+            .flat_map(|page| page.includes.iter().map(move |include| (page, include)))
+            .filter_map(|(page, include)| self.resolve(page, &include.path))
+            .collect()
     }
 
     /// Where a path that is written in a page leads, below the root; `None` when it leaves the checkout.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -89,11 +89,7 @@ pub fn names(root: &Path) -> io::Result<Vec<String>> {
 ///
 /// When one cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
-    let shown: BTreeSet<PathBuf> = book
-        .pages()
-        .flat_map(|page| page.includes.iter().map(move |include| (page, include)))
-        .filter_map(|(page, include)| book.resolve(page, &include.path))
-        .collect();
+    let shown = book.included();
     let recordings = match Recordings::load(&book.root) {
         Ok(recordings) => recordings,
         Err(error) => return Ok(vec![Problem::of(Recordings::FILE, error)]),

@@ -3,7 +3,7 @@
 use cost_model::paper::Wire;
 use serde::Serialize;
 
-use super::Rounded;
+use crate::number::Rounded;
 
 /// What is between devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]

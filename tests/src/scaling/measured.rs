@@ -7,8 +7,9 @@ use cost_model::training::Sum;
 use serde::{Deserialize, Serialize};
 use single_gpu::report::thousands;
 
-use super::{Curve, Here, Link, Panel, Rounded, Seen, short};
+use super::{Curve, Here, Link, Panel, Seen, short};
 use crate::Machine;
+use crate::number::Rounded;
 
 /// `book/data/cost-model-cpu.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]

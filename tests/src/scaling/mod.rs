@@ -5,7 +5,6 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | `rounded` | numbers of four digits |
 //! | `link` | what is between devices, and what is assumed of it |
 //! | `on_paper` | curves of machines that are not here |
 //! | `measured` | what stage 7 measured, and curves of that |
@@ -15,16 +14,17 @@ mod link;
 mod measured;
 mod on_paper;
 mod picture;
-mod rounded;
 
 use cost_model::paper::Device;
 use serde::Serialize;
+
+use crate::number::Rounded;
+use crate::stored;
 
 pub use link::{Link, Wired};
 pub use measured::Measurement;
 pub use on_paper::{BATCHES, links};
 pub use picture::picture;
-pub use rounded::Rounded;
 
 /// The curves that are also drawn as a [`picture()`]: model, batch and link, with overlap.
 pub const PICTURED: [[&str; 3]; 2] = [
@@ -162,8 +162,7 @@ impl Catalogue {
     ///
     /// When a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
-        let whole = serde_json::to_string(self)?;
-        Ok(whole.replace("{\"model\"", "\n{\"model\"") + "\n")
+        stored::one_a_line(self, "model")
     }
 }
 

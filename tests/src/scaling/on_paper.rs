@@ -7,7 +7,8 @@ use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts};
 use cost_model::training::Sum;
 use single_gpu::report::thousands;
 
-use super::{Curve, Link, Panel, Rounded, Wired, short};
+use super::{Curve, Link, Panel, Wired, short};
+use crate::number::Rounded;
 
 /// Devices in a host.
 const EACH: usize = 8;

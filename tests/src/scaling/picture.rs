@@ -122,7 +122,7 @@ impl Axes {
 
     fn path(&self, panel: &Panel, curve: &Curve) -> String {
         let points = panel.devices.iter().zip(&curve.speed_up);
-        let point = |(devices, times): (&usize, &super::Rounded)| {
+        let point = |(devices, times): (&usize, &crate::number::Rounded)| {
             format!("{} {}", self.x(*devices as f64), self.y(times.value()))
         };
         format!("M{}", points.map(point).collect::<Vec<_>>().join("L"))
@@ -150,7 +150,7 @@ fn spaced(number: f64) -> String {
     if number >= 1000.0 {
         single_gpu::report::thousands(number as usize)
     } else {
-        super::Rounded::of(number).value().to_string()
+        crate::number::four_digits(number).to_string()
     }
 }
 

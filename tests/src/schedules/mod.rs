@@ -19,6 +19,8 @@ use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 use serde::Serialize;
 
+use crate::stored;
+
 pub use pass::{Pass, passes};
 pub use picture::picture;
 pub use row::{Row, Units};
@@ -152,9 +154,10 @@ impl Catalogue {
     ///
     /// As [`Plan::of`].
     pub fn make() -> anyhow::Result<Self> {
-        let shape = |kind: Kind| {
-            let chunks = if let Kind::Interleaved { chunks } = kind { chunks } else { 1 };
-            Shape { kind: kind.to_string(), chunks, passes: passes(kind) }
+        let shape = |kind: Kind| Shape {
+            kind: kind.to_string(),
+            chunks: kind.chunks(),
+            passes: passes(kind),
         };
         let mut plans = Vec::new();
         for kind in KINDS {
@@ -196,7 +199,6 @@ impl Catalogue {
     ///
     /// When a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
-        let whole = serde_json::to_string(self)?;
-        Ok(whole.replace("{\"kind\"", "\n{\"kind\"") + "\n")
+        stored::one_a_line(self, "kind")
     }
 }

@@ -22,7 +22,7 @@ pub struct Pass {
 
 /// What the stages of a kind of schedule do.
 pub fn passes(kind: Kind) -> Vec<Pass> {
-    let chunks = if let Kind::Interleaved { chunks } = kind { chunks } else { 1 };
+    let chunks = kind.chunks();
     let StageCost { forward, backward_input, backward_weight, .. } = StageCost::UNITS;
     let of_chunk = |cost: f64| cost / chunks as f64;
     let (one, input, weight) =

@@ -7,21 +7,11 @@ use serde::{Serialize, Serializer};
 
 use super::Pass;
 use super::pass::letter;
+use crate::number::without_point;
 
 /// A time. Whole numbers are written without a point.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Units(pub f64);
-
-impl Serialize for Units {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(units) = *self;
-        if units.fract() == 0.0 {
-            serializer.serialize_u64(units as u64)
-        } else {
-            serializer.serialize_f64(units)
-        }
-    }
-}
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+pub struct Units(#[serde(serialize_with = "without_point")] pub f64);
 
 /// What a stage does, one pass after the other: every list has an entry for each pass.
 ///

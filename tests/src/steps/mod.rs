@@ -30,6 +30,8 @@ use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
 use single_gpu::device::{DeviceKind, DevicePlan};
 
+use crate::stored;
+
 pub use numbers::ELEMENTS;
 pub use picture::picture;
 pub use recorder::Recorder;
@@ -76,7 +78,7 @@ pub struct Run {
 
 /// Every run that can be stepped through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Trace {
+pub struct Catalogue {
     /// What makes this file.
     pub command: String,
     /// The numbers that each rank contributes.
@@ -111,7 +113,7 @@ impl Run {
     }
 }
 
-impl Trace {
+impl Catalogue {
     /// Runs every algorithm on every number of ranks.
     ///
     /// # Errors
@@ -143,8 +145,7 @@ impl Trace {
     ///
     /// When a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
-        let whole = serde_json::to_string(self)?;
-        Ok(whole.replace("{\"algorithm\"", "\n{\"algorithm\"") + "\n")
+        stored::one_a_line(self, "algorithm")
     }
 }
 

@@ -106,6 +106,14 @@ impl Kind {
         matches!(self, Self::Naive | Self::GPipe | Self::OneFOneB)
     }
 
+    /// How many chunks of the model each stage holds.
+    pub fn chunks(self) -> usize {
+        match self {
+            Self::Interleaved { chunks } => chunks,
+            Self::Naive | Self::GPipe | Self::OneFOneB | Self::ZbH1 => 1,
+        }
+    }
+
     /// The schedule of this kind for so many stages and micro-batches.
     ///
     /// # Errors

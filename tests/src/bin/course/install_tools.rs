@@ -4,9 +4,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use single_gpu::interrupt;
 use single_gpu::report::line;
 
 use crate::doctor::probe::ask;
+use crate::process;
 
 /// Each with its version. A newer mdBook may give other pages; a newer mdbook-katex wants newer fonts in
 /// `book/src/katex`.
@@ -71,6 +73,9 @@ fn install(name: &str, version: &str) -> anyhow::Result<()> {
         .stdout(std::io::stderr())
         .status()
         .context("cargo install")?;
+    if interrupt::requested() {
+        return Err(process::interrupted());
+    }
     if !status.success() {
         bail!("cargo install failed ({status})");
     }

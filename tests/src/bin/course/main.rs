@@ -1,15 +1,18 @@
 //! `cargo course`: the tool around the course.
 
 mod book;
+mod book_file;
 mod checkout;
 mod divergence;
 mod doctor;
 mod exercises;
 mod figures;
 mod install_tools;
+mod kills;
 mod machine;
 mod outputs;
 mod peers;
+mod process;
 mod release_notes;
 mod scaling;
 mod schedules;

@@ -4,8 +4,8 @@ use anyhow::Context as _;
 use course_tests::scaling::{Catalogue, Measurement, picture};
 use single_gpu::report::line;
 
+use crate::book_file::store;
 use crate::checkout;
-use crate::steps::store;
 
 /// What was measured, as `cargo course figures --measure cost-model-cpu` stores it.
 const MEASURED: &str = "data/cost-model-cpu.json";

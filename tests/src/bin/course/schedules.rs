@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use course_tests::schedules::{Catalogue, picture};
 use single_gpu::report::line;
 
-use crate::steps::store;
+use crate::book_file::store;
 
 /// Asks for all of them and stores them, and some as a picture.
 pub(crate) fn run() -> anyhow::Result<()> {

@@ -1,17 +1,12 @@
 //! Commands as a reader types them, with a limit of time.
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Once;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use single_gpu::interrupt;
 
-/// How often to look whether a command has ended. Looking takes microseconds.
-const LOOK: Duration = Duration::from_millis(10);
+use crate::process::{self, Group, How, Printed};
 
 /// What a command did.
 #[derive(Debug)]
@@ -29,63 +24,27 @@ pub(crate) struct Ended {
 /// When it cannot be started, or has not ended in time, or Ctrl-C was pressed; then it and what it started
 /// are ended.
 pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ended> {
-    let mut output = tempfile::tempfile()?;
+    let output = Printed::nothing()?;
     let mut shell = Command::new("sh");
     shell
         .args(["-c", command])
         .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(output.try_clone()?)
-        .stderr(output.try_clone()?)
+        .stdout(output.stream()?)
+        .stderr(output.stream()?)
         .env("NO_COLOR", "1")
         .env("CARGO_TERM_COLOR", "never")
         .env("CARGO_TERM_QUIET", "true");
     forget_cargo(&mut shell);
-    // A group of its own can be ended as a whole, but the terminal's Ctrl-C does not reach it.
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(&mut shell, 0);
-    static WATCHED: Once = Once::new();
-    let mut watched = Ok(());
-    WATCHED.call_once(|| watched = interrupt::watch());
-    watched?;
     let started = Instant::now();
-    let mut child = shell.spawn().context("sh, which runs the commands, cannot be started")?;
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if interrupt::requested() => {
-                end(&mut child);
-                bail!("interrupted");
-            }
-            None if started.elapsed() < limit => std::thread::sleep(LOOK),
-            None => {
-                end(&mut child);
-                bail!("did not end within {} s", limit.as_secs());
-            }
-        }
+    let group =
+        Group::start(&mut shell).context("sh, which runs the commands, cannot be started")?;
+    let status = match group.wait(limit)? {
+        How::Alone(status) => status,
+        How::OutOfTime => bail!("did not end within {} s", limit.as_secs()),
+        How::Interrupted => return Err(process::interrupted()),
     };
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Ended { status, output: read(&mut output)?, seconds })
-}
-
-/// Ends a shell and everything that it started.
-fn end(child: &mut Child) {
-    // The group first: without its leader there would be nobody left to name it by.
-    #[cfg(unix)]
-    let _ = Command::new("sh")
-        .args(["-c", &format!("kill -s KILL -- -{}", child.id())])
-        .stderr(Stdio::null())
-        .status();
-    // It may have ended by itself meanwhile; either way it is gone after this.
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-fn read(file: &mut File) -> std::io::Result<String> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(Ended { status, output: output.text()?, seconds })
 }
 
 /// Keeps from a program what cargo told this tool about itself.

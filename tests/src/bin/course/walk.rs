@@ -7,7 +7,8 @@ use anyhow::bail;
 use clap::Args;
 use course_tests::book::Book;
 use course_tests::book::commands::{self, Command};
-use single_gpu::report::line;
+use single_gpu::interrupt;
+use single_gpu::report::{counted, line};
 
 use crate::doctor::probe::ask;
 use crate::{checkout, shell};
@@ -60,7 +61,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             continue;
         }
         let wanted = !command.marks.iter().any(|mark| mark == "fails");
-        let failure = match shell::run(text, &root, limit) {
+        let ended = shell::run(text, &root, limit);
+        if interrupt::requested() {
+            // The exit code says so.
+            return Ok(());
+        }
+        let failure = match ended {
             Ok(ended) if ended.status.success() == wanted => {
                 line(format_args!("✓ {page}:{at}: {text}  {:.1} s", ended.seconds))?;
                 None
@@ -77,11 +83,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let passed = seen.values().filter(|passed| **passed).count();
     let failed = seen.len() - passed;
     line(format_args!(
-        "{} commands: {passed} run as printed, {failed} do not, {again} were there before, {skipped} left out",
-        commands.len()
+        "{}: {passed} run as printed, {failed} do not, {again} were there before, {skipped} left out",
+        counted(commands.len(), "command")
     ))?;
     if failed > 0 {
-        bail!("{failed} commands of the book do not run as printed");
+        bail!("{} of the book did not run as printed", counted(failed, "command"));
     }
     Ok(())
 }

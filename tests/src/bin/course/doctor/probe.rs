@@ -1,9 +1,10 @@
 //! Asking other programs, and looking for files, without believing or waiting for anything.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::process::{Group, How, Printed};
 
 /// A program that has not answered by then is taken not to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -11,37 +12,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What a program prints on standard output, if it can be started and succeeds in time.
 pub(crate) fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<String, String> {
     let name = program.as_ref().display().to_string();
-    let mut child = Command::new(program.as_ref())
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => format!("not found ({name} is not on the PATH)"),
-            _ => format!("{name} cannot be started: {error}"),
-        })?;
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if started.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            _ => {
-                // It may have ended by itself meanwhile; either way it is gone after this.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("{name} did not answer within {} s", PATIENCE.as_secs()));
-            }
+    let told = |error: std::io::Error| format!("{name}: {error}");
+    let answer = Printed::nothing().map_err(told)?;
+    let mut command = Command::new(program.as_ref());
+    command.args(arguments).stdout(answer.stream().map_err(told)?).stderr(Stdio::null());
+    let group = Group::start(&mut command).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("not found ({name} is not on the PATH)"),
+        _ => format!("{name} cannot be started: {error}"),
+    })?;
+    let status = match group.wait(PATIENCE).map_err(told)? {
+        How::Alone(status) => status,
+        How::OutOfTime => {
+            return Err(format!("{name} did not answer within {} s", PATIENCE.as_secs()));
         }
+        How::Interrupted => return Err(format!("{name} was interrupted")),
     };
-    let mut answer = Vec::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        // What these programs print fits a pipe many times over.
-        stdout.read_to_end(&mut answer).map_err(|error| format!("{name}: {error}"))?;
-    }
-    let answer = String::from_utf8_lossy(&answer).trim().to_owned();
+    let answer = answer.text().map_err(told)?.trim().to_owned();
     match (status.success(), answer.is_empty()) {
         (true, false) => Ok(answer),
         (true, true) => Err(format!("{name} answered nothing")),

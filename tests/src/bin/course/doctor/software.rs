@@ -1,6 +1,6 @@
 //! CUDA, cuDNN, NCCL, MPI, mdBook, and the data.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use single_gpu::data::{Split, cache, fashion_mnist};
 use single_gpu::report::thousands;
@@ -49,14 +49,13 @@ pub(super) fn mpi() -> Finding {
 /// The program that builds the book.
 pub(super) fn mdbook() -> Finding {
     Finding { what: "mdBook", seen: ask("mdbook", &["--version"]).map(first_line) }
-        .or_hint("cargo install mdbook --locked")
+        .or_hint("cargo course install-tools")
 }
 
 /// The real images: where a run would look for them before it downloads them.
 pub(super) fn data() -> Finding {
-    let named = std::env::var_os("COURSE_DATA_DIR").map(PathBuf::from);
-    let seen = match named.or_else(cache::default_folder) {
-        None => Err("this machine names no folder for downloads; --data-dir can".to_owned()),
+    let seen = match cache::folder() {
+        None => Err(format!("this machine names no folder for downloads; {} can", cache::VARIABLE)),
         Some(folder) => images_in(&folder),
     };
     Finding { what: "Fashion-MNIST", seen }

@@ -67,7 +67,7 @@ pub(super) struct Place {
 }
 
 /// The cargo that this tool was started by.
-pub(super) fn cargo(folder: &Path) -> Command {
+pub(crate) fn cargo(folder: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.current_dir(folder).stdin(Stdio::null());

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::bail;
 use single_gpu::interrupt;
-use single_gpu::report::line;
+use single_gpu::report::{counted, line};
 
 use super::messages::{self, Counts, Failure};
 use super::progress::{self, Progress};
-use super::run::{self, Ended, How};
+use super::run::{self, Ended};
 use super::tree::{Exercise, Tree};
 use super::{compile, list};
+use crate::process::{How, watch_interrupts};
 
 /// What became of a check.
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ impl Outcome {
 ///
 /// When it does not pass.
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
-    interrupt::watch()?;
+    watch_interrupts()?;
     let exercise = match name {
         Some(name) => tree.named(name)?,
         None => match Progress::load(tree)?.next(tree) {
@@ -122,7 +123,7 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     if let Outcome::Passed(_) = outcome
         && progress::fingerprint(exercise)? == checked
     {
-        Progress::load(tree)?.passed(exercise, checked)?;
+        Progress::load(tree)?.remember_passed(exercise, checked)?;
     }
     Ok(outcome)
 }
@@ -136,8 +137,7 @@ pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyho
     let name = &exercise.name;
     match outcome {
         Outcome::Passed(checks) => {
-            let s = if *checks == 1 { "" } else { "s" };
-            line(format_args!("✓ {name} passes its {checks} check{s}"))?;
+            line(format_args!("✓ {name} passes its {}", counted(*checks, "check")))?;
             line(format_args!("  to compare with ours: cargo course solution {name}"))?;
             return Ok(());
         }

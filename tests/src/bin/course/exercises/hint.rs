@@ -70,7 +70,7 @@ pub(super) fn run(tree: &Tree, exercise: &Exercise, all: bool) -> anyhow::Result
         line(format_args!("{} · hint {} of {}: {title}", exercise.name, number + 1, steps.len()))?;
         line(format_args!("\n{text}\n"))?;
     }
-    progress.read_hints(exercise, shown.end)?;
+    progress.remember_hints(exercise, shown.end)?;
     let name = &exercise.name;
     if shown_last {
         line(format_args!("That was the last step; our solution: cargo course solution {name}"))?;

@@ -13,7 +13,7 @@
 //! | [`check`], [`watch`] | the reader's answer: is it right? |
 //! | [`list`], [`hint`], [`solution`], [`reset`] | the other commands of a reader |
 //! | [`verify`] | the exercises themselves: are they sound? |
-//! | [`soak`] | would the checks notice a small mistake? |
+//! | [`soak`] | would the checks notice a small mistake? (`--kills` is something else: [`crate::kills`]) |
 
 mod cargo;
 mod check;
@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use cargo::cargo;
 use tree::Tree;
 
 #[derive(Clone, Debug, Subcommand)]

@@ -97,7 +97,7 @@ impl Progress {
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub(super) fn passed(
+    pub(super) fn remember_passed(
         &mut self,
         exercise: &Exercise,
         fingerprint: String,
@@ -111,7 +111,11 @@ impl Progress {
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub(super) fn read_hints(&mut self, exercise: &Exercise, steps: usize) -> anyhow::Result<()> {
+    pub(super) fn remember_hints(
+        &mut self,
+        exercise: &Exercise,
+        steps: usize,
+    ) -> anyhow::Result<()> {
         self.records.entry(exercise.name.clone()).or_default().hints = steps;
         self.store()
     }

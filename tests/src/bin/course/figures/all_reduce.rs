@@ -4,9 +4,9 @@ use anyhow::ensure;
 use serde::Deserialize;
 
 use super::Figure;
-use super::chart::{Curve, PANEL, Panel, Tick, legend, panel};
+use super::chart::{Curve, PANEL, Panel, Tick, legend, legend_height, panel};
 use super::drawing::Drawing;
-use super::measurement::Measurement;
+use super::measurement::Recorded;
 
 /// A line of what stage 2's `--metrics` writes.
 #[derive(Deserialize)]
@@ -19,8 +19,8 @@ struct Line {
 
 /// Draws both axes in powers: small tensors and large ones are told apart.
 pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
-    let measurement = Measurement::parse(text)?;
-    let lines: Vec<Line> = measurement.lines("all-reduce")?;
+    let recorded = Recorded::parse(text)?;
+    let lines: Vec<Line> = recorded.lines("all-reduce")?;
     ensure!(lines.iter().all(|line| line.gb_per_s > 0.0), "a bandwidth is not above 0");
     let names = distinct(lines.iter().map(|line| line.work.clone()));
     let sizes = distinct(lines.iter().map(|line| line.bytes));
@@ -72,12 +72,7 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
         );
         top += PANEL;
     }
-    Ok(Figure { svg: drawing.finish(), caption: measurement.caption() })
-}
-
-/// How high a legend is, found out by drawing one.
-fn legend_height(names: &[String]) -> f64 {
-    legend(&mut Drawing::new(0.0, ""), names)
+    Ok(Figure { svg: drawing.finish(), caption: recorded.caption() })
 }
 
 /// What is said of a device behind its name: `cpu:0 (1 core)` → ` of 1 core`.

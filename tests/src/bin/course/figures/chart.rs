@@ -47,6 +47,11 @@ pub(super) fn legend(drawing: &mut Drawing, names: &[String]) -> f64 {
     y + 20.0
 }
 
+/// How high a legend is, found out by drawing one: a drawing has to know its height before it begins.
+pub(super) fn legend_height(names: &[String]) -> f64 {
+    legend(&mut Drawing::new(0.0, ""), names)
+}
+
 /// Draws a panel whose top is at `top`.
 pub(super) fn panel(drawing: &mut Drawing, top: f64, panel: &Panel) {
     let bottom = top + 34.0 + PLOT;

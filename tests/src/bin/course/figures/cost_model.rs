@@ -5,11 +5,12 @@ use cost_model::all_reduce::Way;
 use cost_model::record::{How, Step};
 use cost_model::training::Sum;
 use course_tests::scaling::Measurement;
+use single_gpu::report::lanes::spacing;
 use single_gpu::report::thousands;
 use single_gpu::statistics::median;
 
 use super::Figure;
-use super::chart::legend;
+use super::chart::{legend, legend_height};
 use super::drawing::{Anchor, Drawing, WIDTH, escaped, series_class};
 use super::measurement::caption;
 
@@ -36,8 +37,7 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
     let marks: Vec<String> = ways.iter().map(Way::to_string).collect();
     let trainings = measurement.trainings();
     ensure!(!trainings.is_empty(), "there is no step");
-    let mut probe = Drawing::new(0.0, "");
-    let head = legend(&mut probe, &marks) + 20.0;
+    let head = legend_height(&marks) + 20.0;
     let height = head + trainings.len() as f64 * (HEADING + PLOT + AXIS);
     let names: Vec<&str> = trainings.iter().map(|(model, _)| *model).collect();
     let title = format!("Milliseconds of a step, predicted and measured: {}", names.join("; "));
@@ -92,7 +92,8 @@ fn half(
     let times = steps.iter().flat_map(|step| [step.predicted.seconds, step.measured]);
     let longest = 1e3 * times.fold(0.0, f64::max);
     ensure!(longest > 0.0, "a step takes time");
-    let tick = tick(longest);
+    // At most five gaps fit.
+    let tick = spacing(longest, 5);
     let most = (longest / tick).ceil() * tick;
     let y = |seconds: f64| floor - 1e3 * seconds / most * (floor - ceiling);
     for number in 0..=(most / tick).round() as usize {
@@ -130,13 +131,6 @@ fn half(
     }
     drawing.text("label quiet", (right, floor + 34.0), Anchor::End, "devices");
     Ok(())
-}
-
-/// From one number of the axis to the next: at most five fit.
-fn tick(longest: f64) -> f64 {
-    let power = 10f64.powf((longest / 5.0).log10().floor());
-    let ticks = [1.0, 2.0, 5.0, 10.0].map(|times| times * power);
-    ticks.into_iter().find(|tick| longest / tick <= 5.0).unwrap_or(10.0 * power)
 }
 
 /// How far off predictions are, and on what they were measured.
@@ -206,10 +200,5 @@ mod tests {
         let mut empty = measurement();
         empty["steps"] = json!([]);
         assert!(draw(&empty.to_string()).is_err());
-    }
-
-    #[test]
-    fn an_axis_has_few_round_numbers() {
-        assert_eq!([0.9, 9.0, 24.0, 51.0, 730.0].map(tick), [0.2, 2.0, 5.0, 20.0, 200.0]);
     }
 }

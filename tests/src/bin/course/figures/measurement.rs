@@ -19,14 +19,14 @@ const LIMIT: Duration = Duration::from_secs(1800);
 
 /// A data file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Measurement {
+pub(super) struct Recorded {
     command: String,
     date: Option<String>,
     machine: Machine,
     lines: Vec<Value>,
 }
 
-impl Measurement {
+impl Recorded {
     pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
         Ok(serde_json::from_str(text)?)
     }

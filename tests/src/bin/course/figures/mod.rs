@@ -31,12 +31,12 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use course_tests::scaling;
-use measurement::Measurement;
+use measurement::Recorded;
 use serde_json::Value;
-use single_gpu::report::{file, line};
+use single_gpu::report::line;
 
-use crate::checkout;
 use crate::machine::{this_machine, today};
+use crate::{book_file, checkout};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -83,7 +83,7 @@ impl Measured {
                 return measurement::make(path, command, data);
             }
         };
-        measurement::make(path, command, |text| Ok(Measurement::here(command, lines(text)?)))
+        measurement::make(path, command, |text| Ok(Recorded::here(command, lines(text)?)))
     }
 
     /// The name of its data, and the command that makes it.
@@ -156,7 +156,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             if arguments.check {
                 stale.push(format!("{name}{ending}"));
             } else {
-                write(&path, &content)?;
+                book_file::write(&format!("figures/{name}{ending}"), &content)?;
                 line(format_args!("{name}{ending}: drawn"))?;
             }
         }
@@ -168,12 +168,4 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             stale.join(", ")
         ),
     }
-}
-
-fn write(path: &Path, content: &str) -> anyhow::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    file::write(path, |file| file.write_all(content.as_bytes()))
-        .with_context(|| format!("{}", path.display()))
 }

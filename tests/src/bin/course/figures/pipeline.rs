@@ -10,7 +10,7 @@ use single_gpu::report::lanes::ticks;
 
 use super::Figure;
 use super::drawing::{Anchor, Drawing, WIDTH, escaped, series_class};
-use super::measurement::{Measurement, lines_of};
+use super::measurement::{Recorded, lines_of};
 
 /// What a stage does, in the order of the series that give it its colour.
 const ACTIONS: [&str; 3] = ["forward", "backward", "update"];
@@ -110,8 +110,8 @@ fn series(action: Action) -> Option<usize> {
 
 /// Draws two lanes for each stage of each pipeline, all along one axis of time.
 pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
-    let measurement = Measurement::parse(text)?;
-    let pipelines: Vec<Pipeline> = measurement.lines("pipeline")?;
+    let recorded = Recorded::parse(text)?;
+    let pipelines: Vec<Pipeline> = recorded.lines("pipeline")?;
     let ends = pipelines.iter().flat_map(|p| p.predicted.iter().chain(&p.measured));
     let length = ends.map(|work| work.end).fold(0.0, f64::max);
     ensure!(length > 0.0, "a step takes time");
@@ -145,7 +145,7 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
         }
         top += height(pipeline);
     }
-    Ok(Figure { svg: drawing.finish(), caption: caption(&pipelines, &measurement) })
+    Ok(Figure { svg: drawing.finish(), caption: caption(&pipelines, &recorded) })
 }
 
 fn bar(drawing: &mut Drawing, work: &Work, (left, right): (f64, f64), top: f64, pale: bool) {
@@ -167,7 +167,7 @@ fn bar(drawing: &mut Drawing, work: &Work, (left, right): (f64, f64), top: f64, 
     }
 }
 
-fn caption(pipelines: &[Pipeline], measurement: &Measurement) -> String {
+fn caption(pipelines: &[Pipeline], recorded: &Recorded) -> String {
     let percent = |bubble: f64| format!("{:.0} %", bubble * 100.0);
     let bubble = |pipeline: &Pipeline| {
         let Pipeline { run, predicted_bubble, measured_bubble, .. } = pipeline;
@@ -175,7 +175,7 @@ fn caption(pipelines: &[Pipeline], measurement: &Measurement) -> String {
         format!("{} {predicted} and {measured}", escaped(run))
     };
     let bubbles: Vec<String> = pipelines.iter().map(bubble).collect();
-    format!("Bubble, predicted and measured: {}. {}", bubbles.join("; "), measurement.caption())
+    format!("Bubble, predicted and measured: {}. {}", bubbles.join("; "), recorded.caption())
 }
 
 #[cfg(test)]

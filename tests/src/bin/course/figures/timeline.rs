@@ -7,7 +7,7 @@ use single_gpu::report::lanes::ticks;
 
 use super::Figure;
 use super::drawing::{Anchor, Drawing, WIDTH, series_class};
-use super::measurement::Measurement;
+use super::measurement::Recorded;
 
 /// The tracks of a rank as the figure names them; the first is only there to find the step by.
 const TRACKS: [(&str, &str); 4] = [
@@ -90,8 +90,8 @@ pub(super) fn step_of(trace: &str) -> anyhow::Result<Vec<Value>> {
 
 /// Draws a lane for each track of each rank.
 pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
-    let measurement = Measurement::parse(text)?;
-    let spans: Vec<Span> = measurement.lines("span")?;
+    let recorded = Recorded::parse(text)?;
+    let spans: Vec<Span> = recorded.lines("span")?;
     let ranks = spans.iter().map(|span| span.rank).max().unwrap_or_default() + 1;
     let length = spans.iter().map(|span| span.end).fold(0.0, f64::max);
     ensure!(length > 0.0, "a step takes time");
@@ -125,7 +125,7 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
             drawing.text("label", middle, Anchor::Middle, name);
         }
     }
-    Ok(Figure { svg: drawing.finish(), caption: measurement.caption() })
+    Ok(Figure { svg: drawing.finish(), caption: recorded.caption() })
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use anyhow::ensure;
 use serde::Deserialize;
 
 use super::Figure;
-use super::chart::{Curve, PANEL, Panel, Tick, legend, panel};
+use super::chart::{Curve, PANEL, Panel, Tick, legend, legend_height, panel};
 use super::drawing::Drawing;
-use super::measurement::Measurement;
+use super::measurement::Recorded;
 
 /// A line of `--metrics` about an epoch.
 #[derive(Deserialize)]
@@ -26,9 +26,9 @@ struct Summary {
 
 /// Draws a curve for each run.
 pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
-    let measurement = Measurement::parse(text)?;
-    let epochs: Vec<Epoch> = measurement.lines("epoch")?;
-    let summaries: Vec<Summary> = measurement.lines("summary")?;
+    let recorded = Recorded::parse(text)?;
+    let epochs: Vec<Epoch> = recorded.lines("epoch")?;
+    let summaries: Vec<Summary> = recorded.lines("summary")?;
     let last = epochs.iter().map(|epoch| epoch.epoch).max().unwrap_or_default();
     ensure!(last > 1, "a curve needs two epochs");
     let along = |epoch: usize| 0.03 + 0.94 * (epoch - 1) as f64 / (last - 1) as f64;
@@ -47,8 +47,7 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
         })
         .collect();
     let names: Vec<String> = curves.iter().map(|curve| curve.name.clone()).collect();
-    let mut probe = Drawing::new(0.0, "");
-    let height = legend(&mut probe, &names) + PANEL;
+    let height = legend_height(&names) + PANEL;
     let ends: Vec<String> = curves
         .iter()
         .filter_map(|curve| Some(format!("{}: {:.3}", curve.name, curve.points.last()?.1)))
@@ -73,5 +72,5 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
             curves,
         },
     );
-    Ok(Figure { svg: drawing.finish(), caption: measurement.caption() })
+    Ok(Figure { svg: drawing.finish(), caption: recorded.caption() })
 }

@@ -13,7 +13,7 @@ use clap::Args;
 use course_tests::book::outputs::{FOLDER, Recording, Recordings, names, needs_gpu};
 use mask::Mask;
 use similar::{ChangeTag, TextDiff};
-use single_gpu::report::{file, line};
+use single_gpu::report::{counted, file, line};
 
 use crate::doctor::probe::ask;
 use crate::machine::{this_machine, today};
@@ -71,7 +71,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     let did = if arguments.check { "the same" } else { "recorded" };
-    line(format_args!("{done} outputs {did}, {different} different, {left_out} left out"))?;
+    let done = counted(done, "output");
+    line(format_args!("{done} {did}, {different} different, {left_out} left out"))?;
     if different > 0 {
         bail!("`cargo course outputs NAME` records an output anew");
     }

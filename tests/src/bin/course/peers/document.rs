@@ -7,8 +7,8 @@ use course_tests::Machine;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::machine::Software;
 use super::report::Row;
+use super::software::Software;
 use crate::machine::{this_machine, today};
 
 /// The whole file.

@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use single_gpu::data::cache;
+use single_gpu::interrupt;
 
 use super::side::{Programs, last_line};
+use crate::process;
 
 /// The interpreter of the environment that `--set-up` makes.
 ///
@@ -53,6 +55,7 @@ pub(super) fn versions(programs: &Programs) -> anyhow::Result<BTreeMap<String, O
     let python = programs.python.display();
     let answer = match last_line(&mut programs.script("versions.py")) {
         Ok(answer) => answer,
+        Err(_) if interrupt::requested() => return Err(process::interrupted()),
         Err(why) => {
             bail!("{python} has no PyTorch that works ({why}); --set-up makes one that has")
         }

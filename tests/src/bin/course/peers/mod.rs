@@ -12,17 +12,17 @@
 //! | [`environment`] | the Python of the other side |
 //! | [`side`] | one process: started, waited for, believed or not |
 //! | [`statistics`] | ratios of what was measured in turn |
-//! | [`machine`] | what it was measured with |
+//! | [`software`] | the versions of what did the work |
 //! | [`report`] | the rows of the table |
 //! | [`document`] | the file |
 
 mod comparison;
 mod document;
 mod environment;
-mod machine;
 pub(crate) mod ours;
 mod report;
 mod side;
+mod software;
 mod statistics;
 
 use std::path::{Path, PathBuf};
@@ -34,7 +34,10 @@ use document::Document;
 use report::{Header, Outcome, Row};
 use side::Programs;
 use single_gpu::device::available_cores;
+use single_gpu::interrupt;
 use single_gpu::report::{file, line};
+
+use crate::process;
 
 /// The folder of this package, in the reader's checkout.
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
@@ -102,6 +105,14 @@ impl Arguments {
         Ok(Some(path))
     }
 
+    /// The table that `--update` puts numbers into.
+    fn stored(&self, output: Option<&Path>) -> anyhow::Result<Option<String>> {
+        let Some(path) = output.filter(|_| self.update) else { return Ok(None) };
+        let stored = std::fs::read_to_string(path);
+        let what = || format!("{}, which --update puts numbers into", path.display());
+        stored.map(Some).with_context(what)
+    }
+
     /// The command that measures the same: without the names of this machine's files.
     fn command(&self) -> String {
         let mut command = format!("cargo course peers --alternations {}", self.alternations());
@@ -138,24 +149,26 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let alternations = arguments.alternations();
     let mut document = Document::new(arguments.command(), alternations, arguments.quick, versions);
 
+    let stored = arguments.stored(output.as_deref())?;
+    if let Some(stored) = &stored {
+        // Whether it can take in rows of this run is known before they are measured.
+        document.put_into(stored)?;
+    }
+
     if available_cores() < 2 {
         line("note: this machine has one core: times of two threads show overhead, not speed-up")?;
     }
     line(Header)?;
     for comparison in arguments.comparisons() {
         let rows = measure(&comparison, alternations, &programs);
+        if interrupt::requested() {
+            return Err(process::interrupted());
+        }
         rows.iter().try_for_each(line)?;
         document.add(rows);
     }
     if let Some(path) = output {
-        let updated = match arguments.update {
-            true => {
-                let stored = std::fs::read_to_string(&path);
-                let stored = stored.with_context(|| format!("{}", path.display()))?;
-                Some(document.put_into(&stored)?)
-            }
-            false => None,
-        };
+        let updated = stored.as_deref().map(|stored| document.put_into(stored)).transpose()?;
         file::write(&path, |file| {
             match &updated {
                 Some(table) => serde_json::to_writer_pretty(&mut *file, table)?,
@@ -171,7 +184,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Lets all sides of a comparison take turns. Whoever fails is out; the others go on.
+/// Lets all sides of a comparison take turns. Whoever fails is out; the others go on. After Ctrl-C the rest is left out.
 fn measure(comparison: &Comparison, alternations: usize, programs: &Programs) -> Vec<Row> {
     let sides = || comparison.ours.iter().chain(&comparison.peers);
     let silent = |side: &Side| Outcome {
@@ -183,7 +196,7 @@ fn measure(comparison: &Comparison, alternations: usize, programs: &Programs) ->
     let mut outcomes: Vec<Outcome> = sides().map(silent).collect();
     for _ in 0..alternations {
         for (side, outcome) in sides().zip(&mut outcomes) {
-            if outcome.failure.is_some() {
+            if outcome.failure.is_some() || interrupt::requested() {
                 continue;
             }
             match programs.measure(comparison, side) {

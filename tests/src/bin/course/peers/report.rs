@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use course_tests::number::four_digits;
 use serde::Serialize;
 use single_gpu::statistics::median;
 
 use super::comparison::{Comparison, Topic, Unit};
-use super::statistics::{Ratio, rounded};
+use super::statistics::Ratio;
 
 /// What one side brought home from all alternations.
 #[derive(Clone, Debug)]
@@ -53,11 +54,11 @@ impl Column {
         let ratio = best.and_then(|best| Ratio::of_pairs(&best, &runs));
         Self {
             side: outcome.label.clone(),
-            median: whole.then(|| rounded(median(runs.iter().copied()))),
+            median: whole.then(|| four_digits(median(runs.iter().copied()))),
             ratio: ratio.map(Ratio::rounded),
             failure: outcome.failure.clone(),
             note: outcome.note.clone(),
-            runs: runs.into_iter().map(rounded).collect(),
+            runs: runs.into_iter().map(four_digits).collect(),
         }
     }
 }

@@ -1,23 +1,19 @@
 //! One side of a comparison, once: a process that does its work and prints what it measured.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use single_gpu::statistics::median;
 
 use super::comparison::{Comparison, Program, Side, Unit};
 use super::ours;
+use crate::process::{Group, How, Printed};
 
 /// The longest measurement takes a minute or two; a process that has not ended by then hangs.
 const PATIENCE: Duration = Duration::from_secs(900);
-
-/// How often to look whether a process has ended. Looking takes microseconds.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// What a process prints as its last line: the numbers of each thing that it measured, by name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -93,35 +89,21 @@ impl Programs {
 /// complains about.
 pub(super) fn last_line(command: &mut Command) -> Result<String, String> {
     let to_text = |error: std::io::Error| error.to_string();
-    // Files, and not pipes: nobody has to empty them while the process runs.
-    let (mut stdout, mut stderr) =
-        (tempfile::tempfile().map_err(to_text)?, tempfile::tempfile().map_err(to_text)?);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(stdout.try_clone().map_err(to_text)?)
-        .stderr(stderr.try_clone().map_err(to_text)?)
-        .spawn()
-        .map_err(|error| {
-            format!("{} cannot be started: {error}", command.get_program().display())
-        })?;
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait().map_err(to_text)? {
-            Some(status) => break status,
-            None if started.elapsed() < PATIENCE => std::thread::sleep(LOOK),
-            None => {
-                // It may have ended by itself meanwhile; either way it is gone after this.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("did not end within {} s", PATIENCE.as_secs()));
-            }
-        }
+    let (stdout, stderr) =
+        (Printed::nothing().map_err(to_text)?, Printed::nothing().map_err(to_text)?);
+    command.stdout(stdout.stream().map_err(to_text)?).stderr(stderr.stream().map_err(to_text)?);
+    let group = Group::start(command).map_err(|error| {
+        format!("{} cannot be started: {error}", command.get_program().display())
+    })?;
+    let status = match group.wait(PATIENCE).map_err(to_text)? {
+        How::Alone(status) => status,
+        How::OutOfTime => return Err(format!("did not end within {} s", PATIENCE.as_secs())),
+        How::Interrupted => return Err("was interrupted".to_owned()),
     };
-    let answer = last_of(&mut stdout).map_err(to_text)?;
-    match (status.success(), answer) {
+    match (status.success(), last_of(&stdout.text().map_err(to_text)?)) {
         (true, Some(answer)) => Ok(answer),
         (true, None) => Err("answered nothing".to_owned()),
-        (false, _) => Err(complaint(status, last_of(&mut stderr).map_err(to_text)?)),
+        (false, _) => Err(complaint(status, last_of(&stderr.text().map_err(to_text)?))),
     }
 }
 
@@ -129,11 +111,7 @@ fn complaint(status: ExitStatus, last_words: Option<String>) -> String {
     last_words.unwrap_or_else(|| format!("failed without a word ({status})"))
 }
 
-/// The last line of a file that has something in it.
-fn last_of(file: &mut File) -> std::io::Result<Option<String>> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned))
+/// The last line that has something in it.
+fn last_of(text: &str) -> Option<String> {
+    text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned)
 }

@@ -1,5 +1,6 @@
 //! Ratios of what was measured in turn.
 
+use course_tests::number::four_digits;
 use serde::Serialize;
 use single_gpu::statistics::median;
 
@@ -29,13 +30,9 @@ impl Ratio {
 
     /// With as many digits as are worth keeping.
     pub(super) fn rounded(self) -> Self {
-        Self { median: rounded(self.median), min: rounded(self.min), max: rounded(self.max) }
+        let Self { median, min, max } = self;
+        Self { median: four_digits(median), min: four_digits(min), max: four_digits(max) }
     }
-}
-
-/// A number with four digits: more than any of these measurements is good for.
-pub(super) fn rounded(number: f64) -> f64 {
-    format!("{number:.3e}").parse().unwrap_or(number)
 }
 
 #[cfg(test)]
@@ -50,12 +47,5 @@ mod tests {
         // The ratio of the medians would be another one.
         assert_eq!(median([1.0, 2.0, 1.5]) / median([2.0, 4.0, 1.0]), 0.75);
         assert_eq!(Ratio::of_pairs(&[], &[1.0]), None);
-    }
-
-    #[test]
-    fn four_digits_are_kept() {
-        assert_eq!(rounded(0.012_345_678), 0.012_35);
-        assert_eq!(rounded(769_916_928.0), 769_900_000.0);
-        assert_eq!(rounded(0.0), 0.0);
     }
 }

@@ -6,9 +6,10 @@
 //!
 //! cargo-mutants builds the package once for each change. Here all changes of a solution are compiled at
 //! once, as the wrong answers are for `cargo course verify`, and run one by one.
+//!
+//! With `--kills` the command does something else, in [`crate::kills`]: it kills ranks of a training.
 
 mod changes;
-mod kills;
 mod mutate;
 mod survivors;
 mod viable;
@@ -18,12 +19,14 @@ use std::num::NonZeroU32;
 use anyhow::bail;
 use clap::Args;
 use single_gpu::interrupt;
-use single_gpu::report::line;
+use single_gpu::report::{counted, line};
 
 use super::Limit;
 use super::check::Outcome;
 use super::tree::{Exercise, Tree};
 use super::verify::{Candidate, Kind, run_all};
+use crate::kills;
+use crate::process::watch_interrupts;
 use mutate::Mutant;
 use survivors::Reasons;
 
@@ -51,9 +54,9 @@ pub(crate) struct Arguments {
 /// When too many survive, or one without a reason; all has been told by then.
 pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(kills) = arguments.kills {
-        return kills::run(tree, kills);
+        return kills::run(&tree.root, kills);
     }
-    interrupt::watch()?;
+    watch_interrupts()?;
     let exercises: Vec<&Exercise> = match &arguments.name {
         Some(name) => vec![tree.named(name)?],
         None => tree.exercises.iter().collect(),
@@ -83,8 +86,7 @@ pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     line(format_args!("\nin all: {all}"))?;
     match problems.len() {
         0 => Ok(()),
-        1 => bail!("1 problem, told above"),
-        several => bail!("{several} problems, told above"),
+        problems => bail!("{}, told above", counted(problems, "problem")),
     }
 }
 

@@ -15,10 +15,11 @@ use anyhow::bail;
 pub(super) use candidate::{Candidate, Kind, run_all};
 pub(super) use form::todo;
 use single_gpu::interrupt;
-use single_gpu::report::line;
+use single_gpu::report::{counted, line};
 
 use super::compile;
 use super::tree::Tree;
+use crate::process::watch_interrupts;
 
 /// The test target with all answers.
 pub(super) const TARGET: &str = "verify";
@@ -29,7 +30,7 @@ pub(super) const TARGET: &str = "verify";
 ///
 /// When anything is not as it should be; all of it has been told by then.
 pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
-    interrupt::watch()?;
+    watch_interrupts()?;
     let mut problems: Vec<String> = form::problems(tree)?;
     let candidates = candidate::all(tree)?;
     let mut counts = Counts::default();
@@ -64,8 +65,7 @@ pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     ))?;
     match problems.len() {
         0 => Ok(()),
-        1 => bail!("1 problem, told above"),
-        several => bail!("{several} problems, told above"),
+        problems => bail!("{}, told above", counted(problems, "problem")),
     }
 }
 

@@ -5,13 +5,11 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use single_gpu::data::SIDE;
 use single_gpu::init;
 use single_gpu::ops::conv2d;
 
 use super::{Answer, Arguments, in_seconds};
-
-/// Height and width of an image.
-const SIDE: usize = 28;
 
 /// Seconds of all forward passes, of all backward passes, and of both.
 pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {

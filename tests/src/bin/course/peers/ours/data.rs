@@ -53,8 +53,7 @@ pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Answer> {
 
 /// The folder that downloads are kept in, if all of Fashion-MNIST is asked for and there, compressed.
 fn real_files(images: NonZeroUsize) -> Option<PathBuf> {
-    let folder = std::env::var_os("COURSE_DATA_DIR").map(PathBuf::from);
-    let folder = folder.or_else(cache::default_folder)?;
+    let folder = cache::folder()?;
     let unpacked = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
     let packed = unpacked.iter().all(|file| !folder.join(file).exists());
     let train = fashion_mnist::read(&folder, Split::Train).ok()?;

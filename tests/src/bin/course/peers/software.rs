@@ -1,4 +1,4 @@
-//! What the numbers were measured with: they mean little without it.
+//! The versions of what did the work: numbers mean little without them.
 
 use std::collections::BTreeMap;
 

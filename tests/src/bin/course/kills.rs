@@ -1,20 +1,22 @@
 //! `cargo course soak --kills`: a training under `mpirun` that is killed again and again, at random moments.
+//!
+//! It belongs to no exercise. Its command is the one that soaks exercises, since both run for long and want to find
+//! what shows seldom.
 
 use std::num::NonZeroU32;
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use super::super::tree::Tree;
+use crate::exercises::cargo;
 
-/// Runs stage 5's test of it, which is too long for the ordinary run of the tests.
+/// Runs stage 5's test of it in the workspace at `root`; it is too long for the ordinary run of the tests.
 ///
 /// # Errors
 ///
 /// When it fails, or cannot be built: it needs an MPI library.
-pub(super) fn run(tree: &Tree, kills: NonZeroU32) -> anyhow::Result<()> {
-    let status = Command::new("cargo")
-        .current_dir(&tree.root)
+pub(crate) fn run(root: &Path, kills: NonZeroU32) -> anyhow::Result<()> {
+    let status = cargo(root)
         .args(["test", "--release", "-p", "concise-wrapper", "--features", "mpi"])
         .args(["--test", "processes", "--", "--ignored", "--nocapture", "kills"])
         .env("KILLS", kills.to_string())

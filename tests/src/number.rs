@@ -1,0 +1,63 @@
+//! Numbers as the book's data has them: with few digits, and whole ones without a point.
+
+use serde::{Serialize, Serializer};
+
+/// The nearest number of four significant digits: more than any measurement here is good for.
+pub fn four_digits(number: f64) -> f64 {
+    // What was written by Rust is read by Rust.
+    format!("{number:.3e}").parse().unwrap_or(number)
+}
+
+/// Writes a whole number without a point, and any other as it is.
+///
+/// # Errors
+///
+/// Those of the serializer.
+pub fn without_point<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    let number = *number;
+    if number.fract() == 0.0 && (0.0..1e15).contains(&number) {
+        serializer.serialize_u64(number as u64)
+    } else {
+        serializer.serialize_f64(number)
+    }
+}
+
+/// A number of [`four_digits`], written [`without_point`].
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+pub struct Rounded(#[serde(serialize_with = "without_point")] f64);
+
+impl Rounded {
+    /// The nearest one.
+    pub fn of(number: f64) -> Self {
+        Self(four_digits(number))
+    }
+
+    /// Its value.
+    pub fn value(self) -> f64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_digits_are_kept() {
+        assert_eq!(four_digits(0.012_345_678), 0.012_35);
+        assert_eq!(four_digits(769_916_928.0), 769_900_000.0);
+        assert_eq!(four_digits(0.0), 0.0);
+    }
+
+    #[test]
+    fn whole_numbers_have_no_point_and_none_becomes_another() {
+        let written = |number| serde_json::to_string(&Rounded::of(number)).unwrap();
+        assert_eq!(written(1.0 / 3.0), "0.3333");
+        assert_eq!(written(123_456.0), "123500");
+        assert_eq!(written(0.000_123_46), "0.0001235");
+        assert_eq!(written(0.0), "0");
+        assert_eq!(written(2.000_04), "2");
+        assert_eq!(written(-1.0), "-1.0");
+        assert_eq!(written(1e20).parse(), Ok(1e20));
+    }
+}

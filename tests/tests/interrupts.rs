@@ -1,0 +1,116 @@
+//! Ctrl-C ends the tool with what it has started, and the exit code says so.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Tells that it was started, starts somebody else, and goes on for longer than anybody waits.
+const HANGS: &str = "#!/bin/sh\nsleep 300 &\necho $! >>\"$STARTED\"\nwait\n";
+
+/// A folder with a program of this name that hangs.
+fn program(name: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, HANGS).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// Starts the tool, and presses Ctrl-C as soon as the program has been started.
+fn interrupted(folder: &Path, flags: &[&str]) -> Output {
+    let started = folder.join("started");
+    let path = std::env::var("PATH").unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_course"))
+        .args(flags)
+        .env("PATH", format!("{}:{path}", folder.display()))
+        .env("STARTED", &started)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until(|| fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n')));
+    ctrl_c(&child);
+    child.wait_with_output().unwrap()
+}
+
+fn wait_until(happened: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !happened() {
+        assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn ctrl_c(child: &Child) {
+    let status = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+/// Those that the program started: as many as it was started times. All have to be gone.
+fn started(folder: &Path) -> usize {
+    let ids = fs::read_to_string(folder.join("started")).unwrap();
+    for id in ids.lines() {
+        let answer = Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
+        let state = String::from_utf8(answer.stdout).unwrap();
+        // A process that is ended stays in the table until whoever inherits it looks.
+        assert!(state.trim().is_empty() || state.starts_with('Z'), "process {id} goes on: {state}");
+    }
+    ids.lines().count()
+}
+
+#[test]
+fn a_walk_ends_with_the_command_that_runs() {
+    let folder = program("cargo");
+    let output = interrupted(folder.path(), &["walk", "--page", "ch02-all-reduce"]);
+    let (told, complaint) = (String::from_utf8_lossy(&output.stdout), &output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(!told.contains('✗') && complaint.is_empty(), "{told}");
+    assert_eq!(started(folder.path()), 1, "commands went on after it");
+}
+
+#[test]
+fn what_was_measured_in_part_is_not_stored() {
+    let folder = program("ours");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let stand_in = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/stand-in.sh");
+    fs::write(folder.path().join("versions.py"), r#"{"torch": "2.0"}"#).unwrap();
+    // The stand-in of Python is a script that looks for its answers here.
+    let python = folder.path().join("python");
+    let script =
+        format!("#!/bin/sh\nANSWERS='{}' exec {stand_in} \"$@\"\n", folder.path().display());
+    fs::write(&python, script).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let flags =
+        ["peers", "--only", "lenet-step", "--ours", &path("ours"), "--python", &path("python")];
+    let output =
+        interrupted(folder.path(), &[&flags[..], &["--output", &path("out.json")]].concat());
+    assert_eq!(output.status.code(), Some(130));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!folder.path().join("out.json").exists());
+    assert_eq!(started(folder.path()), 1, "other sides were measured after it");
+}
+
+#[test]
+fn a_check_of_an_output_ends_with_its_command() {
+    let folder = program("cargo");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/outputs");
+    let first = fs::read_dir(path).unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).ok()?;
+        let name = path.file_stem()?.to_str()?.to_owned();
+        (text.starts_with("$ cargo ") && !name.starts_with("gpu-")).then_some(name)
+    });
+    let name = first.min().unwrap();
+    let output = interrupted(folder.path(), &["outputs", "--check", &name]);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(started(folder.path()), 1);
+}
