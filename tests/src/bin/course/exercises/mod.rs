@@ -8,7 +8,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`tree`] | where the exercises are, and their names |
-//! | [`cargo`], [`compile`], [`mod@run`], [`messages`] | a test target: compiled, run within a time limit, understood |
+//! | [`mod@cargo`], [`compile`], [`mod@run`], [`messages`] | a test target: compiled, run within a time limit, understood |
 //! | [`progress`] | what has passed, and which hints were read |
 //! | [`check`], [`watch`] | the reader's answer: is it right? |
 //! | [`list`], [`hint`], [`solution`], [`reset`] | the other commands of a reader |
