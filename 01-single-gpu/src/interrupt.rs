@@ -10,6 +10,7 @@
 //! then all devices know the same.
 
 use std::io;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -22,12 +23,20 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
 /// From now on the first Ctrl-C is noted, and the second ends the process. Before this call, and so
-/// while flags are checked and data is loaded, the first one ends it.
+/// while flags are checked and data is loaded, the first one ends it. To call it again does nothing.
 ///
 /// # Errors
 ///
 /// When the system refuses to tell us of signals.
 pub fn watch() -> io::Result<()> {
+    static WATCHED: Once = Once::new();
+    let mut registered = Ok(());
+    // Whoever was told of a signal twice would take the first Ctrl-C for the second.
+    WATCHED.call_once(|| registered = register());
+    registered
+}
+
+fn register() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         // In this order: at the first signal the flag is still down when the exit looks at it, and its
         // number is there before anybody is told that there was one.

@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use single_gpu::cli::ToldElsewhere;
@@ -41,7 +40,7 @@ impl Group {
     /// When it cannot be started, or the system refuses to tell us of Ctrl-C.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         // A group of its own can be ended as a whole, but the terminal's Ctrl-C does not reach it.
-        watch_interrupts()?;
+        interrupt::watch()?;
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let leader = command.stdin(Stdio::null()).spawn()?;
@@ -119,19 +118,6 @@ impl Printed {
         self.0.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
-}
-
-/// From now on the first Ctrl-C is a request and the second ends this tool. To be asked for a second time does nothing:
-/// whoever watched twice would take the first Ctrl-C for the second.
-///
-/// # Errors
-///
-/// As [`interrupt::watch`].
-pub(crate) fn watch_interrupts() -> io::Result<()> {
-    static WATCHED: Once = Once::new();
-    let mut watched = Ok(());
-    WATCHED.call_once(|| watched = interrupt::watch());
-    watched
 }
 
 /// What is left to say of work that ended because of Ctrl-C, to whoever pressed it: an exit code.

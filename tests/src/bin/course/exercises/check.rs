@@ -12,7 +12,7 @@ use super::progress::{self, Progress};
 use super::run::{self, Ended};
 use super::tree::{Exercise, Tree};
 use super::{compile, list};
-use crate::process::{How, watch_interrupts};
+use crate::process::How;
 
 /// What became of a check.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Outcome {
 ///
 /// When it does not pass.
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
-    watch_interrupts()?;
+    interrupt::watch()?;
     let exercise = match name {
         Some(name) => tree.named(name)?,
         None => match Progress::load(tree)?.next(tree) {

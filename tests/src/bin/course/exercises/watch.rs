@@ -14,7 +14,6 @@ use super::check::{self, Outcome};
 use super::list;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
-use crate::process::watch_interrupts;
 
 /// How often the file is read. Two readings have to agree, so that no half-written file is compiled.
 const LOOK: Duration = Duration::from_millis(100);
@@ -22,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Checks an exercise, the one that is named or the next, whenever it is saved, until all are solved or
 /// somebody presses Ctrl-C.
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
-    watch_interrupts()?;
+    interrupt::watch()?;
     let terminal = Term::stdout();
     let mut current = match name {
         Some(name) => Some(tree.named(name)?),

@@ -26,7 +26,6 @@ use super::check::Outcome;
 use super::tree::{Exercise, Tree};
 use super::verify::{Candidate, Kind, run_all};
 use crate::kills;
-use crate::process::watch_interrupts;
 use mutate::Mutant;
 use survivors::Reasons;
 
@@ -56,7 +55,7 @@ pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(kills) = arguments.kills {
         return kills::run(&tree.root, kills);
     }
-    watch_interrupts()?;
+    interrupt::watch()?;
     let exercises: Vec<&Exercise> = match &arguments.name {
         Some(name) => vec![tree.named(name)?],
         None => tree.exercises.iter().collect(),

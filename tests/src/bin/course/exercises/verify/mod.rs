@@ -19,7 +19,6 @@ use single_gpu::report::{counted, line};
 
 use super::compile;
 use super::tree::Tree;
-use crate::process::watch_interrupts;
 
 /// The test target with all answers.
 pub(super) const TARGET: &str = "verify";
@@ -30,7 +29,7 @@ pub(super) const TARGET: &str = "verify";
 ///
 /// When anything is not as it should be; all of it has been told by then.
 pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
-    watch_interrupts()?;
+    interrupt::watch()?;
     let mut problems: Vec<String> = form::problems(tree)?;
     let candidates = candidate::all(tree)?;
     let mut counts = Counts::default();
