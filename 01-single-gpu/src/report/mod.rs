@@ -7,7 +7,7 @@
 //! | [`outputs`] | the files of a run, all together |
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | each of them |
 //! | [`lanes`], `colours` | pictures of who did what when |
-//! | [`file`] | files that are whole as soon as they have their name |
+//! | [`mod@file`] | files that are whole as soon as they have their name |
 //! | `words` | numbers as they are told |
 
 mod chart;

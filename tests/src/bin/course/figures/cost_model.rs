@@ -6,7 +6,7 @@ use cost_model::record::{How, Step};
 use cost_model::training::Sum;
 use course_tests::scaling::Measurement;
 use single_gpu::report::lanes::spacing;
-use single_gpu::report::thousands;
+use single_gpu::report::{counted, thousands};
 use single_gpu::statistics::median;
 
 use super::Figure;
@@ -142,7 +142,8 @@ fn words(measurement: &Measurement) -> String {
     let mut notes: Vec<String> = Vec::new();
     for calibration in &measurement.calibrations {
         let Some(note) = &calibration.note else { continue };
-        let note = format!("On {}: {}. ", calibration.devices.len(), escaped(note));
+        let note =
+            format!("On {}: {}. ", counted(calibration.devices.len(), "device"), escaped(note));
         if !notes.contains(&note) {
             notes.push(note);
         }
