@@ -143,7 +143,7 @@ fn words(measurement: &Measurement) -> String {
     for calibration in &measurement.calibrations {
         let Some(note) = &calibration.note else { continue };
         let note =
-            format!("On {}: {}. ", counted(calibration.devices.len(), "device"), escaped(note));
+            format!("On {}, {}. ", counted(calibration.devices.len(), "device"), escaped(note));
         if !notes.contains(&note) {
             notes.push(note);
         }
