@@ -59,11 +59,16 @@ pub(crate) fn prepare(command: &mut Command) {
 }
 
 /// Runs to the end, which has to be a good one, and returns the summaries' hashes.
-pub(crate) fn hashes(mut command: Command) -> Vec<String> {
+pub(crate) fn hashes(command: Command) -> Vec<String> {
+    hashes_within(command, HANGS)
+}
+
+/// [`hashes`] of a run that may take so long.
+pub(crate) fn hashes_within(mut command: Command, limit: Duration) -> Vec<String> {
     let folder = TempDir::new().unwrap();
     let metrics = folder.path().join("metrics.jsonl");
     command.arg("--metrics").arg(&metrics);
-    let ended = Started::new(command).end();
+    let ended = Started::new(command).end_within(limit);
     assert!(ended.success, "{}", ended.text);
     let text = fs::read_to_string(metrics).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -129,13 +134,18 @@ impl Started {
     }
 
     /// Waits for the end.
-    pub(crate) fn end(mut self) -> Ended {
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(HANGS)
+    }
+
+    /// Waits for the end, and that it comes within so long.
+    fn end_within(mut self, limit: Duration) -> Ended {
         let began = Instant::now();
         let id = self.id();
         let child = self.0.take().unwrap();
         let waiting = std::thread::spawn(move || child.wait_with_output().unwrap());
         while !waiting.is_finished() {
-            if began.elapsed() > HANGS {
+            if began.elapsed() > limit {
                 for process in [vec![id], descendants(id)].concat() {
                     send(process, "-KILL");
                 }
