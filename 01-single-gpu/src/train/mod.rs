@@ -24,7 +24,6 @@ use crate::data::loader::Loader;
 use crate::data::source::LoadedData;
 use crate::device::ComputeDevice;
 use crate::evaluate::evaluate;
-use crate::interrupt;
 use crate::lenet::Lenet;
 use crate::ops::cross_entropy;
 use crate::parameters::Snapshot;
@@ -66,9 +65,8 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
     if batch.is_empty() {
         // GPUs have no memory of size 0 that the operations could work on.
         let zeros = model.parameters().iter().map(|parameter| parameter.value.zeros_like());
-        let interrupts = interrupt::requested().into();
-        let sums = BatchSums { interrupts, ..BatchSums::default() };
-        return Ok(Step { sums, gradients: zeros.collect::<Result<_>>()? });
+        let gradients = zeros.collect::<Result<_>>()?;
+        return Ok(Step { sums: BatchSums::of_no_samples(), gradients });
     }
     let (logits, loss) = info_span!(target: COMPUTE, "forward").in_scope(|| {
         let logits = model.forward(&batch.images)?;

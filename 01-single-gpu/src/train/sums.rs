@@ -24,6 +24,11 @@ pub struct BatchSums {
 }
 
 impl BatchSums {
+    /// What a device sees that has no samples: whether there was a Ctrl-C.
+    pub fn of_no_samples() -> Self {
+        Self { interrupts: interrupt::requested().into(), ..Self::default() }
+    }
+
     /// The mean loss of a sample.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.samples as f64

@@ -14,7 +14,6 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::data::Dataset;
-use single_gpu::interrupt;
 use single_gpu::train::{BatchSums, Step};
 
 use super::check::Checked;
@@ -114,9 +113,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
     /// Loss and correct answers of all micro-batches of all replicas, and whether anybody asks for an end; the
     /// same on all ranks.
     fn sums_of_all(&self, mine: Option<BatchSums>) -> Result<BatchSums, communicator::Error> {
-        let interrupts = interrupt::requested().into();
-        let mine = mine.unwrap_or(BatchSums { interrupts, ..BatchSums::default() });
-        let mine = mine.to_tensor(self.all.device())?;
+        let mine = mine.unwrap_or_else(BatchSums::of_no_samples).to_tensor(self.all.device())?;
         Ok(BatchSums::from_tensor(&allreduce(&self.all, &mine, Algorithm::OneShot)?)?)
     }
 }
