@@ -1,11 +1,10 @@
 //! Trains LeNet on one device.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use single_gpu::cli::{self, DeviceArguments, TrainArguments, UsageError};
+use single_gpu::cli::{self, DeviceArguments, TrainArguments};
 use single_gpu::data::{CLASS_NAMES, CLASSES, contact_sheet};
 use single_gpu::interrupt;
 use single_gpu::report::summary::Summary;
@@ -37,12 +36,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.device.plan(1)?;
-    let refused = |path: &Path, error: io::Error| {
-        UsageError::new(format_args!("--contact-sheet {}: {error}", path.display()))
-    };
     if let Some(path) = &arguments.contact_sheet {
         // Before images are loaded, which may mean a download.
-        file::check(path).map_err(|error| refused(path, error))?;
+        cli::writable("--contact-sheet", path)?;
     }
     let mut setup = arguments.train.prepare(plan.len())?;
     if let Some(path) = &arguments.contact_sheet {
@@ -51,7 +47,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
         let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
         contact_sheet::write_png(path, width, height, &pixels)
-            .map_err(|error| refused(path, error))?;
+            .map_err(|error| file::of_flag("--contact-sheet", path, &error))?;
         line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
         for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {
             line(format_args!("  row {}: {name}", label + 1))?;

@@ -15,5 +15,5 @@ pub use data::DataArguments;
 pub use devices::{DeviceArguments, SeveralDevices};
 pub use ending::{Complaint, ToldElsewhere, UsageError, conclude, main, tell};
 pub use process::prepare;
-pub use reports::{ReportArguments, metrics};
+pub use reports::{ReportArguments, metrics, writable};
 pub use training::{ElementType, TrainArguments, TrainSetup};

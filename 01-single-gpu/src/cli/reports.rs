@@ -38,17 +38,19 @@ pub struct ReportArguments {
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let begin = |path| {
         writable("--metrics", path)?;
-        Metrics::create(path).map_err(|error| unwritable("--metrics", path, &error))
+        Metrics::create(path)
+            .map_err(|error| UsageError::new(file::of_flag("--metrics", path, &error)))
     };
     path.map(begin).transpose()
 }
 
-fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
-    file::check(path).map_err(|error| unwritable(flag, path, &error))
-}
-
-fn unwritable(flag: &str, path: &Path, error: &io::Error) -> UsageError {
-    UsageError::new(format_args!("{flag} {}: {error}", path.display()))
+/// Checks that the file of a flag could be written, and leaves nothing behind.
+///
+/// # Errors
+///
+/// A [`UsageError`] that names both.
+pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
+    file::check(path).map_err(|error| UsageError::new(file::of_flag(flag, path, &error)))
 }
 
 impl ReportArguments {

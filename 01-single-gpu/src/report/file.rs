@@ -30,6 +30,11 @@ pub fn check(path: &Path) -> io::Result<()> {
     fs::remove_file(partial)
 }
 
+/// The error of a file that was named by `flag`: it names both.
+pub fn of_flag(flag: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{flag} {}: {error}", path.display()))
+}
+
 /// Writes a file that appears under its name, in place of an older one, only once it is whole.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use super::chart::Chart;
 use super::metrics::Metrics;
 use super::summary::Summary;
 use super::trace::Trace;
-use super::{Report, line, plot, thousands, timeline};
+use super::{Report, file, line, plot, thousands, timeline};
 use crate::train::EpochRecord;
 
 /// What to write, and where. Nothing, by default.
@@ -99,16 +99,16 @@ impl Outputs {
     /// When one of them cannot be written: the message names the flag and the file.
     pub fn write(&self, title: &str) -> io::Result<()> {
         if let (Some(path), Some(recording)) = (&self.trace, &self.recording) {
-            recording.write(path).map_err(|error| of_flag("--trace", path, &error))?;
+            recording.write(path).map_err(|error| file::of_flag("--trace", path, &error))?;
         }
         if let Some(path) = &self.plot {
             plot::write(path, title, &self.runs)
-                .map_err(|error| of_flag("--plot", path, &error))?;
+                .map_err(|error| file::of_flag("--plot", path, &error))?;
         }
         let Some(recording) = &self.recording else { return Ok(()) };
         if let Some(path) = &self.timeline {
             let drawn = timeline::write(path, title, &recording.spans())
-                .map_err(|error| of_flag("--timeline", path, &error))?;
+                .map_err(|error| file::of_flag("--timeline", path, &error))?;
             if !drawn {
                 line("note: no step was recorded, so there is no timeline")?;
             }
@@ -121,9 +121,4 @@ impl Outputs {
             )),
         }
     }
-}
-
-/// What went wrong with the file of a flag.
-fn of_flag(flag: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{flag} {}: {error}", path.display()))
 }

@@ -10,6 +10,7 @@ use concise_wrapper::recording::Recording;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{resnet, sizing};
 use single_gpu::cli::{ReportArguments, UsageError};
+use single_gpu::report::file;
 
 use super::{Arguments, ModelKind, Prepared, Scale};
 
@@ -72,8 +73,7 @@ impl Arguments {
         let setup = train.prepare(world_size)?;
         let recording = match record {
             Some(path) => {
-                let refused =
-                    |error| UsageError::new(format_args!("--record {}: {error}", path.display()));
+                let refused = |error| UsageError::new(file::of_flag("--record", &path, &error));
                 Some(Recording::new(BufWriter::new(File::create(&path).map_err(refused)?)))
             }
             None => None,
