@@ -58,8 +58,7 @@ impl<'a> Direct<'a> {
         let g = self.geometry;
         let tight = Frame::tight(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
-            let mut planes = Scratch::new(images.len().div_ceil(LANES) * g.block());
-            g.load(&x[images.start * g.image()..images.end * g.image()], &mut planes);
+            let planes = g.load(x, images.clone());
             output.planes(images).for_each(|mut output| {
                 let planes = &planes[output.block * g.block()..][..g.block()];
                 let weights = &weight[output.channel * g.patch()..][..g.patch()];
@@ -85,8 +84,7 @@ impl<'a> Direct<'a> {
         let g = self.geometry;
         let tight = Frame::tight(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
-            let mut planes = Scratch::new(images.len().div_ceil(LANES) * g.block());
-            g.load(&x[images.start * g.image()..images.end * g.image()], &mut planes);
+            let planes = g.load(x, images.clone());
             let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
             channels.enumerate().for_each(|(channel, (dweight, dbias))| {
                 let mut grads = Scratch::new(g.pixels() * LANES);

@@ -1,10 +1,13 @@
 //! A convolution's input as the convolution reads it: sixteen images side by side, with their padding.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use crate::ops::Element;
 use crate::ops::lanes::{LANES, lanes_mut};
+use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised;
 
 impl Geometry {
@@ -13,11 +16,12 @@ impl Geometry {
         self.in_channels * self.padded().outer() * LANES
     }
 
-    /// Fills `planes`, block by block and in each channel by channel, with the images `x`.
-    ///
-    /// `planes` has room for as many blocks as `x` fills, the last one perhaps in part.
-    pub(super) fn load<T: Element>(&self, x: &[T], planes: &mut [T]) {
+    /// These images of the batch `x`, block by block and in each channel by channel; the last block may be
+    /// filled in part.
+    pub(super) fn load<T: Element>(&self, x: &[T], images: Range<usize>) -> Scratch<T> {
         let frame = self.padded();
+        let mut planes = Scratch::new(images.len().div_ceil(LANES) * self.block());
+        let x = &x[images.start * self.image()..images.end * self.image()];
         let planes_of_images = planes.par_chunks_mut(frame.outer() * LANES).enumerate();
         planes_of_images.for_each(|(nth, plane)| {
             let (block, channel) = (nth / self.in_channels, nth % self.in_channels);
@@ -28,5 +32,6 @@ impl Geometry {
                 || frame.load(of_channel, lanes_mut(plane)),
             );
         });
+        planes
     }
 }

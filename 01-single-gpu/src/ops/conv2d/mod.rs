@@ -16,6 +16,8 @@
 
 mod direct;
 mod finish;
+#[cfg(test)]
+mod formula;
 mod frame;
 mod geometry;
 mod gradients;

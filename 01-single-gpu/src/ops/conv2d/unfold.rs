@@ -74,7 +74,7 @@ mod tests {
 
     /// One channel in, one out.
     fn geometry(size: usize, kernel: usize, stride: usize, padding: usize) -> Geometry {
-        conv2d::tests::geometry([1, 1, size, size, 1, kernel, kernel, stride, padding])
+        conv2d::formula::geometry([1, 1, size, size, 1, kernel, kernel, stride, padding])
     }
 
     #[test]

@@ -67,10 +67,9 @@ impl<'a> Unfolded<'a> {
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let places = g.kernel_h * g.kernel_w;
         let tight = Frame::tight(g.out_h, g.out_w);
-        let mut planes = Scratch::new(g.block());
         let mut sums = Scratch::new(g.out_image() * LANES);
         for images in runs(g.batch, LANES) {
-            g.load(&x[images.start * g.image()..images.end * g.image()], &mut planes);
+            let planes = g.load(x, images.clone());
 
             // Band after band: in each, all output channels.
             let row = g.out_channels * g.out_w * LANES;

@@ -18,10 +18,10 @@
 //! 1e-5 (5×5 kernels, gradient of the weights), where a plain convolution has some 4e-7.
 
 use crate::ops::conv2d::finish::Finish;
+use crate::ops::conv2d::formula::{Operands, geometry};
 use crate::ops::conv2d::geometry::Geometry;
 use crate::ops::conv2d::gradients::{Gradients, Upstream};
 use crate::ops::conv2d::output::Output;
-use crate::ops::conv2d::tests::{Operands, geometry};
 
 use super::Winograd;
 
