@@ -1,7 +1,8 @@
 //! The binary as a newcomer meets it: wrappers, results, files, and refusals.
 
+mod refusals;
+
 use assert_cmd::Command;
-use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
@@ -235,23 +236,6 @@ fn a_bug_that_would_leave_ranks_waiting_is_named() {
     }
 }
 
-#[cfg(not(feature = "mpi"))]
-#[test]
-fn several_processes_are_refused_as_they_would_train_beside_each_other() {
-    let mut started = wrapper(&["--data=synthetic"]);
-    started.env("OMPI_COMM_WORLD_SIZE", "4").assert().code(2).stdout("").stderr(contains(
-        "mpirun started 4 processes of a program that was built without MPI: build it with --features mpi",
-    ));
-}
-
-#[test]
-fn another_launchers_processes_are_refused() {
-    let mut started = wrapper(&["--data=synthetic"]);
-    started.envs([("RANK", "0"), ("WORLD_SIZE", "4")]).assert().code(2).stdout("").stderr(contains(
-        "a launcher started 4 processes, which could meet through MPI only: start them with mpirun",
-    ));
-}
-
 #[test]
 fn precision_is_dtype_by_another_name() {
     let summaries = |flag| metrics(&[&SMALL[..], &["--devices=1", flag]].concat(), "summary");
@@ -262,46 +246,4 @@ fn precision_is_dtype_by_another_name() {
     let single = summaries("--precision=f32").remove(0);
     assert_eq!(single["dtype"], "f32");
     assert_ne!(single["weights_hash"], dtype["weights_hash"]);
-}
-
-#[test]
-fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("metrics.jsonl");
-    let told = "error: --precision bf16: cpu:0 (1 core) is a slice of the CPU, where bf16 is slower than \
-                f32: use f32, or GPUs of compute capability 8.0 (Ampere) or newer\n";
-    let mut refused = wrapper(&SMALL);
-    refused.args(["--precision=bf16", "--metrics"]).arg(&file);
-    refused.assert().code(2).stdout("").stderr(told);
-    assert!(!file.exists());
-}
-
-#[test]
-fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 19] = [
-        (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
-        (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
-        (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
-        (&["--wrapper=data-parallel", "--break=same-shard"], "--break breaks --wrapper ddp"),
-        (&["--devices=1", "--break=same-shard"], "use it with --devices 2 or more"),
-        (&["--shards=4", "--bn=sync"], "leave one of the two out"),
-        (&["--shards=4", "--scale=linear"], "leave one of the two out"),
-        (&["--shards=4", "--algorithm=ring"], "--shards adds up along a tree of its own"),
-        (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
-        (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
-        (&["--model=lenet", "--width=8"], "LeNet has neither"),
-        (&["--bucket-mb=0"], "this is a positive number of megabytes"),
-        (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
-        (&["--momentum=1"], "momentum is a share from 0 to below 1"),
-        (&["--weight-decay=-1"], "weight decay is a number from 0"),
-        (&["--algorithm=nccl"], "there is no NCCL here"),
-        (&["--record=same", "--metrics=same"], "--metrics and --record both name same"),
-        (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
-        (&["--precision=bf16", "--dtype=f32"], "cannot be used with '--dtype <DTYPE>'"),
-    ];
-    for (arguments, told) in refusals {
-        wrapper(arguments).arg("--data=synthetic").assert().code(2).stdout("").stderr(
-            contains(told).and(predicate::function(|text: &str| text.lines().count() == 1)),
-        );
-    }
 }
