@@ -25,7 +25,7 @@ use crate::hosts::Hosts;
 use crate::link::Link;
 
 /// A way to make an all-reduce whose cost is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// Gather to the first rank, add, broadcast back

@@ -4,6 +4,7 @@ use anyhow::Context as _;
 use cost_model::all_reduce::Way;
 use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
+use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 use single_gpu::report::thousands;
 
@@ -95,14 +96,7 @@ impl Measurement {
 
     /// Every model with its batch, once.
     pub fn trainings(&self) -> Vec<(&str, usize)> {
-        let mut all: Vec<(&str, usize)> = Vec::new();
-        for step in &self.steps {
-            let training = (step.model.as_str(), step.batch_size);
-            if !all.contains(&training) {
-                all.push(training);
-            }
-        }
-        all
+        self.steps.iter().map(|step| (step.model.as_str(), step.batch_size)).unique().collect()
     }
 }
 
@@ -132,21 +126,14 @@ impl Training<'_> {
 
     /// `None` where there is nothing but one device.
     fn panel(&self) -> anyhow::Result<Option<Panel>> {
-        let mut devices = vec![1];
-        let mut ways: Vec<Way> = Vec::new();
-        for step in self.steps() {
-            let Some(How { slow, sum: Sum { way, .. } }) = step.how else { continue };
-            if slow != self.slow {
-                continue;
-            }
-            devices.push(step.devices);
-            if !ways.contains(&way) {
-                ways.push(way);
-            }
-        }
+        let steps = || {
+            let together = |step: &Step| step.how.map(|how| (step.devices, how));
+            self.steps().filter_map(together).filter(|(_, how)| how.slow == self.slow)
+        };
+        let ways: Vec<Way> = steps().map(|(_, how)| how.sum.way).unique().collect();
         let Some(&any) = ways.first() else { return Ok(None) };
-        devices.sort_unstable();
-        devices.dedup();
+        let devices = [1].into_iter().chain(steps().map(|(devices, _)| devices));
+        let devices: Vec<usize> = devices.sorted_unstable().dedup().collect();
         let curves = |overlap: bool| -> anyhow::Result<Vec<Curve>> {
             ways.iter().map(|&way| self.curve(way, overlap, &devices)).collect()
         };

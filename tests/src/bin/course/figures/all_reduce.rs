@@ -1,6 +1,7 @@
 //! Bus bandwidth of each algorithm by size, a panel for each number of devices.
 
 use anyhow::ensure;
+use itertools::Itertools as _;
 use serde::Deserialize;
 
 use super::Figure;
@@ -22,9 +23,9 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
     let recorded = Recorded::parse(text)?;
     let lines: Vec<Line> = recorded.lines("all-reduce")?;
     ensure!(lines.iter().all(|line| line.gb_per_s > 0.0), "a bandwidth is not above 0");
-    let names = distinct(lines.iter().map(|line| line.work.clone()));
-    let sizes = distinct(lines.iter().map(|line| line.bytes));
-    let counts = distinct(lines.iter().map(|line| line.devices.len()));
+    let names: Vec<String> = lines.iter().map(|line| line.work.clone()).unique().collect();
+    let sizes: Vec<u64> = lines.iter().map(|line| line.bytes).unique().collect();
+    let counts: Vec<usize> = lines.iter().map(|line| line.devices.len()).unique().collect();
     ensure!(sizes.len() > 1, "a curve needs two sizes");
     let rates = || lines.iter().map(|line| line.gb_per_s.log10());
     let (low, high) =
@@ -99,15 +100,4 @@ fn power_of_ten(power: i32) -> String {
         0.. => format!("{}", 10f64.powi(power)),
         _ => format!("{:.*}", power.unsigned_abs() as usize, 10f64.powi(power)),
     }
-}
-
-/// Each once, in the order in which they come.
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for one in all {
-        if !distinct.contains(&one) {
-            distinct.push(one);
-        }
-    }
-    distinct
 }

@@ -2,9 +2,10 @@
 
 use anyhow::{Context as _, ensure};
 use cost_model::all_reduce::Way;
-use cost_model::record::{How, Step};
+use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
 use course_tests::scaling::Measurement;
+use itertools::Itertools as _;
 use single_gpu::report::lanes::spacing;
 use single_gpu::report::{counted, thousands};
 use single_gpu::statistics::median;
@@ -33,7 +34,13 @@ const ALONE: usize = 4;
 /// Draws a row for each model: memory on the left, the slow link on the right.
 pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
     let measurement = Measurement::parse(text)?;
-    let ways = ways(&measurement);
+    let ways: Vec<Way> = measurement
+        .steps
+        .iter()
+        .filter_map(|step| step.how)
+        .map(|how| how.sum.way)
+        .unique()
+        .collect();
     let marks: Vec<String> = ways.iter().map(Way::to_string).collect();
     let trainings = measurement.trainings();
     ensure!(!trainings.is_empty(), "there is no step");
@@ -56,17 +63,6 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
         }
     }
     Ok(Figure { svg: drawing.finish(), caption: words(&measurement) })
-}
-
-/// Every way, as it comes first.
-fn ways(measurement: &Measurement) -> Vec<Way> {
-    let mut ways: Vec<Way> = Vec::new();
-    for How { sum: Sum { way, .. }, .. } in measurement.steps.iter().filter_map(|step| step.how) {
-        if !ways.contains(&way) {
-            ways.push(way);
-        }
-    }
-    ways
 }
 
 /// A model's steps over one link, and that of one device.
@@ -102,8 +98,7 @@ fn half(
         drawing.line(if number == 0 { "axis" } else { "grid" }, (left, y), (right, y));
         drawing.text("label", (left - 5.0, y + 4.5), Anchor::End, at);
     }
-    let mut counts: Vec<usize> = steps.iter().map(|step| step.devices).collect();
-    counts.dedup();
+    let counts: Vec<usize> = steps.iter().map(|step| step.devices).unique().collect();
     let room = steps.len() as f64 + (counts.len() + 1) as f64 * GAP;
     let bar = ((right - left) / room).min(26.0);
     let mut x = left;
@@ -139,19 +134,15 @@ fn words(measurement: &Measurement) -> String {
     let errors = || measurement.steps.iter().map(error);
     let (median, worst) = (median(errors()), errors().fold(0.0, f64::max));
     let Measurement { machine, date, command, .. } = measurement;
-    let mut notes: Vec<String> = Vec::new();
-    for calibration in &measurement.calibrations {
-        let Some(note) = &calibration.note else { continue };
-        let note =
-            format!("On {}, {}. ", counted(calibration.devices.len(), "device"), escaped(note));
-        if !notes.contains(&note) {
-            notes.push(note);
-        }
-    }
+    let note = |calibration: &Calibration| {
+        let note = escaped(calibration.note.as_ref()?);
+        Some(format!("On {}, {note}. ", counted(calibration.devices.len(), "device")))
+    };
+    let notes: String = measurement.calibrations.iter().filter_map(note).unique().collect();
     format!(
         "Of {} predictions half are at most {median:.0} % off, the worst {worst:.0} %. {}{}",
         measurement.steps.len(),
-        notes.concat(),
+        notes,
         caption(machine, date.as_deref(), command)
     )
 }
