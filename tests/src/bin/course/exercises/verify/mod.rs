@@ -58,9 +58,11 @@ pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     }
     let Counts { stubs, solutions, wrong } = counts;
     line(format_args!(
-        "\n{} exercises: {stubs} stubs fail, {solutions} solutions pass, {wrong} wrong answers are rejected \
-         with their message",
-        tree.exercises.len()
+        "\n{}: {}, {} and {} were judged as they should be",
+        counted(tree.exercises.len(), "exercise"),
+        counted(stubs, "stub"),
+        counted(solutions, "solution"),
+        counted(wrong, "wrong answer")
     ))?;
     match problems.len() {
         0 => Ok(()),
