@@ -7,7 +7,6 @@ use clap::Parser;
 use single_gpu::cli::{self, DeviceArguments, TrainArguments};
 use single_gpu::data::{CLASS_NAMES, CLASSES, contact_sheet};
 use single_gpu::interrupt;
-use single_gpu::report::summary::Summary;
 use single_gpu::report::{file, line};
 use single_gpu::train::train;
 use single_gpu::weights_hash::WeightsHash;
@@ -64,7 +63,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let trained = train(&setup.data, &setup.options, setup.dtype, &device, &mut report)?;
     drop(report);
     let hash = WeightsHash::new(&trained.weights)?;
-    let summary = Summary::new("one device", &setup, &plan, &trained.records, hash);
+    let summary = setup.summary("one device", &plan, &trained.records, hash);
     outputs.run_ended(&summary, &trained.records)?;
     outputs.chart()?;
     line(&summary)?;

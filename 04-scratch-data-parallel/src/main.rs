@@ -18,7 +18,6 @@ use single_gpu::device::DevicePlan;
 use single_gpu::interrupt;
 use single_gpu::report::line;
 use single_gpu::report::outputs::Outputs;
-use single_gpu::report::summary::Summary;
 
 /// Train LeNet on several devices, and on one, from the same weights and with the same batches.
 ///
@@ -196,7 +195,7 @@ fn train_and_tell(
     let TrainSetup { data, options, dtype, .. } = setup;
     let outcome = train(data, options, *dtype, plan, method, &mut report)?;
     drop(report);
-    let mut summary = Summary::new(name, setup, plan, &outcome.records, outcome.hashes[0]);
+    let mut summary = setup.summary(name, plan, &outcome.records, outcome.hashes[0]);
     summary.method = Some(method.to_string());
     outputs.run_ended(&summary, &outcome.records)?;
     Ok(Run { summary, outcome })

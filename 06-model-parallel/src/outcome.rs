@@ -76,7 +76,7 @@ impl<'a> Outcome<'a> {
         }
         let name = way.name();
         let hash = WeightsHash::new(&weights)?;
-        let mut summary = Summary::new(&name, &prepared.setup, plan, &records, hash);
+        let mut summary = prepared.setup.summary(&name, plan, &records, hash);
         if !way.is_alone() {
             summary.devices.clone_from(&prepared.devices);
         }

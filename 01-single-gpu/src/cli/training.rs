@@ -5,9 +5,12 @@ use clap::{Args, ValueEnum};
 
 use super::{DataArguments, ReportArguments, UsageError};
 use crate::data::source::LoadedData;
+use crate::device::DevicePlan;
 use crate::report::outputs::Outputs;
+use crate::report::summary::{Summary, Versions};
 use crate::report::{counted, thousands};
-use crate::train::TrainOptions;
+use crate::train::{EpochRecord, TrainOptions, epochs_trained, seconds_per_epoch};
+use crate::weights_hash::WeightsHash;
 
 /// The most images that can be asked for: the limit of the file format's reader.
 const MAX_IMAGES: u64 = crate::data::idx::MAX_COUNT as u64;
@@ -96,6 +99,34 @@ impl TrainSetup {
             thousands(self.data.test.len()),
             counted(epochs, "epoch"),
         )
+    }
+
+    /// Puts together what a run was with what came out of it.
+    pub fn summary(
+        &self,
+        run: &str,
+        plan: &DevicePlan,
+        records: &[EpochRecord],
+        weights_hash: WeightsHash,
+    ) -> Summary {
+        let Self { data, options, dtype, .. } = self;
+        let epochs_trained = epochs_trained(records);
+        Summary {
+            run: run.to_owned(),
+            data: data.name.clone(),
+            images: (data.train.len(), data.test.len()),
+            options: *options,
+            dtype: dtype.as_str().to_owned(),
+            devices: plan.slots().iter().map(ToString::to_string).collect(),
+            note: plan.note().map(str::to_owned),
+            method: None,
+            epochs_trained,
+            interrupted: epochs_trained < options.epochs as f64,
+            test_accuracy: records.last().map_or(f64::NAN, |record| record.test_accuracy),
+            seconds_per_epoch: seconds_per_epoch(records),
+            weights_hash: format!("{weights_hash:?}"),
+            versions: Versions::of_this_binary(),
+        }
     }
 }
 

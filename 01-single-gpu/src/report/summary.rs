@@ -5,10 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::seconds;
-use crate::cli::TrainSetup;
-use crate::device::DevicePlan;
-use crate::train::{EpochRecord, TrainOptions, epochs_trained, seconds_per_epoch};
-use crate::weights_hash::WeightsHash;
+use crate::train::TrainOptions;
 
 /// The end of a run: what it was, on what, and what came out.
 #[derive(Clone, Debug, Serialize)]
@@ -41,35 +38,6 @@ pub struct Summary {
     pub weights_hash: String,
     /// Versions of what computed it.
     pub versions: Versions,
-}
-
-impl Summary {
-    /// Puts together what a run was with what came out of it.
-    pub fn new(
-        run: &str,
-        setup: &TrainSetup,
-        plan: &DevicePlan,
-        records: &[EpochRecord],
-        weights_hash: WeightsHash,
-    ) -> Self {
-        let epochs_trained = epochs_trained(records);
-        Self {
-            run: run.to_owned(),
-            data: setup.data.name.clone(),
-            images: (setup.data.train.len(), setup.data.test.len()),
-            options: setup.options,
-            dtype: setup.dtype.as_str().to_owned(),
-            devices: plan.slots().iter().map(ToString::to_string).collect(),
-            note: plan.note().map(str::to_owned),
-            method: None,
-            epochs_trained,
-            interrupted: epochs_trained < setup.options.epochs as f64,
-            test_accuracy: records.last().map_or(f64::NAN, |record| record.test_accuracy),
-            seconds_per_epoch: seconds_per_epoch(records),
-            weights_hash: format!("{weights_hash:?}"),
-            versions: Versions::of_this_binary(),
-        }
-    }
 }
 
 impl fmt::Display for Summary {
