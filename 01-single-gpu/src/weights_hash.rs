@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
 use sha2::{Digest, Sha256};
 
 /// SHA-256 over name, element type, shape and bytes of every tensor, in order of their names.
@@ -44,6 +44,27 @@ impl WeightsHash {
     /// All 32 bytes.
     pub fn bytes(&self) -> [u8; 32] {
         self.0
+    }
+
+    /// The hash as a tensor `[32]` (u8), to be sent to another device.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor cannot be made on `device`.
+    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
+        Tensor::new(&self.0, device)
+    }
+
+    /// The hash that such a tensor holds.
+    ///
+    /// # Errors
+    ///
+    /// When it is not `[32]`, u8.
+    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
+        match tensor.to_vec1::<u8>()?.try_into() {
+            Ok(bytes) => Ok(Self(bytes)),
+            Err(_) => bail!("32 bytes of a hash expected, got {:?}", tensor.dims()),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use scratch_data_parallel::replicas::{agree, verdict};
+use scratch_data_parallel::replicas::{check, verdict};
 use scratch_data_parallel::train::Outcome;
 use serde::Serialize;
 use single_gpu::difference::largest_difference;
@@ -70,7 +70,7 @@ impl Comparison {
         Ok(Self {
             speed_ups: if runs.len() > 1 { speed_ups.collect() } else { Vec::new() },
             weight_difference,
-            replicas_agree: agree(hashes),
+            replicas_agree: check(hashes).is_ok(),
             replicas: hashes.len(),
             verdict: verdict(hashes),
         })

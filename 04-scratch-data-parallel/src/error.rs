@@ -4,6 +4,7 @@ use params_and_allreduce::communicator;
 use single_gpu::train;
 
 use crate::breakage::Breakage;
+use crate::replicas::Differs;
 
 /// Why a rank stopped training.
 #[derive(Debug, thiserror::Error)]
@@ -31,17 +32,8 @@ pub enum Error {
         loss: f64,
     },
     /// Replicas that should be equal are not.
-    #[error("after epoch {epoch} rank {rank} holds weights {found}, rank 0 holds {expected}")]
-    ReplicasDiffer {
-        /// Counted from 1.
-        epoch: usize,
-        /// The first rank that differs from rank 0.
-        rank: usize,
-        /// Its weights hash.
-        found: String,
-        /// Rank 0's weights hash.
-        expected: String,
-    },
+    #[error(transparent)]
+    ReplicasDiffer(#[from] Differs),
 }
 
 impl Error {

@@ -1,25 +1,114 @@
-//! Whether replicas are still one model when a run ends.
+//! Whether replicas are still one model: after each epoch, and when a run ends.
 
-/// Whether all replicas have the same weights, by their hashes.
-pub fn agree<H: PartialEq>(hashes: &[H]) -> bool {
-    hashes.windows(2).all(|pair| pair[0] == pair[1])
+use std::fmt::Display;
+
+use params_and_allreduce::communicator::{Communicator, Error};
+use single_gpu::parameters::Snapshot;
+use single_gpu::report::trace::COMMUNICATION;
+use single_gpu::weights_hash::WeightsHash;
+use tracing::info_span;
+
+/// A replica whose weights are not those of the first.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "replica {replica} holds weights {found}, replica 0 holds {expected}: they began alike, so that some update \
+     was not the same"
+)]
+pub struct Differs {
+    /// The first of them, counted from 0.
+    pub replica: usize,
+    /// The hash of its weights.
+    pub found: String,
+    /// That of the first replica's weights.
+    pub expected: String,
 }
 
+// ANCHOR: check
+/// The hashes of all ranks' weights, in rank order, on rank 0, and nothing on the others; all ranks call this
+/// together.
+///
+/// # Errors
+///
+/// When another rank stops or stalls, or a tensor cannot be hashed.
+pub fn hashes(line: &impl Communicator, weights: &Snapshot) -> Result<Vec<WeightsHash>, Error> {
+    let _span = info_span!(target: COMMUNICATION, "replica check").entered();
+    let mine = WeightsHash::new(weights)?;
+    let message = mine.to_tensor(line.device())?;
+    if line.rank() > 0 {
+        line.send(0, &message)?;
+        return Ok(Vec::new());
+    }
+    let mut all = vec![mine];
+    for other in 1..line.world_size() {
+        let theirs = line.recv(other, message.shape(), message.dtype())?;
+        all.push(WeightsHash::from_tensor(&theirs)?);
+    }
+    Ok(all)
+}
+
+/// Makes sure that all replicas have the same weights, by their hashes.
+///
+/// # Errors
+///
+/// The first that has others.
+pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
+    let Some(expected) = hashes.first() else { return Ok(()) };
+    match hashes.iter().enumerate().find(|(_, hash)| *hash != expected) {
+        Some((replica, found)) => {
+            Err(Differs { replica, found: found.to_string(), expected: expected.to_string() })
+        }
+        None => Ok(()),
+    }
+}
+// ANCHOR_END: check
+
 /// `2 replicas ended with the same weights`, by their hashes.
-pub fn verdict<H: PartialEq>(hashes: &[H]) -> String {
-    let weights = if agree(hashes) { "the same" } else { "DIFFERENT" };
+pub fn verdict<H: Display + PartialEq>(hashes: &[H]) -> String {
+    let weights = if check(hashes).is_ok() { "the same" } else { "DIFFERENT" };
     format!("{} replicas ended with {weights} weights", hashes.len())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::verdict;
+    use std::num::NonZeroUsize;
+
+    use candle_core::Tensor;
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+    use single_gpu::device::{DeviceKind, DevicePlan};
+
+    use super::*;
+
+    /// The hashes on every rank, of which each has one weight.
+    fn gathered(weights: [f32; 3]) -> Vec<Vec<WeightsHash>> {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let weight = Tensor::new(weights[rank.rank()], rank.device())?;
+            hashes(rank, &vec![("weight".to_owned(), weight)])
+        })
+        .unwrap()
+    }
 
     #[test]
     fn replicas_that_differ_are_told_from_those_that_agree() {
-        assert_eq!(verdict(&["a", "a", "a"]), "3 replicas ended with the same weights");
-        for hashes in [["a", "a", "b"], ["b", "a", "a"], ["a", "b", "a"]] {
-            assert_eq!(verdict(&hashes), "3 replicas ended with DIFFERENT weights", "{hashes:?}");
+        let same = gathered([1.0; 3]);
+        assert_eq!(check(&same[0]), Ok(()));
+        assert_eq!(verdict(&same[0]), "3 replicas ended with the same weights");
+        // Rank 0 judges.
+        assert!(same[1].is_empty() && same[2].is_empty());
+
+        let other = f32::from_bits(1.0f32.to_bits() + 1);
+        for (weights, replica) in
+            [([1.0, 1.0, other], 2), ([other, 1.0, 1.0], 1), ([1.0, other, 1.0], 1)]
+        {
+            let hashes = &gathered(weights)[0];
+            let differs = check(hashes).unwrap_err();
+            assert_eq!(
+                (differs.replica, differs.found),
+                (replica, hashes[replica].to_string()),
+                "{weights:?}"
+            );
+            assert_eq!(differs.expected, hashes[0].to_string());
+            assert_eq!(verdict(hashes), "3 replicas ended with DIFFERENT weights", "{weights:?}");
         }
     }
 }

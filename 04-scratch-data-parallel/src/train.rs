@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
@@ -15,12 +15,11 @@ use single_gpu::evaluate::evaluate;
 use single_gpu::lenet::Lenet;
 use single_gpu::parameters::Snapshot;
 use single_gpu::report::Report;
-use single_gpu::report::trace::{self, COMMUNICATION};
+use single_gpu::report::trace;
 use single_gpu::train::{EpochRecord, TrainOptions, run_epochs};
 use single_gpu::weights_hash::WeightsHash;
-use tracing::info_span;
 
-use crate::{Error, Method};
+use crate::{Error, Method, replicas};
 
 /// What came out of a run.
 #[derive(Clone, Debug)]
@@ -110,7 +109,6 @@ impl<C: Communicator> Replica<'_, C> {
         let options = &self.options();
         let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
         let mut after_first_step = Vec::new();
-        let mut epoch = 0;
         let records = run_epochs::<_, Error>(
             options,
             &loader,
@@ -124,9 +122,9 @@ impl<C: Communicator> Replica<'_, C> {
                 Ok(step.sums)
             },
             || {
-                epoch += 1;
                 if self.method.breakage().is_none() {
-                    self.check_replicas(epoch)?;
+                    let weights = self.model.parameters().snapshot()?;
+                    replicas::check(&replicas::hashes(self.rank, &weights)?)?;
                 }
                 if self.rank.rank() > 0 {
                     return Ok(None);
@@ -138,29 +136,4 @@ impl<C: Communicator> Replica<'_, C> {
         let weights = self.model.parameters().snapshot()?;
         Ok(RankOutcome { records, after_first_step, weights })
     }
-
-    /// Makes sure that all replicas still hold the same bits: every rank sends its hash to rank 0.
-    // ANCHOR: check_replicas
-    fn check_replicas(&self, epoch: usize) -> Result<(), Error> {
-        let _span = info_span!(target: COMMUNICATION, "replica check").entered();
-        let rank = self.rank;
-        let mine = WeightsHash::new(&self.model.parameters().snapshot()?)?;
-        let message = Tensor::new(&mine.bytes(), rank.device())?;
-        if rank.rank() > 0 {
-            return Ok(rank.send(0, &message)?);
-        }
-        for other in 1..rank.world_size() {
-            let theirs = rank.recv(other, message.shape(), message.dtype())?.to_vec1::<u8>()?;
-            if theirs != mine.bytes() {
-                return Err(Error::ReplicasDiffer {
-                    epoch,
-                    rank: other,
-                    found: theirs[..4].iter().map(|byte| format!("{byte:02x}")).collect(),
-                    expected: mine.to_string(),
-                });
-            }
-        }
-        Ok(())
-    }
-    // ANCHOR_END: check_replicas
 }

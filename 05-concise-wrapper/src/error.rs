@@ -1,6 +1,7 @@
 //! What can go wrong in a wrapped model.
 
 use params_and_allreduce::communicator;
+use scratch_data_parallel::replicas::Differs;
 use single_gpu::train;
 
 use crate::checkpoint;
@@ -43,6 +44,9 @@ pub enum Error {
         /// The first of them.
         rank: usize,
     },
+    /// Replicas that should be equal are not.
+    #[error(transparent)]
+    ReplicasDiffer(#[from] Differs),
     /// A model of another kind has failed.
     #[error(transparent)]
     Model(Box<dyn std::error::Error + Send + Sync>),

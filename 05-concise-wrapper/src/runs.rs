@@ -9,8 +9,8 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
-use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, text, train};
-use scratch_data_parallel::replicas::verdict;
+use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
+use scratch_data_parallel::replicas::{self, verdict};
 use single_gpu::report::Report;
 use single_gpu::report::line;
 use single_gpu::report::outputs::Outputs;
@@ -24,7 +24,7 @@ use crate::arguments::{ModelKind, Norm, Planned, Prepared, WrapperKind};
 pub(crate) struct Run {
     pub(crate) summary: Summary,
     /// The weights that each rank ended with, as hashes; none where there is but one.
-    replicas: Vec<String>,
+    replicas: Vec<WeightsHash>,
 }
 
 impl Run {
@@ -51,7 +51,7 @@ impl Run {
         drop(report);
         let (setup, records) = (&prepared.setup, &trained.records);
         let hash = WeightsHash::new(&trained.weights)?;
-        let mut summary = Summary::new(planned.name, setup, &planned.plan, records, hash);
+        let mut summary = setup.summary(planned.name, &planned.plan, records, hash);
         if planned.world_size > planned.plan.len() {
             summary.devices.clone_from(&prepared.devices);
         }
@@ -85,7 +85,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
     launch: &Launch,
     network: Network<M>,
     report: &mut Report<'_>,
-) -> anyhow::Result<(Trained, Vec<String>)> {
+) -> anyhow::Result<(Trained, Vec<WeightsHash>)> {
     let plan = &planned.plan;
     match planned.wrapper {
         WrapperKind::Single => {
@@ -132,8 +132,8 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                     }
                     None => steps(model, *number, planned, prepared, report),
                 }?;
-                let hash = format!("{:?}", WeightsHash::new(&trained.weights)?);
-                Ok::<_, Error>((trained, text::gathered(&lines.main, &hash)?))
+                let hashes = replicas::hashes(&lines.main, &trained.weights)?;
+                Ok::<_, Error>((trained, hashes))
             });
             // Rank 0's, where this process has it.
             Ok(trained.map_err(anyhow::Error::from)?.swap_remove(0))

@@ -4,6 +4,7 @@ use candle_core::{ModuleT, Tensor};
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
+use scratch_data_parallel::replicas;
 use single_gpu::data::Dataset;
 use single_gpu::evaluate::evaluate;
 use single_gpu::train::{BatchSums, Step};
@@ -29,6 +30,14 @@ impl<M: ModuleT> Ddp<M> {
             blame(&self.rank, sums)?;
         }
         Ok(all)
+    }
+
+    /// Rank 0's replica on these images, whatever the others hold.
+    pub(super) fn evaluate_first(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        if self.rank.rank() > 0 {
+            return Ok(None);
+        }
+        Ok(Some(evaluate(&self.network, images, self.network.dtype(), self.network.device())?))
     }
 
     /// A step's backward in reproducible mode: shard by shard, then along the tree.
@@ -79,11 +88,45 @@ impl<M: ModuleT> Model for Ddp<M> {
         Some(&self.rank)
     }
 
+    /// Rank 0 does it, after all replicas were found to be equal.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.share_buffers()?;
-        if self.rank.rank() > 0 {
-            return Ok(None);
-        }
-        Ok(Some(evaluate(&self.network, images, self.network.dtype(), self.network.device())?))
+        replicas::check(&replicas::hashes(&self.rank, &self.weights().snapshot()?)?)?;
+        self.evaluate_first(images)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use candle_core::{DType, Device};
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+    use single_gpu::data::PIXELS;
+    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::parameters::overwrite;
+
+    use super::*;
+    use crate::Network;
+    use crate::ddp::Reduction;
+    use crate::lenet::LeNet;
+
+    #[test]
+    fn a_replica_that_went_its_own_way_is_found_before_an_evaluation() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let images = Dataset::new(vec![[0; PIXELS]; 2], vec![0, 1]).unwrap();
+        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
+            assert_eq!(model.evaluate(&images)?.is_some(), rank.rank() == 0);
+            if rank.rank() == 2 {
+                // In the last places of some weights.
+                let weight = &model.weights().parameters[0].tensor;
+                overwrite(weight, &weight.detach().affine(1.0 + 2e-7, 0.0)?)?;
+            }
+            model.evaluate(&images)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("rank 0 failed: replica 2 holds weights "), "{told}");
     }
 }

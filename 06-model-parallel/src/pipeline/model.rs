@@ -9,7 +9,7 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Error, Model, Network, text};
+use concise_wrapper::{Error, Model, Network, replicas, text};
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
@@ -36,8 +36,9 @@ pub struct PipelineParallel<'a, M> {
     all: SharedCommunicator,
     /// Those of this rank's pipeline.
     pipeline: SharedCommunicator,
+    /// Those that hold this stage in all replicas.
+    replicas: SharedCommunicator,
     hosts: Hosts,
-    replica: usize,
     measured: RefCell<Measured>,
 }
 
@@ -81,8 +82,8 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         barrier(&all)?;
         let origin = Instant::now();
         let worker = Worker::new(checked, network, pipeline.clone(), sample, origin)?;
-        let worker = worker.replicated(replicas)?;
-        Ok(Self { worker, all, pipeline, hosts, replica, measured: RefCell::default() })
+        let worker = worker.replicated(replicas.clone())?;
+        Ok(Self { worker, all, pipeline, replicas, hosts, measured: RefCell::default() })
     }
 
     /// The worker of this stage.
@@ -151,9 +152,10 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
         self.pipeline.world_size() == 1
     }
 
-    /// The first replica does it, and its first stage gets the result.
+    /// The first replica does it, after all were found to be equal, and its first stage gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        if self.replica > 0 {
+        replicas::check(&replicas::hashes(&self.replicas, &self.weights().snapshot()?)?)?;
+        if self.replicas.rank() > 0 {
             return Ok(None);
         }
         let sums = self.worker.evaluate(images)?;

@@ -23,6 +23,7 @@ use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
 use single_gpu::data::{CLASSES, Dataset, PIXELS, SAMPLE};
 use single_gpu::difference::largest_difference;
+use single_gpu::parameters::overwrite;
 use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
 
@@ -165,6 +166,25 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         let nothing = Momentum::default();
         assert_eq!(model_parallel::held::Held::new(alone.weights(), nothing, 0).optimiser, 0);
     }
+}
+
+#[test]
+fn a_stage_that_is_not_the_other_replicas_is_found_before_an_evaluation() {
+    let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
+    let (checked, mesh) = (checked(Kind::OneFOneB, 2, 2), "2x2x1".parse::<Mesh>().unwrap());
+    let failure = run_ranks(&plan(4), Duration::from_secs(60), |rank| {
+        let stage = rank.rank() % 2;
+        let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
+        let line = Arc::new(rank.line());
+        let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
+        if rank.rank() == 3 {
+            let weight = &model.weights().parameters[0].tensor;
+            overwrite(weight, &weight.detach().affine(1.0 + 1e-15, 0.0)?)?;
+        }
+        model.evaluate(&images(3))
+    });
+    let told = failure.unwrap_err().to_string();
+    assert!(told.contains("rank 1 failed: replica 1 holds weights "), "{told}");
 }
 
 /// Another replica takes long: that is no work of this one's.
