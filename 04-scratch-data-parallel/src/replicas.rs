@@ -23,13 +23,13 @@ pub struct Differs {
     pub expected: String,
 }
 
-// ANCHOR: check
 /// The hashes of all ranks' weights, in rank order, on rank 0, and nothing on the others; all ranks call this
 /// together.
 ///
 /// # Errors
 ///
 /// When another rank stops or stalls, or a tensor cannot be hashed.
+// ANCHOR: check
 pub fn hashes(line: &impl Communicator, weights: &Snapshot) -> Result<Vec<WeightsHash>, Error> {
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
     let mine = WeightsHash::new(weights)?;
