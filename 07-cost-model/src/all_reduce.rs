@@ -203,6 +203,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn in_one_shot_every_other_rank_sends_a_message() {
+        let slow = Link { latency: 5.0, ..LINK };
+        let hosts = Hosts { each: 4, inside: LINK, between: slow };
+        let [near, far] = [LINK, slow].map(|link| link.message(1000.0));
+        close(one_shot(3, 1000.0, &hosts), 2.0 * near);
+        close(one_shot(6, 1000.0, &hosts), 3.0 * near + 2.0 * far);
+    }
+
     fn close(a: f64, b: f64) {
         assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} is not {b}");
     }

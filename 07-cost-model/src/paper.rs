@@ -161,6 +161,19 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_as_fast_as_its_operations_and_its_memory() {
+        let model = Model::lenet().unwrap();
+        let device = Device { operations: 1e9, memory: 1e8, fixed: 0.25 };
+        let compute = device.line(&model).of(100.0);
+        let forward = 100.0 * model.operations() / 1e9;
+        let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-12, "{a} is not {b}");
+        close(compute.forward + compute.backward, 0.25 + 3.0 * forward);
+        close(compute.backward, 2.0 * compute.forward);
+        // Weights and gradients are read, weights are written.
+        close(compute.update, 3.0 * 4.0 * 129_068.0 / 1e8);
+    }
+
+    #[test]
     fn a_batch_is_shared_or_grows() {
         assert_eq!(Batch::Shared(256).of(4), Some(64.0));
         assert_eq!(Batch::Shared(256).of(512), None);

@@ -140,6 +140,16 @@ mod tests {
     }
 
     #[test]
+    fn a_backward_pass_may_end_after_the_last_bucket() {
+        // Full at 15, there at 17.
+        let cost = |bytes| Cost { seconds: 2.0 * bytes, busy: bytes };
+        let (buckets, loss) = (&BUCKETS[..1], 0.5);
+        let reduction = Reduction { buckets, overlap: true, copy: 0.0, cost: &cost, loss };
+        // Held up by what the bucket has kept the device busy with.
+        assert_eq!(predict(&COMPUTE, &reduction).seconds, 31.0 + 1.0 + 0.5);
+    }
+
+    #[test]
     fn alone_there_is_nothing_to_tell() {
         let alone = Predicted::alone(&COMPUTE);
         assert_eq!((alone.seconds, alone.exposed(), alone.communication), (31.0, 0.0, 0.0));

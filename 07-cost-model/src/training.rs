@@ -71,4 +71,13 @@ mod tests {
         assert_eq!(step.communication, 2.0 * (0.5 + 5.0));
         assert!((step.seconds - (3.25 + 11.0 + 0.5 + 0.32)).abs() < 1e-12, "{step:?}");
     }
+
+    #[test]
+    fn a_gradient_is_copied_to_its_bucket_as_fast_as_a_message_is_dealt_with() {
+        let hosts = Hosts::one(Link { latency: 0.5, wire: 0.01, handling: 0.002 });
+        let step = step(&LINE, &BUCKETS, &hosts, 2, 4.0, RING);
+        let (gradients, loss) = (2.0 * (0.5 + 5.0 + 1.0), 0.5 + 32.0 * 0.012);
+        assert_eq!(step.communication, gradients);
+        assert!((step.seconds - (3.25 + 2.0 + gradients + loss)).abs() < 1e-12, "{step:?}");
+    }
 }
