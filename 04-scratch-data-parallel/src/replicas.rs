@@ -62,6 +62,22 @@ pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
 }
 // ANCHOR_END: check
 
+/// Gathers the hashes and checks them; all ranks call this together, and rank 0 judges. A replica by itself has
+/// nobody to differ from: its `snapshot` is not taken.
+///
+/// # Errors
+///
+/// On rank 0, the first replica that differs; and those of [`hashes`] and of the snapshot.
+pub fn compare<E: From<Error> + From<Differs>>(
+    line: &impl Communicator,
+    snapshot: impl FnOnce() -> candle_core::Result<Snapshot>,
+) -> Result<(), E> {
+    if line.world_size() > 1 {
+        check(&hashes(line, &snapshot().map_err(Error::from)?)?)?;
+    }
+    Ok(())
+}
+
 /// `2 replicas ended with the same weights`, by their hashes.
 pub fn verdict<H: Display + PartialEq>(hashes: &[H]) -> String {
     let weights = if check(hashes).is_ok() { "the same" } else { "DIFFERENT" };

@@ -123,8 +123,7 @@ impl<C: Communicator> Replica<'_, C> {
             },
             || {
                 if self.method.breakage().is_none() {
-                    let weights = self.model.parameters().snapshot()?;
-                    replicas::check(&replicas::hashes(self.rank, &weights)?)?;
+                    replicas::compare::<Error>(self.rank, || self.model.parameters().snapshot())?;
                 }
                 if self.rank.rank() > 0 {
                     return Ok(None);

@@ -91,7 +91,7 @@ impl<M: ModuleT> Model for Ddp<M> {
     /// Rank 0 does it, after all replicas were found to be equal.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.share_buffers()?;
-        replicas::check(&replicas::hashes(&self.rank, &self.weights().snapshot()?)?)?;
+        replicas::compare::<Error>(&self.rank, || self.weights().snapshot())?;
         self.evaluate_first(images)
     }
 }
