@@ -60,6 +60,10 @@ impl Communicator for Late<'_> {
         self.0.device()
     }
 
+    fn shares_memory(&self) -> bool {
+        self.0.shares_memory()
+    }
+
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.0.send(to, tensor)
     }

@@ -200,6 +200,38 @@ proptest! {
     }
 }
 
+/// Large tensors go around the ring piece by piece.
+#[test]
+fn pieces_of_a_large_tensor_come_together_in_their_order() {
+    let bytes = (5 << 20) + 12;
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16, DType::U32] {
+        // Some of them are views of a matrix that lies the other way round.
+        for (ranks, strided) in [(1, false), (2, false), (3, true), (5, false)] {
+            let shape = vec![2, bytes / 2 / dtype.size_in_bytes()];
+            let case = Case { shape, dtype, ranks, strided, seed: 7 };
+            let of = |rank| {
+                let tensor = case.tensor(rank);
+                // Nothing is below zero there.
+                if dtype == DType::U32 {
+                    tensor.to_dtype(DType::F64)?.abs()?.to_dtype(dtype)
+                } else {
+                    Ok(tensor)
+                }
+            };
+            let mut expected = of(0).unwrap().to_dtype(DType::F64).unwrap();
+            for rank in 1..ranks {
+                expected = (expected + of(rank).unwrap().to_dtype(DType::F64).unwrap()).unwrap();
+            }
+            let expected = numbers(&expected);
+            let results = case.run(|rank, _| allreduce(rank, &of(rank.rank())?, Algorithm::Ring));
+            for result in results {
+                assert_eq!(result.dims(), case.shape);
+                assert!(numbers(&result) == expected, "{dtype:?}, {ranks} ranks");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_root_that_does_not_exist_and_a_chunk_of_another_length_are_refused() {
     in_ranks(2, |rank| {

@@ -61,6 +61,22 @@ fn where_the_length_does_not_divide_it_is_all_but_two_chunks_twice() {
 }
 
 #[test]
+fn a_large_tensor_takes_more_messages_around_the_ring_and_no_more_bytes() {
+    const MIB: usize = 1 << 20;
+    for ranks in [2, 4] {
+        for (bytes, pieces) in [(2 * MIB, 1), (2 * MIB + 4 * ranks, 2), (7 * MIB, 4)] {
+            let counted = of_all_reduce(ranks, bytes / 4, DType::F32, Algorithm::Ring);
+            let steps = 2 * (ranks - 1);
+            let expected = Traffic {
+                messages: (pieces * steps) as u64,
+                bytes: (steps * bytes / ranks) as u64,
+            };
+            assert_eq!(counted, vec![expected; ranks], "{ranks} ranks, {bytes} bytes");
+        }
+    }
+}
+
+#[test]
 fn in_one_shot_everyone_sends_everything_to_everyone() {
     for ranks in 1..=9 {
         // Small enough to be copied, and so large that it is lent.

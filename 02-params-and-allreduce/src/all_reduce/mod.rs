@@ -17,6 +17,7 @@ pub mod fixed_tree;
 pub mod naive;
 pub mod one_shot;
 pub mod ring;
+mod row;
 pub mod tree;
 
 use candle_core::Tensor;

@@ -30,15 +30,18 @@ pub fn all_gather(
     len: usize,
 ) -> Result<Tensor, Error> {
     // The copy may be passed from rank to rank without being copied again.
-    gather_shared(communicator, chunk.detach().force_contiguous()?, len)
+    let chunks = gather_shared(communicator, chunk.detach().force_contiguous()?, len)?;
+    // Joined into memory of this rank's own: the chunks may be shared with all others.
+    Ok(Tensor::cat(&chunks, 0)?)
 }
 
-/// [`all_gather`] of a chunk that nobody will write to any more.
+/// All ranks' chunks, in rank order, when nobody will write to this rank's any more. Nor may anybody
+/// write to those that come back: others may hold them too.
 pub(crate) fn gather_shared(
     communicator: &impl Communicator,
     chunk: Tensor,
     len: usize,
-) -> Result<Tensor, Error> {
+) -> Result<Vec<Tensor>, Error> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let (next, previous) = neighbours(communicator);
     let length = |index: usize| chunk_range(len, world_size, index).len();
@@ -50,9 +53,6 @@ pub(crate) fn gather_shared(
         );
         return Err(candle_core::Error::Msg(message).into());
     }
-    if world_size == 1 {
-        return Ok(chunk);
-    }
     let dtype = chunk.dtype();
     // ANCHOR: all_gather
     let mut chunks = vec![chunk; world_size];
@@ -63,6 +63,5 @@ pub(crate) fn gather_shared(
         chunks[arriving] = communicator.recv(previous, &length(arriving).into(), dtype)?;
     }
     // ANCHOR_END: all_gather
-    // Joined into memory of this rank's own: the chunks may be shared with all others.
-    Ok(Tensor::cat(&chunks, 0)?)
+    Ok(chunks)
 }

@@ -147,6 +147,14 @@ pub trait Communicator {
         rank
     }
 
+    /// Whether what is [shared](Self::share) and [lent](Self::lend) is read where it lies, in CPU memory.
+    ///
+    /// The same for all ranks of a world. Then a message costs no copy, and what matters is which caches its
+    /// bytes are in.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
     /// Sends a tensor to another rank and returns at once.
     ///
     /// What is sent is the tensor's value at the time of the call; the sender may change its variables
@@ -245,6 +253,10 @@ impl<C: Communicator + ?Sized> Communicator for Arc<C> {
 
     fn number_of(&self, rank: usize) -> usize {
         (**self).number_of(rank)
+    }
+
+    fn shares_memory(&self) -> bool {
+        (**self).shares_memory()
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {

@@ -80,6 +80,10 @@ impl Communicator for Subset {
         self.members.get(rank).map_or(rank, |&member| self.all.number_of(member))
     }
 
+    fn shares_memory(&self) -> bool {
+        self.all.shares_memory()
+    }
+
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.all.send(self.member(to)?, tensor)
     }

@@ -49,6 +49,10 @@ impl Communicator for Line {
         &self.device
     }
 
+    fn shares_memory(&self) -> bool {
+        self.device.is_cpu()
+    }
+
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.link()?.send(to, tensor)
     }

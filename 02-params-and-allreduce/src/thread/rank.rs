@@ -99,6 +99,10 @@ impl Communicator for Rank<'_> {
         self.device.tensors()
     }
 
+    fn shares_memory(&self) -> bool {
+        self.device().is_cpu()
+    }
+
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.links.main.send(to, tensor)
     }

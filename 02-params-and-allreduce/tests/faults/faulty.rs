@@ -64,6 +64,10 @@ impl Communicator for Faulty<'_> {
         self.rank.device()
     }
 
+    fn shares_memory(&self) -> bool {
+        self.rank.shares_memory()
+    }
+
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.before_message()?;
         self.rank.send(to, tensor)
