@@ -11,6 +11,7 @@
 //! | [`collective`] | broadcast, reduce-scatter, all-gather, barrier |
 //! | [`mod@add_and_copy`] | what an all-reduce in one memory has to do at the least |
 //! | [`thread`] | devices as threads of one process: one thread drives one device |
+//! | [`launcher`] | where a launcher such as `torchrun` has put this process |
 //! | `mpi` (a feature) | ranks as processes, on one machine or many |
 //! | [`mpirun`] | whether this process is one of several that were started together |
 //! | `nccl` (a feature) | NVIDIA's own all-reduce, between GPUs |
@@ -23,6 +24,7 @@ pub mod add_and_copy;
 pub mod all_reduce;
 pub mod collective;
 pub mod communicator;
+pub mod launcher;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod mpirun;

@@ -10,14 +10,16 @@ use std::fmt;
 use std::io;
 use std::process::Command;
 
+use crate::launcher;
+
 /// Where launchers say how many processes they started: Open MPI's, those that speak PMI (MPICH's), and Slurm's,
 /// which sets nothing else with PMIx. Under `mpirun` in a Slurm job, Slurm's variable counts `mpirun`'s helpers, so it
 /// is asked last.
 const SIZES: [(&str, &str); 3] =
     [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", "srun")];
 
-/// What other launchers set, such as `torchrun`: their processes have no MPI to meet through.
-const LAUNCHERS: [&str; 2] = ["RANK", "WORLD_SIZE"];
+/// What is said of launchers such as `torchrun`.
+const OTHER: &str = "the launcher that set RANK and WORLD_SIZE";
 
 /// Started together with others, and nothing connects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,8 +39,8 @@ pub enum Unconnected {
     RanksAreThreads(Started),
     /// Not started by `mpirun`.
     #[error(
-        "RANK and WORLD_SIZE say that a launcher started {0} processes, which could meet through MPI only: start \
-         them with mpirun"
+        "RANK and WORLD_SIZE say that a launcher started {0} processes: build with --features nccl, through which \
+         processes with a GPU each can meet, or start them with mpirun"
     )]
     OtherLauncher(usize),
 }
@@ -86,10 +88,7 @@ pub fn check() -> Result<(), Unconnected> {
 ///
 /// When this process is one of several.
 pub fn check_alone() -> Result<(), Unconnected> {
-    match launcher().filter(|started| started.processes > 1) {
-        Some(started) => Err(Unconnected::RanksAreThreads(started)),
-        None => check(),
-    }
+    judge_alone(|name| env::var(name).ok())
 }
 
 /// The beginning of a command that starts processes on this machine: how many of which program is to follow, as in
@@ -116,10 +115,20 @@ fn judge(mpi: bool, variable: impl Fn(&str) -> Option<String>) -> Result<(), Unc
             Err(Unconnected::NoMpi(started))
         };
     }
-    let numbers = LAUNCHERS.map(|name| variable(name)?.parse().ok());
-    match numbers {
-        [Some(_), Some(processes)] if processes > 1 => Err(Unconnected::OtherLauncher(processes)),
-        _ => Ok(()),
+    match launcher::processes(variable) {
+        Some(processes) => Err(Unconnected::OtherLauncher(processes)),
+        None => Ok(()),
+    }
+}
+
+fn judge_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), Unconnected> {
+    let other = || {
+        let processes = launcher::processes(&variable)?;
+        Some(Started { processes, by: OTHER })
+    };
+    match started(&variable).or_else(other).filter(|started| started.processes > 1) {
+        Some(started) => Err(Unconnected::RanksAreThreads(started)),
+        None => Ok(()),
     }
 }
 
@@ -173,5 +182,13 @@ mod tests {
             assert_eq!(judge(mpi, with(&[("RANK", "0"), ("WORLD_SIZE", "1")])), Ok(()));
             assert_eq!(judge(mpi, with(&[("WORLD_SIZE", "8")])), Ok(()), "somebody's own variable");
         }
+        let told = judge_alone(with(torchrun)).unwrap_err().to_string();
+        assert_eq!(
+            told,
+            "the launcher that set RANK and WORLD_SIZE started 2 processes, but this program's ranks are threads: \
+             start it without the launcher that set RANK and WORLD_SIZE, with --devices 2"
+        );
+        let mpirun: &[_] = &[("OMPI_COMM_WORLD_SIZE", "1"), ("RANK", "0"), ("WORLD_SIZE", "2")];
+        assert_eq!(judge_alone(with(mpirun)), Ok(()), "mpirun knows best");
     }
 }

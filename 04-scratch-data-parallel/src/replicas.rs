@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::parameters::Snapshot;
 use single_gpu::report::trace::COMMUNICATION;
@@ -32,18 +33,14 @@ pub struct Differs {
 // ANCHOR: check
 pub fn hashes(line: &impl Communicator, weights: &Snapshot) -> Result<Vec<WeightsHash>, Error> {
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
-    let mine = WeightsHash::new(weights)?;
-    let message = mine.to_tensor(line.device())?;
+    let mine = WeightsHash::new(weights)?.to_tensor(line.device())?;
+    let (bytes, world_size) = (mine.elem_count(), line.world_size());
+    let all = all_gather(line, &mine, bytes * world_size)?;
     if line.rank() > 0 {
-        line.send(0, &message)?;
         return Ok(Vec::new());
     }
-    let mut all = vec![mine];
-    for other in 1..line.world_size() {
-        let theirs = line.recv(other, message.shape(), message.dtype())?;
-        all.push(WeightsHash::from_tensor(&theirs)?);
-    }
-    Ok(all)
+    let of = |rank: usize| WeightsHash::from_tensor(&all.narrow(0, rank * bytes, bytes)?);
+    Ok((0..world_size).map(of).collect::<Result<_, _>>()?)
 }
 
 /// Makes sure that all replicas have the same weights, by their hashes.

@@ -1,7 +1,7 @@
 //! Words between ranks: what they compare before they train, and tell each other when something is wrong.
 
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::collective::broadcast;
+use params_and_allreduce::collective::{all_gather, broadcast};
 use params_and_allreduce::communicator::{Communicator, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,19 +28,21 @@ pub fn of_rank_0(communicator: &impl Communicator, mine: &str) -> Result<String,
 ///
 /// When another rank stops or stalls.
 pub fn gathered(communicator: &impl Communicator, mine: &str) -> Result<Vec<String>, Error> {
-    let device = communicator.device();
+    let (device, world_size) = (communicator.device(), communicator.world_size());
+    let length = Tensor::new(&[mine.len() as u32], device)?;
+    let lengths = all_gather(communicator, &length, world_size)?.to_vec1::<u32>()?;
+    // An all-gather is of chunks of one length.
+    let longest = lengths.iter().max().map_or(0, |&length| length as usize);
+    let mut padded = mine.as_bytes().to_vec();
+    padded.resize(longest, 0);
+    let padded = Tensor::from_vec(padded, longest, device)?;
+    let all = all_gather(communicator, &padded, longest * world_size)?;
     if communicator.rank() > 0 {
-        communicator.send(0, &Tensor::new(&[mine.len() as u32], device)?)?;
-        communicator.send(0, &Tensor::from_slice(mine.as_bytes(), mine.len(), device)?)?;
         return Ok(Vec::new());
     }
-    let mut all = vec![mine.to_owned()];
-    for rank in 1..communicator.world_size() {
-        let length = communicator.recv(rank, &Shape::from(1), DType::U32)?.to_vec1::<u32>()?[0];
-        let bytes = communicator.recv(rank, &Shape::from(length as usize), DType::U8)?;
-        all.push(text(&bytes)?);
-    }
-    Ok(all)
+    let of =
+        |(rank, &length): (usize, &u32)| text(&all.narrow(0, rank * longest, length as usize)?);
+    lengths.iter().enumerate().map(of).collect()
 }
 
 /// Rank 0's value, which travels as JSON; all ranks call this together.

@@ -40,6 +40,9 @@ use crate::communicator::{Communicator, Engine, Error};
 /// tensor that went in, but not after this has returned the sum. Every rank gets the same bits; another
 /// algorithm or another number of ranks adds in another order and may round differently.
 ///
+/// Where an engine makes all [`collectives`](Communicator::collectives), it makes this one too, whatever the
+/// algorithm.
+///
 /// Numbers are added in their own element type, as NCCL does: in bf16 and f16 every partial sum is
 /// rounded to eight or eleven bits.
 ///
@@ -57,6 +60,9 @@ pub fn allreduce(
     let shape = tensor.dims();
     let _span = info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered();
     let tensor = tensor.detach();
+    if let Some(engine) = communicator.collectives() {
+        return engine.sum(&tensor);
+    }
     match algorithm {
         Algorithm::OneShot => one_shot(communicator, &tensor),
         Algorithm::Naive => naive(communicator, &tensor),

@@ -54,6 +54,14 @@ pub(crate) fn gather_shared(
         return Err(candle_core::Error::Msg(message).into());
     }
     let dtype = chunk.dtype();
+    if let Some(engine) = communicator.collectives() {
+        let of = |owner: usize| match owner == rank {
+            true => engine.broadcast(&chunk, owner),
+            false => engine
+                .broadcast(&Tensor::zeros(length(owner), dtype, communicator.device())?, owner),
+        };
+        return (0..world_size).map(of).collect();
+    }
     // ANCHOR: all_gather
     let mut chunks = vec![chunk; world_size];
     for step in 0..world_size - 1 {

@@ -22,6 +22,11 @@ use crate::communicator::{Communicator, Error};
 ///
 /// When another rank stops or stalls.
 pub fn barrier(communicator: &impl Communicator) -> Result<(), Error> {
+    if let Some(engine) = communicator.collectives() {
+        // Nobody has a sum before everybody has brought a number.
+        let number = Tensor::zeros(1, DType::F32, communicator.device())?;
+        return engine.sum(&number).map(drop);
+    }
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let nothing = Tensor::zeros(0, DType::U8, communicator.device())?;
     let mut distance = 1;

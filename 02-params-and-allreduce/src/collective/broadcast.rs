@@ -35,6 +35,9 @@ pub fn broadcast(
     if root >= world_size {
         return Err(Error::NoSuchRank { rank, other: root, world_size });
     }
+    if let Some(engine) = communicator.collectives() {
+        return engine.broadcast(&tensor.detach(), root);
+    }
     // Counted from the root; `number` finds the rank behind such a place.
     let place = (rank + world_size - root) % world_size;
     let number = |place: usize| (place + root) % world_size;

@@ -49,6 +49,10 @@ pub(crate) fn scatter_lent(
     if world_size == 1 {
         return Ok(flat.force_contiguous()?);
     }
+    if let Some(engine) = communicator.collectives() {
+        let own = chunk_range(flat.elem_count(), world_size, rank);
+        return Ok(engine.sum(&flat)?.narrow(0, own.start, own.len())?.force_contiguous()?);
+    }
     // ANCHOR: reduce_scatter
     communicator.lend(next, &chunk(rank + world_size - 1)?)?;
     let mut step = 1;

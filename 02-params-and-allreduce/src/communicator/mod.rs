@@ -19,6 +19,7 @@
 //! Where ranks share nothing, all three are the same. A receiver that only reads takes the message with
 //! [`borrow`](Communicator::borrow); [`recv`](Communicator::recv) makes a copy of what was lent.
 
+mod collectives;
 mod received;
 mod subset;
 
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
+pub use collectives::Collectives;
 pub(crate) use received::Memory;
 pub use received::Received;
 pub use subset::Subset;
@@ -84,6 +86,14 @@ pub enum Error {
         other: usize,
         /// How many ranks there are.
         world_size: usize,
+    },
+    /// A message between two ranks was asked for where an engine connects all of them together only.
+    #[error(
+        "{engine} alone connects these ranks: it has sums and broadcasts for all of them, and no messages between two"
+    )]
+    NoMessages {
+        /// What connects them.
+        engine: Engine,
     },
     /// A production engine's all-reduce was asked for where there is none.
     #[error("there is no {engine} here: it needs {}; the other algorithms run everywhere", engine.needs())]
@@ -223,6 +233,11 @@ pub trait Communicator {
         self.recv(from, shape, dtype).map(Received::shared)
     }
 
+    /// What makes this world's collectives, where its ranks have no messages; `None` where they have.
+    fn collectives(&self) -> Option<&dyn Collectives> {
+        None
+    }
+
     /// The sum of all ranks' tensors, made by an engine that this communicator runs on.
     ///
     /// It keeps what [`allreduce`](crate::allreduce) promises.
@@ -281,6 +296,10 @@ impl<C: Communicator + ?Sized> Communicator for Arc<C> {
 
     fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
         (**self).borrow(from, shape, dtype)
+    }
+
+    fn collectives(&self) -> Option<&dyn Collectives> {
+        (**self).collectives()
     }
 
     fn native_all_reduce(&self, engine: Engine, tensor: &Tensor) -> Result<Tensor, Error> {

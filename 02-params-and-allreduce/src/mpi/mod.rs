@@ -53,10 +53,8 @@ mod rank;
 mod sum;
 mod waiting;
 
-use std::any::Any;
 use std::io::Write as _;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::exit;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -74,13 +72,10 @@ use single_gpu::device::{DevicePlan, DeviceSlot};
 use crate::communicator::Communicator;
 use crate::communicator::Error;
 use crate::mpirun::{self, Started};
-use crate::thread::{Cause, RankFailure, message};
+use crate::thread::{Cause, RankFailure, attempt};
 use line::Ends;
 pub use line::Line;
 pub use rank::Rank;
-
-/// A failure's message is read by `mpirun` within this time.
-const TO_BE_READ: Duration = Duration::from_millis(200);
 
 /// A job that cannot be ended in the friendly way within this time is ended in the other.
 const GRACE: Duration = Duration::from_secs(5);
@@ -225,11 +220,7 @@ impl World {
         match outcome {
             Ok(result) => result,
             Err(cause) => {
-                let failure = RankFailure { rank: self.rank, cause };
-                // Nothing is left to be done about a stderr that is gone.
-                drop(writeln!(io::stderr(), "{failure}"));
-                // Whoever forwards this may let go of what has not been read when the job is aborted.
-                thread::sleep(TO_BE_READ);
+                RankFailure { rank: self.rank, cause }.tell();
                 abort()
             }
         }
@@ -242,9 +233,7 @@ impl World {
     ) -> Result<R, Cause<E>> {
         let device = slot.open().map_err(|error| Cause::Error(E::from(error.into())))?;
         let rank = Rank::new(device, &self.main, &self.background);
-        let run = || rank.compute_device().run(|| work(&rank));
-        let panicked = |payload: Box<dyn Any + Send>| Cause::Panic(message(&*payload));
-        catch_unwind(AssertUnwindSafe(run)).map_err(panicked)?.map_err(Cause::Error)
+        attempt(rank.compute_device(), || work(&rank))
     }
 }
 

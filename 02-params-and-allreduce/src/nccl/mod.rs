@@ -11,6 +11,20 @@
 //! [`with_nccl`] sees to all three. The end of the connection is neither `Send` nor `Sync`, and need not
 //! be: on a GPU a rank works in its own thread from beginning to end.
 //!
+//! # NCCL alone
+//!
+//! Processes that a launcher such as `torchrun` started have no links to send an identifier over. NCCL can introduce
+//! them itself ([`World`]), and then it is all that they have: sums and broadcasts, made by all ranks together, and no
+//! messages between two. That is enough for distributed data parallel.
+//!
+//! | file | its idea |
+//! | --- | --- |
+//! | `connection` | one end: a stream of its own, and a wait with a time limit |
+//! | `collective` | sum and broadcast as operations of candle's |
+//! | `join` | what ranks tell each other before they are connected |
+//! | `world` | processes that a launcher started |
+//! | `line`, `post` | an end that any thread may use, and the thread that it lives in |
+//!
 //! # When a rank dies
 //!
 //! NCCL does not notice: the others' kernels wait for it for ever. So each sum is waited for here, with a
@@ -20,29 +34,26 @@
 //! joining has no time limit. Every rank has shown itself over the links just before, so a rank would
 //! have to die within that moment.
 
+mod collective;
+mod connection;
 mod join;
-mod sum;
+mod line;
+mod post;
+mod world;
 
-use std::cell::RefCell;
-use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use cudarc::driver::{CudaStream, DriverError};
+use cudarc::driver::DriverError;
 use cudarc::nccl::result::NcclError;
-use cudarc::nccl::safe::Comm;
 
 use crate::collective::barrier;
 use crate::communicator::{Communicator, Engine, Error, Received};
+use collective::Kind;
+use connection::Connection;
 use join::{exchange, shared_id, sharers};
-use sum::Sum;
-
-/// A sum of small tensors is there within this time; a wait that goes on longer may sleep.
-const SPIN: Duration = Duration::from_micros(200);
-
-/// How long it sleeps then.
-const NAP: Duration = Duration::from_micros(50);
+pub use line::Line;
+pub use world::{ConnectError, Rank, World};
 
 /// Runs `work` with ranks that are connected through NCCL; all ranks of the world call this together.
 ///
@@ -67,10 +78,7 @@ pub fn with_nccl<C: Communicator, R, E: From<Error>>(
 /// One rank whose all-reduce is NCCL's; everything else goes over its links.
 pub struct NcclRank<'a, C> {
     links: &'a C,
-    stream: Arc<CudaStream>,
-    /// `None` once a sum has failed.
-    connection: RefCell<Option<Comm>>,
-    timeout: Duration,
+    connection: Connection,
 }
 
 impl<'a, C: Communicator> NcclRank<'a, C> {
@@ -78,12 +86,9 @@ impl<'a, C: Communicator> NcclRank<'a, C> {
         let Device::Cuda(device) = links.device() else {
             return Err(failure("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
         };
-        // The stream that candle's kernels for this device run on. NCCL's are put on the same one, so
-        // they run after the kernels that made the tensor and before those that use the sum.
-        let stream = device.cuda_stream();
         // A number is not enough to tell GPUs apart: every machine counts from 0, and so does a process that was
         // given some GPUs of a machine.
-        let uuid = stream.context().uuid().map_err(driver)?.bytes;
+        let uuid = device.cuda_stream().context().uuid().map_err(driver)?.bytes;
         let gpus = exchange(links, uuid.map(|byte| byte.to_ne_bytes()[0]))?;
         if let Some((one, other)) = sharers(&gpus) {
             return Err(failure(format!(
@@ -91,12 +96,9 @@ impl<'a, C: Communicator> NcclRank<'a, C> {
                  there are GPUs, or another all-reduce"
             )));
         }
-        let id = shared_id(links)?;
-        // A connection belongs to whatever context is current, and making one does not set it.
-        stream.context().bind_to_thread().map_err(driver)?;
-        let comm = Comm::from_rank(stream.clone(), links.rank(), links.world_size(), id);
-        let connection = RefCell::new(Some(comm.map_err(nccl)?));
-        Ok(Self { links, stream, connection, timeout })
+        let (rank, world_size) = (links.rank(), links.world_size());
+        let connection = Connection::join(device, rank, world_size, shared_id(links)?, timeout)?;
+        Ok(Self { links, connection })
     }
 
     /// The sum of all ranks' tensors, on every rank; it is there when this returns.
@@ -110,49 +112,7 @@ impl<'a, C: Communicator> NcclRank<'a, C> {
     /// When the tensor is not on this rank's GPU or of another type, when NCCL reports a failure, or when
     /// the other ranks have not done their part in time. After an error there are no more sums.
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        let sum = self.queue(tensor);
-        let done = if sum.is_ok() { self.wait() } else { Ok(()) };
-        if sum.is_err() || done.is_err() {
-            // The ranks no longer agree on what comes next. Tearing the connection down ends its
-            // kernels; only then can the tensors be let go.
-            drop(self.connection.take());
-        }
-        done.and(sum)
-    }
-
-    /// Gives the GPU the sum to do.
-    fn queue(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        if !tensor.device().same_device(self.links.device()) {
-            return Err(failure("NCCL: the tensor is not on this rank's GPU".to_owned()));
-        }
-        let tensor = tensor.detach().contiguous()?;
-        match &*self.connection.borrow() {
-            None => Err(failure("NCCL: an earlier sum has failed".to_owned())),
-            // There is nothing to add, and GPUs have no memory of size 0 to put it.
-            Some(_) if tensor.elem_count() == 0 => Ok(tensor),
-            Some(comm) => Ok(tensor.apply_op1_no_bwd(&Sum(comm))?),
-        }
-    }
-
-    /// Waits until the GPU has done everything it was given so far.
-    fn wait(&self) -> Result<(), Error> {
-        let done = self.stream.record_event(None).map_err(driver)?;
-        let started = Instant::now();
-        while !done.try_is_complete().map_err(driver)? {
-            match started.elapsed() {
-                waited if waited > self.timeout => {
-                    return Err(failure(format!(
-                        "rank {} waited {:.1} s for a sum: another rank stopped, stalls, or gave NCCL \
-                         a tensor of another size",
-                        self.links.rank(),
-                        waited.as_secs_f64()
-                    )));
-                }
-                waited if waited < SPIN => std::hint::spin_loop(),
-                _ => thread::sleep(NAP),
-            }
-        }
-        Ok(())
+        self.connection.run(tensor, Kind::Sum)
     }
 }
 

@@ -2,6 +2,17 @@
 
 use std::any::Any;
 use std::fmt;
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+use std::time::Duration;
+
+use single_gpu::device::ComputeDevice;
+
+/// A failure's message is read by what started the process within this time.
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+const TO_BE_READ: Duration = Duration::from_millis(200);
 
 /// The failure of a run: the rank that failed first, and why.
 #[derive(Debug)]
@@ -25,6 +36,17 @@ impl<E> RankFailure<E> {
     /// A rank that returned an error.
     pub fn new(rank: usize, error: E) -> Self {
         Self { rank, cause: Cause::Error(error) }
+    }
+}
+
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+impl<E: fmt::Display> RankFailure<E> {
+    /// Says on stderr why this process is about to end.
+    pub(crate) fn tell(&self) {
+        // Nothing is left to be done about a stderr that is gone.
+        drop(writeln!(io::stderr(), "{self}"));
+        // Whoever forwards this may let go of what has not been read when the job is ended.
+        std::thread::sleep(TO_BE_READ);
     }
 }
 
@@ -53,8 +75,19 @@ impl<E: std::error::Error + 'static> std::error::Error for RankFailure<E> {
     }
 }
 
+/// Does a rank's work on its device. A panic is a failure like others.
+pub(crate) fn attempt<R: Send, E: Send>(
+    device: &ComputeDevice,
+    work: impl FnOnce() -> Result<R, E> + Send,
+) -> Result<R, Cause<E>> {
+    match catch_unwind(AssertUnwindSafe(|| device.run(work))) {
+        Ok(outcome) => outcome.map_err(Cause::Error),
+        Err(payload) => Err(Cause::Panic(message(&*payload))),
+    }
+}
+
 /// What a panic said.
-pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
+pub(super) fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()

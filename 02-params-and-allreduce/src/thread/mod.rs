@@ -10,7 +10,6 @@ pub(crate) mod roster;
 mod tests;
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -18,7 +17,8 @@ use std::time::Duration;
 use single_gpu::device::{DevicePlan, DeviceSlot};
 
 use crate::communicator::Error;
-pub(crate) use failure::message;
+pub(crate) use failure::attempt;
+use failure::message;
 pub use failure::{Cause, RankFailure};
 pub use line::Line;
 pub use link::Traffic;
@@ -102,10 +102,7 @@ fn run_rank<R: Send, E: From<Error> + fmt::Display + Send>(
     let opened = slot.open().map_err(|error| Cause::Error(E::from(error.into())));
     let outcome = opened.and_then(|device| {
         let rank = Rank::new(device, links);
-        match catch_unwind(AssertUnwindSafe(|| rank.compute_device().run(|| work(&rank)))) {
-            Ok(outcome) => outcome.map_err(Cause::Error),
-            Err(payload) => Err(Cause::Panic(message(&*payload))),
-        }
+        attempt(rank.compute_device(), || work(&rank))
     });
     if let Err(cause) = &outcome {
         roster.failed(links.rank(), cause.to_string());

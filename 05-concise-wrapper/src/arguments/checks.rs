@@ -20,9 +20,23 @@ impl Arguments {
         let processes = launch.processes().is_some();
         if processes && (self.compare.is_some() || *wrapper != WrapperKind::Ddp) {
             return refuse(
-                "under mpirun each process is one rank of --wrapper ddp: without mpirun there are other \
+                "each of these processes is one rank of --wrapper ddp: started by itself, this program has other \
                  wrappers, and --compare",
             );
+        }
+        if !launch.has_messages() {
+            let other = |algorithm| algorithm != Algorithm::Nccl;
+            if reduction.shards.is_some() || reduction.slow_link.is_some() {
+                return refuse(
+                    "--shards and --slow-link need messages between two ranks, and NCCL, which alone connects these \
+                     processes, has none: start them with mpirun",
+                );
+            }
+            if reduction.algorithm.is_some_and(other) {
+                return refuse(
+                    "NCCL alone connects these processes: leave --algorithm out, or start them with mpirun",
+                );
+            }
         }
         if *wrapper != WrapperKind::Ddp {
             if reduction.shards.is_some() {
@@ -89,6 +103,7 @@ impl Arguments {
     /// How the gradients of all devices are to be added up, of which those of `plan` are this process's.
     pub(super) fn reduction(
         &self,
+        launch: &Launch,
         plan: &DevicePlan,
         devices: usize,
     ) -> Result<Reduction, UsageError> {
@@ -105,7 +120,8 @@ impl Arguments {
             check_shards(shards, devices, self.train.batch_size)?;
             return Ok(Reduction::Reproducible { shards });
         }
-        let algorithm = algorithm.unwrap_or(Algorithm::Ring);
+        let usual = if launch.has_messages() { Algorithm::Ring } else { Algorithm::Nccl };
+        let algorithm = algorithm.unwrap_or(usual);
         algorithm
             .check(plan)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;

@@ -27,7 +27,7 @@ impl Arguments {
         let slowness = self.reduction.slow_link;
         let slowness = slowness.map(|speed| Slowness::of_megabytes(speed, Duration::ZERO));
         let precision = self.precision(&several)?;
-        let reduction = self.reduction(&several, world_size)?;
+        let reduction = self.reduction(launch, &several, world_size)?;
         let records = self.record.is_some();
         if !launch.speaks() {
             self.train.reports = ReportArguments::default();

@@ -6,6 +6,8 @@ use std::time::Duration;
 use params_and_allreduce::communicator::SharedCommunicator;
 #[cfg(feature = "mpi")]
 use params_and_allreduce::mpi;
+#[cfg(feature = "nccl")]
+use params_and_allreduce::nccl;
 use params_and_allreduce::thread::Rank;
 
 use crate::slow_link::{SlowLink, Slowness};
@@ -39,6 +41,14 @@ impl From<&Rank<'_>> for Lines {
 #[cfg(feature = "mpi")]
 impl From<&mpi::Rank<'_>> for Lines {
     fn from(rank: &mpi::Rank<'_>) -> Self {
+        let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
+        Self { main, background, timeout: rank.timeout() }
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl From<&nccl::Rank<'_>> for Lines {
+    fn from(rank: &nccl::Rank<'_>) -> Self {
         let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
         Self { main, background, timeout: rank.timeout() }
     }

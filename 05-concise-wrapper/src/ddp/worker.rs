@@ -31,7 +31,7 @@ impl Worker {
         let work = move || {
             let _rank = rank.enter();
             #[cfg(feature = "nccl")]
-            if algorithm == Algorithm::Nccl {
+            if algorithm == Algorithm::Nccl && communicator.collectives().is_none() {
                 // NCCL's end of the connection belongs to the thread that made it.
                 let joined = with_nccl(&communicator, lines.timeout, |rank| {
                     add_up(rank, algorithm, &full, &done);

@@ -1,8 +1,10 @@
-//! Where ranks come from: they are threads of this process, or processes that `mpirun` or `srun` has started.
+//! Where ranks come from: they are threads of this process, or processes that `mpirun`, `srun` or a launcher such as
+//! `torchrun` has started.
 //!
 //! ```console
 //! $ concise-wrapper --devices 4             # four threads
 //! $ mpirun -n 4 concise-wrapper             # four processes, on one machine or on several
+//! $ torchrun --nproc-per-node 4 --no-python concise-wrapper     # four, with a GPU each, which NCCL connects
 //! ```
 //!
 //! What a rank does is written once, for both. Two things differ around it. Every process runs `main`, so one of
@@ -11,7 +13,7 @@
 
 mod arguments;
 mod places;
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "nccl"))]
 mod processes;
 
 use std::sync::{Mutex, PoisonError};
@@ -20,9 +22,13 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Parser;
 use params_and_allreduce::communicator::{self, Communicator as _};
+#[cfg(feature = "nccl")]
+use params_and_allreduce::launcher;
 #[cfg(feature = "mpi")]
 use params_and_allreduce::mpi;
 use params_and_allreduce::mpirun;
+#[cfg(feature = "nccl")]
+use params_and_allreduce::nccl;
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -30,11 +36,13 @@ use single_gpu::cli::UsageError;
 use single_gpu::device::{ComputeDevice, DevicePlan};
 
 use crate::ddp::Lines;
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "nccl"))]
 use crate::text;
 
 pub use arguments::LaunchArguments;
 pub use places::Places;
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+pub use processes::World;
 
 /// Where ranks come from.
 pub enum Launch {
@@ -44,8 +52,8 @@ pub enum Launch {
         timeout: Duration,
     },
     /// Processes, of which this is one.
-    #[cfg(feature = "mpi")]
-    Processes(mpi::World),
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
+    Processes(World),
 }
 
 /// How many processes there are.
@@ -53,7 +61,7 @@ pub enum Launch {
 pub struct Processes {
     /// In all.
     pub everywhere: usize,
-    /// On this machine.
+    /// On this machine; where that is not known, up to this one.
     pub here: usize,
 }
 
@@ -92,13 +100,23 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// A [`UsageError`] when `mpirun` has started several processes and this program was built without MPI;
-    /// when MPI cannot connect them all.
+    /// A [`UsageError`] when several processes were started and this program was built without what could connect
+    /// them, or a launcher's variables make no sense; when MPI or NCCL cannot connect them all.
     pub fn connect(timeout: Duration) -> Result<Self> {
+        #[cfg(feature = "nccl")]
+        if let Some(place) = launcher::place().map_err(UsageError::new)? {
+            let world = nccl::World::connect(&place, timeout).map_err(|error| match error {
+                nccl::ConnectError::NoGpu(_) | nccl::ConnectError::TooFewGpus(_) => {
+                    anyhow::Error::from(UsageError::new(error))
+                }
+                error => error.into(),
+            })?;
+            return Ok(Self::Processes(World::Nccl(Box::new(world))));
+        }
         mpirun::check().map_err(UsageError::new)?;
         #[cfg(feature = "mpi")]
         if mpirun::world_size().is_some_and(|processes| processes > 1) {
-            return Ok(Self::Processes(mpi::World::connect(timeout)?));
+            return Ok(Self::Processes(World::Mpi(mpi::World::connect(timeout)?)));
         }
         Ok(Self::Threads { timeout })
     }
@@ -107,10 +125,19 @@ impl Launch {
     pub fn processes(&self) -> Option<Processes> {
         match self {
             Self::Threads { .. } => None,
-            #[cfg(feature = "mpi")]
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
             Self::Processes(world) => {
-                Some(Processes { everywhere: world.world_size(), here: world.local_size() })
+                Some(Processes { everywhere: world.world_size(), here: world.devices_here() })
             }
+        }
+    }
+
+    /// Whether two ranks can send each other messages. Else there are collectives of all ranks, and nothing more.
+    pub fn has_messages(&self) -> bool {
+        match self {
+            Self::Threads { .. } => true,
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
+            Self::Processes(world) => world.line().collectives().is_none(),
         }
     }
 
@@ -118,7 +145,7 @@ impl Launch {
     pub fn speaks(&self) -> bool {
         match self {
             Self::Threads { .. } => true,
-            #[cfg(feature = "mpi")]
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
             Self::Processes(world) => world.rank() == 0,
         }
     }
@@ -132,8 +159,8 @@ impl Launch {
     pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
         match self {
             Self::Threads { .. } => outcome,
-            #[cfg(feature = "mpi")]
-            Self::Processes(world) => processes::agree(world, outcome),
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
+            Self::Processes(world) => world.agree(outcome),
         }
     }
 
@@ -145,7 +172,7 @@ impl Launch {
     pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {
         match self {
             Self::Threads { .. } => Ok(mine),
-            #[cfg(feature = "mpi")]
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
             Self::Processes(world) => {
                 let all = text::values_gathered(&world.line(), &mine)?;
                 text::value_of_rank_0(&world.line(), &all.contains(&true))
@@ -164,7 +191,7 @@ impl Launch {
     ) -> Result<T, communicator::Error> {
         match self {
             Self::Threads { .. } => Ok(mine),
-            #[cfg(feature = "mpi")]
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
             Self::Processes(world) => text::value_of_rank_0(&world.line(), &mine),
         }
     }
@@ -177,8 +204,8 @@ impl Launch {
     pub fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
         match self {
             Self::Threads { .. } => Ok(plan.slots().iter().map(ToString::to_string).collect()),
-            #[cfg(feature = "mpi")]
-            Self::Processes(world) => processes::devices(world, plan),
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
+            Self::Processes(world) => world.devices(plan),
         }
     }
 
@@ -200,8 +227,8 @@ impl Launch {
         // ANCHOR: run
         match self {
             Self::Threads { timeout } => run_ranks(plan, *timeout, |rank| work(&rank.into())),
-            #[cfg(feature = "mpi")]
-            Self::Processes(world) => Ok(vec![world.run(plan, |rank| work(&rank.into()))]),
+            #[cfg(any(feature = "mpi", feature = "nccl"))]
+            Self::Processes(world) => Ok(vec![world.run(plan, work)]),
         }
         // ANCHOR_END: run
     }
@@ -232,6 +259,13 @@ impl<'a> From<&'a thread::Rank<'_>> for Rank<'a> {
 #[cfg(feature = "mpi")]
 impl<'a> From<&'a mpi::Rank<'_>> for Rank<'a> {
     fn from(rank: &'a mpi::Rank<'_>) -> Self {
+        Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
+    }
+}
+
+#[cfg(feature = "nccl")]
+impl<'a> From<&'a nccl::Rank<'_>> for Rank<'a> {
+    fn from(rank: &'a nccl::Rank<'_>) -> Self {
         Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
     }
 }

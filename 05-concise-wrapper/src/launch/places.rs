@@ -16,7 +16,7 @@ pub struct Places {
 }
 
 impl Launch {
-    /// The devices of a call: as many as are `asked` for, `each` like this; under `mpirun` one for each process.
+    /// The devices of a call: as many as are `asked` for, `each` like this; of processes, one for each.
     ///
     /// # Errors
     ///
@@ -33,11 +33,17 @@ impl Launch {
         };
         if let Some(asked) = asked.filter(|&asked| asked != everywhere) {
             return Err(UsageError::new(format_args!(
-                "mpirun started {everywhere} processes, one for each device, and {asked} devices are asked \
-                 for: leave that out, or start as many"
+                "{everywhere} processes were started, one for each device, and {asked} devices are asked for: leave \
+                 that out, or start as many"
             )));
         }
-        Ok(Places { here: each.plan(here)?, world_size: everywhere })
+        let here = each.plan(here)?;
+        if !self.has_messages() && here.is_of_slices() {
+            return Err(UsageError::new(
+                "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start them with mpirun",
+            ));
+        }
+        Ok(Places { here, world_size: everywhere })
     }
 
     /// What to know before believing a time that these devices take.

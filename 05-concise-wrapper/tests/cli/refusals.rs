@@ -14,12 +14,38 @@ fn several_processes_are_refused_as_they_would_train_beside_each_other() {
     ));
 }
 
+#[cfg(not(feature = "nccl"))]
 #[test]
 fn another_launchers_processes_are_refused() {
     let mut started = wrapper(&["--data=synthetic"]);
     started.envs([("RANK", "0"), ("WORLD_SIZE", "4")]).assert().code(2).stdout("").stderr(contains(
-        "a launcher started 4 processes, which could meet through MPI only: start them with mpirun",
+        "a launcher started 4 processes: build with --features nccl, through which processes with a GPU each can \
+         meet, or start them with mpirun",
     ));
+}
+
+#[cfg(feature = "nccl")]
+#[test]
+fn nccl_says_what_a_launcher_and_a_machine_have_to_provide() {
+    let mut started = wrapper(&["--data=synthetic"]);
+    started.envs([("RANK", "0"), ("WORLD_SIZE", "4")]);
+    started.assert().code(2).stdout("").stderr(contains(
+        "a launcher started 4 processes (WORLD_SIZE), but did not set LOCAL_RANK: the number of this process's GPU",
+    ));
+    // The program has begun anew when it looks for the GPU, as its environment lacks NCCL's own variable.
+    let nowhere = ("CUDA_VISIBLE_DEVICES", "");
+    started.envs([
+        ("LOCAL_RANK", "0"),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", "1"),
+        nowhere,
+    ]);
+    started
+        .env_remove("NCCL_COMM_ID")
+        .assert()
+        .code(2)
+        .stdout("")
+        .stderr(contains("NCCL connects GPUs: no CUDA GPU was found"));
 }
 
 #[test]

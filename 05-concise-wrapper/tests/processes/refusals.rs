@@ -14,9 +14,9 @@ fn flags_that_make_no_sense_are_told_once() {
     let refusals: [(&[&str], &str); 6] = [
         (
             &["--devices=2"],
-            "mpirun started 3 processes, one for each device, and 2 devices are asked for",
+            "3 processes were started, one for each device, and 2 devices are asked for",
         ),
-        (&["--wrapper=data-parallel"], "under mpirun each process is one rank of --wrapper ddp"),
+        (&["--wrapper=data-parallel"], "each of these processes is one rank of --wrapper ddp"),
         (&["--compare=2"], "without mpirun there are other wrappers, and --compare"),
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),
         (&["--epochs=none"], "invalid value 'none' for '--epochs <N>'"),

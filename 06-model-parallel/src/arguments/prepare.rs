@@ -49,6 +49,11 @@ pub(crate) struct Prepared {
 impl Arguments {
     /// Checks the flags against each other and against the machine, then loads the data.
     pub(crate) fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
+        if !launch.has_messages() {
+            let text = "stages send each other activations, and NCCL, which alone connects these processes, has no \
+                        messages between two: start them with mpirun";
+            return Err(UsageError::new(text).into());
+        }
         let Places { here: several, world_size: devices } =
             launch.place(&self.launch.each, self.asked()?)?;
         if let Some(mesh) = self.mesh.filter(|mesh| mesh.devices() != devices) {

@@ -1,0 +1,130 @@
+//! Ranks that an engine connects, all of them at once, with no messages between two: what NCCL is to processes that
+//! a launcher started. Here the engine is made of threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use candle_core::Shape;
+use concise_wrapper::ddp::Lines;
+use concise_wrapper::text;
+use params_and_allreduce::collective::{
+    all_gather, barrier, broadcast, chunk_range, reduce_scatter,
+};
+use params_and_allreduce::communicator::{
+    self, Collectives, Communicator, Engine, SharedCommunicator,
+};
+use params_and_allreduce::{allreduce, thread};
+
+use super::*;
+
+/// The engine: it moves its tensors over a connection that nobody else uses.
+struct OfAll(SharedCommunicator);
+
+impl Communicator for OfAll {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.0.world_size()
+    }
+
+    fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    fn send(&self, _: usize, _: &Tensor) -> Result<(), communicator::Error> {
+        Err(communicator::Error::NoMessages { engine: Engine::Nccl })
+    }
+
+    fn recv(&self, _: usize, _: &Shape, _: DType) -> Result<Tensor, communicator::Error> {
+        Err(communicator::Error::NoMessages { engine: Engine::Nccl })
+    }
+
+    fn collectives(&self) -> Option<&dyn Collectives> {
+        Some(self)
+    }
+}
+
+impl Collectives for OfAll {
+    fn sum(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
+        allreduce(&self.0, tensor, Algorithm::Tree)
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, communicator::Error> {
+        broadcast(&self.0, tensor, root)
+    }
+}
+
+fn lines(rank: &thread::Rank<'_>) -> Lines {
+    let Lines { main, background, timeout } = rank.into();
+    let of_all = |line| -> SharedCommunicator { Arc::new(OfAll(line)) };
+    Lines { main: of_all(main), background: of_all(background), timeout }
+}
+
+#[test]
+fn ddp_needs_no_messages() {
+    let of_resnet18 = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
+    let of_lenet = five_steps(&lenet(DType::F64), DType::F64).unwrap();
+    for ranks in [2, 3] {
+        let reduction = many_buckets(Algorithm::Nccl, true);
+        let several = run_ranks(&slices(ranks), WAIT, |rank| {
+            let with_norms = Ddp::new(resnet18(DType::F64), lines(rank), reduction)?;
+            let without_norms = Ddp::new(lenet(DType::F64), lines(rank), reduction)?;
+            Ok::<_, Error>([
+                five_steps(&with_norms.synchronise_norms(), DType::F64)?,
+                five_steps(&without_norms, DType::F64)?,
+            ])
+        });
+        for [with_norms, without] in several.unwrap() {
+            assert_close(&with_norms, &of_resnet18, 1e-8);
+            assert_close(&without, &of_lenet, 1e-10);
+        }
+    }
+}
+
+#[test]
+fn every_collective_is_made_of_sums_and_broadcasts() {
+    for (ranks, len) in [(2, 5), (3, 7), (4, 2), (3, 0)] {
+        let arrived = AtomicUsize::new(0);
+        let seen = run_ranks(&slices(ranks), WAIT, |rank| {
+            let line = lines(rank).main;
+            let chunk = chunk_range(len, ranks, rank.rank());
+            let numbers = |range: std::ops::Range<usize>| range.map(|i| i as f64).collect();
+            let all: Vec<f64> = numbers(0..len);
+            let mine = Tensor::new(numbers(chunk.clone()) as Vec<f64>, rank.device())?;
+            assert_eq!(all_gather(&line, &mine, len)?.to_vec1::<f64>()?, all);
+            let whole = Tensor::new(all, rank.device())?;
+            let scattered = reduce_scatter(&line, &whole)?.to_vec1::<f64>()?;
+            let times = |range| (numbers(range) as Vec<f64>).into_iter().map(|x| x * ranks as f64);
+            assert_eq!(scattered, times(chunk).collect::<Vec<_>>());
+            let sum = allreduce(&line, &whole, Algorithm::Ring)?.to_vec1::<f64>()?;
+            assert_eq!(sum, times(0..len).collect::<Vec<_>>());
+            let of_last = Tensor::new(rank.rank() as u32, rank.device())?;
+            let of_last = broadcast(&line, &of_last, ranks - 1)?.to_scalar::<u32>()?;
+            assert_eq!(of_last as usize, ranks - 1);
+            let texts = text::gathered(&line, &"é".repeat(rank.rank()))?;
+            assert_eq!(texts.len(), if rank.rank() == 0 { ranks } else { 0 });
+            assert!(texts.iter().enumerate().all(|(other, text)| *text == "é".repeat(other)));
+            if rank.rank() == ranks - 1 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            arrived.fetch_add(1, Ordering::SeqCst);
+            barrier(&line)?;
+            Ok::<_, Error>(arrived.load(Ordering::SeqCst))
+        });
+        assert_eq!(seen.unwrap(), vec![ranks; ranks]);
+    }
+}
+
+#[test]
+fn what_needs_messages_says_so() {
+    let network = lenet(DType::F32);
+    let failure = run_ranks(&slices(2), WAIT, |rank| {
+        let reduction = Reduction::Reproducible { shards: 2 };
+        let model = Ddp::new(network.replica(rank.device())?, lines(rank), reduction)?;
+        five_steps(&model, DType::F32)
+    });
+    let told = failure.unwrap_err().to_string();
+    assert!(told.contains("NCCL alone connects these ranks"), "{told}");
+}
