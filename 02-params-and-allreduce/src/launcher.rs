@@ -12,7 +12,7 @@
 //! | `MASTER_PORT` | a port there, on which the launcher itself may listen |
 //! | `NCCL_COMM_ID` | NCCL's own: where rank 0 is to listen; if it is not set, on the port after `MASTER_PORT` |
 //!
-//! `mpirun` and `srun` say it otherwise: see [`mpirun`](crate::mpirun).
+//! `mpirun` and `srun` say it otherwise: see [`mpirun`].
 
 use std::env;
 

@@ -19,7 +19,7 @@
 //!
 //! A finished chunk is made once, as a sum, and written once more, into the tensor that is returned. Of a
 //! large tensor it would have left the cache in between. So where ranks share memory, a tensor larger than
-//! [`PIECE`] goes around the ring piece by piece, and each piece's chunks are put into the result while they
+//! `PIECE` goes around the ring piece by piece, and each piece's chunks are put into the result while they
 //! are in the cache:
 //!
 //! ```text
