@@ -18,8 +18,8 @@ use crate::launcher;
 const SIZES: [(&str, &str); 3] =
     [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", "srun")];
 
-/// What is said of launchers such as `torchrun`.
-const OTHER: &str = "the launcher that set RANK and WORLD_SIZE";
+/// What those are called that set `RANK` and `WORLD_SIZE`.
+const OTHER: &str = "a launcher such as torchrun";
 
 /// Started together with others, and nothing connects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -185,8 +185,8 @@ mod tests {
         let told = judge_alone(with(torchrun)).unwrap_err().to_string();
         assert_eq!(
             told,
-            "the launcher that set RANK and WORLD_SIZE started 2 processes, but this program's ranks are threads: \
-             start it without the launcher that set RANK and WORLD_SIZE, with --devices 2"
+            "a launcher such as torchrun started 2 processes, but this program's ranks are threads: start it without \
+             a launcher such as torchrun, with --devices 2"
         );
         let mpirun: &[_] = &[("OMPI_COMM_WORLD_SIZE", "1"), ("RANK", "0"), ("WORLD_SIZE", "2")];
         assert_eq!(judge_alone(with(mpirun)), Ok(()), "mpirun knows best");

@@ -1,10 +1,13 @@
 """LeNet as the course has it, its first weights, and training steps of it or another model."""
 
+import contextlib
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from measure import answer, arguments, times
+from measure import answer, parsed, parser, times
 
 LEARNING_RATE = 0.1
 
@@ -41,22 +44,40 @@ def random_batch(size):
     return torch.rand(size, 1, 28, 28), torch.randint(10, (size,))
 
 
-def step(model, optimizer, images, labels):
+def step(model, optimizer, images, labels, compute=contextlib.nullcontext):
     """Make one training step and return its loss, read from the device."""
     optimizer.zero_grad(set_to_none=True)
-    loss = F.cross_entropy(model(images), labels)
+    with compute():
+        loss = F.cross_entropy(model(images), labels)
     loss.backward()
     optimizer.step()
     return loss.item()
 
 
 def measure_steps(make_model, description, batch):
-    """Measure training steps of a model on one batch of `batch` images or as many as asked for."""
-    args = arguments(description, batch=batch)
-    model = make_model()
+    """Measure training steps of a model on one batch of `batch` images or as many as asked for.
+
+    The batch is in the host's memory, and every step takes it to the device.
+    """
+    flags = parser(description, batch=batch)
+    flags.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    flags.add_argument("--precision", default="f32", choices=["f32", "tf32", "bf16"])
+    flags.add_argument("--compile", action="store_true", help="with torch.compile")
+    args = parsed(flags)
+    torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
+    compute = contextlib.nullcontext
+    if args.precision == "bf16":
+        compute = functools.partial(torch.autocast, args.device, torch.bfloat16)
+    model = make_model().to(args.device)
     optimizer = sgd(model)
+    model = torch.compile(model) if args.compile else model
     images, labels = random_batch(args.batch)
-    answer(
-        "seconds",
-        step=times(lambda: step(model, optimizer, images, labels), args.repetitions),
-    )
+    if args.device == "cuda":
+        images, labels = images.pin_memory(), labels.pin_memory()
+
+    def work():
+        batch = [it.to(args.device, non_blocking=True) for it in (images, labels)]
+        step(model, optimizer, *batch, compute)
+
+    answer("seconds", step=times(work, args.repetitions))

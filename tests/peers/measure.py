@@ -18,7 +18,12 @@ import torch
 
 
 def arguments(description, **sizes):
-    """Return the parsed arguments, and set PyTorch's threads.
+    """Return the parsed arguments, and set PyTorch's threads; `sizes` as in `parser`."""
+    return parsed(parser(description, **sizes))
+
+
+def parser(description, **sizes):
+    """Return a parser of what all scripts are told.
 
     `sizes` are further whole numbers that the work needs, with their defaults.
     """
@@ -27,9 +32,14 @@ def arguments(description, **sizes):
     parser.add_argument("--repetitions", type=int, default=10, help="timed repetitions")
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parsed = parser.parse_args()
-    torch.set_num_threads(parsed.threads)
-    return parsed
+    return parser
+
+
+def parsed(parser):
+    """Return the parsed arguments, and set PyTorch's threads."""
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    return args
 
 
 def times(work, repetitions):

@@ -20,6 +20,10 @@ def main():
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for package in ("numpy", "mpi4py", "openmpi"):
         versions[package] = version_of(package)
+    if torch.cuda.is_available():
+        versions["gpu"] = torch.cuda.get_device_name()
+        versions["cuda"] = torch.version.cuda
+        versions["cudnn"] = str(torch.backends.cudnn.version())
     print(json.dumps(versions))
 
 

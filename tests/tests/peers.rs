@@ -8,6 +8,8 @@ use assert_cmd::Command;
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, starts_with};
 use serde_json::Value;
+#[cfg(not(debug_assertions))]
+use single_gpu::device::{DeviceKind, DevicePlan};
 
 fn course() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
@@ -24,6 +26,17 @@ fn mistakes_in_the_flags_are_one_line() {
     refused(&["--set-up", "--python", "p"]).stderr(contains("cannot be used with"));
     let nowhere = ["--only", "memory", "--ours", "o", "--output", "/no/such/folder/file"];
     course().arg("peers").args(nowhere).assert().code(1).stderr(starts_with("error: /no/such"));
+}
+
+/// On a machine without a GPU; elsewhere there is nothing to refuse.
+#[cfg(not(debug_assertions))]
+#[test]
+fn without_a_gpu_nothing_is_measured_on_one() {
+    if DevicePlan::new(DeviceKind::Cuda, 1, None).is_ok() {
+        return eprintln!("SKIPPED: there is a GPU");
+    }
+    let refused = course().args(["peers", "--device", "cuda"]).assert().code(2).stdout("");
+    refused.stderr(starts_with("error: ").and(contains("use --device cpu")));
 }
 
 #[cfg(debug_assertions)]

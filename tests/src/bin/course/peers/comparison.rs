@@ -7,7 +7,7 @@ use params_and_allreduce::Algorithm;
 use serde::Serialize;
 use single_gpu::report::thousands;
 
-use super::ours::Work;
+use super::ours::{Precision, Work};
 
 /// A kind of work, as `--only` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -84,6 +84,8 @@ pub(super) struct Comparison {
     /// Ours; of several ways the best one is compared.
     pub(super) ours: Vec<Side>,
     pub(super) peers: Vec<Side>,
+    /// Variables of everybody's environment.
+    pub(super) environment: &'static [(&'static str, &'static str)],
     /// What the reader should know.
     pub(super) note: Option<&'static str>,
 }
@@ -99,6 +101,7 @@ impl Comparison {
             series: &["step"],
             ours: Vec::new(),
             peers: Vec::new(),
+            environment: &[],
             note: None,
         }
     }
@@ -149,6 +152,46 @@ pub(super) fn all(quick: bool) -> Vec<Comparison> {
     all.push(decoding(images, repeated(3)));
     all.push(memory(images));
     all
+}
+
+/// Steps on a GPU, in the order of the table: what PyTorch is asked for there, with and without its compiler.
+pub(super) fn on_a_gpu(quick: bool) -> Vec<Comparison> {
+    let repeated = |times: usize| ("repetitions", if quick { 1 } else { times });
+    let mut all = Vec::new();
+    for precision in [Precision::F32, Precision::Tf32] {
+        all.push(on_gpu(lenet_step(1, repeated(200)), precision));
+    }
+    for batch in [256, 512] {
+        for precision in [Precision::F32, Precision::Tf32, Precision::Bf16] {
+            all.push(on_gpu(resnet18_step(batch, 1, repeated(20)), precision));
+        }
+    }
+    all
+}
+
+/// The same work on a GPU, and beside PyTorch what its compiler makes of it.
+fn on_gpu(mut comparison: Comparison, precision: Precision) -> Comparison {
+    let name = precision.name();
+    comparison.what = format!("{}, {name}", comparison.what);
+    if precision == Precision::F32 {
+        // No library may round.
+        comparison.environment = &[("NVIDIA_TF32_OVERRIDE", "0")];
+    }
+    for side in comparison.ours.iter_mut().chain(&mut comparison.peers) {
+        side.arguments.extend(["--device", "cuda", "--precision", &name].map(str::to_owned));
+    }
+    let compiled: Vec<Side> = comparison.peers.iter().map(Side::compiled).collect();
+    comparison.peers.extend(compiled);
+    comparison
+}
+
+impl Side {
+    fn compiled(&self) -> Self {
+        let mut compiled = self.clone();
+        compiled.label.push_str(", compiled");
+        compiled.arguments.push("--compile".to_owned());
+        compiled
+    }
 }
 
 fn lenet_step(threads: usize, repetitions: (&str, usize)) -> Comparison {
@@ -244,7 +287,7 @@ mod tests {
     #[test]
     fn every_script_is_there() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        for comparison in all(false) {
+        for comparison in all(false).into_iter().chain(on_a_gpu(false)) {
             for side in comparison.peers {
                 if let Program::Script(script) = side.program {
                     assert!(folder.join(script).is_file(), "{script}");
@@ -255,17 +298,20 @@ mod tests {
 
     #[test]
     fn every_side_of_a_comparison_gets_the_same_sizes_and_threads() {
-        for comparison in all(false).into_iter().chain(all(true)) {
+        let of_gpus = on_a_gpu(false).into_iter().chain(on_a_gpu(true));
+        for comparison in all(false).into_iter().chain(all(true)).chain(of_gpus) {
             let mut sides = comparison.ours.iter().chain(&comparison.peers);
             let first = &sides.next().unwrap().arguments;
             let threads = ["--threads".to_owned(), comparison.threads.each.to_string()];
             assert!(first.windows(2).any(|pair| pair == threads), "{comparison:?}");
-            // Beyond them an algorithm may be named.
-            let algorithm = |arguments: &[String]| {
-                arguments.iter().position(|argument| argument == "--algorithm")
+            // Beyond them an algorithm may be named, or a compiler asked for.
+            let beyond = |arguments: &[String]| {
+                let of_one_side =
+                    |argument: &String| ["--algorithm", "--compile"].contains(&argument.as_str());
+                arguments.iter().position(of_one_side)
             };
             let sizes = |arguments: &[String]| {
-                arguments[..algorithm(arguments).unwrap_or(arguments.len())].to_vec()
+                arguments[..beyond(arguments).unwrap_or(arguments.len())].to_vec()
             };
             for side in sides {
                 assert_eq!(sizes(&side.arguments), sizes(first), "{}", side.label);

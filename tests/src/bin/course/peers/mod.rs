@@ -28,12 +28,13 @@ mod statistics;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum as _};
+use clap::{Args, ValueEnum};
 use comparison::{Comparison, Side, Topic};
 use document::Document;
 use report::{Header, Outcome, Row};
 use side::Programs;
-use single_gpu::device::available_cores;
+use single_gpu::cli::UsageError;
+use single_gpu::device::{DeviceKind, DevicePlan, available_cores};
 use single_gpu::interrupt;
 use single_gpu::report::{file, line};
 
@@ -51,6 +52,14 @@ pub(crate) struct Arguments {
     /// Use this Python, which has PyTorch, instead of the one that --set-up makes
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
+
+    /// The other side's scripts [default: tests/peers of the checkout that this tool was built in]
+    #[arg(long, value_name = "FOLDER")]
+    scripts: Option<PathBuf>,
+
+    /// On what: `cuda` measures training steps on a GPU, in f32, TF32 and bf16
+    #[arg(long, value_enum, default_value_t = On::Cpu)]
+    device: On,
 
     /// Measure another build of this tool in place of this one
     #[arg(long, value_name = "PATH")]
@@ -72,9 +81,18 @@ pub(crate) struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// Where the numbers are stored [default: book/data/peers-cpu.json]
+    /// Where the numbers are stored [default: book/data/peers-cpu.json, or peers-gpu.json]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+/// What is measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// Cores of the processor
+    Cpu,
+    /// One GPU
+    Cuda,
 }
 
 impl Arguments {
@@ -85,7 +103,11 @@ impl Arguments {
 
     fn comparisons(&self) -> Vec<Comparison> {
         let asked = |topic| self.only.is_empty() || self.only.contains(&topic);
-        comparison::all(self.quick).into_iter().filter(|one| asked(one.topic)).collect()
+        let all = match self.device {
+            On::Cpu => comparison::all(self.quick),
+            On::Cuda => comparison::on_a_gpu(self.quick),
+        };
+        all.into_iter().filter(|one| asked(one.topic)).collect()
     }
 
     /// The file that is written, if one is: what is known to be less than the whole table replaces it only on
@@ -98,7 +120,10 @@ impl Arguments {
                 let folder = Path::new(PACKAGE).with_file_name("book").join("data");
                 std::fs::create_dir_all(&folder)
                     .with_context(|| format!("{}", folder.display()))?;
-                folder.join("peers-cpu.json")
+                folder.join(match self.device {
+                    On::Cpu => "peers-cpu.json",
+                    On::Cuda => "peers-gpu.json",
+                })
             }
         };
         file::check(&path).with_context(|| format!("{}", path.display()))?;
@@ -116,6 +141,9 @@ impl Arguments {
     /// The command that measures the same: without the names of this machine's files.
     fn command(&self) -> String {
         let mut command = format!("cargo course peers --alternations {}", self.alternations());
+        if self.device == On::Cuda {
+            command.push_str(" --device cuda");
+        }
         for topic in &self.only {
             let name = topic.to_possible_value();
             let name = name.as_ref().map_or("", |value| value.get_name());
@@ -133,8 +161,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if cfg!(debug_assertions) && arguments.ours.is_none() {
         bail!("this build is for finding mistakes, and slow: measure with `cargo course peers`");
     }
+    if arguments.device == On::Cuda {
+        DevicePlan::new(DeviceKind::Cuda, 1, None).map_err(UsageError::new)?;
+    }
+    let comparisons = arguments.comparisons();
+    if comparisons.is_empty() {
+        bail!(UsageError::new(
+            "on a GPU only training steps on one device are measured: --only lenet-step,resnet18-step"
+        ));
+    }
     let output = arguments.output()?;
-    let scripts = Path::new(PACKAGE).join("peers");
+    let scripts = arguments.scripts.clone().unwrap_or_else(|| Path::new(PACKAGE).join("peers"));
     let python = match &arguments.python {
         Some(python) => python.clone(),
         None if arguments.set_up => environment::set_up(&scripts)?,
@@ -159,7 +196,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         line("note: this machine has one core: times of two threads show overhead, not speed-up")?;
     }
     line(Header)?;
-    for comparison in arguments.comparisons() {
+    for comparison in comparisons {
         let rows = measure(&comparison, alternations, &programs);
         if interrupt::requested() {
             return Err(process::interrupted());

@@ -18,6 +18,7 @@ pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
     let seconds = device.run(|| {
         let model = Lenet::new(1, DType::F32, device.tensors())?;
         times(arguments.repetitions, || {
+            let batch = batch.to_device(device.tensors())?;
             train::train_batch(&model, &batch, LEARNING_RATE).map(|_| ())
         })
     })?;

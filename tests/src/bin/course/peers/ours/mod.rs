@@ -66,17 +66,41 @@ pub(crate) struct Arguments {
     images: NonZeroUsize,
     #[arg(long, value_enum, default_value_t)]
     algorithm: Algorithm,
+    #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
+    device: DeviceKind,
+    #[arg(long, value_enum, default_value_t)]
+    precision: Precision,
+}
+
+/// What a step computes in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Precision {
+    #[default]
+    F32,
+    /// Products of f32 numbers that a GPU may round to eleven bits first.
+    Tf32,
+    /// Layers in bf16.
+    Bf16,
+}
+
+impl Precision {
+    /// What the command line calls it.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 impl Arguments {
-    /// So many CPU slices, each with the threads that were asked for.
+    /// So many devices; slices of the CPU have the threads that were asked for.
     fn plan(&self, devices: usize) -> anyhow::Result<DevicePlan> {
-        Ok(DevicePlan::new(DeviceKind::Cpu, devices, Some(self.threads))?)
+        Ok(DevicePlan::new(self.device, devices, Some(self.threads))?)
     }
 }
 
 /// Measures, and prints the answer.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    // cuDNN's products are told by a variable of the environment.
+    candle_core::cuda::set_gemm_reduced_precision_f32(arguments.precision == Precision::Tf32);
     let answer = match arguments.work {
         Work::LenetStep => lenet::on_one_device(arguments)?,
         Work::DataParallelStep => lenet::on_two_devices(arguments)?,

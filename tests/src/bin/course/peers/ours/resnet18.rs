@@ -10,12 +10,12 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Split, synthetic};
 
-use super::{Answer, Arguments, LEARNING_RATE, in_seconds, times};
+use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds, times};
 
 /// Seconds of a step on one device.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
     let device = arguments.plan(1)?.slots()[0].open()?;
-    let seconds = device.run(|| steps(&network(device.tensors())?, arguments))?;
+    let seconds = device.run(|| steps(&network(arguments, device.tensors())?, arguments))?;
     Ok(in_seconds([("step", seconds)]))
 }
 
@@ -24,14 +24,18 @@ pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
 /// A step ends when the gradients have been added up, so one rank's clock tells.
 pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
     let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
-        let network = network(&Device::Cpu)?;
+        let network = network(arguments, &Device::Cpu)?;
         steps(&Ddp::new(network, rank, Reduction::default())?, arguments)
     })?;
     Ok(in_seconds([("step", seconds.swap_remove(0))]))
 }
 
-fn network(device: &Device) -> Result<Network<ResNet18>, Error> {
-    Ok(Network::new(1, DType::F32, device, |vb, norms| ResNet18::new(WIDTH, norms, vb))?)
+fn network(arguments: &Arguments, device: &Device) -> Result<Network<ResNet18>, Error> {
+    let layers = match arguments.precision {
+        Precision::F32 | Precision::Tf32 => DType::F32,
+        Precision::Bf16 => DType::BF16,
+    };
+    Ok(Network::new(1, layers, device, |vb, norms| ResNet18::new(WIDTH, norms, vb))?)
 }
 
 fn steps(model: &impl Model, arguments: &Arguments) -> Result<Vec<f64>, Error> {
