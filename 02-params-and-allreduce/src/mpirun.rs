@@ -16,7 +16,13 @@ use crate::launcher;
 /// which sets nothing else with PMIx. Under `mpirun` in a Slurm job, Slurm's variable counts `mpirun`'s helpers, so it
 /// is asked last.
 const SIZES: [(&str, &str); 3] =
-    [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", "srun")];
+    [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", SLURM)];
+
+/// Slurm's launcher.
+const SLURM: &str = "srun";
+
+/// What `torchrun` alone sets.
+const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
 /// What those are called that set `RANK` and `WORLD_SIZE`.
 const OTHER: &str = "a launcher such as torchrun";
@@ -39,8 +45,8 @@ pub enum Unconnected {
     RanksAreThreads(Started),
     /// Not started by `mpirun`.
     #[error(
-        "RANK and WORLD_SIZE say that a launcher started {0} processes: build with --features nccl, through which \
-         processes with a GPU each can meet, or start them with mpirun"
+        "RANK and WORLD_SIZE say that a launcher started {0} processes: start them with mpirun (DDP, with a GPU for each, \
+         can do with NCCL: built with --features nccl)"
     )]
     OtherLauncher(usize),
 }
@@ -134,7 +140,16 @@ fn judge_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), Unconnec
 
 fn started(variable: impl Fn(&str) -> Option<String>) -> Option<Started> {
     let told = |(name, by)| Some(Started { processes: variable(name)?.parse().ok()?, by });
-    SIZES.into_iter().find_map(told)
+    let said = SIZES.into_iter().find_map(told);
+    // What mpirun or srun has started may be torchrun, and this one of its processes.
+    let of_torchrun = |said: &Started| match launcher::processes(&variable) {
+        Some(_) if said.processes == 1 => true,
+        Some(processes) if said.by == SLURM => {
+            processes != said.processes || variable(TORCHRUN).is_some()
+        }
+        _ => false,
+    };
+    said.filter(|said| !of_torchrun(said))
 }
 
 #[cfg(test)]
@@ -188,7 +203,20 @@ mod tests {
             "a launcher such as torchrun started 2 processes, but this program's ranks are threads: start it without \
              a launcher such as torchrun, with --devices 2"
         );
-        let mpirun: &[_] = &[("OMPI_COMM_WORLD_SIZE", "1"), ("RANK", "0"), ("WORLD_SIZE", "2")];
-        assert_eq!(judge_alone(with(mpirun)), Ok(()), "mpirun knows best");
+    }
+
+    #[test]
+    fn one_launcher_may_have_started_another() {
+        const RANKS: [(&str, &str); 2] = [("RANK", "0"), ("WORLD_SIZE", "4")];
+        let by = |set: &'static [(&str, &str)]| started(with(set)).map(|started| started.by);
+        // One torchrun on each of some hosts.
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "1")]), None);
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "2")]), None);
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("OMPI_COMM_WORLD_SIZE", "1")]), None);
+        let of_one_each = &[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "4"), (TORCHRUN, "x")];
+        assert_eq!(by(of_one_each), None);
+        // A script that sets torchrun's variables from Slurm's, or for somebody else under mpirun.
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "4")]), Some("srun"));
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("OMPI_COMM_WORLD_SIZE", "2")]), Some("mpirun"));
     }
 }

@@ -28,7 +28,8 @@
 //! the result    ███        ███        ███
 //! ```
 //!
-//! That takes 2(n − 1) messages for each piece, and as many bytes in all as before. Where messages take
+//! That takes 2(n − 1) messages for each piece, one more in which ranks tell each other how long their tensors are, and
+//! as many bytes of numbers as before. Where messages take
 //! longer than bytes in a cache are worth, the whole tensor is one piece.
 
 use candle_core::{DType, Tensor, WithDType};
@@ -36,6 +37,7 @@ use half::{bf16, f16};
 
 use super::row::Row;
 use crate::collective::all_gather::gather_shared;
+use crate::collective::neighbours;
 use crate::collective::reduce_scatter::scatter_lent;
 use crate::communicator::{Communicator, Error};
 
@@ -74,6 +76,9 @@ fn piece_by_piece<T: WithDType>(
 ) -> Result<Tensor, Error> {
     let len = tensor.elem_count();
     let piece = PIECE / T::DTYPE.size_in_bytes();
+    if len > piece {
+        same_length(communicator, len)?;
+    }
     let mut sum = Row::<T>::with_capacity(len);
     // An empty tensor is a piece too: everyone waits for everyone.
     for start in (0..len.max(1)).step_by(piece) {
@@ -89,4 +94,22 @@ fn piece_by_piece<T: WithDType>(
 fn chunks_of_sum(communicator: &impl Communicator, tensor: &Tensor) -> Result<Vec<Tensor>, Error> {
     let chunk = scatter_lent(communicator, tensor)?;
     gather_shared(communicator, chunk, tensor.elem_count())
+}
+
+/// Makes sure that the rank before this one has as many numbers: with whole pieces more or fewer it would find out too
+/// late, when others have returned.
+fn same_length(communicator: &impl Communicator, len: usize) -> Result<(), Error> {
+    let (next, previous) = neighbours(communicator);
+    let mine = Tensor::new(&[len as i64], communicator.device())?;
+    communicator.send(next, &mine)?;
+    let theirs = communicator.recv(previous, mine.shape(), mine.dtype())?.to_vec1::<i64>()?;
+    if theirs == [len as i64] {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        rank: communicator.number_of(previous),
+        found: format!("{} numbers", theirs[0]),
+        expected: format!("{len} numbers"),
+        waiting: communicator.number_of(communicator.rank()),
+    })
 }

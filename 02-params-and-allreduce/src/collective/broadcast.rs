@@ -20,7 +20,7 @@ use crate::communicator::{Communicator, Error};
 /// The root's tensor, on every rank.
 ///
 /// Every rank brings a tensor of the same shape and type; only the root's values count. On the root
-/// the result is the tensor that went in, elsewhere it has memory of its own.
+/// the result is the tensor that went in (a copy, if an engine makes it); elsewhere it has memory of its own.
 ///
 /// # Errors
 ///

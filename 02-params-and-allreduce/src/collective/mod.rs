@@ -1,4 +1,5 @@
-//! What ranks do together, beside all-reduce: everything here is made of `send` and `recv`.
+//! What ranks do together, beside all-reduce: everything here is made of `send` and `recv`, or, where ranks have no
+//! messages, of an engine's [collectives](crate::communicator::Collectives).
 //!
 //! All ranks call a collective together, in the same order, with tensors of one shape and element type.
 //! The results, for three ranks that hold a, b and c, and a sum s = a + b + c cut into s₀ s₁ s₂:
@@ -30,7 +31,7 @@ pub use reduce_scatter::reduce_scatter;
 use crate::communicator::Communicator;
 
 /// The ranks after and before this one when all stand in a ring.
-fn neighbours(communicator: &impl Communicator) -> (usize, usize) {
+pub(crate) fn neighbours(communicator: &impl Communicator) -> (usize, usize) {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     ((rank + 1) % world_size, (rank + world_size - 1) % world_size)
 }

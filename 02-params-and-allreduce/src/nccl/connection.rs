@@ -21,10 +21,12 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// One rank's end of a connection, in the thread that made it.
 ///
-/// NCCL's kernels have a stream of their own. They would run behind everything that the rank's other threads have
-/// queued by then, if they shared candle's; and where two connections share a stream, two ranks that queue a kernel
-/// of each in another order wait for each other for ever. cudarc sees to what is left of the order: whoever
-/// uses memory on one stream waits, on the GPU, for what was written to it on another.
+/// NCCL's kernels have a stream of their own. Where two connections share a stream, two ranks that queue a kernel of
+/// each in another order wait for each other for ever; and kernels that candle queues while NCCL's wait for another
+/// rank need not wait as well. In return the order between the two streams has to be made, by events: before a
+/// collective NCCL's waits for candle's, and after it the rank waits for NCCL's. (cudarc's own bookkeeping is not
+/// enough: it notes who writes where memory is handed out to be written to, and candle writes to results of its
+/// kernels that it was lent to read.)
 pub(super) struct Connection {
     rank: usize,
     device: Device,
@@ -43,9 +45,6 @@ impl Connection {
         id: Id,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        if !device.is_event_tracking() {
-            return Err(failure("NCCL: cudarc does not order this GPU's streams".to_owned()));
-        }
         let candles = device.cuda_stream();
         let stream = candles.context().new_stream().map_err(driver)?;
         // A connection belongs to whatever context is current, and making one does not set it.

@@ -1,11 +1,9 @@
 //! One rank's end of a world that NCCL alone connects.
 
-use std::sync::mpsc::Sender;
-
 use candle_core::{DType, Device, Shape, Tensor};
 
 use super::collective::Kind;
-use super::post::{Order, order};
+use super::post::Post;
 use crate::communicator::{Collectives, Communicator, Engine, Error};
 
 /// One rank's end of a connection, as a value that can be kept, and given to any of its threads.
@@ -16,7 +14,7 @@ pub struct Line {
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) device: Device,
-    pub(super) orders: Sender<Order>,
+    pub(super) post: Post,
 }
 
 impl Communicator for Line {
@@ -47,10 +45,10 @@ impl Communicator for Line {
 
 impl Collectives for Line {
     fn sum(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        order(&self.orders, tensor, Kind::Sum)
+        self.post.order(tensor, Kind::Sum)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
-        order(&self.orders, tensor, Kind::Broadcast { root })
+        self.post.order(tensor, Kind::Broadcast { root })
     }
 }

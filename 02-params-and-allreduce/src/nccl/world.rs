@@ -27,19 +27,26 @@ use std::env;
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, exit};
-use std::sync::mpsc::Sender;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, fs};
 
 use candle_core::Device;
 use single_gpu::device::{ComputeDevice, DeviceKind, DevicePlan, PlanError};
 
-use super::post::{self, Order};
+use super::post::Post;
 use super::{Line, failure};
 use crate::collective::barrier;
 use crate::communicator::Error;
 use crate::launcher::{MEETING, Place};
 use crate::thread::{RankFailure, attempt};
+
+/// NCCL's variable for when ranks connect: with 0 when they join, for which they have a time limit here, and not within
+/// the first collective.
+const CONNECT_LATER: &str = "NCCL_RUNTIME_CONNECT";
+
+/// NCCL sends a rank's last bytes within this time after its work is done.
+const LAST_BYTES: Duration = Duration::from_millis(100);
 
 /// Why this process is not connected to the others.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +78,7 @@ pub struct World {
     device: ComputeDevice,
     main: Line,
     background: Line,
+    threads: Vec<JoinHandle<()>>,
     timeout: Duration,
 }
 
@@ -99,11 +107,12 @@ impl World {
         let device = plan.slots()[place.local_rank].open();
         let device = device.map_err(|error| of_meeting(error.into()))?;
         let connect = |name| Self::joined(name, &device, place, timeout).map_err(of_meeting);
-        let main = connect("main")?;
+        let (main, its_thread) = connect("main")?;
         // Both listen at the same place, so the first has to be done with it.
         barrier(&main).map_err(of_meeting)?;
-        let background = connect("background")?;
-        Ok(Self { place: place.clone(), device, main, background, timeout })
+        let (background, other) = connect("background")?;
+        let threads = vec![its_thread, other];
+        Ok(Self { place: place.clone(), device, main, background, threads, timeout })
     }
 
     /// A connection with all others.
@@ -112,13 +121,13 @@ impl World {
         device: &ComputeDevice,
         place: &Place,
         timeout: Duration,
-    ) -> Result<Line, Error> {
+    ) -> Result<(Line, JoinHandle<()>), Error> {
         let Device::Cuda(gpu) = device.tensors() else {
             return Err(failure(format!("{device} is no GPU")));
         };
-        let orders: Sender<Order> = post::start(name, gpu, place, timeout)?;
+        let (post, thread) = Post::start(name, gpu, place, timeout)?;
         let (rank, world_size) = (place.rank, place.world_size);
-        Ok(Line { rank, world_size, device: device.tensors().clone(), orders })
+        Ok((Line { rank, world_size, device: device.tensors().clone(), post }, thread))
     }
 
     /// This process's rank, from 0.
@@ -170,11 +179,22 @@ impl World {
 impl Drop for World {
     /// Waits until the others' work is done too: a slower one may still read this rank's buffers.
     fn drop(&mut self) {
-        for line in [&self.main, &self.background] {
+        let lines = [&self.main, &self.background];
+        if lines.iter().any(|line| line.post.has_failed()) {
+            // Why is told elsewhere, and nobody can be waited for any more.
+            return;
+        }
+        for line in lines {
             if let Err(error) = barrier(line) {
                 RankFailure::new(self.rank(), error).tell();
                 end();
             }
+        }
+        thread::sleep(LAST_BYTES);
+        lines.into_iter().for_each(|line| line.post.leave());
+        for thread in self.threads.drain(..) {
+            // Whatever happens to it: all that the ranks do together is done.
+            let _ = thread.join();
         }
     }
 }
@@ -211,6 +231,9 @@ impl Rank<'_> {
 fn begin_anew(place: &Place) -> io::Result<Infallible> {
     let mut again = Command::new(env::current_exe()?);
     again.args(env::args_os().skip(1)).env(MEETING, &place.meeting);
+    if env::var_os(CONNECT_LATER).is_none() {
+        again.env(CONNECT_LATER, "0");
+    }
     drop(io::stdout().flush());
     Err(again.exec())
 }

@@ -1,13 +1,14 @@
 //! Ranks that do not bring the same.
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
 use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::allreduce;
 use params_and_allreduce::collective::{all_gather, broadcast, chunk_range, reduce_scatter};
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::device::{DeviceKind, DevicePlan};
 
 use crate::PATIENT;
@@ -27,6 +28,28 @@ fn ranks_that_do_not_agree_are_told_so() {
                     assert!(failure.contains("expected"), "{collective:?}: {failure}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn pieces_of_a_tensor_are_no_tensor() {
+    // What goes around the ring at once, and twice that.
+    const PIECE: usize = (2 << 20) / size_of::<f32>();
+    for (ranks, odd) in [(2, 0), (2, 1), (3, 1)] {
+        for lengths in [(PIECE, 2 * PIECE), (2 * PIECE, PIECE), (2 * PIECE, 2 * PIECE + 1)] {
+            let sums = AtomicUsize::new(0);
+            let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+            let failure = run_ranks(&plan, PATIENT, |rank| {
+                let len = if rank.rank() == odd { lengths.1 } else { lengths.0 };
+                let tensor = Tensor::ones(len, DType::F32, &Device::Cpu)?;
+                allreduce(rank, &tensor, Algorithm::Ring)?;
+                sums.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Error>(())
+            });
+            let told = failure.unwrap_err().to_string();
+            assert!(told.contains("expected"), "{told}");
+            assert_eq!(sums.into_inner(), 0, "{lengths:?}: somebody took it for a sum");
         }
     }
 }

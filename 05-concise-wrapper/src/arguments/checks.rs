@@ -6,6 +6,7 @@ use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
 use params_and_allreduce::Algorithm;
+use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
 use single_gpu::cli::UsageError;
 use single_gpu::device::DevicePlan;
@@ -30,6 +31,12 @@ impl Arguments {
                 return refuse(
                     "--shards and --slow-link need messages between two ranks, and NCCL, which alone connects these \
                      processes, has none: start them with mpirun",
+                );
+            }
+            if self.breakage == Some(Breakage::LoneBroadcast) {
+                return refuse(
+                    "--break lone-broadcast: NCCL, which alone connects these processes, does not notice that ranks do \
+                     different things, and what comes of it is undefined; start them with mpirun",
                 );
             }
             if reduction.algorithm.is_some_and(other) {

@@ -19,8 +19,8 @@ fn several_processes_are_refused_as_they_would_train_beside_each_other() {
 fn another_launchers_processes_are_refused() {
     let mut started = wrapper(&["--data=synthetic"]);
     started.envs([("RANK", "0"), ("WORLD_SIZE", "4")]).assert().code(2).stdout("").stderr(contains(
-        "a launcher started 4 processes: build with --features nccl, through which processes with a GPU each can \
-         meet, or start them with mpirun",
+        "a launcher started 4 processes: start them with mpirun (DDP, with a GPU for each, can do with NCCL: built \
+         with --features nccl)",
     ));
 }
 

@@ -84,8 +84,8 @@ pub(super) struct Comparison {
     /// Ours; of several ways the best one is compared.
     pub(super) ours: Vec<Side>,
     pub(super) peers: Vec<Side>,
-    /// Variables of everybody's environment.
-    pub(super) environment: &'static [(&'static str, &'static str)],
+    /// Whether libraries may round f32 to TF32 where they like; everybody's environment tells them.
+    pub(super) may_round: bool,
     /// What the reader should know.
     pub(super) note: Option<&'static str>,
 }
@@ -101,7 +101,7 @@ impl Comparison {
             series: &["step"],
             ours: Vec::new(),
             peers: Vec::new(),
-            environment: &[],
+            may_round: true,
             note: None,
         }
     }
@@ -173,10 +173,7 @@ pub(super) fn on_a_gpu(quick: bool) -> Vec<Comparison> {
 fn on_gpu(mut comparison: Comparison, precision: Precision) -> Comparison {
     let name = precision.name();
     comparison.what = format!("{}, {name}", comparison.what);
-    if precision == Precision::F32 {
-        // No library may round.
-        comparison.environment = &[("NVIDIA_TF32_OVERRIDE", "0")];
-    }
+    comparison.may_round = precision != Precision::F32;
     for side in comparison.ours.iter_mut().chain(&mut comparison.peers) {
         side.arguments.extend(["--device", "cuda", "--precision", &name].map(str::to_owned));
     }

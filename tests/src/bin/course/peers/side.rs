@@ -58,7 +58,10 @@ impl Programs {
         // The libraries below PyTorch read these before PyTorch can say how many threads it wants.
         let threads = comparison.threads.each.to_string();
         command.env("OMP_NUM_THREADS", &threads).env("MKL_NUM_THREADS", &threads);
-        command.envs(comparison.environment.iter().copied());
+        match comparison.may_round {
+            true => command.env_remove("NVIDIA_TF32_OVERRIDE"),
+            false => command.env("NVIDIA_TF32_OVERRIDE", "0"),
+        };
         let answer = last_line(command.args(&side.arguments))?;
         let answer: Answer = serde_json::from_str(&answer)
             .map_err(|error| format!("answered something else than was asked: {error}"))?;
