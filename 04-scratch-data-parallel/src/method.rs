@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use clap::ValueEnum as _;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator;
+use single_gpu::cli::name_of;
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::Step;
@@ -74,8 +74,7 @@ impl fmt::Display for Method {
             Self::AllReduce(algorithm) => write!(f, "all-reduce: {algorithm}"),
             Self::Reproducible { shards } => write!(f, "reproducible: {shards} shards"),
             Self::Broken(breakage, algorithm) => {
-                let name = breakage.to_possible_value();
-                let name = name.as_ref().map_or("", |value| value.get_name());
+                let name = name_of(breakage);
                 write!(f, "broken on purpose: {name} (all-reduce: {algorithm})")
             }
         }

@@ -1,7 +1,6 @@
 //! A run on one device or on several, and what several runs say together.
 
 use candle_core::{Device, ModuleT};
-use clap::ValueEnum as _;
 use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::ddp::{Reduction, alike};
 use concise_wrapper::launch::{ForRank0, Launch, Rank};
@@ -11,6 +10,7 @@ use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
 use scratch_data_parallel::replicas::{self, verdict};
+use single_gpu::cli::name_of;
 use single_gpu::report::Report;
 use single_gpu::report::line;
 use single_gpu::report::outputs::Outputs;
@@ -178,9 +178,9 @@ fn method(planned: &Planned) -> String {
         }
         (WrapperKind::Ddp, Reduction::Buckets { algorithm, overlap, .. }) => {
             let when = if overlap { "during" } else { "after" };
-            let broken = planned.breakage.and_then(|breakage| breakage.to_possible_value());
-            let broken = broken.map(|name| format!(", broken on purpose: {}", name.get_name()));
-            let broken = broken.unwrap_or_default();
+            let broken = planned.breakage.map_or_else(String::new, |breakage| {
+                format!(", broken on purpose: {}", name_of(&breakage))
+            });
             let slow = planned.slowness.map_or_else(String::new, |slowness| {
                 format!(", link slowed down to {} MB/s", slowness.megabytes())
             });

@@ -5,6 +5,7 @@ use cost_model::hosts::Hosts;
 use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts, sums};
 use cost_model::training::Sum;
+use single_gpu::cli::name_of;
 use single_gpu::report::{line, thousands};
 
 /// What is to be told.
@@ -77,9 +78,6 @@ impl OnPaper {
 
 /// `inside it NVLink …`
 fn link(place: &str, wire: Wire) -> String {
-    use clap::ValueEnum as _;
-    let link = wire.link();
-    let value = wire.to_possible_value();
-    let name = value.as_ref().map_or("", |value| value.get_name());
+    let (link, name) = (wire.link(), name_of(&wire));
     format!("{place} {name}: {} GB/s, {:.0} µs", link.bandwidth() / 1e9, 1e6 * link.latency)
 }

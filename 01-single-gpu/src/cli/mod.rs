@@ -7,6 +7,7 @@
 mod data;
 mod devices;
 mod ending;
+mod names;
 mod process;
 mod reports;
 mod training;
@@ -14,6 +15,7 @@ mod training;
 pub use data::DataArguments;
 pub use devices::{DeviceArguments, SeveralDevices};
 pub use ending::{Complaint, ToldElsewhere, UsageError, conclude, main, tell};
+pub use names::name_of;
 pub use process::prepare;
 pub use reports::{ReportArguments, metrics, writable};
 pub use training::{ElementType, TrainArguments, TrainSetup};

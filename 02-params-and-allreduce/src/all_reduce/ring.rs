@@ -28,9 +28,9 @@
 //! the result    ███        ███        ███
 //! ```
 //!
-//! That takes 2(n − 1) messages for each piece, one more in which ranks tell each other how long their tensors are, and
-//! as many bytes of numbers as before. Where messages take
-//! longer than bytes in a cache are worth, the whole tensor is one piece.
+//! That takes 2(n − 1) messages for each piece, one more in which ranks tell each other how long their
+//! tensors are, and as many bytes of numbers as before. Where messages take longer than bytes in a cache are
+//! worth, the whole tensor is one piece.
 
 use candle_core::{DType, Tensor, WithDType};
 use half::{bf16, f16};

@@ -105,6 +105,11 @@ impl Post {
         outcome
     }
 
+    /// How long it waits for the other ranks.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Whether an order has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)

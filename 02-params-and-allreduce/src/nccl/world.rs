@@ -79,7 +79,6 @@ pub struct World {
     main: Line,
     background: Line,
     threads: Vec<JoinHandle<()>>,
-    timeout: Duration,
 }
 
 /// One rank inside its own process: its GPU, and its lines to the others.
@@ -112,7 +111,7 @@ impl World {
         barrier(&main).map_err(of_meeting)?;
         let (background, other) = connect("background")?;
         let threads = vec![its_thread, other];
-        Ok(Self { place: place.clone(), device, main, background, threads, timeout })
+        Ok(Self { place: place.clone(), device, main, background, threads })
     }
 
     /// A connection with all others.
@@ -168,10 +167,7 @@ impl World {
     {
         match attempt(&self.device, || work(&Rank(self))) {
             Ok(result) => result,
-            Err(cause) => {
-                RankFailure { rank: self.rank(), cause }.tell();
-                end()
-            }
+            Err(cause) => end(&RankFailure { rank: self.rank(), cause }),
         }
     }
 }
@@ -186,8 +182,7 @@ impl Drop for World {
         }
         for line in lines {
             if let Err(error) = barrier(line) {
-                RankFailure::new(self.rank(), error).tell();
-                end();
+                end(&RankFailure::new(self.rank(), error));
             }
         }
         thread::sleep(LAST_BYTES);
@@ -212,7 +207,7 @@ impl Rank<'_> {
 
     /// How long this rank waits for another.
     pub fn timeout(&self) -> Duration {
-        self.0.timeout
+        self.0.main.post.timeout()
     }
 
     /// This rank's end of the connection, to be kept, and given to operations.
@@ -238,9 +233,10 @@ fn begin_anew(place: &Place) -> io::Result<Infallible> {
     Err(again.exec())
 }
 
-/// Ends this process with exit code 1. No destructors run.
+/// Says why, and ends this process with exit code 1. No destructors run.
 #[expect(clippy::disallowed_methods, reason = "where nothing can return")]
-fn end() -> ! {
+fn end<E: fmt::Display>(failure: &RankFailure<E>) -> ! {
+    failure.tell();
     drop(io::stdout().flush());
     exit(1)
 }

@@ -26,7 +26,6 @@ impl Arguments {
             );
         }
         if !launch.has_messages() {
-            let other = |algorithm| algorithm != Algorithm::Nccl;
             if reduction.shards.is_some() || reduction.slow_link.is_some() {
                 return refuse(
                     "--shards and --slow-link need messages between two ranks, and NCCL, which alone connects these \
@@ -39,7 +38,7 @@ impl Arguments {
                      different things, and what comes of it is undefined; start them with mpirun",
                 );
             }
-            if reduction.algorithm.is_some_and(other) {
+            if reduction.algorithm.is_some_and(|asked| asked != Algorithm::Nccl) {
                 return refuse(
                     "NCCL alone connects these processes: leave --algorithm out, or start them with mpirun",
                 );

@@ -31,28 +31,23 @@ impl Lines {
     }
 }
 
-impl From<&Rank<'_>> for Lines {
-    fn from(rank: &Rank<'_>) -> Self {
-        let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
-        Self { main, background, timeout: rank.timeout() }
-    }
+/// A rank's connections are made alike, wherever it comes from.
+macro_rules! of_rank {
+    ($rank:ty) => {
+        impl From<&$rank> for Lines {
+            fn from(rank: &$rank) -> Self {
+                let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
+                Self { main, background, timeout: rank.timeout() }
+            }
+        }
+    };
 }
 
+of_rank!(Rank<'_>);
 #[cfg(feature = "mpi")]
-impl From<&mpi::Rank<'_>> for Lines {
-    fn from(rank: &mpi::Rank<'_>) -> Self {
-        let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
-        Self { main, background, timeout: rank.timeout() }
-    }
-}
-
+of_rank!(mpi::Rank<'_>);
 #[cfg(feature = "nccl")]
-impl From<&nccl::Rank<'_>> for Lines {
-    fn from(rank: &nccl::Rank<'_>) -> Self {
-        let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
-        Self { main, background, timeout: rank.timeout() }
-    }
-}
+of_rank!(nccl::Rank<'_>);
 
 #[cfg(test)]
 mod tests {

@@ -250,22 +250,19 @@ impl<T> ForRank0<T> {
     }
 }
 
-impl<'a> From<&'a thread::Rank<'_>> for Rank<'a> {
-    fn from(rank: &'a thread::Rank<'_>) -> Self {
-        Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
-    }
+/// What a rank has is the same, wherever it comes from.
+macro_rules! of_rank {
+    ($rank:ty) => {
+        impl<'a> From<&'a $rank> for Rank<'a> {
+            fn from(rank: &'a $rank) -> Self {
+                Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
+            }
+        }
+    };
 }
 
+of_rank!(thread::Rank<'_>);
 #[cfg(feature = "mpi")]
-impl<'a> From<&'a mpi::Rank<'_>> for Rank<'a> {
-    fn from(rank: &'a mpi::Rank<'_>) -> Self {
-        Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
-    }
-}
-
+of_rank!(mpi::Rank<'_>);
 #[cfg(feature = "nccl")]
-impl<'a> From<&'a nccl::Rank<'_>> for Rank<'a> {
-    fn from(rank: &'a nccl::Rank<'_>) -> Self {
-        Self { number: rank.rank(), device: rank.compute_device(), lines: rank.into() }
-    }
-}
+of_rank!(nccl::Rank<'_>);

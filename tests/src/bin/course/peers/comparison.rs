@@ -7,7 +7,7 @@ use params_and_allreduce::Algorithm;
 use serde::Serialize;
 use single_gpu::report::thousands;
 
-use super::ours::{Precision, Work};
+use super::ours::Work;
 
 /// A kind of work, as `--only` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -154,44 +154,7 @@ pub(super) fn all(quick: bool) -> Vec<Comparison> {
     all
 }
 
-/// Steps on a GPU, in the order of the table: what PyTorch is asked for there, with and without its compiler.
-pub(super) fn on_a_gpu(quick: bool) -> Vec<Comparison> {
-    let repeated = |times: usize| ("repetitions", if quick { 1 } else { times });
-    let mut all = Vec::new();
-    for precision in [Precision::F32, Precision::Tf32] {
-        all.push(on_gpu(lenet_step(1, repeated(200)), precision));
-    }
-    for batch in [256, 512] {
-        for precision in [Precision::F32, Precision::Tf32, Precision::Bf16] {
-            all.push(on_gpu(resnet18_step(batch, 1, repeated(20)), precision));
-        }
-    }
-    all
-}
-
-/// The same work on a GPU, and beside PyTorch what its compiler makes of it.
-fn on_gpu(mut comparison: Comparison, precision: Precision) -> Comparison {
-    let name = precision.name();
-    comparison.what = format!("{}, {name}", comparison.what);
-    comparison.may_round = precision != Precision::F32;
-    for side in comparison.ours.iter_mut().chain(&mut comparison.peers) {
-        side.arguments.extend(["--device", "cuda", "--precision", &name].map(str::to_owned));
-    }
-    let compiled: Vec<Side> = comparison.peers.iter().map(Side::compiled).collect();
-    comparison.peers.extend(compiled);
-    comparison
-}
-
-impl Side {
-    fn compiled(&self) -> Self {
-        let mut compiled = self.clone();
-        compiled.label.push_str(", compiled");
-        compiled.arguments.push("--compile".to_owned());
-        compiled
-    }
-}
-
-fn lenet_step(threads: usize, repetitions: (&str, usize)) -> Comparison {
+pub(super) fn lenet_step(threads: usize, repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", 256), repetitions];
     Comparison::new(Topic::LenetStep, "LeNet step, batch 256", threads)
         .ours("ours", Work::LenetStep, &sizes)
@@ -207,7 +170,11 @@ fn convolutions(batch: usize, threads: usize, repetitions: (&str, usize)) -> Com
     Comparison { series: &["forward", "backward", "both"], ..comparison }
 }
 
-fn resnet18_step(batch: usize, threads: usize, repetitions: (&str, usize)) -> Comparison {
+pub(super) fn resnet18_step(
+    batch: usize,
+    threads: usize,
+    repetitions: (&str, usize),
+) -> Comparison {
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18 step, batch {batch}");
     Comparison::new(Topic::Resnet18Step, what, threads)
@@ -280,11 +247,12 @@ fn memory(images: (&str, usize)) -> Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::on_a_gpu;
 
     #[test]
     fn every_script_is_there() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        for comparison in all(false).into_iter().chain(on_a_gpu(false)) {
+        for comparison in all(false).into_iter().chain(on_a_gpu::all(false)) {
             for side in comparison.peers {
                 if let Program::Script(script) = side.program {
                     assert!(folder.join(script).is_file(), "{script}");
@@ -295,7 +263,7 @@ mod tests {
 
     #[test]
     fn every_side_of_a_comparison_gets_the_same_sizes_and_threads() {
-        let of_gpus = on_a_gpu(false).into_iter().chain(on_a_gpu(true));
+        let of_gpus = on_a_gpu::all(false).into_iter().chain(on_a_gpu::all(true));
         for comparison in all(false).into_iter().chain(all(true)).chain(of_gpus) {
             let mut sides = comparison.ours.iter().chain(&comparison.peers);
             let first = &sides.next().unwrap().arguments;

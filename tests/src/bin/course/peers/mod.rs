@@ -8,6 +8,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`comparison`] | what is compared, at which sizes |
+//! | [`on_a_gpu`] | and what of it on a GPU |
 //! | [`ours`] | our side of it, in a process of its own |
 //! | [`environment`] | the Python of the other side |
 //! | [`side`] | one process: started, waited for, believed or not |
@@ -19,6 +20,7 @@
 mod comparison;
 mod document;
 mod environment;
+mod on_a_gpu;
 pub(crate) mod ours;
 mod report;
 mod side;
@@ -33,7 +35,7 @@ use comparison::{Comparison, Side, Topic};
 use document::Document;
 use report::{Header, Outcome, Row};
 use side::Programs;
-use single_gpu::cli::UsageError;
+use single_gpu::cli::{UsageError, name_of};
 use single_gpu::device::{DeviceKind, DevicePlan, available_cores};
 use single_gpu::interrupt;
 use single_gpu::report::{file, line};
@@ -105,7 +107,7 @@ impl Arguments {
         let asked = |topic| self.only.is_empty() || self.only.contains(&topic);
         let all = match self.device {
             On::Cpu => comparison::all(self.quick),
-            On::Cuda => comparison::on_a_gpu(self.quick),
+            On::Cuda => on_a_gpu::all(self.quick),
         };
         all.into_iter().filter(|one| asked(one.topic)).collect()
     }
@@ -145,9 +147,7 @@ impl Arguments {
             command.push_str(" --device cuda");
         }
         for topic in &self.only {
-            let name = topic.to_possible_value();
-            let name = name.as_ref().map_or("", |value| value.get_name());
-            command.push_str(&format!(" --only {name}"));
+            command.push_str(&format!(" --only {}", name_of(topic)));
         }
         if self.quick {
             command.push_str(" --quick");

@@ -6,6 +6,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use single_gpu::cli::name_of;
 use single_gpu::statistics::median;
 
 use super::comparison::{Comparison, Program, Side, Unit};
@@ -50,7 +51,7 @@ impl Programs {
         let mut command = match &side.program {
             Program::Ours(work) => {
                 let mut command = Command::new(&self.ours);
-                command.arg(ours::COMMAND).arg(work.name());
+                command.arg(ours::COMMAND).arg(name_of(work));
                 command
             }
             Program::Script(script) => self.script(script),

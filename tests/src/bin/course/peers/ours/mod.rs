@@ -44,13 +44,6 @@ pub(crate) enum Work {
     Memory,
 }
 
-impl Work {
-    /// What the command line calls it.
-    pub(super) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-}
-
 /// The same names and defaults as the scripts have.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Arguments {
@@ -81,13 +74,6 @@ pub(super) enum Precision {
     Tf32,
     /// Layers in bf16.
     Bf16,
-}
-
-impl Precision {
-    /// What the command line calls it.
-    pub(super) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
 }
 
 impl Arguments {

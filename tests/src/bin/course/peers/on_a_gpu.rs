@@ -1,0 +1,41 @@
+//! What is compared on a GPU: training steps, beside PyTorch's with and without its compiler.
+
+use single_gpu::cli::name_of;
+
+use super::comparison::{Comparison, Side, lenet_step, resnet18_step};
+use super::ours::Precision;
+
+/// Everything, in the order of the table. `quick` is for finding out whether it runs at all.
+pub(super) fn all(quick: bool) -> Vec<Comparison> {
+    let repeated = |times: usize| ("repetitions", if quick { 1 } else { times });
+    let mut all = Vec::new();
+    for precision in [Precision::F32, Precision::Tf32] {
+        all.push(there(lenet_step(1, repeated(200)), precision));
+    }
+    for batch in [256, 512] {
+        for precision in [Precision::F32, Precision::Tf32, Precision::Bf16] {
+            all.push(there(resnet18_step(batch, 1, repeated(20)), precision));
+        }
+    }
+    all
+}
+
+/// The same work there.
+fn there(mut comparison: Comparison, precision: Precision) -> Comparison {
+    let name = name_of(&precision);
+    comparison.what = format!("{}, {name}", comparison.what);
+    comparison.may_round = precision != Precision::F32;
+    for side in comparison.ours.iter_mut().chain(&mut comparison.peers) {
+        side.arguments.extend(["--device", "cuda", "--precision", &name].map(str::to_owned));
+    }
+    let compiled: Vec<Side> = comparison.peers.iter().map(compiled).collect();
+    comparison.peers.extend(compiled);
+    comparison
+}
+
+fn compiled(side: &Side) -> Side {
+    let mut compiled = side.clone();
+    compiled.label.push_str(", compiled");
+    compiled.arguments.push("--compile".to_owned());
+    compiled
+}
