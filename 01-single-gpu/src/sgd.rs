@@ -1,17 +1,19 @@
 //! Stochastic gradient descent.
 //!
-//! On the CPU a parameter is updated where it lies, in one walk over it and its gradient: 12 bytes of
-//! memory traffic and two operations for each element in f32. As a formula of tensors the same update
+//! A parameter is updated where it lies, in one walk over it and its gradient: 12 bytes of memory traffic and two
+//! operations for each element in f32. As a formula of tensors the same update
 //! makes two temporary tensors and a copy, four times the traffic, and fresh memory each time.
 
-use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
+use candle_core::backend::BackendStorage as _;
+use candle_core::{CpuStorage, CudaStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 use tracing::info_span;
 
 use crate::ops::element::cpu_elements;
+use crate::ops::gpu::{self, Operand};
 use crate::ops::simd::vectorised;
 use crate::ops::{BLOCK, Element};
-use crate::parameters::{Parameter, Parameters, overwrite};
+use crate::parameters::{Parameter, Parameters};
 use crate::report::trace::COMPUTE;
 
 /// parameter −= learning_rate · gradient / batch_size, for every parameter.
@@ -36,10 +38,12 @@ pub fn sgd(
         parameters.iter().map(|Parameter { name, value }| (name.as_str(), value.as_tensor()));
     check_gradients(named, gradients, batch_size)?;
     let _span = info_span!(target: COMPUTE, "update").entered();
+    // ANCHOR: update
     let step = learning_rate / batch_size as f64;
     for (Parameter { value, .. }, gradient) in parameters.iter().zip(gradients) {
         descend(value, gradient, step)?;
     }
+    // ANCHOR_END: update
     Ok(())
 }
 
@@ -93,18 +97,24 @@ pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
             direction.dims()
         );
     }
-    if value.device().is_cpu() {
-        value.inplace_op2(&direction.contiguous()?, &Descend(step))
-    } else {
-        composed(value, direction, step)
-    }
+    value.inplace_op2(&direction.contiguous()?, &Descend(step))
 }
 
-// ANCHOR: update
-fn composed(value: &Tensor, gradient: &Tensor, step: f64) -> Result<()> {
-    overwrite(value, &value.detach().sub(&(gradient * step)?)?)
+/// velocity ← momentum · velocity + (share · gradient + decay · value), in place, for tensors on a GPU: what momentum
+/// asks of it, as storage with layouts. `constants` are momentum, share and decay.
+///
+/// # Errors
+///
+/// When they are not contiguous, not of one type and size, or not on one GPU.
+pub fn accelerate_on_gpu(
+    velocity: (&mut CudaStorage, &Layout),
+    (gradient, gradient_layout): (&CudaStorage, &Layout),
+    (value, value_layout): (&CudaStorage, &Layout),
+    constants: [f64; 3],
+) -> Result<()> {
+    let (gpu, gradient) = (gradient.device(), Operand::new(gradient, gradient_layout)?);
+    gpu::update::accelerate(gpu, velocity, gradient, Operand::new(value, value_layout)?, constants)
 }
-// ANCHOR_END: update
 
 /// value −= gradient · step, in place.
 struct Descend(f64);
@@ -137,9 +147,20 @@ impl InplaceOp2 for Descend {
         }
         Ok(())
     }
+
+    fn cuda_fwd(
+        &self,
+        value: &mut CudaStorage,
+        value_layout: &Layout,
+        gradient: &CudaStorage,
+        gradient_layout: &Layout,
+    ) -> Result<()> {
+        let (gpu, gradient) = (gradient.device(), Operand::new(gradient, gradient_layout)?);
+        gpu::update::descend(gpu, (value, value_layout), gradient, self.0)
+    }
 }
 
-/// The product is rounded before it is subtracted, as in the composed form: both give the same bits.
+/// The product is rounded before it is subtracted, as in a formula of tensors: both give the same bits.
 fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
     let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
     blocks.for_each(|(value, gradient)| {
@@ -161,6 +182,11 @@ mod tests {
 
     use super::*;
     use crate::init;
+    use crate::parameters::overwrite;
+
+    fn formula(value: &Tensor, gradient: &Tensor, step: f64) -> Result<()> {
+        overwrite(value, &value.detach().sub(&(gradient * step)?)?)
+    }
 
     fn parameters(shape: &[usize], dtype: DType) -> Parameters {
         Parameters::new(vec![init::normal("w", shape, 1.0, 1, dtype, &Device::Cpu).unwrap()])
@@ -181,7 +207,7 @@ mod tests {
             let gradient = init::normal("g", &[211, 181], 3.0, 2, dtype, &Device::Cpu).unwrap();
             let gradient = gradient.value.as_detached_tensor().t().unwrap();
             let expected = parameters(&shape, dtype);
-            composed(expected.get("w").unwrap(), &gradient, 0.1 / 7.0).unwrap();
+            formula(expected.get("w").unwrap(), &gradient, 0.1 / 7.0).unwrap();
             for threads in 1..=4 {
                 let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let updated = parameters(&shape, dtype);

@@ -1,7 +1,4 @@
-//! For tests: an operation of ours and the same composed of candle's, which is what GPUs are given.
-//!
-//! Both run on the CPU here, so that what a GPU is asked to do is known to be right wherever the tests
-//! run; that the GPU does it right is left to a machine that has one.
+//! For tests: an operation of ours and the same composed of candle's.
 
 use approx::assert_abs_diff_eq;
 use candle_core::{DType, Device, Result, Tensor, Var};

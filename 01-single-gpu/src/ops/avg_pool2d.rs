@@ -19,10 +19,13 @@
 //! [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) saves the reading.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail,
+};
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::gpu::{self, Operand, on_gpu};
 use super::rounded::{is_rounded, rounded};
 
 /// The mean over `kernel`×`kernel` windows every `stride` rows and columns.
@@ -32,26 +35,24 @@ use super::rounded::{is_rounded, rounded};
 /// # Errors
 ///
 /// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
-/// f32, f64 and bf16; on a GPU also when `stride` is not `kernel`.
+/// f32, f64 and bf16.
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     let (_, _, height, width) = x.dims4()?;
     let windows = Windows::new(height, width, kernel, stride)?;
     if is_rounded(x) {
         rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride))
-    } else if x.device().is_cpu() {
-        x.contiguous()?.apply_op1(AvgPool2d(windows))
     } else {
-        windows.composed(x)
+        x.contiguous()?.apply_op1(AvgPool2d(windows))
     }
 }
 
 /// The windows of one image plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Windows {
-    height: usize,
-    width: usize,
+pub(crate) struct Windows {
+    pub(super) height: usize,
+    pub(super) width: usize,
     pub(super) kernel: usize,
-    stride: usize,
+    pub(super) stride: usize,
     pub(super) out_height: usize,
     pub(super) out_width: usize,
 }
@@ -74,7 +75,7 @@ impl Windows {
         })
     }
 
-    fn in_plane(&self) -> usize {
+    pub(super) fn in_plane(&self) -> usize {
         self.height * self.width
     }
 
@@ -137,28 +138,17 @@ impl Windows {
         dx
     }
     // ANCHOR_END: backward
-
-    /// Cutting off what no window covers, first, makes candle's own backward right for windows that do
-    /// not overlap: cutting has a gradient of its own, zero where it cut.
-    #[expect(clippy::disallowed_methods, reason = "called on a multiple of the kernel only")]
-    fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        if self.stride != self.kernel {
-            bail!(
-                "avg_pool2d: on this device the stride must equal the kernel, {}, and is {}",
-                self.kernel,
-                self.stride
-            );
-        }
-        let covered = x.narrow(2, 0, self.out_height * self.kernel)?.narrow(
-            3,
-            0,
-            self.out_width * self.kernel,
-        )?;
-        covered.contiguous()?.avg_pool2d(self.kernel)
-    }
 }
 
 struct AvgPool2d(Windows);
+
+impl AvgPool2d {
+    /// What images of this layout become.
+    fn shape(&self, layout: &Layout) -> Result<Shape> {
+        let (batch, channels, _, _) = layout.shape().dims4()?;
+        Ok((batch, channels, self.0.out_height, self.0.out_width).into())
+    }
+}
 
 impl CustomOp1 for AvgPool2d {
     fn name(&self) -> &'static str {
@@ -166,16 +156,24 @@ impl CustomOp1 for AvgPool2d {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (batch, channels, _, _) = layout.shape().dims4()?;
-        let shape = (batch, channels, self.0.out_height, self.0.out_width);
         for_dtype!(storage.dtype(), self.name(), T => {
             let y = self.0.forward::<T>(cpu_elements(storage, layout)?);
-            Ok((T::to_cpu_storage_owned(y), shape.into()))
+            Ok((T::to_cpu_storage_owned(y), self.shape(layout)?))
         })
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let x = Operand::new(storage, layout)?;
+        let y = gpu::pooling::avg_pool2d(storage.device(), &self.0, x)?;
+        Ok((y, self.shape(layout)?))
     }
 
     fn bwd(&self, x: &Tensor, _y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let grad = grad.contiguous()?;
+        if grad.device().is_cuda() {
+            let dx = on_gpu([&grad], |gpu, [grad]| gpu::pooling::gradient(gpu, &self.0, grad))?;
+            return Ok(Some(gpu::tensor(dx, x.shape())));
+        }
         let (storage, layout) = grad.storage_and_layout();
         for_dtype!(x.dtype(), self.name(), T => {
             let dx = self.0.backward::<T>(elements(&storage, layout)?);
@@ -189,7 +187,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
-    use crate::ops::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
+    use crate::ops::agreement::assert_empty_batch_is_nothing;
 
     #[test]
     fn what_no_window_covers_gets_exactly_no_gradient() {
@@ -208,22 +206,6 @@ mod tests {
                 assert_eq!(value, expected, "gradient at row {row}, column {col}");
             }
         }
-    }
-
-    #[test]
-    fn a_gpu_is_asked_for_the_same() {
-        for (height, width, kernel) in [(9, 9, 2), (7, 5, 3), (4, 6, 2)] {
-            let x = noise("x", &[2, 3, height, width]);
-            let windows = Windows::new(height, width, kernel, kernel).unwrap();
-            assert_agree(&[&x], || avg_pool2d(&x, kernel, kernel), || windows.composed(&x));
-        }
-    }
-
-    #[test]
-    fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
-        let windows = Windows::new(5, 5, 3, 2).unwrap();
-        let error = windows.composed(&noise("x", &[1, 1, 5, 5])).unwrap_err().to_string();
-        assert!(error.contains("must equal the kernel, 3, and is 2"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A product of m×k and k×n matrices costs 2·m·n·k operations, and near the processor's peak from some
 //! thousands of results on: that is why so much else is turned into products.
 //!
-//! This is the only `unsafe` of the operations. Everything that could make the call unsound (a slice too
+//! This is the only `unsafe` of the operations on the CPU. Everything that could make the call unsound (a slice too
 //! short for the shape it is said to have) is checked before it.
 
 use std::ops::Range;

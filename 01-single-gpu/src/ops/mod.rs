@@ -17,9 +17,9 @@
 //! Layers also work on bf16: on the CPU as a GPU's tensor cores would (`rounded`), to see what its rounding
 //! does. Batch norms and losses add up too much for that, and refuse it on any device.
 //!
-//! On the CPU each operation runs on the threads of the device that calls it. Its bits depend on shapes
-//! and values only, never on how many threads there are. On CUDA the operations are composed of candle's
-//! own, arranged so that the gradients come out right.
+//! On the CPU each operation runs on the threads of the device that calls it. On a GPU it is kernels of our own
+//! (`gpu`), and products by NVIDIA's libraries: cuBLAS for matrices, cuDNN for convolutions, where the build has it.
+//! Either way its bits depend on shapes and values only, never on how many threads there are or on their timing.
 
 /// Elements of a parallel task of an operation by element: enough work to be worth handing to another thread.
 pub const BLOCK: usize = 16 * 1024;
@@ -28,6 +28,7 @@ pub const BLOCK: usize = 16 * 1024;
 mod agreement;
 pub(crate) mod element;
 mod gemm;
+pub(crate) mod gpu;
 mod lanes;
 mod rounded;
 mod scratch;
@@ -43,7 +44,7 @@ pub mod relu;
 pub use avg_pool2d::avg_pool2d;
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
-pub use cross_entropy::cross_entropy;
+pub use cross_entropy::{cross_entropy, loss_and_correct};
 pub(crate) use element::Element;
 pub use linear::{linear, linear_relu};
 pub use relu::relu;

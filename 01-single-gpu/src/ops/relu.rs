@@ -7,11 +7,12 @@
 //! or a dense layer comes before it, their operations with a relu of their own save that.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 use rayon::prelude::*;
 
 use super::BLOCK;
 use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::gpu::{self, Operand, on_gpu};
 use super::rounded::is_rounded;
 
 /// max(x, 0) by element; any shape.
@@ -20,12 +21,8 @@ use super::rounded::is_rounded;
 ///
 /// When `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
-    // Nothing is rounded here, so bf16 needs no way of its own.
-    if x.device().is_cpu() && !is_rounded(x) {
-        x.contiguous()?.apply_op1(Relu)
-    } else {
-        composed(x)
-    }
+    // Nothing is rounded here, so bf16 need not become f32 and come back.
+    if is_rounded(x) { composed(x) } else { x.contiguous()?.apply_op1(Relu) }
 }
 
 /// Selecting gives derivative 0 at 0, where candle's own relu has 1.
@@ -47,8 +44,17 @@ impl CustomOp1 for Relu {
         })
     }
 
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let y = gpu::relu::relu(storage.device(), Operand::new(storage, layout)?)?;
+        Ok((y, layout.shape().clone()))
+    }
+
     fn bwd(&self, _x: &Tensor, y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let grad = grad.contiguous()?;
+        if grad.device().is_cuda() {
+            let dx = on_gpu([y, &grad], |gpu, [y, grad]| gpu::relu::gradient(gpu, y, grad))?;
+            return Ok(Some(gpu::tensor(dx, y.shape())));
+        }
         let (y_storage, y_layout) = y.storage_and_layout();
         let (grad_storage, grad_layout) = grad.storage_and_layout();
         for_dtype!(y.dtype(), self.name(), T => {
@@ -102,7 +108,7 @@ mod tests {
     use crate::ops::agreement::{assert_agree, noise};
 
     #[test]
-    fn a_gpu_is_asked_for_the_same() {
+    fn composed_of_candles_operations_it_is_the_same() {
         let x = noise("x", &[3, 7]);
         // Zeros among them, where the derivative is a choice.
         x.set(&(x.as_detached_tensor() * 2.0).unwrap().round().unwrap()).unwrap();

@@ -2,11 +2,12 @@
 
 use std::ops::AddAssign;
 
-use candle_core::{D, DType, Device, Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 use tracing::info_span;
 
 use crate::data::Batch;
 use crate::interrupt;
+use crate::ops::loss_and_correct;
 use crate::report::trace::COMPUTE;
 
 /// What a step, or many steps, saw. Sums, so that shards of any size can be added up.
@@ -87,11 +88,14 @@ impl AddAssign for BatchSums {
 /// When the shapes do not fit.
 pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
     let _span = info_span!(target: COMPUTE, "read loss").entered();
-    let answers = logits.detach().argmax(D::Minus1)?;
-    let correct = answers.eq(&batch.labels)?.to_dtype(DType::U32)?.sum_all()?;
+    let [loss, correct] = loss_and_correct(loss, logits, &batch.labels)?.to_vec1::<f64>()?[..]
+    else {
+        bail!("a loss and a number of answers were expected")
+    };
     Ok(BatchSums {
-        loss: loss.detach().to_dtype(DType::F64)?.to_scalar()?,
-        correct: correct.to_scalar::<u32>()?.into(),
+        loss,
+        // Counts are exact in f64.
+        correct: correct as u64,
         samples: batch.len() as u64,
         interrupts: interrupt::requested().into(),
     })

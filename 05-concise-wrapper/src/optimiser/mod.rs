@@ -13,12 +13,12 @@
 mod arguments;
 mod schedule;
 
-use candle_core::{CpuStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
+use candle_core::{CpuStorage, CudaStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 use serde::Serialize;
 use single_gpu::ops::BLOCK;
 use single_gpu::report::trace::COMPUTE;
-use single_gpu::sgd::{check_gradients, descend};
+use single_gpu::sgd::{accelerate_on_gpu, check_gradients, descend};
 use tracing::info_span;
 
 pub use arguments::OptimiserArguments;
@@ -145,11 +145,7 @@ struct Accelerate {
 impl Accelerate {
     fn apply(&self, velocity: &Tensor, gradient: &Tensor, value: &Tensor) -> Result<()> {
         let (gradient, value) = (gradient.contiguous()?, value.detach());
-        if velocity.device().is_cpu() {
-            return velocity.inplace_op3(&gradient, &value, self);
-        }
-        let pull = ((gradient * self.share)? + (value * self.weight_decay)?)?;
-        single_gpu::parameters::overwrite(velocity, &((velocity * self.momentum)? + pull)?)
+        velocity.inplace_op3(&gradient, &value, self)
     }
 
     fn walk<T: WithDType>(&self, velocity: &mut [T], gradient: &[T], value: &[T]) {
@@ -194,5 +190,23 @@ impl InplaceOp3 for Accelerate {
             _ => bail!("momentum: works on f32 and f64"),
         }
         Ok(())
+    }
+
+    fn cuda_fwd(
+        &self,
+        velocity: &mut CudaStorage,
+        velocity_layout: &Layout,
+        gradient: &CudaStorage,
+        gradient_layout: &Layout,
+        value: &CudaStorage,
+        value_layout: &Layout,
+    ) -> Result<()> {
+        let Self { momentum, share, weight_decay } = *self;
+        accelerate_on_gpu(
+            (velocity, velocity_layout),
+            (gradient, gradient_layout),
+            (value, value_layout),
+            [momentum, share, weight_decay],
+        )
     }
 }

@@ -16,6 +16,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::backward_blocks::{Sums, Tensors, draw_block, gradient_lines};
+use super::on_gpu;
 use super::planes::Planes;
 use super::statistics::{Statistics, check_channels};
 use crate::ops::element::for_dtype;
@@ -46,7 +47,7 @@ impl GradientSums {
     ) -> Result<Self> {
         let planes = check(x, output, grad)?;
         if !x.device().is_cpu() {
-            return Self::composed(x, output, grad, statistics, epsilon);
+            return on_gpu::gradient_sums(x, output, grad, statistics, epsilon);
         }
         let moments = statistics.to_moments(planes.channels)?;
         let tensors = Tensors::new(x, output, grad)?;
@@ -60,19 +61,6 @@ impl GradientSums {
                 Sums::concatenated(sums.collect()).to_tensors()
             })
         })
-    }
-
-    pub(super) fn composed(
-        x: &Tensor,
-        output: Option<&Tensor>,
-        grad: &Tensor,
-        statistics: &Statistics,
-        epsilon: f64,
-    ) -> Result<Self> {
-        let grad = passed(output, grad)?;
-        let sum = |terms: &Tensor| terms.sum((0, 2, 3))?.to_dtype(DType::F64);
-        let (normalised, _) = normalised(x, statistics, epsilon)?;
-        Ok(Self { bias: sum(&grad)?, weight: sum(&(&grad * normalised)?)? })
     }
 }
 
@@ -105,7 +93,9 @@ pub fn input_gradient(
         check_channels(name, of_channels, planes.channels)?;
     }
     if !x.device().is_cpu() {
-        return composed_input_gradient(x, output, grad, weight, statistics, sums, epsilon);
+        let share = 1.0 / statistics.count as f64;
+        let constants = on_gpu::Constants { weight, statistics, sums, share, epsilon };
+        return on_gpu::input_gradient(x, output, grad, &constants);
     }
     let moments = statistics.to_moments(planes.channels)?;
     let weight = weight.detach().to_dtype(DType::F64)?.to_vec1::<f64>()?;
@@ -124,43 +114,6 @@ pub fn input_gradient(
             Tensor::from_vec(dx, x.shape(), x.device())
         })
     })
-}
-
-pub(super) fn composed_input_gradient(
-    x: &Tensor,
-    output: Option<&Tensor>,
-    grad: &Tensor,
-    weight: &Tensor,
-    statistics: &Statistics,
-    sums: &GradientSums,
-    epsilon: f64,
-) -> Result<Tensor> {
-    let share = 1.0 / statistics.count as f64;
-    let (normalised, inverse_deviation) = normalised(x, statistics, epsilon)?;
-    let pull = normalised.broadcast_mul(&per_channel(&(&sums.weight * share)?, x)?)?;
-    let push = per_channel(&(&sums.bias * share)?, x)?;
-    let slope = (per_channel(weight, x)? * inverse_deviation)?;
-    passed(output, grad)?.broadcast_sub(&push)?.sub(&pull)?.broadcast_mul(&slope)
-}
-
-/// x̂, and 1 / √(variance + ε) as `[1, C, 1, 1]`.
-fn normalised(x: &Tensor, statistics: &Statistics, epsilon: f64) -> Result<(Tensor, Tensor)> {
-    let inverse_deviation = (&statistics.variance + epsilon)?.sqrt()?.recip()?;
-    let inverse_deviation = per_channel(&inverse_deviation, x)?;
-    let centred = x.detach().broadcast_sub(&per_channel(&statistics.mean, x)?)?;
-    Ok((centred.broadcast_mul(&inverse_deviation)?, inverse_deviation))
-}
-
-/// Values `[C]` as `[1, C, 1, 1]`, in the dtype of `x`.
-pub(super) fn per_channel(values: &Tensor, x: &Tensor) -> Result<Tensor> {
-    values.detach().to_dtype(x.dtype())?.reshape((1, (), 1, 1))
-}
-
-fn passed(output: Option<&Tensor>, grad: &Tensor) -> Result<Tensor> {
-    match output {
-        Some(output) => output.detach().le(0.0)?.where_cond(&grad.zeros_like()?, grad),
-        None => Ok(grad.clone()),
-    }
 }
 
 fn check(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Planes> {

@@ -31,6 +31,7 @@
 mod backward_blocks;
 mod gradient;
 mod loops;
+mod on_gpu;
 mod op;
 mod planes;
 mod statistics;
@@ -44,10 +45,9 @@ use candle_core::{Result, Tensor, bail};
 pub use gradient::{GradientSums, input_gradient};
 pub use statistics::{Statistics, average_into};
 
-use super::relu::relu as rectified;
-use gradient::per_channel;
 use op::{BatchNorm, saved};
 use planes::Planes;
+use statistics::check_channels;
 
 /// Normalises a batch by its own statistics, and returns them.
 ///
@@ -67,7 +67,9 @@ pub fn batch_norm(
 ) -> Result<(Tensor, Statistics)> {
     check(x, weight, bias, epsilon)?;
     if !x.device().is_cpu() {
-        return Ok((composed(x, weight, bias, epsilon, relu)?, Statistics::composed(x)?));
+        let statistics = Statistics::of(x)?;
+        let op = on_gpu::Normalise::new(&statistics, true, epsilon, relu)?;
+        return Ok((op.apply(x, weight, bias)?, statistics));
     }
     let moments = Arc::default();
     let op = BatchNorm { moments: Arc::clone(&moments), of_batch: true, epsilon, relu };
@@ -92,7 +94,9 @@ pub fn batch_norm_with(
 ) -> Result<Tensor> {
     let planes = check(x, weight, bias, epsilon)?;
     if !x.device().is_cpu() {
-        return composed_with(x, weight, bias, statistics, epsilon, relu);
+        check_channels("mean", &statistics.mean, planes.channels)?;
+        check_channels("variance", &statistics.variance, planes.channels)?;
+        return on_gpu::Normalise::new(statistics, false, epsilon, relu)?.apply(x, weight, bias);
     }
     let moments = Arc::new(OnceLock::from(statistics.to_moments(planes.channels)?));
     let op = BatchNorm { moments, of_batch: false, epsilon, relu };
@@ -119,37 +123,4 @@ fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Pla
         bail!("batch_norm: epsilon must be above 0, got {epsilon}");
     }
     Ok(planes)
-}
-
-fn composed(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    epsilon: f64,
-    relu: bool,
-) -> Result<Tensor> {
-    let centred = x.broadcast_sub(&x.mean_keepdim((0, 2, 3))?)?;
-    let variance = centred.sqr()?.mean_keepdim((0, 2, 3))?;
-    let normalised = centred.broadcast_div(&(variance + epsilon)?.sqrt()?)?;
-    scaled_and_shifted(&normalised, weight, bias, relu)
-}
-
-fn composed_with(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    statistics: &Statistics,
-    epsilon: f64,
-    relu: bool,
-) -> Result<Tensor> {
-    let centred = x.broadcast_sub(&per_channel(&statistics.mean, x)?)?;
-    let deviation = (&statistics.variance + epsilon)?.sqrt()?;
-    let normalised = centred.broadcast_div(&per_channel(&deviation, x)?)?;
-    scaled_and_shifted(&normalised, weight, bias, relu)
-}
-
-fn scaled_and_shifted(x: &Tensor, weight: &Tensor, bias: &Tensor, relu: bool) -> Result<Tensor> {
-    let by_channel = |values: &Tensor| values.reshape((1, (), 1, 1));
-    let y = x.broadcast_mul(&by_channel(weight)?)?.broadcast_add(&by_channel(bias)?)?;
-    if relu { rectified(&y) } else { Ok(y) }
 }

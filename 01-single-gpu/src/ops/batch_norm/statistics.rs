@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use rayon::prelude::*;
 
 use super::loops::mean_and_squares;
+use super::on_gpu;
 use super::planes::Planes;
 use crate::ops::Element;
 use crate::ops::element::{elements, for_dtype};
@@ -33,7 +34,7 @@ impl Statistics {
     pub fn of(x: &Tensor) -> Result<Self> {
         let planes = Planes::new(x.shape(), x.dtype())?;
         if !x.device().is_cpu() {
-            return Self::composed(x);
+            return on_gpu::statistics(x);
         }
         let x = x.contiguous()?;
         let (storage, layout) = x.storage_and_layout();
@@ -45,19 +46,6 @@ impl Statistics {
                 .map(|channels| vectorised(#[inline(always)] || Moments::of_block(&planes, x, channels)))
                 .collect();
             Moments::concatenated(moments, planes.count()).to_statistics()
-        })
-    }
-
-    /// The same, composed of candle's operations.
-    pub(super) fn composed(x: &Tensor) -> Result<Self> {
-        let planes = Planes::new(x.shape(), x.dtype())?;
-        let x = x.detach();
-        let mean = x.mean_keepdim((0, 2, 3))?;
-        let variance = x.broadcast_sub(&mean)?.sqr()?.mean((0, 2, 3))?;
-        Ok(Self {
-            mean: mean.flatten_all()?.to_dtype(DType::F64)?,
-            variance: variance.to_dtype(DType::F64)?,
-            count: planes.count(),
         })
     }
 
@@ -139,6 +127,9 @@ pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Re
 ///
 /// When the shapes do not fit, or `new` is not f64 (`running` may be f32).
 pub fn average_into(running: &Var, new: &Tensor, momentum: f64) -> Result<()> {
+    if running.device().is_cuda() {
+        return running.inplace_op2(&new.contiguous()?, &on_gpu::AverageInto(momentum));
+    }
     let old = running.as_detached_tensor().to_dtype(DType::F64)?;
     let sum = (old * (1.0 - momentum))?.add(&(new * momentum)?)?;
     running.set(&sum.to_dtype(running.dtype())?)

@@ -4,7 +4,7 @@ use super::geometry::Geometry;
 use crate::ops::agreement::noise;
 
 /// batch, in, height, width, out, kernel height, kernel width, stride, padding.
-pub(super) fn geometry(sizes: [usize; 9]) -> Geometry {
+pub(in crate::ops) fn geometry(sizes: [usize; 9]) -> Geometry {
     let [batch, in_channels, height, width, out_channels, kernel_h, kernel_w, stride, padding] =
         sizes;
     let out = |size: usize, kernel: usize| (size + 2 * padding - kernel) / stride + 1;
@@ -24,22 +24,22 @@ pub(super) fn geometry(sizes: [usize; 9]) -> Geometry {
 }
 
 /// What goes into a convolution and its backward pass.
-pub(super) struct Operands {
-    pub(super) x: Vec<f64>,
-    pub(super) weight: Vec<f64>,
-    pub(super) grad: Vec<f64>,
+pub(in crate::ops) struct Operands {
+    pub(in crate::ops) x: Vec<f64>,
+    pub(in crate::ops) weight: Vec<f64>,
+    pub(in crate::ops) grad: Vec<f64>,
 }
 
 /// What comes out.
-pub(super) struct Results {
-    pub(super) y: Vec<f64>,
-    pub(super) dx: Vec<f64>,
-    pub(super) dweight: Vec<f64>,
-    pub(super) dbias: Vec<f64>,
+pub(in crate::ops) struct Results {
+    pub(in crate::ops) y: Vec<f64>,
+    pub(in crate::ops) dx: Vec<f64>,
+    pub(in crate::ops) dweight: Vec<f64>,
+    pub(in crate::ops) dbias: Vec<f64>,
 }
 
 impl Operands {
-    pub(super) fn new(g: &Geometry) -> Self {
+    pub(in crate::ops) fn new(g: &Geometry) -> Self {
         let values = |name: &str, len: usize| -> Vec<f64> {
             noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
         };
@@ -51,14 +51,14 @@ impl Operands {
     }
 
     /// Rounded to f32.
-    pub(super) fn in_f32(g: &Geometry) -> Self {
+    pub(in crate::ops) fn in_f32(g: &Geometry) -> Self {
         let Self { x, weight, grad } = Self::new(g);
         let round = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect();
         Self { x: round(x), weight: round(weight), grad: round(grad) }
     }
 
     /// The definition, term by term.
-    pub(super) fn by_the_formula(&self, g: &Geometry) -> Results {
+    pub(in crate::ops) fn by_the_formula(&self, g: &Geometry) -> Results {
         let mut results = Results {
             y: vec![0.0; self.grad.len()],
             dx: vec![0.0; self.x.len()],

@@ -8,19 +8,19 @@ use super::frame::Frame;
 ///
 /// The names follow the mathematics: an input of `in_channels` planes, `height` × `width`; a kernel that
 /// looks at `kernel_h` × `kernel_w` of them; an output of `out_channels` planes, `out_h` × `out_w`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Geometry {
-    pub(super) batch: usize,
-    pub(super) in_channels: usize,
-    pub(super) height: usize,
-    pub(super) width: usize,
-    pub(super) out_channels: usize,
-    pub(super) kernel_h: usize,
-    pub(super) kernel_w: usize,
-    pub(super) stride: usize,
-    pub(super) padding: usize,
-    pub(super) out_h: usize,
-    pub(super) out_w: usize,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::ops) struct Geometry {
+    pub(in crate::ops) batch: usize,
+    pub(in crate::ops) in_channels: usize,
+    pub(in crate::ops) height: usize,
+    pub(in crate::ops) width: usize,
+    pub(in crate::ops) out_channels: usize,
+    pub(in crate::ops) kernel_h: usize,
+    pub(in crate::ops) kernel_w: usize,
+    pub(in crate::ops) stride: usize,
+    pub(in crate::ops) padding: usize,
+    pub(in crate::ops) out_h: usize,
+    pub(in crate::ops) out_w: usize,
 }
 
 impl Geometry {
@@ -84,22 +84,22 @@ impl Geometry {
     }
 
     /// Elements of one input image.
-    pub(super) fn image(&self) -> usize {
+    pub(in crate::ops) fn image(&self) -> usize {
         self.in_channels * self.height * self.width
     }
 
     /// Input elements that one output pixel looks at: the rows of the unfolded image.
-    pub(super) fn patch(&self) -> usize {
+    pub(in crate::ops) fn patch(&self) -> usize {
         self.in_channels * self.kernel_h * self.kernel_w
     }
 
     /// Pixels of one output plane: the columns of the unfolded image.
-    pub(super) fn pixels(&self) -> usize {
+    pub(in crate::ops) fn pixels(&self) -> usize {
         self.out_h * self.out_w
     }
 
     /// Elements of one output image.
-    pub(super) fn out_image(&self) -> usize {
+    pub(in crate::ops) fn out_image(&self) -> usize {
         self.out_channels * self.pixels()
     }
 }

@@ -17,11 +17,12 @@
 mod direct;
 mod finish;
 #[cfg(test)]
-mod formula;
+pub(super) mod formula;
 mod frame;
-mod geometry;
+pub(super) mod geometry;
 mod gradients;
 mod input;
+mod on_gpu;
 mod output;
 #[cfg(test)]
 mod tests;
@@ -33,10 +34,13 @@ mod winograd;
 use std::sync::OnceLock;
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail,
+};
 
 use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::gpu::Operand;
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
 use finish::{Finish, Signs};
@@ -54,8 +58,8 @@ use way::Way;
 /// # Errors
 ///
 /// When the shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype other than
-/// f32, f64 and bf16; on a GPU also when the last patches leave a number of rows over that is not the number of
-/// columns.
+/// f32, f64 and bf16; on a GPU without cuDNN also when the last patches leave a number of rows over that is not the
+/// number of columns.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -74,7 +78,7 @@ pub fn conv2d(
             }),
             None => rounded("conv2d", [x, weight], |[x, weight]| wide(x, weight, None)),
         }
-    } else if x.device().is_cpu() {
+    } else if has_operation(x) {
         Conv2d::new(geometry, Finish::Plain).apply(x, weight, bias)
     } else {
         composed(x, weight, bias, stride, padding)
@@ -95,12 +99,17 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
     if is_rounded(x) {
         // What the three write to memory is rounded each time.
         avg_pool2d(&relu(&conv2d(x, weight, Some(bias), 1, 0)?)?, pool, pool)
-    } else if x.device().is_cpu() {
+    } else if has_operation(x) {
         let windows = Windows::new(geometry.out_h, geometry.out_w, pool, pool)?;
         Conv2d::new(geometry, Finish::ReluPool(windows)).apply(x, weight, Some(bias))
     } else {
         avg_pool2d(&relu(&composed(x, weight, Some(bias), 1, 0)?)?, pool, pool)
     }
+}
+
+/// Whether there is an operation of ours for the device: on a GPU, where there is cuDNN.
+fn has_operation(x: &Tensor) -> bool {
+    x.device().is_cpu() || cfg!(feature = "cudnn")
 }
 
 fn composed(
@@ -132,11 +141,13 @@ struct Conv2d {
     finish: Finish,
     /// What the forward pass noted for the backward pass.
     signs: OnceLock<Vec<Signs>>,
+    /// The same on a GPU: what bias and relu were applied to.
+    before_bias: OnceLock<CudaStorage>,
 }
 
 impl Conv2d {
     fn new(geometry: Geometry, finish: Finish) -> Self {
-        Self { geometry, finish, signs: OnceLock::new() }
+        Self { geometry, finish, signs: OnceLock::new(), before_bias: OnceLock::new() }
     }
 
     fn apply(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
@@ -166,9 +177,13 @@ impl Conv2d {
         &self,
         x: &Tensor,
         weight: &Tensor,
+        bias: Option<&Tensor>,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (g, grad) = (&self.geometry, grad.contiguous()?);
+        if grad.device().is_cuda() {
+            return self.backward_on_gpu(x, weight, bias, &grad);
+        }
         let (x_storage, x_layout) = x.storage_and_layout();
         let (weight_storage, weight_layout) = weight.storage_and_layout();
         let (grad_storage, grad_layout) = grad.storage_and_layout();
@@ -221,15 +236,28 @@ impl CustomOp3 for Conv2d {
         })
     }
 
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (x, weight) = (Operand::new(x, x_layout)?, Operand::new(weight, weight_layout)?);
+        self.forward_on_gpu(x, weight, Some(Operand::new(bias, bias_layout)?))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
         weight: &Tensor,
-        _bias: &Tensor,
+        bias: &Tensor,
         _y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.backward(x, weight, grad)
+        self.backward(x, weight, Some(bias), grad)
     }
 }
 
@@ -252,6 +280,17 @@ impl CustomOp2 for Conv2d {
         })
     }
 
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (x, weight) = (Operand::new(x, x_layout)?, Operand::new(weight, weight_layout)?);
+        self.forward_on_gpu(x, weight, None)
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -259,7 +298,7 @@ impl CustomOp2 for Conv2d {
         _y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dweight, _) = self.backward(x, weight, grad)?;
+        let (dx, dweight, _) = self.backward(x, weight, None, grad)?;
         Ok((dx, dweight))
     }
 }

@@ -167,7 +167,7 @@ fn with_relu_and_pooling_it_is_the_three_after_one_another() {
 }
 
 #[test]
-fn a_gpu_is_asked_for_the_same() {
+fn composed_of_candles_operations_it_is_the_same() {
     for (stride, padding) in [(1, 0), (1, 1), (2, 1), (3, 0)] {
         let (x, bias) = (noise("x", &[3, 2, 9, 9]), noise("bias", &[4]));
         let weight = noise("weight", &[4, 2, 3, 3]);

@@ -1,0 +1,199 @@
+//! Batch normalisation on a GPU: the same pieces, as kernels. Statistics and sums stay there.
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp3, DType, InplaceOp2, Layout, Result, Shape, Tensor, bail,
+};
+
+use super::gradient::GradientSums;
+use super::planes::Planes;
+use super::statistics::Statistics;
+use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
+use crate::ops::gpu::machine::Channels;
+use crate::ops::gpu::{self, Operand, on_gpu};
+
+fn channels(images: &Shape, dtype: DType) -> Result<Channels> {
+    let Planes { batch, channels, plane } = Planes::new(images, dtype)?;
+    Ok(Channels { images: batch, channels, plane })
+}
+
+/// Numbers of channels, as kernels take them.
+fn in_f64(of_channels: &Tensor) -> Result<Tensor> {
+    of_channels.detach().to_dtype(DType::F64)?.contiguous()
+}
+
+/// [`Statistics::of`].
+pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
+    let sizes = channels(x.shape(), x.dtype())?;
+    let x = x.contiguous()?;
+    let (mean, variance) = on_gpu([&x], |gpu, [x]| gpu::batch_norm::moments(gpu, sizes, x))?;
+    let [mean, variance] = [mean, variance].map(|values| gpu::tensor(values, sizes.channels));
+    Ok(Statistics { mean, variance, count: sizes.images * sizes.plane })
+}
+
+/// One application: normalises by given statistics.
+pub(super) struct Normalise {
+    statistics: Statistics,
+    /// 1 / n where the statistics are the batch's own, and so move with it; else 0.
+    share: f64,
+    epsilon: f64,
+    relu: bool,
+}
+
+impl Normalise {
+    pub(super) fn new(
+        statistics: &Statistics,
+        of_batch: bool,
+        epsilon: f64,
+        relu: bool,
+    ) -> Result<Self> {
+        let count = statistics.count;
+        let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
+        let share = if of_batch { 1.0 / count as f64 } else { 0.0 };
+        Ok(Self { statistics: Statistics { mean, variance, count }, share, epsilon, relu })
+    }
+
+    pub(super) fn apply(self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+        x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, self)
+    }
+}
+
+impl CustomOp3 for Normalise {
+    fn name(&self) -> &'static str {
+        "batch_norm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        bail!("batch_norm: the CPU has an operation of its own")
+    }
+
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let sizes = channels(x_layout.shape(), x.dtype())?;
+        let parameters = [Operand::new(weight, weight_layout)?, Operand::new(bias, bias_layout)?];
+        let x = Operand::new(x, x_layout)?;
+        let (epsilon, Statistics { mean, variance, .. }) = (self.epsilon, &self.statistics);
+        let y = on_gpu([mean, variance], |gpu, [mean, variance]| {
+            let moments = Moments { mean, variance, epsilon };
+            gpu::batch_norm::normalise(gpu, sizes, x, parameters, moments, self.relu)
+        })?;
+        Ok((y, x_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        y: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let (statistics, output) = (&self.statistics, self.relu.then_some(y));
+        let sums = gradient_sums(x, output, grad, statistics, self.epsilon)?;
+        let dx = if x.track_op() {
+            let (share, epsilon) = (self.share, self.epsilon);
+            let constants = Constants { weight, statistics, sums: &sums, share, epsilon };
+            Some(input_gradient(x, output, grad, &constants)?)
+        } else {
+            None
+        };
+        let (dweight, dbias) =
+            (sums.weight.to_dtype(weight.dtype()), sums.bias.to_dtype(bias.dtype()));
+        Ok((dx, Some(dweight?), Some(dbias?)))
+    }
+}
+
+/// [`GradientSums::of`].
+pub(super) fn gradient_sums(
+    x: &Tensor,
+    output: Option<&Tensor>,
+    grad: &Tensor,
+    statistics: &Statistics,
+    epsilon: f64,
+) -> Result<GradientSums> {
+    let sizes = channels(x.shape(), x.dtype())?;
+    let (x, grad) = (x.contiguous()?, grad.contiguous()?);
+    let y = output.map_or_else(|| Ok(x.clone()), Tensor::contiguous)?;
+    let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
+    let operands = [&x, &y, &grad, &mean, &variance];
+    let (of_bias, of_weight) = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
+        let images = Images { x, output: output.is_some().then_some(y), grad };
+        let moments = Moments { mean, variance, epsilon };
+        gpu::batch_norm::gradient_sums(gpu, sizes, &images, moments)
+    })?;
+    let [bias, weight] = [of_bias, of_weight].map(|sums| gpu::tensor(sums, sizes.channels));
+    Ok(GradientSums { bias, weight })
+}
+
+/// What the images' gradient is made of besides them.
+pub(super) struct Constants<'a> {
+    pub(super) weight: &'a Tensor,
+    pub(super) statistics: &'a Statistics,
+    pub(super) sums: &'a GradientSums,
+    /// 1 / n of what the statistics were taken over; 0 where they were given.
+    pub(super) share: f64,
+    pub(super) epsilon: f64,
+}
+
+/// [`input_gradient`](super::input_gradient).
+pub(super) fn input_gradient(
+    x: &Tensor,
+    output: Option<&Tensor>,
+    grad: &Tensor,
+    constants: &Constants<'_>,
+) -> Result<Tensor> {
+    let Constants { weight, statistics, sums, share, epsilon } = *constants;
+    let sizes = channels(x.shape(), x.dtype())?;
+    let (x, grad) = (x.contiguous()?, grad.contiguous()?);
+    let y = output.map_or_else(|| Ok(x.clone()), Tensor::contiguous)?;
+    let weight = weight.detach().to_dtype(x.dtype())?.contiguous()?;
+    let [mean, variance] = [in_f64(&statistics.mean)?, in_f64(&statistics.variance)?];
+    let [of_bias, of_weight] = [in_f64(&sums.bias)?, in_f64(&sums.weight)?];
+    let operands = [&x, &y, &grad, &weight, &mean, &variance, &of_bias, &of_weight];
+    let dx = on_gpu(operands, |gpu, [x, y, grad, weight, mean, variance, of_bias, of_weight]| {
+        let images = Images { x, output: output.is_some().then_some(y), grad };
+        let moments = Moments { mean, variance, epsilon };
+        let slopes = Slopes { weight, moments, sums: [of_bias, of_weight], share };
+        gpu::batch_norm::input_gradient(gpu, sizes, &images, slopes)
+    })?;
+    Ok(gpu::tensor(dx, x.shape()))
+}
+
+/// running = (1 − momentum) · running + momentum · new, in place; `new` is f64.
+pub(super) struct AverageInto(pub(super) f64);
+
+impl InplaceOp2 for AverageInto {
+    fn name(&self) -> &'static str {
+        "average_into"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<()> {
+        bail!("average_into: the CPU does without an operation of its own")
+    }
+
+    fn cuda_fwd(
+        &self,
+        running: &mut CudaStorage,
+        running_layout: &Layout,
+        new: &CudaStorage,
+        new_layout: &Layout,
+    ) -> Result<()> {
+        let (gpu, new) = (new.device(), Operand::new(new, new_layout)?);
+        gpu::update::average_into(gpu, (running, running_layout), new, self.0)
+    }
+}

@@ -1,0 +1,72 @@
+//! A bias for each channel of `[images, channels, plane]`, the relu behind it, and their gradients.
+//!
+//! A dense layer's output is such an image, with planes of one element.
+
+use candle_core::{DType, Result};
+
+use super::machine::{Channels, Launch, Machine, Operand, Source, blocks_of};
+
+/// y + bias, in place, then max(·, 0) if `relu`.
+pub(crate) fn add<M: Machine>(
+    machine: &M,
+    y: &mut M::Storage,
+    sizes: Channels,
+    bias: Operand<'_, M::Storage>,
+    relu: bool,
+) -> Result<()> {
+    let n = sizes.elements();
+    let launch = Launch::new(Source::Bias, "add_bias", bias.dtype()).count(n);
+    let launch = launch.count(sizes.channels).count(sizes.plane).flag(relu);
+    machine.run(launch.read(bias).write(y), blocks_of(n))
+}
+
+/// The gradient of the bias, `[channels]`.
+pub(crate) fn gradient<M: Machine>(
+    machine: &M,
+    sizes: Channels,
+    grad: Operand<'_, M::Storage>,
+) -> Result<M::Storage> {
+    let mut sums = machine.room(sizes.blocks(), DType::F64)?;
+    let launch = Launch::new(Source::Bias, "channel_sums", grad.dtype()).channels(sizes);
+    machine.run(launch.read(grad).write(&mut sums), sizes.blocks())?;
+    Ok(merged(machine, sizes, &sums, grad.dtype())?.rounded)
+}
+
+/// The gradient that passes a relu whose output was `y`, and that of the bias, `[channels]`.
+pub(crate) fn gradient_behind_relu<M: Machine>(
+    machine: &M,
+    sizes: Channels,
+    y: Operand<'_, M::Storage>,
+    grad: Operand<'_, M::Storage>,
+) -> Result<(M::Storage, M::Storage)> {
+    let mut dz = machine.room(sizes.elements(), grad.dtype())?;
+    let mut sums = machine.room(sizes.blocks(), DType::F64)?;
+    let launch = Launch::new(Source::Bias, "passed_and_channel_sums", grad.dtype());
+    let launch = launch.channels(sizes).read(y).read(grad).write(&mut dz).write(&mut sums);
+    machine.run(launch, sizes.blocks())?;
+    Ok((dz, merged(machine, sizes, &sums, grad.dtype())?.rounded))
+}
+
+/// Sums of each channel, `[channels]`.
+pub(super) struct Sums<S> {
+    /// In f64.
+    pub(super) exact: S,
+    /// In the type of the parameters that they are gradients of.
+    pub(super) rounded: S,
+}
+
+/// The sums of parts, `[parts, channels]` in f64, as those of the channels.
+pub(super) fn merged<M: Machine>(
+    machine: &M,
+    sizes: Channels,
+    sums: &M::Storage,
+    dtype: DType,
+) -> Result<Sums<M::Storage>> {
+    let Channels { channels, .. } = sizes;
+    let mut exact = machine.room(channels, DType::F64)?;
+    let mut rounded = machine.room(channels, dtype)?;
+    let launch = Launch::new(Source::Bias, "merged_sums", dtype).count(channels);
+    let launch = launch.count(sizes.parts()).read(Operand::whole(sums, sizes.blocks()));
+    machine.run(launch.write(&mut exact).write(&mut rounded), blocks_of(channels))?;
+    Ok(Sums { exact, rounded })
+}

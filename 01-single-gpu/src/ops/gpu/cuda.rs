@@ -1,0 +1,177 @@
+//! A GPU as the machine: kernels are compiled when they are first used, and queued on the device's stream.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::backend::{BackendDevice as _, BackendStorage as _};
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaStream, DevicePtr as _, DevicePtrMut as _, LaunchConfig, PushKernelArg as _, SyncOnDrop,
+};
+use candle_core::cuda_backend::cudarc::nvrtc::{
+    CompileError, CompileOptions, compile_ptx_with_opts,
+};
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Shape, bail};
+
+use super::machine::{Argument, Kernel, Launch, Machine, PRELUDE, Source, THREADS, definitions};
+
+impl Machine for CudaDevice {
+    type Storage = CudaStorage;
+
+    #[expect(unsafe_code, reason = "candle calls memory with anything in it unsafe")]
+    fn room(&self, elements: usize, dtype: DType) -> Result<CudaStorage> {
+        // SAFETY: it is numbers, of which all bits are valid, and a kernel writes each of them before it is read.
+        unsafe { self.alloc_uninit(&Shape::from(elements), dtype) }
+    }
+
+    #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
+    fn run(&self, launch: Launch<'_, CudaStorage>, blocks: usize) -> Result<()> {
+        let Launch { kernel, arguments } = launch;
+        let Kernel { source, name, dtype } = kernel;
+        let module = format!("{source:?} {}", dtype.as_str());
+        let function = self.get_or_load_custom_func(name, &module, &compiled(source, dtype)?)?;
+        let stream = self.cuda_stream();
+        // Whoever else uses the memory is told, when these are dropped, that it was used here.
+        let mut uses = Vec::with_capacity(arguments.len());
+        let mut values = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            values.push(match argument {
+                Argument::Read(operand) => {
+                    self.check(operand.storage, kernel)?;
+                    let (address, used) = address(operand.storage, &stream)?;
+                    uses.push(used);
+                    Value::Address(
+                        address + (operand.start * operand.dtype().size_in_bytes()) as u64,
+                    )
+                }
+                Argument::Write(storage, start) => {
+                    self.check(storage, kernel)?;
+                    let size = storage.dtype().size_in_bytes();
+                    let (address, used) = address_to_write(storage, &stream)?;
+                    uses.push(used);
+                    Value::Address(address + (start * size) as u64)
+                }
+                Argument::Count(count) => Value::Count(u32::try_from(count).map_err(Error::wrap)?),
+                Argument::Number(number) => Value::Number(number),
+            });
+        }
+        let mut call = function.builder();
+        for value in &values {
+            match value {
+                Value::Address(address) => call.arg(address),
+                Value::Count(count) => call.arg(count),
+                Value::Number(number) => call.arg(number),
+            };
+        }
+        let shape = LaunchConfig {
+            grid_dim: (u32::try_from(blocks).map_err(Error::wrap)?, 1, 1),
+            block_dim: (THREADS as u32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the arguments are of the number and types that the kernel has, and no kernel reaches beyond the
+        // memory that its counts describe: tests run every launch with the checks of a sanitizer.
+        unsafe { call.launch(shape) }.map_err(Error::wrap)?;
+        Ok(())
+    }
+}
+
+/// An argument as a kernel gets it.
+enum Value {
+    Address(u64),
+    Count(u32),
+    Number(f64),
+}
+
+trait SameGpu {
+    fn check(&self, storage: &CudaStorage, kernel: Kernel) -> Result<()>;
+}
+
+impl SameGpu for CudaDevice {
+    fn check(&self, storage: &CudaStorage, kernel: Kernel) -> Result<()> {
+        if storage.device().id() == self.id() {
+            return Ok(());
+        }
+        bail!("{}: all tensors of an operation must lie on its GPU", kernel.name)
+    }
+}
+
+/// Evaluates an expression with `$slice` standing for the memory of a type that kernels have.
+macro_rules! for_memory {
+    ($storage:expr, $slice:ident => $body:expr) => {
+        match $storage {
+            CudaStorageSlice::U32($slice) => $body,
+            CudaStorageSlice::BF16($slice) => $body,
+            CudaStorageSlice::F32($slice) => $body,
+            CudaStorageSlice::F64($slice) => $body,
+            _ => bail!("kernels read and write u32, bf16, f32 and f64"),
+        }
+    };
+}
+
+fn address<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> Result<(u64, SyncOnDrop<'a>)> {
+    Ok(for_memory!(&storage.slice, slice => slice.device_ptr(stream)))
+}
+
+fn address_to_write<'a>(
+    storage: &'a mut CudaStorage,
+    stream: &'a CudaStream,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    Ok(for_memory!(&mut storage.slice, slice => slice.device_ptr_mut(stream)))
+}
+
+/// A file's kernels in the language that every driver translates for its GPU (PTX); compiled once in a process.
+fn compiled(source: Source, dtype: DType) -> Result<Arc<str>> {
+    type Compiled = HashMap<(Source, DType), Arc<str>>;
+    static COMPILED: Mutex<Option<Compiled>> = Mutex::new(None);
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    match compiled.get_or_insert_default().entry((source, dtype)) {
+        Entry::Occupied(entry) => Ok(Arc::clone(entry.get())),
+        Entry::Vacant(entry) => Ok(Arc::clone(entry.insert(compile(source, dtype)?))),
+    }
+}
+
+fn compile(source: Source, dtype: DType) -> Result<Arc<str>> {
+    let options = CompileOptions {
+        // A product that is added to a sum is rounded first, as on the CPU.
+        fmad: Some(false),
+        options: definitions(dtype, THREADS)?.into(),
+        ..CompileOptions::default()
+    };
+    let text = format!("{PRELUDE}\n{}", source.text());
+    match compile_ptx_with_opts(text, options) {
+        Ok(ptx) => Ok(ptx.to_src().into()),
+        Err(CompileError::CompileError { log, .. }) => {
+            bail!(
+                "{source:?} for {}: the kernels do not compile: {}",
+                dtype.as_str(),
+                log.to_string_lossy()
+            )
+        }
+        Err(error) => bail!("NVRTC cannot compile kernels: {error:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That needs no GPU.
+    #[test]
+    fn every_kernel_compiles_for_gpus() {
+        for source in Source::ALL {
+            for dtype in [DType::F64, DType::F32, DType::BF16] {
+                let ptx = compile(source, dtype).unwrap();
+                for kernel in source.kernels() {
+                    assert!(ptx.contains(&format!(".entry {kernel}(")), "{kernel}: {ptx}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_type_without_kernels_is_refused() {
+        let error = compile(Source::Relu, DType::U32).unwrap_err().to_string();
+        assert!(error.contains("for f64, f32 and bf16, not for u32"), "{error}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Which algorithm it will be: a rule about lists, which needs no GPU.
+
+use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
+
+use super::algorithm::Algorithm;
+
+/// Bytes of memory that an algorithm may ask for: 1 GiB. A thread keeps them.
+pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
+
+/// What cuDNN says of an algorithm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) algorithm: Algorithm,
+    /// Whether it can do what was asked.
+    pub(super) works: bool,
+    pub(super) deterministic: bool,
+    /// The units that it would multiply with.
+    pub(super) math: Math,
+}
+
+/// An algorithm, and how it is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) algorithm: Algorithm,
+    pub(super) math: Math,
+    /// Bytes of memory to work in.
+    pub(super) workspace: usize,
+}
+
+/// The first that works, is deterministic, rounds no more than `asked` lets it, and makes do with
+/// [`LARGEST_WORKSPACE`].
+///
+/// `workspace` tells the bytes that an algorithm needs, `None` if it does not work after all.
+pub(super) fn choose(
+    candidates: &[Candidate],
+    asked: Math,
+    mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
+) -> Option<Choice> {
+    candidates.iter().filter(|candidate| candidate.works && candidate.deterministic).find_map(
+        |&Candidate { algorithm, math, .. }| {
+            let math = granted(asked, math)?;
+            let workspace = workspace(algorithm, math).filter(|&size| size <= LARGEST_WORKSPACE)?;
+            Some(Choice { algorithm, math, workspace })
+        },
+    )
+}
+
+/// What an algorithm is told to multiply with, if it wants `wanted`; `None` if that rounds more than `asked`.
+fn granted(asked: Math, wanted: Math) -> Option<Math> {
+    use Math::{
+        CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA,
+        CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION as ANY,
+    };
+    match (asked, wanted) {
+        // For f32, the default would let TF32 in.
+        (FMA, FMA | DEFAULT) => Some(FMA),
+        (FMA, _) => None,
+        // It would cut f32 down to 16 bits.
+        (_, ANY) => None,
+        (_, wanted) => Some(wanted),
+    }
+}

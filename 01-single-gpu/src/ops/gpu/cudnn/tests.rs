@@ -1,0 +1,254 @@
+//! The rule by which algorithms are chosen; and, with a GPU, all three products against the formula.
+
+use candle_core::cuda_backend::cudarc::cudnn::sys::{
+    cudnnConvolutionBwdFilterAlgo_t as Algo, cudnnMathType_t as Math,
+};
+use candle_core::{DType, Device};
+
+use super::algorithm::Algorithm;
+use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, choose};
+use super::descriptors::Descriptors;
+use super::product::counts;
+use super::*;
+use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
+use crate::ops::conv2d::formula::{Operands, geometry};
+
+const FIRST: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
+const SECOND: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
+
+/// A good one, for what f32 asks for without TF32.
+const GOOD: Candidate =
+    Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
+
+fn chosen(candidates: &[Candidate], asked: Math) -> Option<Choice> {
+    choose(candidates, asked, |_, _| Some(7))
+}
+
+#[test]
+fn the_first_that_works_and_is_deterministic_is_taken() {
+    let second = Candidate { algorithm: SECOND, ..GOOD };
+    let taken = |first| chosen(&[first, second], Math::CUDNN_FMA_MATH).map(|c| c.algorithm);
+    assert_eq!(taken(GOOD), Some(FIRST));
+    assert_eq!(taken(Candidate { works: false, ..GOOD }), Some(SECOND));
+    assert_eq!(taken(Candidate { deterministic: false, ..GOOD }), Some(SECOND));
+    assert_eq!(chosen(&[], Math::CUDNN_FMA_MATH), None);
+    assert_eq!(chosen(&[Candidate { works: false, ..GOOD }], Math::CUDNN_FMA_MATH), None);
+}
+
+#[test]
+fn memory_has_a_limit_and_is_asked_for_as_the_algorithm_will_run() {
+    let candidates =
+        [GOOD, Candidate { algorithm: SECOND, math: Math::CUDNN_DEFAULT_MATH, ..GOOD }];
+    let taken = |first: Option<usize>| {
+        choose(&candidates, Math::CUDNN_FMA_MATH, |algorithm, math| {
+            assert_eq!(math, Math::CUDNN_FMA_MATH);
+            if algorithm == FIRST { first } else { Some(0) }
+        })
+    };
+    let choice =
+        |algorithm, workspace| Some(Choice { algorithm, math: Math::CUDNN_FMA_MATH, workspace });
+    assert_eq!(taken(Some(LARGEST_WORKSPACE)), choice(FIRST, LARGEST_WORKSPACE));
+    assert_eq!(taken(Some(LARGEST_WORKSPACE + 1)), choice(SECOND, 0));
+    assert_eq!(taken(None), choice(SECOND, 0));
+}
+
+#[test]
+fn tensor_cores_multiply_f32_only_where_asked_to() {
+    use Math::{
+        CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA, CUDNN_TENSOR_OP_MATH as TENSOR,
+        CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION as ANY,
+    };
+    let expected = [
+        (FMA, [Some(FMA), Some(FMA), None, None]),
+        (DEFAULT, [Some(FMA), Some(DEFAULT), Some(TENSOR), None]),
+        (TENSOR, [Some(FMA), Some(DEFAULT), Some(TENSOR), None]),
+    ];
+    for (asked, expected) in expected {
+        let found = [FMA, DEFAULT, TENSOR, ANY]
+            .map(|math| chosen(&[Candidate { math, ..GOOD }], asked).map(|choice| choice.math));
+        assert_eq!(found, expected, "{asked:?}");
+    }
+}
+
+#[test]
+fn sizes_beyond_an_int_are_refused() {
+    assert_eq!(counts([0, 5, i32::MAX as usize]).unwrap(), [0, 5, i32::MAX]);
+    let error = counts([1, i32::MAX as usize + 1]).unwrap_err().to_string();
+    assert!(error.contains("a size of 2147483648, and it counts to 2147483647 only"), "{error}");
+}
+
+#[test]
+fn a_product_tells_its_lengths_and_its_sizes() {
+    let product = |pass| Product {
+        geometry: geometry([2, 3, 8, 7, 4, 3, 2, 2, 1]),
+        dtype: DType::F32,
+        pass,
+        math: Math::CUDNN_FMA_MATH,
+    };
+    let (x, weight, y) = (2 * 3 * 8 * 7, 4 * 3 * 3 * 2, 2 * 4 * 4 * 4);
+    assert_eq!(product(Pass::Output).lengths(), ([x, weight], y));
+    assert_eq!(product(Pass::InputGradient).lengths(), ([weight, y], x));
+    assert_eq!(product(Pass::WeightGradient).lengths(), ([x, y], weight));
+    assert_eq!(
+        product(Pass::Output).to_string(),
+        "the output of a convolution in f32 of [2, 3, 8, 7] with [4, 3, 3, 2], stride 2, padding 1"
+    );
+}
+
+/// Descriptors are host memory: cuDNN makes them, and refuses them, without a GPU.
+#[test]
+fn cudnn_is_told_sizes_that_it_takes() {
+    let told = |sizes| Descriptors::new::<bf16>(&geometry(sizes)).map(|_| ());
+    told([2, 3, 8, 7, 4, 3, 2, 2, 1]).unwrap();
+    let error = told([1, 3, 1 << 16, 1 << 16, 4, 3, 3, 1, 1]).unwrap_err().to_string();
+    assert!(error.contains("[1, 3, 65536, 65536]"), "{error}");
+    assert!(error.contains("CUDNN_STATUS"), "{error}");
+}
+
+/// A GPU, if there is one.
+fn gpu() -> Option<ComputeDevice> {
+    match DevicePlan::new(DeviceKind::Cuda, 1, None) {
+        Ok(plan) => Some(plan.slots()[0].open().unwrap()),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+fn cuda(device: &ComputeDevice) -> &CudaDevice {
+    match device.tensors() {
+        Device::Cuda(device) => device,
+        other => panic!("{other:?} is no GPU"),
+    }
+}
+
+/// Output, input gradient and weight gradient as the GPU has them.
+fn products<T: Number>(
+    device: &CudaDevice,
+    g: &Geometry,
+    operands: [&[f64]; 3],
+) -> Result<[Vec<f64>; 3]> {
+    let upload = |values: &[f64]| {
+        let values: Vec<T> = values.iter().map(|&value| T::from_f64(value)).collect();
+        device.clone_htod(&values)
+    };
+    let [x, weight, grad] = operands.map(|values| upload(values).unwrap());
+    let [x, weight, grad] = [x.as_view(), weight.as_view(), grad.as_view()];
+    let results = [
+        output(device, g, &x, &weight)?,
+        input_gradient(device, g, &weight, &grad)?,
+        weight_gradient(device, g, &x, &grad)?,
+    ];
+    let download = |values: &CudaSlice<T>| -> Vec<f64> {
+        device.clone_dtoh(values).unwrap().into_iter().map(T::to_f64).collect()
+    };
+    Ok(results.each_ref().map(download))
+}
+
+/// batch, in, height, width, out, kernel height, kernel width, stride, padding: LeNet's and ResNet's layers in small,
+/// one pixel, rows left over that are not the columns left over, and enough to add up in more than one block.
+const SHAPES: [[usize; 9]; 7] = [
+    [1, 1, 1, 1, 1, 1, 1, 1, 0],
+    [3, 1, 28, 28, 6, 5, 5, 1, 2],
+    [2, 6, 14, 14, 16, 5, 5, 1, 0],
+    [5, 8, 9, 7, 16, 3, 3, 1, 1],
+    [2, 3, 8, 9, 5, 3, 3, 2, 0],
+    [4, 16, 8, 8, 32, 1, 1, 2, 0],
+    [33, 64, 8, 8, 64, 3, 3, 1, 1],
+];
+
+/// Compares with the formula: the largest error stays below `bound`, which is given the terms of the longest sum, of
+/// the largest entry of what one gets by adding up absolute values; and the same question has the same answer.
+fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
+    let Some(device) = gpu() else { return };
+    let device = cuda(&device);
+    let rounded = |values: Vec<f64>| -> Vec<f64> {
+        values.into_iter().map(|value| T::from_f64(value).to_f64()).collect()
+    };
+    let magnitudes = |values: &[f64]| values.iter().map(|value| value.abs()).collect();
+    let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    for sizes in SHAPES {
+        let g = geometry(sizes);
+        let Operands { x, weight, grad } = Operands::new(&g);
+        let (x, weight, grad) = (rounded(x), rounded(weight), rounded(grad));
+        let found = products::<T>(device, &g, [&x, &weight, &grad]).unwrap();
+        let again = products::<T>(device, &g, [&x, &weight, &grad]).unwrap();
+        assert!(found == again, "{g:?} in {:?}: other bits the second time", T::DTYPE);
+        let operands =
+            Operands { x: magnitudes(&x), weight: magnitudes(&weight), grad: magnitudes(&grad) };
+        let magnitude = operands.by_the_formula(&g);
+        let truth = Operands { x, weight, grad }.by_the_formula(&g);
+        let cases = [
+            ("output", &truth.y, &magnitude.y, g.patch()),
+            ("input", &truth.dx, &magnitude.dx, g.out_channels * g.kernel_h * g.kernel_w),
+            ("weight", &truth.dweight, &magnitude.dweight, g.batch * g.pixels()),
+        ];
+        for (found, (name, truth, magnitude, terms)) in found.iter().zip(cases) {
+            assert_eq!(found.len(), truth.len(), "{name}, {g:?}");
+            let errors: Vec<f64> = found.iter().zip(truth).map(|(a, b)| (a - b).abs()).collect();
+            // Not a number is no small error.
+            assert!(found.iter().all(|value| value.is_finite()), "{name}, {g:?}");
+            let error = largest(&errors) / largest(magnitude);
+            let bound = bound(terms);
+            assert!(
+                error <= bound,
+                "{name}, {g:?} in {:?}: {error:.1e} is over {bound:.1e}",
+                T::DTYPE
+            );
+        }
+    }
+}
+
+#[test]
+fn in_f64_a_gpu_computes_the_formula() {
+    assert_as_the_formula::<f64>(|_| 1e-12);
+}
+
+/// A sum of n products in f32, in whatever order, errs by at most n·2⁻²⁴ of its magnitude. An algorithm of Winograd's
+/// or with Fourier transforms errs by more, because what it adds up on the way is larger: `winograd::rounding` has
+/// measured up to 25 times as much. In long sums most errors cancel, so n counts up to 256. TF32 rounds each operand by
+/// up to 2⁻¹¹, which shows in the shorter sums.
+#[test]
+fn in_f32_a_gpu_is_as_near_as_f32() {
+    assert_as_the_formula::<f32>(|terms| 25.0 * terms.min(256) as f64 * 2f64.powi(-24));
+}
+
+/// The operands are numbers of bf16, their products are exact in f32, where they are added up; the result is rounded
+/// to eight bits, by up to 2⁻⁸. Adding up costs less than that again, even if each step cuts bits off.
+#[test]
+fn in_bf16_a_gpu_rounds_what_it_added_up() {
+    let Some(device) = gpu() else { return };
+    let (major, _) = cuda(&device).cuda_stream().context().compute_capability().unwrap();
+    if major < 8 {
+        eprintln!("SKIPPED: this GPU has no bf16");
+        return;
+    }
+    assert_as_the_formula::<bf16>(|_| 2.0 * 2f64.powi(-8));
+}
+
+#[test]
+fn a_gpu_is_not_asked_for_the_impossible() {
+    let Some(device) = gpu() else { return };
+    let device = cuda(&device);
+    let error = |g: &Geometry, operands: [&[f64]; 3]| {
+        products::<f32>(device, g, operands).unwrap_err().to_string()
+    };
+    let g = geometry([2, 1, 3, 3, 1, 2, 2, 1, 0]);
+    let message = error(&g, [&[1.0; 17], &[1.0; 4], &[1.0; 8]]);
+    assert!(message.contains("takes [18, 4] elements, not [17, 4]"), "{message}");
+}
+
+/// Without images there is nothing to add up.
+#[test]
+fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
+    let Some(device) = gpu() else { return };
+    let device = cuda(&device);
+    let g = geometry([0, 1, 3, 3, 2, 2, 2, 1, 0]);
+    let some = device.clone_htod(&[1f32]).unwrap();
+    let (none, weight) = (some.slice(0..0), device.clone_htod(&[1f32; 8]).unwrap());
+    let gradient = weight_gradient(device, &g, &none, &none).unwrap();
+    assert_eq!(device.clone_dtoh(&gradient).unwrap(), [0.0; 8]);
+    let message = output(device, &g, &none, &weight.as_view()).unwrap_err().to_string();
+    assert!(message.contains("has no images"), "{message}");
+}

@@ -1,0 +1,138 @@
+// Batch normalisation: statistics, output, and the two halves of the gradient.
+
+// Mean of a part's values, and the sum of squared distances from it. Distances are taken from a value of the part, in
+// double, so that nothing is lost however far the mean is from zero.
+KERNEL moments_of_parts(
+    Count images, Count channels, Count plane, Count parts, const Stored *x, double *mean, double *squares
+) {
+    Part part(images, channels, plane, parts);
+    double from = part.begin < part.end ? real(x[part.at(part.begin)]) : 0, first = 0, second = 0;
+    FOR_EACH_OF(part, value) {
+        double distance = real(x[part.at(value)]) - from;
+        first += distance;
+        second += distance * distance;
+    }
+    first = block_sum(first);
+    second = block_sum(second);
+    if (threadIdx.x == 0) {
+        double values = part.end > part.begin ? part.end - part.begin : 1;
+        mean[part.place()] = from + first / values;
+        // Rounding can take it below zero; a NaN stays one.
+        second -= first * first / values;
+        squares[part.place()] = second < 0 ? 0 : second;
+    }
+}
+
+// The parts of each channel as one, in order (Chan, Golub, LeVeque 1983).
+KERNEL merged_moments(
+    Count images, Count channels, Count plane, Count parts, const double *means, const double *squares, double *mean,
+    double *variance
+) {
+    FOR_EACH(channel, channels) {
+        Count values = images * plane, share = (values + parts - 1) / parts;
+        double before = 0, middle = 0, sum = 0;
+        for (Count part = 0; part < parts && part * share < values; part++) {
+            double count = values - part * share < share ? values - part * share : share;
+            double distance = means[part * channels + channel] - middle;
+            sum += squares[part * channels + channel] + distance * distance * (before * count / (before + count));
+            before += count;
+            middle += distance * (count / before);
+        }
+        mean[channel] = middle;
+        variance[channel] = sum / values;
+    }
+}
+
+__device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
+
+// y = (x − mean) / √(variance + ε) · γ + β. The mean is rounded; what that takes away goes to the shift.
+KERNEL normalise(
+    Count images,
+    Count channels,
+    Count plane,
+    Count parts,
+    Count relu,
+    double epsilon,
+    const Stored *x,
+    const Stored *weight,
+    const Stored *bias,
+    const double *mean,
+    const double *variance,
+    Stored *y
+) {
+    Part part(images, channels, plane, parts);
+    Count channel = part.channel;
+    double slope = real(weight[channel]) * inverse_deviation(variance[channel], epsilon);
+    Real centre = mean[channel], scale = slope;
+    Real shift = real(bias[channel]) + (centre - mean[channel]) * slope;
+    FOR_EACH_OF(part, value) {
+        Count at = part.at(value);
+        Real normalised = (real(x[at]) - centre) * scale + shift;
+        y[at] = stored(relu ? rectified(normalised) : normalised);
+    }
+}
+
+// Σ dy and Σ dy · x̂ of a part, with dy what passes the relu, if there is one, whose output was `y`.
+KERNEL gradient_sums_of_parts(
+    Count images,
+    Count channels,
+    Count plane,
+    Count parts,
+    Count relu,
+    double epsilon,
+    const Stored *x,
+    const Stored *y,
+    const Stored *grad,
+    const double *mean,
+    const double *variance,
+    double *of_bias,
+    double *of_weight
+) {
+    Part part(images, channels, plane, parts);
+    double centre = mean[part.channel], sum = 0, product = 0;
+    FOR_EACH_OF(part, value) {
+        Count at = part.at(value);
+        double through = relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
+        sum += through;
+        product += through * (real(x[at]) - centre);
+    }
+    sum = block_sum(sum);
+    product = block_sum(product);
+    if (threadIdx.x == 0) {
+        of_bias[part.place()] = sum;
+        of_weight[part.place()] = product * inverse_deviation(variance[part.channel], epsilon);
+    }
+}
+
+// dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n); `share` is 1 / n, or 0 where statistics were given.
+KERNEL input_gradient(
+    Count images,
+    Count channels,
+    Count plane,
+    Count parts,
+    Count relu,
+    double epsilon,
+    double share,
+    const Stored *x,
+    const Stored *y,
+    const Stored *grad,
+    const Stored *weight,
+    const double *mean,
+    const double *variance,
+    const double *of_bias,
+    const double *of_weight,
+    Stored *dx
+) {
+    Part part(images, channels, plane, parts);
+    Count channel = part.channel;
+    double inverse = inverse_deviation(variance[channel], epsilon);
+    double pull = of_weight[channel] * share * inverse;
+    Real centre = mean[channel], pulled = pull;
+    Real push = of_bias[channel] * share + (centre - mean[channel]) * pull;
+    Real slope = real(weight[channel]) * inverse;
+    FOR_EACH_OF(part, value) {
+        Count at = part.at(value);
+        Real through = relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
+        dx[at] = stored((through - push - (real(x[at]) - centre) * pulled) * slope);
+    }
+}

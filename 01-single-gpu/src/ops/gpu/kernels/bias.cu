@@ -1,0 +1,49 @@
+// A bias for each channel, what follows it, and its gradient.
+
+KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *bias, Stored *y) {
+    FOR_EACH(i, n) {
+        Real sum = real(y[i]) + real(bias[i / plane % channels]);
+        y[i] = stored(relu ? rectified(sum) : sum);
+    }
+}
+
+KERNEL channel_sums(Count images, Count channels, Count plane, Count parts, const Stored *grad, double *sums) {
+    Part part(images, channels, plane, parts);
+    double sum = 0;
+    FOR_EACH_OF(part, value) sum += real(grad[part.at(value)]);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[part.place()] = sum;
+}
+
+// The same behind a relu whose output was `y`, and the gradient that passes it.
+KERNEL passed_and_channel_sums(
+    Count images,
+    Count channels,
+    Count plane,
+    Count parts,
+    const Stored *y,
+    const Stored *grad,
+    Stored *dz,
+    double *sums
+) {
+    Part part(images, channels, plane, parts);
+    double sum = 0;
+    FOR_EACH_OF(part, value) {
+        Count at = part.at(value);
+        Real through = passed(real(y[at]), real(grad[at]));
+        dz[at] = stored(through);
+        sum += through;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[part.place()] = sum;
+}
+
+// Sums [parts, channels] become [channels], the parts in order.
+KERNEL merged_sums(Count channels, Count parts, const double *sums, double *merged, Stored *rounded) {
+    FOR_EACH(channel, channels) {
+        double sum = 0;
+        for (Count part = 0; part < parts; part++) sum += sums[part * channels + channel];
+        merged[channel] = sum;
+        rounded[channel] = stored(sum);
+    }
+}

@@ -1,0 +1,96 @@
+// Average pooling, and what a convolution leaves to be done before it.
+
+// The windows of a plane.
+struct Windows {
+    Count height, width, kernel, stride, out_height, out_width;
+};
+
+#define WINDOWS Count height, Count width, Count kernel, Count stride, Count out_height, Count out_width
+#define THEIR {height, width, kernel, stride, out_height, out_width}
+
+// Where the first element of an output element's window lies.
+__device__ inline Count first_of(const Windows &windows, Count out) {
+    Count column = out % windows.out_width, above = out / windows.out_width;
+    Count row = above % windows.out_height, plane = above / windows.out_height;
+    return (plane * windows.height + row * windows.stride) * windows.width + column * windows.stride;
+}
+
+KERNEL avg_pool2d(Count n, WINDOWS, double share, const Stored *x, Stored *y) {
+    Windows windows = THEIR;
+    FOR_EACH(out, n) {
+        const Stored *window = x + first_of(windows, out);
+        Real sum = 0;
+        for (Count row = 0; row < kernel; row++)
+            for (Count column = 0; column < kernel; column++) sum += real(window[row * width + column]);
+        y[out] = stored(sum * (Real)share);
+    }
+}
+
+// The first window that reaches a row, or a column, and the one after the last.
+__device__ inline Count first_window(Count at, Count kernel, Count stride) {
+    return at < kernel ? 0 : (at - kernel) / stride + 1;
+}
+
+__device__ inline Count end_of_windows(Count at, Count stride, Count windows) {
+    Count end = at / stride + 1;
+    return end < windows ? end : windows;
+}
+
+// Collected, not spread: each element of the input adds up what its windows give it, in their order.
+KERNEL avg_pool2d_gradient(Count n, WINDOWS, double share, const Stored *grad, Stored *dx) {
+    FOR_EACH(i, n) {
+        Count column = i % width, row = i / width % height, plane = i / width / height;
+        Count last_row = end_of_windows(row, stride, out_height);
+        Count last_column = end_of_windows(column, stride, out_width);
+        Real sum = 0;
+        for (Count r = first_window(row, kernel, stride); r < last_row; r++)
+            for (Count c = first_window(column, kernel, stride); c < last_column; c++)
+                sum += real(grad[(plane * out_height + r) * out_width + c]) * (Real)share;
+        dx[i] = stored(sum);
+    }
+}
+
+// Pooled max(z + bias, 0).
+KERNEL bias_relu_pool(Count n, Count channels, WINDOWS, double share, const Stored *z, const Stored *bias, Stored *y) {
+    Windows windows = THEIR;
+    FOR_EACH(out, n) {
+        const Stored *window = z + first_of(windows, out);
+        Real own = real(bias[out / (out_height * out_width) % channels]), sum = 0;
+        for (Count row = 0; row < kernel; row++)
+            for (Count column = 0; column < kernel; column++)
+                sum += rectified(real(window[row * width + column]) + own);
+        y[out] = stored(sum * (Real)share);
+    }
+}
+
+// The gradient of z, for windows that do not overlap, and its sums by channel.
+KERNEL bias_relu_pool_gradient(
+    Count images,
+    Count channels,
+    Count parts,
+    WINDOWS,
+    double share,
+    const Stored *z,
+    const Stored *bias,
+    const Stored *grad,
+    Stored *dz,
+    double *sums
+) {
+    Part part(images, channels, height * width, parts);
+    Real own = real(bias[part.channel]);
+    double sum = 0;
+    FOR_EACH_OF(part, value) {
+        Count at = part.at(value);
+        Count column = at % width / kernel, row = at / width % height / kernel, plane = at / width / height;
+        Real through = 0;
+        // Rows and columns at the end may be in no window.
+        if (row < out_height && column < out_width) {
+            Real upstream = real(grad[(plane * out_height + row) * out_width + column]) * (Real)share;
+            through = passed(real(z[at]) + own, upstream);
+        }
+        dz[at] = stored(through);
+        sum += through;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[part.place()] = sum;
+}

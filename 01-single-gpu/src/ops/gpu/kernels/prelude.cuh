@@ -1,0 +1,95 @@
+// What every kernel of this folder begins with. Elements are stored as `Stored` and computed with as `Real`, which is
+// wider for bf16; whatever is added up over many elements is added up in double.
+
+#ifndef KERNEL
+#define KERNEL extern "C" __global__ void
+#endif
+
+typedef unsigned Count;
+
+#if defined(STORED_F64)
+typedef double Stored;
+typedef double Real;
+#elif defined(STORED_F32)
+typedef float Stored;
+typedef float Real;
+#elif defined(STORED_BF16)
+// The upper half of a float's bits.
+typedef unsigned short Stored;
+typedef float Real;
+union Bits {
+    float value;
+    unsigned bits;
+};
+#endif
+
+__device__ inline Real real(Stored stored) {
+#if defined(STORED_BF16)
+    Bits wide;
+    wide.bits = (unsigned)stored << 16;
+    return wide.value;
+#else
+    return stored;
+#endif
+}
+
+// To the nearest, and to even half-way.
+__device__ inline Stored stored(Real real) {
+#if defined(STORED_BF16)
+    Bits wide;
+    wide.value = real;
+    if (real != real) return (wide.bits >> 16) | 0x40;
+    return (wide.bits + 0x7fff + (wide.bits >> 16 & 1)) >> 16;
+#else
+    return real;
+#endif
+}
+
+// Every element once, whatever the number of blocks.
+#define FOR_EACH(i, n) for (Count i = blockIdx.x * THREADS + threadIdx.x; i < (n); i += gridDim.x * THREADS)
+
+// A block's share of images [images, channels, plane]: one part of the values of one channel.
+struct Part {
+    Count channel, number, begin, end;
+    Count channels, plane;
+
+    __device__ Part(Count images, Count channels, Count plane, Count parts) : channels(channels), plane(plane) {
+        Count values = images * plane, share = (values + parts - 1) / parts;
+        channel = blockIdx.x % channels;
+        number = blockIdx.x / channels;
+        begin = number * share;
+        if (begin > values) begin = values;
+        end = begin + share > values ? values : begin + share;
+    }
+
+    // Where a value of the channel lies.
+    __device__ Count at(Count value) const {
+        return (value / plane * channels + channel) * plane + value % plane;
+    }
+
+    // Where what is known of this part lies, in [parts, channels].
+    __device__ Count place() const { return number * channels + channel; }
+};
+
+#define FOR_EACH_OF(part, value) \
+    for (Count value = (part).begin + threadIdx.x; value < (part).end; value += THREADS)
+
+// The sum over a block's threads, always in the same order; all of them call it, and all get it.
+__device__ inline double block_sum(double value) {
+    __shared__ double sums[THREADS];
+    // The sum before may not have been read by all.
+    __syncthreads();
+    sums[threadIdx.x] = value;
+    for (Count half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    __syncthreads();
+    return sums[0];
+}
+
+// max(x, 0), as "not above zero" turned round: a NaN stays one.
+__device__ inline Real rectified(Real x) { return x <= 0 ? 0 : x; }
+
+// What of a gradient passes a relu whose output was `y`.
+__device__ inline Real passed(Real y, Real grad) { return y <= 0 ? 0 : grad; }

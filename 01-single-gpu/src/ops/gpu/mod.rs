@@ -1,0 +1,52 @@
+//! What the operations do on a GPU.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | `machine` | a kernel, its arguments, and a machine that runs it |
+//! | `batch_norm`, `bias`, `cross_entropy`, `pooling`, `relu`, `update` | operations as launches of kernels |
+//! | `kernels/*.cu` | the kernels of each, in CUDA C++ |
+//! | `cuda` | a GPU as the machine: compiles the kernels when they are first used (NVRTC), and queues them |
+//! | `absent` | its place in a build without CUDA |
+//! | `cudnn`, `convolution` | the products of convolutions, by cuDNN |
+//! | `without_cudnn` | their place in a build without it |
+//! | `tensors` | launches on tensors, for backward passes |
+//! | `emulator` | for tests: this computer's processor as the machine |
+//!
+//! A kernel is launched as a number of *blocks* of [`THREADS`] threads; threads of a block can wait for each other and
+//! share memory, blocks cannot. How many blocks there are, and what each adds up, depends on shapes alone, and what
+//! blocks have added up is added in order: the bits of a result never depend on the GPU's timing.
+//!
+//! **Known to be right before there is a GPU.** A kernel is C++ but for a few words. With those explained, the
+//! processor runs it as it stands, each thread of a block a thread; so tests hold every launch, with its blocks and
+//! arguments, against the operation of the CPU, and find it out when it reaches beyond its memory.
+//!
+//! **Cost.** All of them are bound by memory. They read each operand and write each result once, except for batch
+//! normalisation, whose statistics have to be complete before anything is normalised.
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
+pub(crate) mod batch_norm;
+pub(crate) mod bias;
+#[cfg(feature = "cudnn")]
+pub(crate) mod convolution;
+pub(crate) mod cross_entropy;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "cudnn")]
+mod cudnn;
+#[cfg(test)]
+mod emulator;
+pub(crate) mod machine;
+pub(crate) mod pooling;
+pub(crate) mod relu;
+mod tensors;
+#[cfg(test)]
+mod tests;
+pub(crate) mod update;
+#[cfg(not(feature = "cudnn"))]
+pub(crate) mod without_cudnn;
+
+pub(crate) use machine::Operand;
+pub(crate) use tensors::{on_gpu, tensor};
+#[cfg(not(feature = "cudnn"))]
+pub(crate) use without_cudnn as convolution;

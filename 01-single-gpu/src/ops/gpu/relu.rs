@@ -1,0 +1,27 @@
+//! The rectifier.
+
+use candle_core::Result;
+
+use super::machine::{Launch, Machine, Operand, Source, blocks_of};
+
+/// max(x, 0).
+pub(crate) fn relu<M: Machine>(machine: &M, x: Operand<'_, M::Storage>) -> Result<M::Storage> {
+    let n = x.elements;
+    let mut y = machine.room(n, x.dtype())?;
+    let launch = Launch::new(Source::Relu, "relu", x.dtype()).count(n).read(x).write(&mut y);
+    machine.run(launch, blocks_of(n))?;
+    Ok(y)
+}
+
+/// What of a gradient passes a relu whose output was `y`.
+pub(crate) fn gradient<M: Machine>(
+    machine: &M,
+    y: Operand<'_, M::Storage>,
+    grad: Operand<'_, M::Storage>,
+) -> Result<M::Storage> {
+    let n = y.elements;
+    let mut dx = machine.room(n, y.dtype())?;
+    let launch = Launch::new(Source::Relu, "relu_gradient", y.dtype());
+    machine.run(launch.count(n).read(y).read(grad).write(&mut dx), blocks_of(n))?;
+    Ok(dx)
+}

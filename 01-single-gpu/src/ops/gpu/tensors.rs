@@ -1,0 +1,36 @@
+//! Launches on tensors that lie on a GPU.
+
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, Device, Result, Shape, Storage, Tensor, bail};
+
+use super::machine::Operand;
+
+/// Calls `work` with the GPU that contiguous tensors lie on, and with their memory.
+///
+/// # Errors
+///
+/// When one lies elsewhere or is not contiguous, or that of `work`.
+pub(crate) fn on_gpu<R, const N: usize>(
+    tensors: [&Tensor; N],
+    work: impl FnOnce(&CudaDevice, [Operand<'_, CudaStorage>; N]) -> Result<R>,
+) -> Result<R> {
+    let [first, ..] = tensors.as_slice() else { bail!("no tensor says on which GPU to work") };
+    let Device::Cuda(device) = first.device() else { bail!("a tensor on a GPU was expected") };
+    let memory = tensors.map(Tensor::storage_and_layout);
+    let mut operands = Vec::with_capacity(N);
+    for (storage, layout) in &memory {
+        match &**storage {
+            Storage::Cuda(storage) => operands.push(Operand::new(storage, layout)?),
+            _ => bail!("all tensors of an operation must lie on its GPU"),
+        }
+    }
+    match operands.try_into() {
+        Ok(operands) => work(device, operands),
+        Err(_) => bail!("there is an operand for each tensor"),
+    }
+}
+
+/// A result as a tensor that carries no gradient.
+pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+}
