@@ -4,6 +4,7 @@
 //! the book's data are written, and what a release tells of itself.
 
 pub mod book;
+mod device;
 mod fixture;
 mod machine;
 mod noise;
@@ -14,6 +15,7 @@ pub mod schedules;
 pub mod steps;
 pub mod stored;
 
+pub use device::device;
 pub use fixture::Fixture;
 pub use machine::Machine;
 pub use noise::noise;

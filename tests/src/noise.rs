@@ -1,12 +1,14 @@
 //! Dense noise that needs no file: the same formula here and in the PyTorch script.
 
-use candle_core::{Device, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
+
+use crate::device;
 
 /// Uniform noise in [−1, 1), f64, that depends on the flat index and a salt alone.
 ///
 /// The generator is SplitMix64's finaliser (Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014) over `(index + 1) · 0x9E3779B97F4A7C15 + salt · 0xD1B54A32D192ED03`, of which the
-/// highest 53 bits count.
+/// highest 53 bits count. It lies on the test's [`device`](fn@crate::device).
 ///
 /// # Errors
 ///
@@ -22,5 +24,5 @@ pub fn noise(shape: impl Into<Shape>, salt: u64) -> Result<Tensor> {
         z ^= z >> 31;
         (z >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
     });
-    Tensor::from_vec(values.collect::<Vec<f64>>(), shape, &Device::Cpu)
+    Tensor::from_vec(values.collect::<Vec<f64>>(), shape, &device())
 }

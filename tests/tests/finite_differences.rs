@@ -4,11 +4,13 @@
 //! curvature and ε·|f| / h from rounding; with h = 1e-5 both are near 1e-10 here, so 1e-7 of the largest
 //! entry is a bound with room. It holds only where f is smooth: the inputs are dense noise, biases are
 //! not zero, and no value that a relu sees lies within 100 steps of its kink.
+//!
+//! With `TEST_DEVICE=cuda` all of it runs on a GPU.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use candle_core::{DType, Device, Result, Tensor, Var};
-use course_tests::noise;
+use candle_core::{DType, Result, Tensor, Var};
+use course_tests::{device, noise};
 use single_gpu::data::Batch;
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
@@ -33,14 +35,14 @@ fn differences(x: &Var, elements: &[usize], f: &dyn Fn() -> Result<f64>) -> Resu
     let at = |element: usize, offset: f64| {
         let mut values = original.clone();
         values[element] += offset;
-        x.set(&Tensor::from_vec(values, x.shape(), &Device::Cpu)?)?;
+        x.set(&Tensor::from_vec(values, x.shape(), &device())?)?;
         f()
     };
     let slopes = elements
         .iter()
         .map(|&element| Ok((at(element, STEP)? - at(element, -STEP)?) / (2.0 * STEP)))
         .collect();
-    x.set(&Tensor::from_vec(original.clone(), x.shape(), &Device::Cpu)?)?;
+    x.set(&Tensor::from_vec(original.clone(), x.shape(), &device())?)?;
     slopes
 }
 // ANCHOR_END: differences
@@ -56,7 +58,7 @@ fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
     for (position, input) in inputs.iter().enumerate() {
         let elements: Vec<usize> = (0..input.elem_count()).collect();
         let slopes = differences(input, &elements, &|| scalar()?.to_scalar::<f64>()).unwrap();
-        let slopes = Tensor::from_vec(slopes, input.shape(), &Device::Cpu).unwrap();
+        let slopes = Tensor::from_vec(slopes, input.shape(), &device()).unwrap();
         let gradient = gradients.get(input).expect("a gradient");
         let error = relative_difference(gradient, &slopes).unwrap();
         assert!(error <= TOLERANCE, "{name}, input {position}: {error:.1e}");
@@ -179,14 +181,14 @@ fn linear_layers() {
 
 #[test]
 fn cross_entropy_summed() {
-    let labels = Tensor::new(&[2u32, 0, 3, 3, 1], &Device::Cpu).unwrap();
+    let labels = Tensor::new(&[2u32, 0, 3, 3, 1], &device()).unwrap();
     let logits = variable(&[5, 4], 1);
     check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
 }
 
 /// LeNet with dense noise for weights *and* biases, large enough for every layer to matter.
 fn lively_lenet() -> Lenet {
-    let shapes = Lenet::new(1, DType::F64, &Device::Cpu).unwrap();
+    let shapes = Lenet::new(1, DType::F64, &device()).unwrap();
     let parameters = (20..).zip(shapes.parameters()).map(|(salt, shape)| {
         let scale = match shape.value.rank() {
             1 => 0.1,
@@ -203,7 +205,7 @@ fn lively_lenet() -> Lenet {
 fn lenet_as_a_whole() {
     let model = lively_lenet();
     let images = noise((2, 1, 28, 28), 1).unwrap();
-    let labels = Tensor::new(&[3u32, 7], &Device::Cpu).unwrap();
+    let labels = Tensor::new(&[3u32, 7], &device()).unwrap();
     let batch = Batch { images, labels };
     let gradients = local_gradients(&model, &batch).unwrap().gradients;
     let loss = || cross_entropy(&model.forward(&batch.images)?, &batch.labels)?.to_scalar::<f64>();

@@ -3,11 +3,13 @@
 //! The fixture holds what PyTorch computed in f64. An error is max|a − b| / max|b| of a tensor: at most
 //! 1e-12 in f64, where only the order of additions differs, and at most 1e-5 in f32, whose own rounding
 //! takes LeNet's gradients up to 2e-6 from the f64 ones (in PyTorch too).
+//!
+//! With `TEST_DEVICE=cuda` all of it runs on a GPU.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use candle_core::{DType, Device, Result, Tensor, Var};
-use course_tests::{Fixture, noise};
+use candle_core::{DType, Result, Tensor, Var};
+use course_tests::{Fixture, device, noise};
 use single_gpu::data::Batch;
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
@@ -131,8 +133,8 @@ fn batch_norm_agrees_in_training_and_in_evaluation() {
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
         check_case(fixture, case, precision, &inputs, y)?;
 
-        let mean = Var::zeros(channels, dtype, &Device::Cpu)?;
-        let variance = Var::ones(channels, dtype, &Device::Cpu)?;
+        let mean = Var::zeros(channels, dtype, &device())?;
+        let variance = Var::ones(channels, dtype, &device())?;
         statistics.average_into(&mean, &variance, 0.1)?;
         for (name, value) in [("running_mean", &mean), ("running_variance", &variance)] {
             let error = relative_difference(value, fixture.get(&format!("{case}/{name}"))?)?;
@@ -155,7 +157,7 @@ fn relu_agrees_and_has_no_slope_at_zero() {
     for_each_case("relu", 1, |fixture, case, geometry, precision| {
         let mut values = noise(geometry[0], INPUT)?.to_vec1::<f64>()?;
         values.iter_mut().step_by(5).for_each(|value| *value = 0.0);
-        let x = Tensor::new(values, &Device::Cpu)?.to_dtype(precision.0)?;
+        let x = Tensor::new(values, &device())?.to_dtype(precision.0)?;
         let x = Var::from_tensor(&x)?;
         let y = relu(&x)?;
         let slopes = y.sum_all()?.backward()?;
@@ -181,7 +183,7 @@ fn linear_agrees() {
 /// The labels of the fixture's classification cases.
 fn labels(batch: usize, classes: usize) -> Result<Tensor> {
     let labels: Vec<u32> = (0..batch).map(|i| ((i * 7 + 3) % classes) as u32).collect();
-    Tensor::new(labels, &Device::Cpu)
+    Tensor::new(labels, &device())
 }
 
 #[test]
@@ -205,7 +207,7 @@ fn cross_entropy_agrees() {
 /// LeNet with the fixture's weights.
 fn lenet(fixture: &Fixture, dtype: DType) -> Result<Lenet> {
     let scales = fixture.get("lenet/scales")?.to_vec1::<f64>()?;
-    let shapes = Lenet::new(1, dtype, &Device::Cpu)?;
+    let shapes = Lenet::new(1, dtype, &device())?;
     let parameters = (100..).zip(shapes.parameters()).zip(scales).map(|((salt, shape), scale)| {
         let value = (noise(shape.value.shape(), salt)? * scale)?.to_dtype(dtype)?;
         Ok(Parameter { name: shape.name.clone(), value: Var::from_tensor(&value)? })
@@ -221,7 +223,7 @@ fn views(name: &str, gradient: &Tensor) -> Result<Vec<(String, Tensor)>> {
     let rows: Vec<u32> = (0..gradient.dim(0)? as u32).step_by(4).collect();
     let max_abs = gradient.abs()?.flatten_all()?.max(0)?.reshape(1)?;
     Ok(vec![
-        ("grad_W3_rows".into(), gradient.index_select(&Tensor::new(rows, &Device::Cpu)?, 0)?),
+        ("grad_W3_rows".into(), gradient.index_select(&Tensor::new(rows, &device())?, 0)?),
         ("grad_W3_column_sums".into(), gradient.sum(0)?),
         ("grad_W3_row_sums".into(), gradient.sum(1)?),
         ("grad_W3_max_abs".into(), max_abs),

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use candle_core::cuda::set_gemm_reduced_precision_f32;
 use clap::Args;
 
 use super::UsageError;
@@ -17,16 +18,29 @@ pub struct DeviceArguments {
     /// CPU cores of each device, when devices are slices of the CPU [default: the cores, shared evenly]
     #[arg(long, value_name = "T")]
     pub threads_per_device: Option<NonZeroUsize>,
+
+    /// Let GPUs round the f32 inputs of products to TF32: faster, with eleven binary digits in place of 24
+    #[arg(long)]
+    pub tf32: bool,
 }
 
 impl DeviceArguments {
-    /// The plan for `devices` devices.
+    /// The plan for `devices` devices. From now on products of this process are rounded to TF32, if that was asked
+    /// for, and not otherwise.
     ///
     /// # Errors
     ///
     /// A [`UsageError`] when this machine cannot have them.
     pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
-        DevicePlan::new(self.device, devices, self.threads_per_device).map_err(UsageError::new)
+        let plan = DevicePlan::new(self.device, devices, self.threads_per_device);
+        let plan = plan.map_err(UsageError::new)?;
+        if self.tf32 && plan.is_of_slices() {
+            return Err(UsageError::new(
+                "--tf32: only GPUs round to TF32; leave it out, or use --device cuda",
+            ));
+        }
+        set_gemm_reduced_precision_f32(self.tf32);
+        Ok(if self.tf32 { plan.with_note("f32 products are rounded to TF32") } else { plan })
     }
 
     /// The plan for one device that is like each of `several`: the same kind, with as many cores.

@@ -187,6 +187,13 @@ impl DevicePlan {
         self.note.as_deref()
     }
 
+    /// The same plan with one more thing to know.
+    #[must_use]
+    pub fn with_note(self, more: &str) -> Self {
+        let notes = self.note.iter().map(String::as_str).chain([more]);
+        Self { note: Some(notes.collect::<Vec<_>>().join("; ")), ..self }
+    }
+
     /// Whether every device is a GPU of its own.
     pub fn has_a_gpu_each(&self) -> bool {
         let alone =
@@ -245,6 +252,9 @@ mod tests {
             assert!(plan.note().unwrap().starts_with(note), "{plan}");
         }
         assert!(DevicePlan::gpus(2, 2).note().is_none());
+        assert_eq!(DevicePlan::gpus(2, 2).with_note("more").note(), Some("more"));
+        let both = DevicePlan::gpus(2, 1).with_note("more");
+        assert!(both.note().unwrap().ends_with("not speed-up; more"), "{both}");
         assert!(slices(2 * available_cores(), 1).note().is_some());
         assert!(slices(1, 1).note().is_none());
     }

@@ -30,6 +30,9 @@ pub(crate) mod element;
 mod gemm;
 pub(crate) mod gpu;
 mod lanes;
+#[cfg(feature = "cuda")]
+#[cfg(test)]
+mod on_a_gpu;
 mod rounded;
 mod scratch;
 pub(crate) mod simd;

@@ -11,7 +11,7 @@ impl Machine for CudaDevice {
         bail!("this program was built without CUDA")
     }
 
-    fn run(&self, _: Launch<'_, CudaStorage>, _: usize) -> Result<()> {
+    fn start(&self, _: Launch<'_, CudaStorage>, _: usize) -> Result<()> {
         bail!("this program was built without CUDA")
     }
 }

@@ -1,5 +1,6 @@
 //! Batch normalisation: the four pieces.
 
+use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
 use super::bias::{Sums, merged};
@@ -14,12 +15,20 @@ pub(crate) fn moments<M: Machine>(
     let room = |elements| machine.room(elements, DType::F64);
     let (mut means, mut squares) = (room(sizes.blocks())?, room(sizes.blocks())?);
     let launch = Launch::new(Source::BatchNorm, "moments_of_parts", x.dtype()).channels(sizes);
-    machine.run(launch.read(x).write(&mut means).write(&mut squares), sizes.blocks())?;
+    machine.run(
+        launch.read(x, sizes.elements()).write(&mut means).write(&mut squares),
+        sizes.blocks(),
+    )?;
 
-    let of_parts = |storage| Operand::whole(storage, sizes.blocks());
+    let parts = sizes.blocks();
+    let of_parts = |storage| Operand::whole(storage, parts);
     let (mut mean, mut variance) = (room(sizes.channels)?, room(sizes.channels)?);
     let launch = Launch::new(Source::BatchNorm, "merged_moments", x.dtype()).channels(sizes);
-    let launch = launch.read(of_parts(&means)).read(of_parts(&squares));
+    let launch = launch.read_as(DType::F64, of_parts(&means), parts).read_as(
+        DType::F64,
+        of_parts(&squares),
+        parts,
+    );
     machine.run(launch.write(&mut mean).write(&mut variance), blocks_of(sizes.channels))?;
     Ok((mean, variance))
 }
@@ -30,6 +39,19 @@ pub(crate) struct Moments<'a, S> {
     pub(crate) variance: Operand<'a, S>,
     /// Added to the variance.
     pub(crate) epsilon: f64,
+}
+
+impl<'a, S: BackendStorage> Launch<'a, S> {
+    /// A number for each channel, in f64.
+    fn read_of_channels(
+        self,
+        operands: [Operand<'a, S>; 2],
+        Channels { channels, .. }: Channels,
+    ) -> Self {
+        operands
+            .into_iter()
+            .fold(self, |launch, operand| launch.read_as(DType::F64, operand, channels))
+    }
 }
 
 /// Normalised, scaled by `weight` and shifted by `bias`, `[channels]` each, then max(·, 0) if `relu`.
@@ -43,9 +65,10 @@ pub(crate) fn normalise<M: Machine>(
 ) -> Result<M::Storage> {
     let mut y = machine.room(sizes.elements(), x.dtype())?;
     let launch = Launch::new(Source::BatchNorm, "normalise", x.dtype()).channels(sizes);
-    let launch = launch.flag(relu).number(moments.epsilon).read(x).read(weight).read(bias);
-    let launch = launch.read(moments.mean).read(moments.variance).write(&mut y);
-    machine.run(launch, sizes.blocks())?;
+    let launch = launch.flag(relu).number(moments.epsilon).read(x, sizes.elements());
+    let launch = launch.read(weight, sizes.channels).read(bias, sizes.channels);
+    let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
+    machine.run(launch.write(&mut y), sizes.blocks())?;
     Ok(y)
 }
 
@@ -56,10 +79,11 @@ pub(crate) struct Images<'a, S> {
     pub(crate) grad: Operand<'a, S>,
 }
 
-impl<'a, S> Launch<'a, S> {
+impl<'a, S: BackendStorage> Launch<'a, S> {
     /// A kernel that is told of no relu does not look at the output.
-    fn images(self, images: &Images<'a, S>) -> Self {
-        self.read(images.x).read(images.output.unwrap_or(images.x)).read(images.grad)
+    fn images(self, images: &Images<'a, S>, sizes: Channels) -> Self {
+        let all = [images.x, images.output.unwrap_or(images.x), images.grad];
+        all.into_iter().fold(self, |launch, operand| launch.read(operand, sizes.elements()))
     }
 }
 
@@ -74,8 +98,8 @@ pub(crate) fn gradient_sums<M: Machine>(
     let room = || machine.room(sizes.blocks(), DType::F64);
     let (mut of_bias, mut of_weight) = (room()?, room()?);
     let launch = Launch::new(Source::BatchNorm, "gradient_sums_of_parts", dtype).channels(sizes);
-    let launch = launch.flag(images.output.is_some()).number(moments.epsilon).images(images);
-    let launch = launch.read(moments.mean).read(moments.variance);
+    let launch = launch.flag(images.output.is_some()).number(moments.epsilon).images(images, sizes);
+    let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
     machine.run(launch.write(&mut of_bias).write(&mut of_weight), sizes.blocks())?;
     let merged = |sums| merged(machine, sizes, sums, dtype).map(|Sums { exact, .. }| exact);
     Ok((merged(&of_bias)?, merged(&of_weight)?))
@@ -99,11 +123,13 @@ pub(crate) fn input_gradient<M: Machine>(
     slopes: Slopes<'_, M::Storage>,
 ) -> Result<M::Storage> {
     let dtype = images.grad.dtype();
-    let Slopes { weight, moments, sums: [of_bias, of_weight], share } = slopes;
+    let Slopes { weight, moments, sums, share } = slopes;
     let mut dx = machine.room(sizes.elements(), dtype)?;
     let launch = Launch::new(Source::BatchNorm, "input_gradient", dtype).channels(sizes);
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).number(share);
-    let launch = launch.images(images).read(weight).read(moments.mean).read(moments.variance);
-    machine.run(launch.read(of_bias).read(of_weight).write(&mut dx), sizes.blocks())?;
+    let launch = launch.images(images, sizes).read(weight, sizes.channels);
+    let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
+    let launch = launch.read_of_channels(sums, sizes);
+    machine.run(launch.write(&mut dx), sizes.blocks())?;
     Ok(dx)
 }

@@ -2,6 +2,7 @@
 //!
 //! A dense layer's output is such an image, with planes of one element.
 
+use candle_core::backend::BackendStorage as _;
 use candle_core::{DType, Result};
 
 use super::machine::{Channels, Launch, Machine, Operand, Source, blocks_of};
@@ -15,9 +16,9 @@ pub(crate) fn add<M: Machine>(
     relu: bool,
 ) -> Result<()> {
     let n = sizes.elements();
-    let launch = Launch::new(Source::Bias, "add_bias", bias.dtype()).count(n);
+    let launch = Launch::new(Source::Bias, "add_bias", y.dtype()).count(n);
     let launch = launch.count(sizes.channels).count(sizes.plane).flag(relu);
-    machine.run(launch.read(bias).write(y), blocks_of(n))
+    machine.run(launch.read(bias, sizes.channels).write(y), blocks_of(n))
 }
 
 /// The gradient of the bias, `[channels]`.
@@ -28,7 +29,7 @@ pub(crate) fn gradient<M: Machine>(
 ) -> Result<M::Storage> {
     let mut sums = machine.room(sizes.blocks(), DType::F64)?;
     let launch = Launch::new(Source::Bias, "channel_sums", grad.dtype()).channels(sizes);
-    machine.run(launch.read(grad).write(&mut sums), sizes.blocks())?;
+    machine.run(launch.read(grad, sizes.elements()).write(&mut sums), sizes.blocks())?;
     Ok(merged(machine, sizes, &sums, grad.dtype())?.rounded)
 }
 
@@ -39,10 +40,11 @@ pub(crate) fn gradient_behind_relu<M: Machine>(
     y: Operand<'_, M::Storage>,
     grad: Operand<'_, M::Storage>,
 ) -> Result<(M::Storage, M::Storage)> {
-    let mut dz = machine.room(sizes.elements(), grad.dtype())?;
+    let n = sizes.elements();
+    let mut dz = machine.room(n, grad.dtype())?;
     let mut sums = machine.room(sizes.blocks(), DType::F64)?;
     let launch = Launch::new(Source::Bias, "passed_and_channel_sums", grad.dtype());
-    let launch = launch.channels(sizes).read(y).read(grad).write(&mut dz).write(&mut sums);
+    let launch = launch.channels(sizes).read(y, n).read(grad, n).write(&mut dz).write(&mut sums);
     machine.run(launch, sizes.blocks())?;
     Ok((dz, merged(machine, sizes, &sums, grad.dtype())?.rounded))
 }
@@ -66,7 +68,8 @@ pub(super) fn merged<M: Machine>(
     let mut exact = machine.room(channels, DType::F64)?;
     let mut rounded = machine.room(channels, dtype)?;
     let launch = Launch::new(Source::Bias, "merged_sums", dtype).count(channels);
-    let launch = launch.count(sizes.parts()).read(Operand::whole(sums, sizes.blocks()));
+    let sums = Operand::whole(sums, sizes.blocks());
+    let launch = launch.count(sizes.parts()).read_as(DType::F64, sums, sizes.blocks());
     machine.run(launch.write(&mut exact).write(&mut rounded), blocks_of(channels))?;
     Ok(Sums { exact, rounded })
 }

@@ -11,9 +11,14 @@ pub(crate) fn loss<M: Machine>(
     logits: Operand<'_, M::Storage>,
     labels: Operand<'_, M::Storage>,
 ) -> Result<M::Storage> {
+    let rows = labels.elements;
     let mut loss = machine.room(1, logits.dtype())?;
     let launch = Launch::new(Source::CrossEntropy, "cross_entropy", logits.dtype());
-    let launch = launch.count(labels.elements).count(classes).read(logits).read(labels);
+    let launch = launch.count(rows).count(classes).read(logits, rows * classes).read_as(
+        DType::U32,
+        labels,
+        rows,
+    );
     machine.run(launch.write(&mut loss), 1)?;
     Ok(loss)
 }
@@ -29,7 +34,12 @@ pub(crate) fn gradient<M: Machine>(
     let rows = labels.elements;
     let mut dlogits = machine.room(logits.elements, logits.dtype())?;
     let launch = Launch::new(Source::CrossEntropy, "cross_entropy_gradient", logits.dtype());
-    let launch = launch.count(rows).count(classes).read(logits).read(labels).read(upstream);
+    let launch = launch
+        .count(rows)
+        .count(classes)
+        .read(logits, rows * classes)
+        .read_as(DType::U32, labels, rows)
+        .read(upstream, 1);
     machine.run(launch.write(&mut dlogits), blocks_of(rows))?;
     Ok(dlogits)
 }
@@ -42,9 +52,15 @@ pub(crate) fn loss_and_correct<M: Machine>(
     logits: Operand<'_, M::Storage>,
     labels: Operand<'_, M::Storage>,
 ) -> Result<M::Storage> {
+    let rows = labels.elements;
     let mut sums = machine.room(2, DType::F64)?;
     let launch = Launch::new(Source::CrossEntropy, "loss_and_correct", logits.dtype());
-    let launch = launch.count(labels.elements).count(classes).read(loss).read(logits).read(labels);
+    let launch = launch
+        .count(rows)
+        .count(classes)
+        .read(loss, 1)
+        .read(logits, rows * classes)
+        .read_as(DType::U32, labels, rows);
     machine.run(launch.write(&mut sums), 1)?;
     Ok(sums)
 }

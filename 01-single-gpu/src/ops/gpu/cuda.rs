@@ -26,12 +26,14 @@ impl Machine for CudaDevice {
     }
 
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
-    fn run(&self, launch: Launch<'_, CudaStorage>, blocks: usize) -> Result<()> {
-        let Launch { kernel, arguments } = launch;
+    fn start(&self, launch: Launch<'_, CudaStorage>, blocks: usize) -> Result<()> {
+        let Launch { kernel, arguments, .. } = launch;
         let Kernel { source, name, dtype } = kernel;
         let module = format!("{source:?} {}", dtype.as_str());
-        let function = self.get_or_load_custom_func(name, &module, &compiled(source, dtype)?)?;
         let stream = self.cuda_stream();
+        // Functions are found in whatever context is current.
+        stream.context().bind_to_thread().map_err(Error::wrap)?;
+        let function = self.get_or_load_custom_func(name, &module, &compiled(source, dtype)?)?;
         // Whoever else uses the memory is told, when these are dropped, that it was used here.
         let mut uses = Vec::with_capacity(arguments.len());
         let mut values = Vec::with_capacity(arguments.len());

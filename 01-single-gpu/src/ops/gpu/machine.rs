@@ -101,14 +101,11 @@ impl<'a, S: BackendStorage> Operand<'a, S> {
     ///
     /// # Errors
     ///
-    /// When it is not contiguous, or larger than kernels can count.
+    /// When it is not contiguous.
     pub(crate) fn new(storage: &'a S, layout: &Layout) -> Result<Self> {
         let Some((start, end)) = layout.contiguous_offsets() else {
             bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride());
         };
-        if end - start > MOST_ELEMENTS {
-            bail!("kernels count up to 2³¹ elements, and there are {}", end - start);
-        }
         Ok(Self { storage, start, elements: end - start })
     }
 
@@ -138,11 +135,13 @@ pub(crate) enum Argument<'a, S> {
 pub(crate) struct Launch<'a, S> {
     pub(super) kernel: Kernel,
     pub(super) arguments: Vec<Argument<'a, S>>,
+    /// An operand that the kernel was not written for.
+    mismatch: Option<String>,
 }
 
-impl<'a, S> Launch<'a, S> {
+impl<'a, S: BackendStorage> Launch<'a, S> {
     pub(super) fn new(source: Source, name: &'static str, dtype: DType) -> Self {
-        Self { kernel: Kernel { source, name, dtype }, arguments: Vec::new() }
+        Self { kernel: Kernel { source, name, dtype }, arguments: Vec::new(), mismatch: None }
     }
 
     fn and(mut self, argument: Argument<'a, S>) -> Self {
@@ -163,7 +162,29 @@ impl<'a, S> Launch<'a, S> {
         self.and(Argument::Number(number))
     }
 
-    pub(super) fn read(self, operand: Operand<'a, S>) -> Self {
+    /// So many elements of the kernel's type.
+    pub(super) fn read(self, operand: Operand<'a, S>, elements: usize) -> Self {
+        let dtype = self.kernel.dtype;
+        self.read_as(dtype, operand, elements)
+    }
+
+    /// So many elements of a type that the kernel has there whatever its own is.
+    pub(super) fn read_as(
+        mut self,
+        dtype: DType,
+        operand: Operand<'a, S>,
+        elements: usize,
+    ) -> Self {
+        let found = (operand.dtype(), operand.elements);
+        if found != (dtype, elements) {
+            let name = self.kernel.name;
+            self.mismatch.get_or_insert_with(|| {
+                format!(
+                    "{name}: expected {elements} elements of {dtype:?}, got {} of {:?}",
+                    found.1, found.0
+                )
+            });
+        }
         self.and(Argument::Read(operand))
     }
 
@@ -175,6 +196,25 @@ impl<'a, S> Launch<'a, S> {
     /// What is changed in place, from this element on.
     pub(super) fn write_from(self, storage: &'a mut S, start: usize) -> Self {
         self.and(Argument::Write(storage, start))
+    }
+
+    /// Makes sure that the kernel finds what it was written for.
+    fn check(&self) -> Result<()> {
+        let sizes = self.arguments.iter().map(|argument| match argument {
+            Argument::Read(operand) => operand.elements,
+            Argument::Count(count) => *count,
+            Argument::Write(..) | Argument::Number(_) => 0,
+        });
+        match (&self.mismatch, sizes.max()) {
+            (Some(mismatch), _) => bail!("{mismatch}"),
+            (None, Some(size)) if size > MOST_ELEMENTS => {
+                bail!(
+                    "{}: kernels count up to 2³¹ elements, and there are {size}",
+                    self.kernel.name
+                )
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What kernels that go through images channel by channel begin with.
@@ -201,8 +241,19 @@ pub(crate) trait Machine {
     ///
     /// # Errors
     ///
+    /// When an operand is of another type or size than the kernel has, or larger than it can count; or when the
+    /// kernel cannot be compiled or started.
+    fn run(&self, launch: Launch<'_, Self::Storage>, blocks: usize) -> Result<()> {
+        launch.check()?;
+        self.start(launch, blocks)
+    }
+
+    /// The same for a launch that was checked.
+    ///
+    /// # Errors
+    ///
     /// When the kernel cannot be compiled or started.
-    fn run(&self, launch: Launch<'_, Self::Storage>, blocks: usize) -> Result<()>;
+    fn start(&self, launch: Launch<'_, Self::Storage>, blocks: usize) -> Result<()>;
 }
 
 /// Blocks for `n` elements, each a thread's.

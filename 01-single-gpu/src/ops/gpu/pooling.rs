@@ -1,12 +1,13 @@
 //! Average pooling, alone and behind a bias and a relu.
 
+use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
 use super::bias::merged;
 use super::machine::{Channels, Launch, Machine, Operand, Source, blocks_of};
 use crate::ops::avg_pool2d::Windows;
 
-impl<S> Launch<'_, S> {
+impl<S: BackendStorage> Launch<'_, S> {
     /// The sizes of windows, and what each element has of its window's mean.
     fn windows(self, windows: &Windows) -> Self {
         let Windows { height, width, kernel, stride, out_height, out_width } = *windows;
@@ -24,7 +25,8 @@ pub(crate) fn avg_pool2d<M: Machine>(
     let n = x.elements / windows.in_plane() * windows.out_plane();
     let mut y = machine.room(n, x.dtype())?;
     let launch = Launch::new(Source::Pooling, "avg_pool2d", x.dtype());
-    machine.run(launch.count(n).windows(windows).read(x).write(&mut y), blocks_of(n))?;
+    machine
+        .run(launch.count(n).windows(windows).read(x, x.elements).write(&mut y), blocks_of(n))?;
     Ok(y)
 }
 
@@ -37,7 +39,10 @@ pub(crate) fn gradient<M: Machine>(
     let n = grad.elements / windows.out_plane() * windows.in_plane();
     let mut dx = machine.room(n, grad.dtype())?;
     let launch = Launch::new(Source::Pooling, "avg_pool2d_gradient", grad.dtype());
-    machine.run(launch.count(n).windows(windows).read(grad).write(&mut dx), blocks_of(n))?;
+    machine.run(
+        launch.count(n).windows(windows).read(grad, grad.elements).write(&mut dx),
+        blocks_of(n),
+    )?;
     Ok(dx)
 }
 
@@ -53,7 +58,10 @@ pub(crate) fn bias_relu_pool<M: Machine>(
     let mut y = machine.room(n, z.dtype())?;
     let launch = Launch::new(Source::Pooling, "bias_relu_pool", z.dtype());
     let launch = launch.count(n).count(sizes.channels).windows(windows);
-    machine.run(launch.read(z).read(bias).write(&mut y), blocks_of(n))?;
+    machine.run(
+        launch.read(z, sizes.elements()).read(bias, sizes.channels).write(&mut y),
+        blocks_of(n),
+    )?;
     Ok(y)
 }
 
@@ -70,7 +78,8 @@ pub(crate) fn bias_relu_pool_gradient<M: Machine>(
     let mut sums = machine.room(sizes.blocks(), DType::F64)?;
     let launch = Launch::new(Source::Pooling, "bias_relu_pool_gradient", grad.dtype());
     let launch = launch.count(sizes.images).count(sizes.channels).count(sizes.parts());
-    let launch = launch.windows(windows).read(z).read(bias).read(grad);
+    let launch = launch.windows(windows).read(z, sizes.elements()).read(bias, sizes.channels);
+    let launch = launch.read(grad, sizes.images * sizes.channels * windows.out_plane());
     machine.run(launch.write(&mut dz).write(&mut sums), sizes.blocks())?;
     Ok((dz, merged(machine, sizes, &sums, grad.dtype())?.rounded))
 }

@@ -8,7 +8,7 @@ use super::machine::{Launch, Machine, Operand, Source, blocks_of};
 pub(crate) fn relu<M: Machine>(machine: &M, x: Operand<'_, M::Storage>) -> Result<M::Storage> {
     let n = x.elements;
     let mut y = machine.room(n, x.dtype())?;
-    let launch = Launch::new(Source::Relu, "relu", x.dtype()).count(n).read(x).write(&mut y);
+    let launch = Launch::new(Source::Relu, "relu", x.dtype()).count(n).read(x, n).write(&mut y);
     machine.run(launch, blocks_of(n))?;
     Ok(y)
 }
@@ -22,6 +22,6 @@ pub(crate) fn gradient<M: Machine>(
     let n = y.elements;
     let mut dx = machine.room(n, y.dtype())?;
     let launch = Launch::new(Source::Relu, "relu_gradient", y.dtype());
-    machine.run(launch.count(n).read(y).read(grad).write(&mut dx), blocks_of(n))?;
+    machine.run(launch.count(n).read(y, n).read(grad, n).write(&mut dx), blocks_of(n))?;
     Ok(dx)
 }

@@ -2,6 +2,7 @@
 
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Device, Result, Shape, Storage, Tensor, bail};
+use itertools::Itertools as _;
 
 use super::machine::Operand;
 
@@ -16,11 +17,14 @@ pub(crate) fn on_gpu<R, const N: usize>(
 ) -> Result<R> {
     let [first, ..] = tensors.as_slice() else { bail!("no tensor says on which GPU to work") };
     let Device::Cuda(device) = first.device() else { bail!("a tensor on a GPU was expected") };
-    let memory = tensors.map(Tensor::storage_and_layout);
+    // A lock is taken once, even where a tensor is two operands: a writer may be waiting between the two.
+    let apart: Vec<&Tensor> = tensors.into_iter().unique_by(|tensor| tensor.id()).collect();
+    let memory: Vec<_> = apart.iter().map(|tensor| tensor.storage_and_layout()).collect();
     let mut operands = Vec::with_capacity(N);
-    for (storage, layout) in &memory {
-        match &**storage {
-            Storage::Cuda(storage) => operands.push(Operand::new(storage, layout)?),
+    for tensor in tensors {
+        let held = apart.iter().zip(&memory).find(|(other, _)| other.id() == tensor.id());
+        match held.map(|(_, (storage, layout))| (&**storage, layout)) {
+            Some((Storage::Cuda(storage), layout)) => operands.push(Operand::new(storage, layout)?),
             _ => bail!("all tensors of an operation must lie on its GPU"),
         }
     }

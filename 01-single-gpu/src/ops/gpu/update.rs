@@ -1,7 +1,7 @@
 //! What a step changes in place.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{Layout, Result, bail};
+use candle_core::{DType, Layout, Result, bail};
 
 use super::machine::{Launch, Machine, Operand, Source, blocks_of};
 
@@ -33,7 +33,7 @@ pub(crate) fn descend<M: Machine>(
     step: f64,
 ) -> Result<()> {
     let n = gradient.elements;
-    let launch = in_place("descend", n, value, |launch| launch.number(step).read(gradient))?;
+    let launch = in_place("descend", n, value, |launch| launch.number(step).read(gradient, n))?;
     machine.run(launch, blocks_of(n))
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn accelerate<M: Machine>(
 ) -> Result<()> {
     let n = gradient.elements;
     let launch = in_place("accelerate", n, velocity, |launch| {
-        launch.number(momentum).number(share).number(decay).read(gradient).read(value)
+        launch.number(momentum).number(share).number(decay).read(gradient, n).read(value, n)
     })?;
     machine.run(launch, blocks_of(n))
 }
@@ -60,7 +60,8 @@ pub(crate) fn average_into<M: Machine>(
     momentum: f64,
 ) -> Result<()> {
     let n = fresh.elements;
-    let launch =
-        in_place("average_into", n, running, |launch| launch.number(momentum).read(fresh))?;
+    let launch = in_place("average_into", n, running, |launch| {
+        launch.number(momentum).read_as(DType::F64, fresh, n)
+    })?;
     machine.run(launch, blocks_of(n))
 }

@@ -102,8 +102,8 @@ impl Machine for Emulator {
         from_bytes(dtype, &vec![0xff; elements * dtype.size_in_bytes()])
     }
 
-    fn run(&self, launch: Launch<'_, CpuStorage>, blocks: usize) -> Result<()> {
-        let Launch { kernel, mut arguments } = launch;
+    fn start(&self, launch: Launch<'_, CpuStorage>, blocks: usize) -> Result<()> {
+        let Launch { kernel, mut arguments, .. } = launch;
         if !kernel.source.kernels().contains(&kernel.name) {
             bail!("{} is not a kernel of {:?}", kernel.name, kernel.source);
         }

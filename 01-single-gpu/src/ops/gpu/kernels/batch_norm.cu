@@ -1,19 +1,18 @@
 // Batch normalisation: statistics, output, and the two halves of the gradient.
 
-// Mean of a part's values, and the sum of squared distances from it. Distances are taken from a value of the part, in
-// double, so that nothing is lost however far the mean is from zero.
+// Mean of a part's values, and the sum of squared distances from it. Distances are taken from a value of the part, so
+// that nothing is lost however far the mean is from zero.
 KERNEL moments_of_parts(
     Count images, Count channels, Count plane, Count parts, const Stored *x, double *mean, double *squares
 ) {
     Part part(images, channels, plane, parts);
-    double from = part.begin < part.end ? real(x[part.at(part.begin)]) : 0, first = 0, second = 0;
-    FOR_EACH_OF(part, value) {
-        double distance = real(x[part.at(value)]) - from;
-        first += distance;
-        second += distance * distance;
+    Real from = part.begin < part.end ? real(x[part.first()]) : 0, distances = 0, squared = 0;
+    FOR_EACH_OF(part, walk) {
+        Real distance = real(x[walk.at()]) - from;
+        distances += distance;
+        squared += distance * distance;
     }
-    first = block_sum(first);
-    second = block_sum(second);
+    double first = block_sum(distances), second = block_sum(squared);
     if (threadIdx.x == 0) {
         double values = part.end > part.begin ? part.end - part.begin : 1;
         mean[part.place()] = from + first / values;
@@ -65,8 +64,8 @@ KERNEL normalise(
     double slope = real(weight[channel]) * inverse_deviation(variance[channel], epsilon);
     Real centre = mean[channel], scale = slope;
     Real shift = real(bias[channel]) + (centre - mean[channel]) * slope;
-    FOR_EACH_OF(part, value) {
-        Count at = part.at(value);
+    FOR_EACH_OF(part, walk) {
+        Count at = walk.at();
         Real normalised = (real(x[at]) - centre) * scale + shift;
         y[at] = stored(relu ? rectified(normalised) : normalised);
     }
@@ -89,17 +88,18 @@ KERNEL gradient_sums_of_parts(
     double *of_weight
 ) {
     Part part(images, channels, plane, parts);
-    double centre = mean[part.channel], sum = 0, product = 0;
-    FOR_EACH_OF(part, value) {
-        Count at = part.at(value);
-        double through = relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
-        sum += through;
-        product += through * (real(x[at]) - centre);
+    Real centre = mean[part.channel], gradients = 0, products = 0;
+    FOR_EACH_OF(part, walk) {
+        Count at = walk.at();
+        Real through = relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
+        gradients += through;
+        products += through * (real(x[at]) - centre);
     }
-    sum = block_sum(sum);
-    product = block_sum(product);
+    double sum = block_sum(gradients), product = block_sum(products);
     if (threadIdx.x == 0) {
         of_bias[part.place()] = sum;
+        // What rounding took from the mean belongs to every product.
+        product += (centre - mean[part.channel]) * sum;
         of_weight[part.place()] = product * inverse_deviation(variance[part.channel], epsilon);
     }
 }
@@ -130,8 +130,8 @@ KERNEL input_gradient(
     Real centre = mean[channel], pulled = pull;
     Real push = of_bias[channel] * share + (centre - mean[channel]) * pull;
     Real slope = real(weight[channel]) * inverse;
-    FOR_EACH_OF(part, value) {
-        Count at = part.at(value);
+    FOR_EACH_OF(part, walk) {
+        Count at = walk.at();
         Real through = relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
         dx[at] = stored((through - push - (real(x[at]) - centre) * pulled) * slope);
     }

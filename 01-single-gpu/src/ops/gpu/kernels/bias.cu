@@ -9,9 +9,9 @@ KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *
 
 KERNEL channel_sums(Count images, Count channels, Count plane, Count parts, const Stored *grad, double *sums) {
     Part part(images, channels, plane, parts);
-    double sum = 0;
-    FOR_EACH_OF(part, value) sum += real(grad[part.at(value)]);
-    sum = block_sum(sum);
+    Real own = 0;
+    FOR_EACH_OF(part, walk) own += real(grad[walk.at()]);
+    double sum = block_sum(own);
     if (threadIdx.x == 0) sums[part.place()] = sum;
 }
 
@@ -27,14 +27,14 @@ KERNEL passed_and_channel_sums(
     double *sums
 ) {
     Part part(images, channels, plane, parts);
-    double sum = 0;
-    FOR_EACH_OF(part, value) {
-        Count at = part.at(value);
+    Real own = 0;
+    FOR_EACH_OF(part, walk) {
+        Count at = walk.at();
         Real through = passed(real(y[at]), real(grad[at]));
         dz[at] = stored(through);
-        sum += through;
+        own += through;
     }
-    sum = block_sum(sum);
+    double sum = block_sum(own);
     if (threadIdx.x == 0) sums[part.place()] = sum;
 }
 

@@ -55,10 +55,10 @@ KERNEL bias_relu_pool(Count n, Count channels, WINDOWS, double share, const Stor
     Windows windows = THEIR;
     FOR_EACH(out, n) {
         const Stored *window = z + first_of(windows, out);
-        Real own = real(bias[out / (out_height * out_width) % channels]), sum = 0;
+        Real shift = real(bias[out / (out_height * out_width) % channels]), sum = 0;
         for (Count row = 0; row < kernel; row++)
             for (Count column = 0; column < kernel; column++)
-                sum += rectified(real(window[row * width + column]) + own);
+                sum += rectified(real(window[row * width + column]) + shift);
         y[out] = stored(sum * (Real)share);
     }
 }
@@ -77,20 +77,19 @@ KERNEL bias_relu_pool_gradient(
     double *sums
 ) {
     Part part(images, channels, height * width, parts);
-    Real own = real(bias[part.channel]);
-    double sum = 0;
-    FOR_EACH_OF(part, value) {
-        Count at = part.at(value);
+    Real shift = real(bias[part.channel]), own = 0;
+    FOR_EACH_OF(part, walk) {
+        Count at = walk.at();
         Count column = at % width / kernel, row = at / width % height / kernel, plane = at / width / height;
         Real through = 0;
         // Rows and columns at the end may be in no window.
         if (row < out_height && column < out_width) {
             Real upstream = real(grad[(plane * out_height + row) * out_width + column]) * (Real)share;
-            through = passed(real(z[at]) + own, upstream);
+            through = passed(real(z[at]) + shift, upstream);
         }
         dz[at] = stored(through);
-        sum += through;
+        own += through;
     }
-    sum = block_sum(sum);
+    double sum = block_sum(own);
     if (threadIdx.x == 0) sums[part.place()] = sum;
 }

@@ -1,5 +1,5 @@
 // What every kernel of this folder begins with. Elements are stored as `Stored` and computed with as `Real`, which is
-// wider for bf16; whatever is added up over many elements is added up in double.
+// wider for bf16. A thread adds up the few elements that it has as `Real`, and threads' sums are added up in double.
 
 #ifndef KERNEL
 #define KERNEL extern "C" __global__ void
@@ -50,8 +50,7 @@ __device__ inline Stored stored(Real real) {
 
 // A block's share of images [images, channels, plane]: one part of the values of one channel.
 struct Part {
-    Count channel, number, begin, end;
-    Count channels, plane;
+    Count channel, number, begin, end, channels, plane;
 
     __device__ Part(Count images, Count channels, Count plane, Count parts) : channels(channels), plane(plane) {
         Count values = images * plane, share = (values + parts - 1) / parts;
@@ -62,17 +61,39 @@ struct Part {
         end = begin + share > values ? values : begin + share;
     }
 
-    // Where a value of the channel lies.
-    __device__ Count at(Count value) const {
-        return (value / plane * channels + channel) * plane + value % plane;
-    }
+    // Where its first value lies.
+    __device__ Count first() const { return (begin / plane * channels + channel) * plane + begin % plane; }
 
     // Where what is known of this part lies, in [parts, channels].
     __device__ Count place() const { return number * channels + channel; }
 };
 
-#define FOR_EACH_OF(part, value) \
-    for (Count value = (part).begin + threadIdx.x; value < (part).end; value += THREADS)
+// A thread's way through the values of a part: with a step from one to the next in place of a division for each.
+struct Walk {
+    const Part &part;
+    Count value, image, pixel, images_on, pixels_on;
+
+    __device__ Walk(const Part &part)
+        : part(part), value(part.begin + threadIdx.x), image(value / part.plane), pixel(value % part.plane),
+          images_on(THREADS / part.plane), pixels_on(THREADS % part.plane) {}
+
+    __device__ bool inside() const { return value < part.end; }
+
+    // Where the value lies.
+    __device__ Count at() const { return (image * part.channels + part.channel) * part.plane + pixel; }
+
+    __device__ void step() {
+        value += THREADS;
+        image += images_on;
+        pixel += pixels_on;
+        if (pixel >= part.plane) {
+            pixel -= part.plane;
+            image++;
+        }
+    }
+};
+
+#define FOR_EACH_OF(part, walk) for (Walk walk(part); walk.inside(); walk.step())
 
 // The sum over a block's threads, always in the same order; all of them call it, and all get it.
 __device__ inline double block_sum(double value) {

@@ -85,7 +85,7 @@ impl Arguments {
 
 /// Measures, and prints the answer.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    // cuDNN's products are told by a variable of the environment.
+    // Of matrices and of convolutions.
     candle_core::cuda::set_gemm_reduced_precision_f32(arguments.precision == Precision::Tf32);
     let answer = match arguments.work {
         Work::LenetStep => lenet::on_one_device(arguments)?,

@@ -1,0 +1,170 @@
+//! For tests: every operation on a GPU, against the same on the CPU in f64. Without a GPU they are skipped, and say so.
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use super::agreement::noise;
+use super::{
+    avg_pool2d, batch_norm, batch_norm_with, conv2d, conv2d_relu_pool, cross_entropy, linear,
+    linear_relu, loss_and_correct, relu,
+};
+use crate::device::{DeviceKind, DevicePlan};
+use crate::difference::relative_difference;
+use crate::ops::batch_norm::Statistics;
+use crate::sgd::descend;
+
+/// Types, and by how much a result may differ from that in f64. Products of 800 terms lose some digits of f32, and bf16
+/// is rounded where it is written: forward, and at each operation backward.
+const TYPES: [(DType, f64); 3] =
+    [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::BF16, 1.0 / 64.0)];
+
+/// What is not computed in bf16.
+const WIDE: &[(DType, f64)] = TYPES.split_at(2).0;
+
+fn gpu() -> Option<Device> {
+    match DevicePlan::new(DeviceKind::Cuda, 1, None) {
+        Ok(plan) => Some(plan.slots()[0].open().unwrap().tensors().clone()),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+/// Value and gradients, for a gradient of noise that comes in.
+fn outcome(
+    device: &Device,
+    dtype: DType,
+    inputs: &[Tensor],
+    operation: &dyn Fn(&[&Tensor]) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let there = |tensor: &Tensor| Var::from_tensor(&tensor.to_dtype(dtype)?.to_device(device)?);
+    let inputs: Vec<Var> = inputs.iter().map(there).collect::<Result<_>>()?;
+    let y = operation(&inputs.iter().map(Var::as_tensor).collect::<Vec<_>>())?;
+    let upstream = noise("upstream", y.dims()).as_detached_tensor();
+    let upstream = upstream.to_dtype(DType::BF16)?.to_dtype(dtype)?.to_device(device)?;
+    let store = (&y * upstream)?.sum_all()?.backward()?;
+    let gradients = inputs.iter().filter_map(|input| store.get(input).cloned());
+    Ok(std::iter::once(y.clone()).chain(gradients).collect())
+}
+
+/// Makes sure that an operation on noise of these shapes is the same there as here.
+fn assert_same(
+    name: &str,
+    types: &[(DType, f64)],
+    shapes: &[&[usize]],
+    operation: &dyn Fn(&[&Tensor]) -> Result<Tensor>,
+) {
+    let Some(gpu) = gpu() else { return };
+    // Numbers that every type has.
+    let inputs: Vec<Tensor> = ["x", "weight", "bias"]
+        .iter()
+        .zip(shapes)
+        .map(|(name, shape)| noise(name, shape).as_detached_tensor().to_dtype(DType::BF16).unwrap())
+        .collect();
+    let expected = outcome(&Device::Cpu, DType::F64, &inputs, operation).unwrap();
+    assert_eq!(expected.len(), shapes.len() + 1);
+    for &(dtype, bound) in types {
+        let found = outcome(&gpu, dtype, &inputs, operation).unwrap();
+        assert_eq!(found.len(), expected.len());
+        for (position, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.dtype(), dtype);
+            let found = found.to_dtype(DType::F64).unwrap().to_device(&Device::Cpu).unwrap();
+            let error = relative_difference(&found, expected).unwrap();
+            assert!(error <= bound, "{name} {shapes:?} {dtype:?}, {position}: {error:.1e}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_convolves() {
+    for (x, weight, stride, padding) in [
+        ([3, 1, 28, 28], [20, 1, 3, 3], 1, 0),
+        ([5, 20, 13, 13], [50, 20, 5, 5], 1, 0),
+        ([2, 16, 14, 14], [32, 16, 3, 3], 2, 1),
+        ([2, 16, 14, 14], [32, 16, 1, 1], 2, 0),
+        ([3, 7, 9, 8], [5, 7, 3, 2], 1, 1),
+    ] {
+        let bias = [weight[0]];
+        assert_same("conv2d", &TYPES, &[&x, &weight, &bias], &|inputs| {
+            conv2d(inputs[0], inputs[1], Some(inputs[2]), stride, padding)
+        });
+        assert_same("conv2d without a bias", &TYPES, &[&x, &weight], &|inputs| {
+            conv2d(inputs[0], inputs[1], None, stride, padding)
+        });
+        if (stride, padding) == (1, 0) {
+            // A sum that bf16 rounds to the other side of relu's kink takes its gradient along.
+            assert_same("conv2d_relu_pool", WIDE, &[&x, &weight, &bias], &|inputs| {
+                conv2d_relu_pool(inputs[0], inputs[1], inputs[2], 2)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_gpu_pools_and_rectifies() {
+    for (kernel, stride) in [(2, 2), (3, 2), (2, 3)] {
+        assert_same("avg_pool2d", &TYPES, &[&[3, 5, 9, 9]], &|x| avg_pool2d(x[0], kernel, stride));
+    }
+    assert_same("relu", &TYPES, &[&[70, 31]], &|x| relu(x[0]));
+    assert_same("relu of a view", &TYPES, &[&[70, 31]], &|x| relu(&x[0].t()?));
+}
+
+#[test]
+fn a_gpu_has_dense_layers() {
+    for shapes in [[[70, 800], [800, 128]], [[5, 3], [3, 7]]] {
+        let [x, weight] = &shapes;
+        let shapes: [&[usize]; 3] = [x, weight, &weight[1..]];
+        assert_same("linear", &TYPES, &shapes, &|t| linear(t[0], t[1], t[2]));
+        assert_same("linear_relu", WIDE, &shapes, &|t| linear_relu(t[0], t[1], t[2]));
+    }
+}
+
+#[test]
+fn a_gpu_normalises_batches() {
+    for shape in [[6, 5, 9, 7], [70, 3, 14, 14], [4, 300, 1, 1]] {
+        let shapes: [&[usize]; 3] = [&shape, &shape[1..2], &shape[1..2]];
+        for relu in [false, true] {
+            assert_same("batch_norm", WIDE, &shapes, &|t| {
+                Ok(batch_norm(t[0], t[1], t[2], 1e-3, relu)?.0)
+            });
+            assert_same("batch_norm_with", WIDE, &shapes, &|t| {
+                let given = noise("given", &[2, shape[1], 3, 3]).as_detached_tensor();
+                let given = Statistics::of(&given.to_device(t[0].device())?)?;
+                batch_norm_with(t[0], t[1], t[2], &given, 1e-3, relu)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_gpu_takes_losses() {
+    let labels: Vec<u32> = (0..300).map(|row| row * 7 % 10).collect();
+    let labels = |device: &Device| Tensor::new(labels.as_slice(), device);
+    assert_same("cross_entropy", WIDE, &[&[300, 10]], &|logits| {
+        cross_entropy(logits[0], &labels(logits[0].device())?)
+    });
+    let Some(gpu) = gpu() else { return };
+    let count = |device: &Device| {
+        let logits = noise("logits", &[300, 10]).as_detached_tensor().to_device(device)?;
+        let loss = Tensor::new(0.25, device)?;
+        loss_and_correct(&loss, &logits, &labels(device)?)?.to_vec1::<f64>()
+    };
+    assert_eq!(count(&gpu).unwrap(), count(&Device::Cpu).unwrap());
+}
+
+#[test]
+fn a_gpu_updates_in_place() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [DType::F32, DType::F64] {
+        let updated = |device: &Device| {
+            let [value, gradient] = ["value", "gradient"].map(|name| {
+                noise(name, &[70, 31]).as_detached_tensor().to_dtype(dtype)?.to_device(device)
+            });
+            let value = Var::from_tensor(&value?)?;
+            descend(&value, &gradient?.t()?.contiguous()?.t()?, 0.1 / 7.0)?;
+            value.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()
+        };
+        // To the last bit: the kernel rounds where the CPU does.
+        assert_eq!(updated(&gpu).unwrap(), updated(&Device::Cpu).unwrap(), "{dtype:?}");
+    }
+}
