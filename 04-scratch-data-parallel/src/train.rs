@@ -109,7 +109,7 @@ impl<C: Communicator> Replica<'_, C> {
         let options = &self.options();
         let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
         let mut after_first_step = Vec::new();
-        let records = run_epochs::<_, Error>(
+        let records = run_epochs::<_, Error, _>(
             options,
             &loader,
             report,

@@ -60,7 +60,7 @@ pub fn train(
     let mut steps = start.steps(shares.batches_per_epoch());
     // The step and the checkpoint after it use the optimiser in turn.
     let sgd = RefCell::new(sgd);
-    let records = continue_epochs::<_, Error>(
+    let records = continue_epochs::<_, Error, _>(
         options,
         &shares,
         report,

@@ -16,7 +16,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::data::{Batch, Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::{DeviceKind, DevicePlan, move_view};
 use single_gpu::difference::{largest_difference, relative_difference};
 use single_gpu::lenet::Lenet;
 use single_gpu::train::{BatchSums, train_batch};
@@ -145,4 +145,32 @@ fn a_message_is_the_value_at_the_time_it_was_sent() {
     });
     let expected = [[1.0, 2.0], [5.0, 6.0], [2.0, 3.0], [6.0, 7.0]];
     assert_eq!(received.unwrap()[1], expected);
+}
+
+/// Two lanes take uploads in turn: none may overtake the one before, or overwrite it.
+#[test]
+fn what_is_uploaded_arrives_as_it_was() {
+    let Some(plan) = gpus(1) else { return };
+    run_ranks(&plan, WAIT, |rank| {
+        let sizes = (0..40).map(|upload| 1 + (upload * 7919) % 300_000);
+        let sent: Vec<Tensor> = sizes
+            .map(|size| Tensor::rand(0f32, 1.0, size, &Device::Cpu))
+            .collect::<Result<_, _>>()?;
+        let there: Vec<Tensor> =
+            sent.iter().map(|tensor| move_view(tensor, rank.device())).collect::<Result<_, _>>()?;
+        for (sent, there) in sent.iter().zip(&there) {
+            assert!(there.device().same_device(rank.device()));
+            assert_eq!(sent.to_vec1::<f32>()?, there.to_vec1::<f32>()?);
+        }
+        // A view is sent alone; other types go another way.
+        let wide = Tensor::arange(0u32, 12, &Device::Cpu)?.reshape((3, 4))?;
+        for dtype in [DType::U32, DType::U8, DType::F64, DType::BF16] {
+            let wide = wide.to_dtype(dtype)?;
+            let there = move_view(&wide.narrow(1, 1, 2)?, rank.device())?.to_dtype(DType::F64)?;
+            let expected = [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]];
+            assert_eq!(there.to_vec2::<f64>()?, expected);
+        }
+        Ok::<_, Error>(())
+    })
+    .unwrap();
 }

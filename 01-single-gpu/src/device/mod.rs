@@ -11,6 +11,10 @@
 //! because each thread has a stream of its own.
 
 mod plan;
+#[cfg(feature = "cuda")]
+mod pool;
+#[cfg(feature = "cuda")]
+mod upload;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -66,7 +70,7 @@ impl fmt::Display for ComputeDevice {
 /// A tensor on another device, where a GPU is sent no more than the tensor's own elements.
 ///
 /// A shard is a view: it shares its batch's memory. Candle's `to_device` sends a GPU all of that memory with
-/// every shard. From CPU to CPU nothing is copied, and the view goes on sharing.
+/// every shard, and waits until it is there; a batch's share goes on its way while the GPU works on. From CPU to CPU nothing is copied, and the view goes on sharing.
 ///
 /// # Errors
 ///
@@ -74,10 +78,17 @@ impl fmt::Display for ComputeDevice {
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // An empty view may take the rest along: GPUs have no memory of size 0 for a copy of it.
     if device.is_cpu() || tensor.elem_count() == 0 {
-        tensor.to_device(device)
-    } else {
-        tensor.force_contiguous()?.to_device(device)
+        return tensor.to_device(device);
     }
+    let tensor = tensor.force_contiguous()?;
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = device
+        && !tensor.track_op()
+        && let Some(there) = upload::upload(&tensor, gpu)?
+    {
+        return Ok(there);
+    }
+    tensor.to_device(device)
 }
 
 /// The cores this process may use.
@@ -95,6 +106,16 @@ fn gpu_count() -> usize {
 #[cfg(not(feature = "cuda"))]
 fn gpu_count() -> usize {
     0
+}
+
+/// A GPU with a stream of its own.
+fn open_gpu(ordinal: usize) -> Result<Device> {
+    let device = Device::new_cuda_with_stream(ordinal)?;
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = &device {
+        pool::keep_memory(gpu.cuda_stream().context())?;
+    }
+    Ok(device)
 }
 
 #[cfg(feature = "cuda")]

@@ -7,7 +7,7 @@ use candle_core::{Device, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{
-    ComputeDevice, DeviceKind, available_cores, compute_capability, gpu_count, why_no_gpu,
+    ComputeDevice, DeviceKind, available_cores, compute_capability, gpu_count, open_gpu, why_no_gpu,
 };
 use crate::report::counted;
 
@@ -43,7 +43,7 @@ impl DeviceSlot {
                 (Device::Cpu, Some(self.start_threads(threads.get())?))
             }
             // A stream of its own per replica, so that replicas on one GPU do not wait for each other.
-            Placement::Gpu { ordinal, .. } => (Device::new_cuda_with_stream(ordinal)?, None),
+            Placement::Gpu { ordinal, .. } => (open_gpu(ordinal)?, None),
         };
         Ok(ComputeDevice { slot: *self, device, pool })
     }

@@ -1,13 +1,17 @@
 //! The loop over epochs and steps: what every stage's training has in common.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::info_span;
 
-use super::{BatchSums, EpochRecord, Position, TrainOptions};
+use super::{BatchSums, EpochRecord, Position, Seen, TrainOptions, Unread};
 use crate::data::loader::Epochs;
+use crate::interrupt;
 use crate::report::Report;
 use crate::report::trace::{COMPUTE, STEPS};
+
+/// What steps leave on their device is read so often: for a reader it is always, for a GPU it is rare.
+const READ_EVERY: Duration = Duration::from_millis(100);
 
 /// Why training stopped early.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +56,8 @@ fn likely_cause(updated: bool, learning_rate: f64) -> String {
 
 /// Trains for `options.epochs` epochs and measures each.
 ///
-/// `train_batch` is given every batch of the `loader`, in CPU memory, and returns the sums over the *whole* batch.
+/// `train_batch` is given every batch of the `loader`, in CPU memory, and returns the sums over the *whole* batch, read
+/// or unread: see [`Seen`].
 /// `evaluate` is called after each epoch and returns the sums over the test images, or `None` on a
 /// device that leaves evaluation to another; its time does not count.
 ///
@@ -62,11 +67,11 @@ fn likely_cause(updated: bool, learning_rate: f64) -> String {
 /// # Errors
 ///
 /// The first error of either, or [`Error::NotFinite`].
-pub fn run_epochs<L: Epochs, E: From<Error>>(
+pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
-    train_batch: impl FnMut(&L::Batch) -> std::result::Result<BatchSums, E>,
+    train_batch: impl FnMut(&L::Batch) -> std::result::Result<S, E>,
     evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
 ) -> std::result::Result<Vec<EpochRecord>, E> {
     let begin = Position::default();
@@ -76,18 +81,18 @@ pub fn run_epochs<L: Epochs, E: From<Error>>(
 /// As [`run_epochs`], from a position on: batches that are done are left out. The interrupt that may have
 /// ended the earlier run there does not count any more.
 ///
-/// `after_step` is told the position after each step, also after the one that an interrupt made the last.
-/// Its time counts.
+/// `after_step` is told the position after each step, also after the one that an interrupt made the last; of steps
+/// whose sums are read later, after those with which they are read. Its time counts.
 ///
 /// # Errors
 ///
 /// As [`run_epochs`], and those of `after_step`.
-pub fn continue_epochs<L: Epochs, E: From<Error>>(
+pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
     from: Position,
-    mut train_batch: impl FnMut(&L::Batch) -> std::result::Result<BatchSums, E>,
+    mut train_batch: impl FnMut(&L::Batch) -> std::result::Result<S, E>,
     mut after_step: impl FnMut(&Position) -> std::result::Result<(), E>,
     mut evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
 ) -> std::result::Result<Vec<EpochRecord>, E> {
@@ -102,12 +107,15 @@ pub fn continue_epochs<L: Epochs, E: From<Error>>(
         let span = info_span!(target: STEPS, "epoch", epoch).entered();
         let mut batches = loader.rest_of_epoch(epoch, at.batches);
         let mut next = || info_span!(target: COMPUTE, "load").in_scope(|| batches.next());
+        let (mut step, mut unread) = (at.batches, Waiting::default());
         while at.sums.interrupts == 0
             && let Some(batch) = next()
         {
-            let step = at.batches + 1;
+            step += 1;
             let _span = info_span!(target: STEPS, "step", step).entered();
-            let sums = train_batch(&batch.map_err(Error::from)?)?;
+            let seen = train_batch(&batch.map_err(Error::from)?)?.into();
+            let last = step == batches_per_epoch;
+            let Some(sums) = unread.read(seen, last).map_err(Error::from)? else { continue };
             if !sums.loss.is_finite() {
                 let (loss, updated) = (sums.loss, (epoch, step) != (1, 1));
                 return Err(Error::NotFinite { epoch, step, loss, learning_rate, updated }.into());
@@ -139,9 +147,38 @@ pub fn continue_epochs<L: Epochs, E: From<Error>>(
     Ok(at.records)
 }
 
+/// What steps have left on their device since something was read off it.
+#[derive(Default)]
+struct Waiting {
+    unread: Option<Unread>,
+    read: Option<Instant>,
+}
+
+impl Waiting {
+    /// What is known now, with one more step: everything since it was asked last, or nothing if there is time.
+    fn read(&mut self, seen: Seen, last: bool) -> candle_core::Result<Option<BatchSums>> {
+        let later = match seen {
+            Seen::Sums(sums) => return Ok(Some(sums)),
+            Seen::Later(later) => later,
+        };
+        let unread = match self.unread.take() {
+            Some(earlier) => earlier.and(&later)?,
+            None => later,
+        };
+        let started = *self.read.get_or_insert_with(Instant::now);
+        if !last && !interrupt::requested() && started.elapsed() < READ_EVERY {
+            self.unread = Some(unread);
+            return Ok(None);
+        }
+        let sums = unread.read()?;
+        self.read = Some(Instant::now());
+        Ok(Some(sums))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
+    use candle_core::{DType, Device, Tensor};
 
     use super::*;
     use crate::data::loader::Loader;
@@ -187,7 +224,7 @@ mod tests {
         let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
         let sums = |loss| BatchSums { loss, samples: 2, ..BatchSums::default() };
         let (train, test) = (|_: &Batch| Ok(sums(1.0)), || Ok(Some(sums(f64::NAN))));
-        let told = run_epochs::<_, Error>(&options, &loader, &mut Report::silent(), train, test);
+        let told = run_epochs::<_, Error, _>(&options, &loader, &mut Report::silent(), train, test);
         let told = told.unwrap_err().to_string();
         assert!(
             told.starts_with("the loss is NaN at step 1 of epoch 1: the weights have"),
@@ -202,7 +239,7 @@ mod tests {
         let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
         let train = |_: &Batch| Ok(BatchSums { samples: 2, interrupts: 1, ..BatchSums::default() });
         let test = || Ok(Some(BatchSums { loss: f64::NAN, samples: 6, ..BatchSums::default() }));
-        let told = run_epochs::<_, Error>(&options, &loader, &mut Report::silent(), train, test);
+        let told = run_epochs::<_, Error, _>(&options, &loader, &mut Report::silent(), train, test);
         let told = told.unwrap_err();
         assert!(matches!(told, Error::NotFinite { epoch: 1, step: 1, .. }), "{told}");
     }
@@ -244,6 +281,63 @@ mod tests {
             assert_eq!(rest, seen[done..], "after {done} steps");
             assert_eq!(measured(&again), measured(&records), "after {done} steps");
         }
+    }
+
+    /// What a step leaves on its device: the loss, and one of two answers right.
+    fn left(loss: f64) -> Unread {
+        let tensor = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
+        let logits = Tensor::new(&[[0f32, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
+        let batch = Batch { images: tensor(&[0, 0]), labels: tensor(&[1, 0]) };
+        Unread::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
+    }
+
+    #[test]
+    fn sums_that_are_read_later_are_those_that_are_read_at_once() {
+        let data = Dataset::new(vec![[0; PIXELS]; 7], vec![0; 7]).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 2, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        let run = |later: bool| {
+            let (mut step, mut positions) = (0.0, Vec::new());
+            let train_batch = |_: &Batch| {
+                step += 1.0;
+                let unread = left(step);
+                Ok(if later { Seen::Later(unread) } else { Seen::Sums(unread.read()?) })
+            };
+            let after_step = |at: &Position| {
+                positions.push(at.batches);
+                Ok::<_, Error>(())
+            };
+            let (report, begin, test) = (&mut Report::silent(), Position::default(), || Ok(None));
+            let records =
+                continue_epochs(&options, &loader, report, begin, train_batch, after_step, test);
+            let of = |record: &EpochRecord| {
+                (record.epoch, record.part, record.train_loss, record.train_accuracy)
+            };
+            (records.unwrap().iter().map(of).collect::<Vec<_>>(), positions)
+        };
+        let (at_once, every_step) = run(false);
+        let (later, positions) = run(true);
+        assert_eq!(later, at_once);
+        assert_eq!(every_step, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]);
+        // Nobody wanted to see anything before an epoch was over, unless this machine took a tenth of a second.
+        assert!(positions.ends_with(&[4]), "{positions:?}");
+        assert!(positions.len() < every_step.len(), "{positions:?}");
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_is_found_when_it_is_read() {
+        let data = Dataset::new(vec![[0; PIXELS]; 6], vec![0; 6]).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 2, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        let mut step = 0;
+        let train = |_: &Batch| {
+            step += 1;
+            Ok(left(if step == 4 { f64::NAN } else { 1.0 }))
+        };
+        let report = &mut Report::silent();
+        let told = run_epochs::<_, Error, _>(&options, &loader, report, train, || Ok(None));
+        let told = told.unwrap_err();
+        assert!(matches!(told, Error::NotFinite { epoch: 2, .. }), "{told}");
     }
 
     #[test]

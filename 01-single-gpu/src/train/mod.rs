@@ -9,6 +9,7 @@ mod epochs;
 mod position;
 mod record;
 mod sums;
+mod unread;
 
 use candle_core::{DType, Result, Tensor};
 use serde::Serialize;
@@ -17,7 +18,8 @@ use tracing::info_span;
 pub use epochs::{Error, continue_epochs, run_epochs};
 pub use position::Position;
 pub use record::{EpochRecord, epochs_trained, seconds_per_epoch};
-pub use sums::{BatchSums, read_sums};
+pub use sums::BatchSums;
+pub use unread::{Seen, Unread, read_sums};
 
 use crate::data::Batch;
 use crate::data::loader::Loader;
@@ -68,6 +70,12 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
         let gradients = zeros.collect::<Result<_>>()?;
         return Ok(Step { sums: BatchSums::of_no_samples(), gradients });
     }
+    let (unread, gradients) = forward_and_backward(model, batch)?;
+    Ok(Step { sums: unread.read()?, gradients })
+}
+
+/// The gradients of a batch that is not empty, and what is to be read off the device when it is wanted.
+fn forward_and_backward(model: &Lenet, batch: &Batch) -> Result<(Unread, Vec<Tensor>)> {
     let (logits, loss) = info_span!(target: COMPUTE, "forward").in_scope(|| {
         let logits = model.forward(&batch.images)?;
         let loss = cross_entropy(&logits, &batch.labels)?;
@@ -75,7 +83,7 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
     })?;
     let gradients = info_span!(target: COMPUTE, "backward")
         .in_scope(|| model.parameters().gradients(&loss.backward()?))?;
-    Ok(Step { sums: read_sums(&loss, &logits, batch)?, gradients })
+    Ok((Unread::new(&loss, &logits, batch)?, gradients))
 }
 
 /// One step on one device.
@@ -114,13 +122,17 @@ pub fn train(
         let _rank = trace::rank(report.run(), 0, device);
         let model = Lenet::new(options.seed, dtype, device.tensors())?;
         let loader = Loader::new(&data.train, options.batch_size, options.seed, dtype);
-        let records = run_epochs::<_, Error>(
+        let records = run_epochs::<_, Error, _>(
             options,
             &loader,
             report,
             |batch| {
                 let batch = batch.to_device(device.tensors())?;
-                Ok(train_batch(&model, &batch, options.learning_rate)?.sums)
+                let (unread, gradients) = forward_and_backward(&model, &batch)?;
+                sgd(model.parameters(), &gradients, options.learning_rate, batch.len())?;
+                // On the CPU everything is there already.
+                let on_the_cpu = device.tensors().is_cpu();
+                Ok(if on_the_cpu { unread.read()?.into() } else { Seen::from(unread) })
             },
             || Ok(Some(evaluate(&model, &data.test, dtype, device.tensors())?)),
         )?;

@@ -1,14 +1,10 @@
-//! What steps saw of their batches, and how it is read off a device.
+//! What steps saw of their batches.
 
 use std::ops::AddAssign;
 
 use candle_core::{Device, Result, Tensor, bail};
-use tracing::info_span;
 
-use crate::data::Batch;
 use crate::interrupt;
-use crate::ops::loss_and_correct;
-use crate::report::trace::COMPUTE;
 
 /// What a step, or many steps, saw. Sums, so that shards of any size can be added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -77,26 +73,4 @@ impl AddAssign for BatchSums {
         self.samples += other.samples;
         self.interrupts += other.interrupts;
     }
-}
-
-/// Reads loss and correct answers of a batch off its device; `loss` is the sum over the batch.
-///
-/// Waits until the device has computed them, and asks whether there was a Ctrl-C.
-///
-/// # Errors
-///
-/// When the shapes do not fit.
-pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
-    let _span = info_span!(target: COMPUTE, "read loss").entered();
-    let [loss, correct] = loss_and_correct(loss, logits, &batch.labels)?.to_vec1::<f64>()?[..]
-    else {
-        bail!("a loss and a number of answers were expected")
-    };
-    Ok(BatchSums {
-        loss,
-        // Counts are exact in f64.
-        correct: correct as u64,
-        samples: batch.len() as u64,
-        interrupts: interrupt::requested().into(),
-    })
 }

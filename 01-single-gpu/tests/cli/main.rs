@@ -111,6 +111,7 @@ fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
         (&["--threads-per-device", "0"], "threads-per-device"),
         (&["--threads-per-device", "100000"], "at most 4096 threads"),
         (&["--device", "tpu"], "possible values: auto, cpu, cuda"),
+        (&["--device", "cpu", "--tf32"], "--tf32: only GPUs round to TF32"),
         (&["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
         (&["--data-mirrors", "ftp://a.example"], "\"ftp://a.example\" is no web address"),
         (

@@ -15,10 +15,12 @@ pub(crate) fn add<M: Machine>(
     bias: Operand<'_, M::Storage>,
     relu: bool,
 ) -> Result<()> {
+    // ANCHOR: add_bias
     let n = sizes.elements();
     let launch = Launch::new(Source::Bias, "add_bias", y.dtype()).count(n);
     let launch = launch.count(sizes.channels).count(sizes.plane).flag(relu);
     machine.run(launch.read(bias, sizes.channels).write(y), blocks_of(n))
+    // ANCHOR_END: add_bias
 }
 
 /// The gradient of the bias, `[channels]`.

@@ -130,6 +130,19 @@ fn what_is_not_a_number_stays_visible() {
     }
 }
 
+#[test]
+fn half_way_bf16_is_rounded_to_even() {
+    let Some(machine) = emulator() else { return };
+    // 1 + 1/256 lies between 1 and 1 + 2/256, 1 + 3/256 between that and 1 + 4/256.
+    let numbers = |values: [f64; 2]| {
+        held(&Tensor::new(&values, &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap())
+    };
+    let sizes = Channels { images: 1, channels: 2, plane: 1 };
+    let (mut y, own) = (numbers([1.0, 1.0]), numbers([1.0 / 256.0, 3.0 / 256.0]));
+    bias::add(machine, &mut y.storage, sizes, own.operand(), false).unwrap();
+    assert_eq!(tensor(y.storage, 2).to_vec1::<f64>().unwrap(), [1.0, 1.0 + 4.0 / 256.0]);
+}
+
 /// Images `[images, channels, plane]`: one part and several, dense layers, fewer values than threads.
 const SIZES: [Channels; 4] = [
     Channels { images: 5, channels: 3, plane: 63 },

@@ -1,11 +1,13 @@
 // A bias for each channel, what follows it, and its gradient.
 
+// ANCHOR: add_bias
 KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *bias, Stored *y) {
     FOR_EACH(i, n) {
         Real sum = real(y[i]) + real(bias[i / plane % channels]);
         y[i] = stored(relu ? rectified(sum) : sum);
     }
 }
+// ANCHOR_END: add_bias
 
 KERNEL channel_sums(Count images, Count channels, Count plane, Count parts, const Stored *grad, double *sums) {
     Part part(images, channels, plane, parts);

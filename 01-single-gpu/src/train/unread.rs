@@ -1,0 +1,89 @@
+//! What steps saw, as long as it is on their device.
+//!
+//! Reading a number off a GPU means waiting for it: until everything is computed that was queued before. Then the
+//! queue is empty, and the GPU waits in turn, for the next step's first kernel. So loss and correct answers of a step
+//! stay where they are, and are added up there, until somebody wants to see them.
+
+use candle_core::{Result, Tensor, bail};
+use tracing::info_span;
+
+use super::BatchSums;
+use crate::data::Batch;
+use crate::interrupt;
+use crate::ops::loss_and_correct;
+use crate::report::trace::COMPUTE;
+
+/// Loss and correct answers of a step, or of several, on their device.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// `[2]`, f64: loss, correct answers.
+    sums: Tensor,
+    samples: u64,
+}
+
+impl Unread {
+    /// Those of a batch; `loss` is the sum over it. Nothing waits for the device.
+    ///
+    /// # Errors
+    ///
+    /// When the shapes do not fit.
+    pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
+        let sums = loss_and_correct(loss, logits, &batch.labels)?;
+        Ok(Self { sums, samples: batch.len() as u64 })
+    }
+
+    /// These and those of later steps on the same device.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn and(&self, later: &Self) -> Result<Self> {
+        let samples = self.samples + later.samples;
+        Ok(Self { sums: self.sums.add(&later.sums)?, samples })
+    }
+
+    /// Reads them: waits until the device has computed them, and asks whether there was a Ctrl-C.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn read(&self) -> Result<BatchSums> {
+        let _span = info_span!(target: COMPUTE, "read loss").entered();
+        let [loss, correct] = self.sums.to_vec1::<f64>()?[..] else {
+            bail!("a loss and a number of answers were expected, got {:?}", self.sums.dims())
+        };
+        // Counts are exact in f64 up to 2⁵³.
+        let (correct, samples) = (correct as u64, self.samples);
+        Ok(BatchSums { loss, correct, samples, interrupts: interrupt::requested().into() })
+    }
+}
+
+/// Reads loss and correct answers of a batch off its device: [`Unread::new`], then [`Unread::read`].
+///
+/// # Errors
+///
+/// Those of the two.
+pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
+    Unread::new(loss, logits, batch)?.read()
+}
+
+/// What the loop over steps is told of each.
+#[derive(Clone, Debug)]
+pub enum Seen {
+    /// It has been read.
+    Sums(BatchSums),
+    /// It is to be read when somebody wants to see it.
+    Later(Unread),
+}
+
+impl From<BatchSums> for Seen {
+    fn from(sums: BatchSums) -> Self {
+        Self::Sums(sums)
+    }
+}
+
+impl From<Unread> for Seen {
+    fn from(unread: Unread) -> Self {
+        Self::Later(unread)
+    }
+}
