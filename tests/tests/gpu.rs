@@ -147,7 +147,7 @@ fn a_message_is_the_value_at_the_time_it_was_sent() {
     assert_eq!(received.unwrap()[1], expected);
 }
 
-/// Two lanes take uploads in turn: none may overtake the one before, or overwrite it.
+/// Lanes take uploads in turn: none may overtake the one before, or overwrite it, or memory that is still in use.
 #[test]
 fn what_is_uploaded_arrives_as_it_was() {
     let Some(plan) = gpus(1) else { return };
@@ -156,8 +156,13 @@ fn what_is_uploaded_arrives_as_it_was() {
         let sent: Vec<Tensor> = sizes
             .map(|size| Tensor::rand(0f32, 1.0, size, &Device::Cpu))
             .collect::<Result<_, _>>()?;
-        let there: Vec<Tensor> =
-            sent.iter().map(|tensor| move_view(tensor, rank.device())).collect::<Result<_, _>>()?;
+        // The GPU is kept busy, so that uploads wait for it, and memory that is let go is used anew.
+        let busy = Tensor::rand(0f32, 1.0, (1024, 1024), rank.device())?;
+        let upload = |tensor: &Tensor| {
+            let _let_go = (busy.matmul(&busy)?, move_view(&tensor.neg()?, rank.device())?);
+            move_view(tensor, rank.device())
+        };
+        let there: Vec<Tensor> = sent.iter().map(upload).collect::<Result<_, _>>()?;
         for (sent, there) in sent.iter().zip(&there) {
             assert!(there.device().same_device(rank.device()));
             assert_eq!(sent.to_vec1::<f32>()?, there.to_vec1::<f32>()?);

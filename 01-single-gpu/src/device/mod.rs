@@ -77,18 +77,17 @@ impl fmt::Display for ComputeDevice {
 /// When the copy fails.
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // An empty view may take the rest along: GPUs have no memory of size 0 for a copy of it.
-    if device.is_cpu() || tensor.elem_count() == 0 {
+    if device.is_cpu() || tensor.elem_count() == 0 || tensor.device().same_device(device) {
         return tensor.to_device(device);
     }
-    let tensor = tensor.force_contiguous()?;
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = device
         && !tensor.track_op()
-        && let Some(there) = upload::upload(&tensor, gpu)?
+        && let Some(there) = upload::upload(&tensor.contiguous()?, gpu)?
     {
         return Ok(there);
     }
-    tensor.to_device(device)
+    tensor.force_contiguous()?.to_device(device)
 }
 
 /// The cores this process may use.

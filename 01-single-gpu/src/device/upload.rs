@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The last copy is from the GPU's memory to itself, a matter of microseconds: so that tensors have memory of their own,
-//! given back in the order of the device's stream, and nothing else knows of the copy stream. There are two lanes, used
-//! in turn: one is written to while the other is under way.
+//! given back in the order of the device's stream, and nothing else knows of the copy stream. There are four lanes, used
+//! in turn, for images and labels of two batches: one is written to while the others are under way.
 
 #![expect(unsafe_code, reason = "CUDA's copies take addresses; sizes are checked")]
 
@@ -77,12 +77,14 @@ thread_local! {
     static UPLOADS: RefCell<HashMap<DeviceId, Uploads>> = RefCell::default();
 }
 
+const LANES: usize = 4;
+
 /// The way to one GPU.
 struct Uploads {
     /// The device's own.
     stream: Arc<CudaStream>,
     copies: Arc<CudaStream>,
-    lanes: [Option<Lane>; 2],
+    lanes: [Option<Lane>; LANES],
     next: usize,
 }
 
@@ -90,6 +92,8 @@ struct Uploads {
 struct Lane {
     pinned: PinnedHostSlice<u8>,
     staging: CudaSlice<u8>,
+    /// When the upload before had been fetched from `pinned`.
+    arrived: Option<CudaEvent>,
     /// When the tensor of the upload before had been copied from `staging`.
     taken: Option<CudaEvent>,
 }
@@ -98,7 +102,7 @@ impl Uploads {
     fn new(gpu: &CudaDevice) -> Result<Self> {
         let stream = gpu.cuda_stream();
         let copies = stream.context().new_stream().map_err(Error::wrap)?;
-        Ok(Self { stream, copies, lanes: [None, None], next: 0 })
+        Ok(Self { stream, copies, lanes: Default::default(), next: 0 })
     }
 
     /// Queues the copy of `bytes` to `there`, which is as large.
@@ -106,16 +110,18 @@ impl Uploads {
         let size = bytes.len();
         self.stream.context().bind_to_thread().map_err(Error::wrap)?;
         let lane = &mut self.lanes[self.next];
-        self.next = (self.next + 1) % 2;
+        self.next = (self.next + 1) % LANES;
+        if let Some(arrived) = lane.as_ref().and_then(|lane| lane.arrived.as_ref()) {
+            // Four uploads ago: as a rule that is done.
+            arrived.synchronize().map_err(Error::wrap)?;
+        }
         if lane.as_ref().is_none_or(|lane| lane.pinned.num_bytes() < size) {
-            // The old one waits for what is under way when it is given back.
             *lane = None;
         }
         let lane = match lane {
             Some(lane) => lane,
             None => lane.insert(Lane::new(&self.copies, size)?),
         };
-        // Waits until the copy before from this memory is done, two uploads ago.
         lane.pinned.as_mut_slice().map_err(Error::wrap)?[..size].copy_from_slice(bytes);
         if let Some(taken) = &lane.taken {
             self.copies.wait(taken).map_err(Error::wrap)?;
@@ -137,6 +143,7 @@ impl Uploads {
             unsafe { result::memcpy_dtod_async(there, staging, size, self.stream.cu_stream()) }
                 .map_err(Error::wrap)?;
         }
+        lane.arrived = Some(arrived);
         lane.taken = Some(self.stream.record_event(None).map_err(Error::wrap)?);
         Ok(())
     }
@@ -150,6 +157,6 @@ impl Lane {
         let pinned = unsafe { copies.context().alloc_pinned(size) }.map_err(Error::wrap)?;
         // SAFETY: likewise.
         let staging = unsafe { copies.alloc(size) }.map_err(Error::wrap)?;
-        Ok(Self { pinned, staging, taken: None })
+        Ok(Self { pinned, staging, arrived: None, taken: None })
     }
 }

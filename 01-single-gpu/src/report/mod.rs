@@ -78,9 +78,9 @@ impl<'a> Report<'a> {
     }
 
     /// A step is done; `sums` and `elapsed` count from the beginning of the epoch.
-    pub(crate) fn batch_done(&mut self, sums: &BatchSums, elapsed: Duration) {
+    pub(crate) fn batches_done(&mut self, batches: usize, sums: &BatchSums, elapsed: Duration) {
         if let Some(progress) = &self.progress {
-            progress.batch_done(sums, elapsed);
+            progress.batches_done(batches, sums, elapsed);
         }
     }
 

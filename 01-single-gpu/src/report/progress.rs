@@ -51,7 +51,7 @@ impl Progress {
         self.bar.set_message("");
     }
 
-    pub(super) fn batch_done(&self, sums: &BatchSums, elapsed: Duration) {
+    pub(super) fn batches_done(&self, batches: usize, sums: &BatchSums, elapsed: Duration) {
         if !self.bar.is_hidden() {
             self.bar.set_message(format!(
                 "loss {:.4}  acc {:.3}  {:.0} images/s",
@@ -60,7 +60,7 @@ impl Progress {
                 sums.samples as f64 / elapsed.as_secs_f64()
             ));
         }
-        self.bar.inc(1);
+        self.bar.set_position(batches as u64);
     }
 
     pub(super) fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {

@@ -27,7 +27,7 @@ pub enum Error {
     NotFinite {
         /// Counted from 1.
         epoch: usize,
-        /// Counted from 1, within the epoch.
+        /// Counted from 1, within the epoch. Where losses are read later, an earlier step may have been the first.
         step: usize,
         /// The loss.
         loss: f64,
@@ -100,6 +100,7 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     let batches_per_epoch = loader.batches_per_epoch();
     let mut at = from;
     at.sums.interrupts = 0;
+    let mut unread = Waiting::default();
     while at.epoch() <= epochs {
         let epoch = at.epoch();
         report.epoch_begins(epoch, epochs, batches_per_epoch, at.batches);
@@ -107,7 +108,7 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
         let span = info_span!(target: STEPS, "epoch", epoch).entered();
         let mut batches = loader.rest_of_epoch(epoch, at.batches);
         let mut next = || info_span!(target: COMPUTE, "load").in_scope(|| batches.next());
-        let (mut step, mut unread) = (at.batches, Waiting::default());
+        let mut step = at.batches;
         while at.sums.interrupts == 0
             && let Some(batch) = next()
         {
@@ -123,7 +124,7 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
             at.sums += sums;
             at.batches = step;
             at.elapsed = earlier + started.elapsed();
-            report.batch_done(&at.sums, at.elapsed);
+            report.batches_done(at.batches, &at.sums, at.elapsed);
             after_step(&at)?;
         }
         drop(span);
@@ -155,7 +156,10 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// What is known now, with one more step: everything since it was asked last, or nothing if there is time.
+    /// What is known now, with one more step: everything since something was read last, or nothing if there is time.
+    /// The first step of a run is read at once: if its loss is no number, that is no update's fault.
+    ///
+    /// All steps of an epoch are of one kind, and the `last` one leaves nothing unread.
     fn read(&mut self, seen: Seen, last: bool) -> candle_core::Result<Option<BatchSums>> {
         let later = match seen {
             Seen::Sums(sums) => return Ok(Some(sums)),
@@ -165,8 +169,8 @@ impl Waiting {
             Some(earlier) => earlier.and(&later)?,
             None => later,
         };
-        let started = *self.read.get_or_insert_with(Instant::now);
-        if !last && !interrupt::requested() && started.elapsed() < READ_EVERY {
+        let there_is_time = self.read.is_some_and(|read| read.elapsed() < READ_EVERY);
+        if there_is_time && !last && !interrupt::requested() {
             self.unread = Some(unread);
             return Ok(None);
         }
@@ -319,8 +323,8 @@ mod tests {
         let (later, positions) = run(true);
         assert_eq!(later, at_once);
         assert_eq!(every_step, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]);
-        // Nobody wanted to see anything before an epoch was over, unless this machine took a tenth of a second.
-        assert!(positions.ends_with(&[4]), "{positions:?}");
+        // The first step, and then nothing before an epoch was over, unless this machine took a tenth of a second.
+        assert!(positions.starts_with(&[1]) && positions.ends_with(&[4]), "{positions:?}");
         assert!(positions.len() < every_step.len(), "{positions:?}");
     }
 
@@ -338,6 +342,10 @@ mod tests {
         let told = run_epochs::<_, Error, _>(&options, &loader, report, train, || Ok(None));
         let told = told.unwrap_err();
         assert!(matches!(told, Error::NotFinite { epoch: 2, .. }), "{told}");
+        let (report, at_once) = (&mut Report::silent(), |_: &Batch| Ok(left(f64::NAN)));
+        let told = run_epochs::<_, Error, _>(&options, &loader, report, at_once, || Ok(None));
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains("no update was made yet"), "{told}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use candle_core::{DType, Result};
 
 use super::machine::{Channels, Launch, Machine, Operand, Source, blocks_of};
 
+// ANCHOR: add_bias
 /// y + bias, in place, then max(·, 0) if `relu`.
 pub(crate) fn add<M: Machine>(
     machine: &M,
@@ -15,13 +16,12 @@ pub(crate) fn add<M: Machine>(
     bias: Operand<'_, M::Storage>,
     relu: bool,
 ) -> Result<()> {
-    // ANCHOR: add_bias
     let n = sizes.elements();
     let launch = Launch::new(Source::Bias, "add_bias", y.dtype()).count(n);
     let launch = launch.count(sizes.channels).count(sizes.plane).flag(relu);
     machine.run(launch.read(bias, sizes.channels).write(y), blocks_of(n))
-    // ANCHOR_END: add_bias
 }
+// ANCHOR_END: add_bias
 
 /// The gradient of the bias, `[channels]`.
 pub(crate) fn gradient<M: Machine>(
