@@ -1,17 +1,14 @@
 //! The loop over epochs and steps: what every stage's training has in common.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tracing::info_span;
 
-use super::{BatchSums, EpochRecord, Position, Seen, TrainOptions, Unread};
+use super::unread::Waiting;
+use super::{BatchSums, EpochRecord, Position, Seen, TrainOptions};
 use crate::data::loader::Epochs;
-use crate::interrupt;
 use crate::report::Report;
 use crate::report::trace::{COMPUTE, STEPS};
-
-/// What steps leave on their device is read so often: for a reader it is always, for a GPU it is rare.
-const READ_EVERY: Duration = Duration::from_millis(100);
 
 /// Why training stopped early.
 #[derive(Debug, thiserror::Error)]
@@ -148,38 +145,6 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     Ok(at.records)
 }
 
-/// What steps have left on their device since something was read off it.
-#[derive(Default)]
-struct Waiting {
-    unread: Option<Unread>,
-    read: Option<Instant>,
-}
-
-impl Waiting {
-    /// What is known now, with one more step: everything since something was read last, or nothing if there is time.
-    /// The first step of a run is read at once: if its loss is no number, that is no update's fault.
-    ///
-    /// All steps of an epoch are of one kind, and the `last` one leaves nothing unread.
-    fn read(&mut self, seen: Seen, last: bool) -> candle_core::Result<Option<BatchSums>> {
-        let later = match seen {
-            Seen::Sums(sums) => return Ok(Some(sums)),
-            Seen::Later(later) => later,
-        };
-        let unread = match self.unread.take() {
-            Some(earlier) => earlier.and(&later)?,
-            None => later,
-        };
-        let there_is_time = self.read.is_some_and(|read| read.elapsed() < READ_EVERY);
-        if there_is_time && !last && !interrupt::requested() {
-            self.unread = Some(unread);
-            return Ok(None);
-        }
-        let sums = unread.read()?;
-        self.read = Some(Instant::now());
-        Ok(Some(sums))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Tensor};
@@ -187,7 +152,7 @@ mod tests {
     use super::*;
     use crate::data::loader::Loader;
     use crate::data::{Batch, Dataset, PIXELS};
-    use crate::train::epochs_trained;
+    use crate::train::{Unread, epochs_trained};
 
     /// Three epochs of three steps of two samples; `sums` is told the step, from 1, and its samples.
     fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {

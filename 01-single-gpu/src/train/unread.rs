@@ -4,6 +4,8 @@
 //! queue is empty, and the GPU waits in turn, for the next step's first kernel. So loss and correct answers of a step
 //! stay where they are, and are added up there, until somebody wants to see them.
 
+use std::time::{Duration, Instant};
+
 use candle_core::{Result, Tensor, bail};
 use tracing::info_span;
 
@@ -12,6 +14,9 @@ use crate::data::Batch;
 use crate::interrupt;
 use crate::ops::loss_and_correct;
 use crate::report::trace::COMPUTE;
+
+/// What steps leave on their device is read so often: for a reader it is always, for a GPU it is rare.
+const READ_EVERY: Duration = Duration::from_millis(100);
 
 /// Loss and correct answers of a step, or of several, on their device.
 #[derive(Clone, Debug)]
@@ -85,5 +90,37 @@ impl From<BatchSums> for Seen {
 impl From<Unread> for Seen {
     fn from(unread: Unread) -> Self {
         Self::Later(unread)
+    }
+}
+
+/// What steps have left on their device since something was read off it.
+#[derive(Default)]
+pub(super) struct Waiting {
+    unread: Option<Unread>,
+    read: Option<Instant>,
+}
+
+impl Waiting {
+    /// What is known now, with one more step: everything since something was read last, or nothing if there is time.
+    /// The first step of a run is read at once: if its loss is no number, that is no update's fault.
+    ///
+    /// All steps of an epoch are of one kind, and the `last` one leaves nothing unread.
+    pub(super) fn read(&mut self, seen: Seen, last: bool) -> Result<Option<BatchSums>> {
+        let later = match seen {
+            Seen::Sums(sums) => return Ok(Some(sums)),
+            Seen::Later(later) => later,
+        };
+        let unread = match self.unread.take() {
+            Some(earlier) => earlier.and(&later)?,
+            None => later,
+        };
+        let there_is_time = self.read.is_some_and(|read| read.elapsed() < READ_EVERY);
+        if there_is_time && !last && !interrupt::requested() {
+            self.unread = Some(unread);
+            return Ok(None);
+        }
+        let sums = unread.read()?;
+        self.read = Some(Instant::now());
+        Ok(Some(sums))
     }
 }

@@ -9,7 +9,7 @@ use super::gradient::GradientSums;
 use super::planes::Planes;
 use super::statistics::Statistics;
 use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
-use crate::ops::gpu::machine::Channels;
+use crate::ops::gpu::blocks::Channels;
 use crate::ops::gpu::{self, Operand, on_gpu};
 
 fn channels(images: &Shape, dtype: DType) -> Result<Channels> {

@@ -14,6 +14,7 @@
 //! depends on the other images of its batch. The backward pass makes what it needs of the input anew,
 //! which is cheaper than keeping it.
 
+mod composed;
 mod direct;
 mod finish;
 #[cfg(test)]
@@ -34,15 +35,14 @@ mod winograd;
 use std::sync::OnceLock;
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail,
-};
+use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::Operand;
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
+use composed::composed;
 use finish::{Finish, Signs};
 use geometry::Geometry;
 use gradients::{Gradients, Upstream};
@@ -110,29 +110,6 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
 /// Whether there is an operation of ours for the device: on a GPU, where there is cuDNN.
 fn has_operation(x: &Tensor) -> bool {
     x.device().is_cpu() || cfg!(feature = "cudnn")
-}
-
-fn composed(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    stride: usize,
-    padding: usize,
-) -> Result<Tensor> {
-    // candle's backward works out from the rows alone how much of the input no patch reached.
-    let beyond = |axis| Ok::<_, candle_core::Error>(x.dim(axis)? + 2 * padding - weight.dim(axis)?);
-    let (rows, columns) = (beyond(2)? % stride, beyond(3)? % stride);
-    if rows != columns {
-        bail!(
-            "conv2d: on this device stride {stride} must leave as many rows over as columns, not {rows} and \
-             {columns}"
-        );
-    }
-    let y = x.conv2d(weight, padding, stride, 1, 1)?;
-    match bias {
-        Some(bias) => y.broadcast_add(&bias.reshape((1, bias.dim(0)?, 1, 1))?),
-        None => Ok(y),
-    }
 }
 
 /// One application of the operation.

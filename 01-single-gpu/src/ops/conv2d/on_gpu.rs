@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use super::Conv2d;
 use super::finish::Finish;
-use crate::ops::gpu::machine::Channels;
+use crate::ops::gpu::blocks::Channels;
 use crate::ops::gpu::{self, Operand, convolution, on_gpu};
 
 type Memory<'a> = Operand<'a, CudaStorage>;

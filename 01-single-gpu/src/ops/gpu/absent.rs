@@ -2,7 +2,8 @@
 
 use candle_core::{CudaDevice, CudaStorage, DType, Result, bail};
 
-use super::machine::{Launch, Machine};
+use super::launch::Launch;
+use super::machine::Machine;
 
 impl Machine for CudaDevice {
     type Storage = CudaStorage;

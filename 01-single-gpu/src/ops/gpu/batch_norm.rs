@@ -4,7 +4,10 @@ use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
 use super::bias::{Sums, merged};
-use super::machine::{Channels, Launch, Machine, Operand, Source, blocks_of};
+use super::blocks::{Channels, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, Operand};
+use super::machine::Machine;
 
 /// Mean and variance of each channel, `[channels]` and `[channels]`, in f64.
 pub(crate) fn moments<M: Machine>(

@@ -5,7 +5,10 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{DType, Result};
 
-use super::machine::{Channels, Launch, Machine, Operand, Source, blocks_of};
+use super::blocks::{Channels, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, Operand};
+use super::machine::Machine;
 
 // ANCHOR: add_bias
 /// y + bias, in place, then max(·, 0) if `relu`.

@@ -2,7 +2,10 @@
 
 use candle_core::{DType, Result};
 
-use super::machine::{Launch, Machine, Operand, Source, blocks_of};
+use super::blocks::blocks_of;
+use super::kernel::Source;
+use super::launch::{Launch, Operand};
+use super::machine::Machine;
 
 /// The sum over the rows of −log softmax at the label: one element. A label that is no class makes it NaN.
 pub(crate) fn loss<M: Machine>(

@@ -14,7 +14,10 @@ use candle_core::cuda_backend::cudarc::nvrtc::{
 };
 use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Shape, bail};
 
-use super::machine::{Argument, Kernel, Launch, Machine, PRELUDE, Source, THREADS, definitions};
+use super::blocks::THREADS;
+use super::kernel::{Kernel, PRELUDE, Source, definitions};
+use super::launch::{Argument, Launch};
+use super::machine::Machine;
 
 impl Machine for CudaDevice {
     type Storage = CudaStorage;

@@ -2,7 +2,8 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | `machine` | a kernel, its arguments, and a machine that runs it |
+//! | `kernel`, `launch`, `blocks` | a kernel, its arguments, and how its work is shared out |
+//! | `machine` | where kernels run |
 //! | `batch_norm`, `bias`, `cross_entropy`, `pooling`, `relu`, `update` | operations as launches of kernels |
 //! | `kernels/*.cu` | the kernels of each, in CUDA C++ |
 //! | `cuda` | a GPU as the machine: compiles the kernels when they are first used (NVRTC), and queues them |
@@ -12,7 +13,7 @@
 //! | `tensors` | launches on tensors, for backward passes |
 //! | `emulator` | for tests: this computer's processor as the machine |
 //!
-//! A kernel is launched as a number of *blocks* of [`THREADS`] threads; threads of a block can wait for each other and
+//! A kernel is launched as a number of *blocks* of 256 threads; threads of a block can wait for each other and
 //! share memory, blocks cannot. How many blocks there are, and what each adds up, depends on shapes alone, and what
 //! blocks have added up is added in order: the bits of a result never depend on the GPU's timing.
 //!
@@ -27,6 +28,7 @@
 mod absent;
 pub(crate) mod batch_norm;
 pub(crate) mod bias;
+pub(crate) mod blocks;
 #[cfg(feature = "cudnn")]
 pub(crate) mod convolution;
 pub(crate) mod cross_entropy;
@@ -36,7 +38,9 @@ mod cuda;
 mod cudnn;
 #[cfg(test)]
 mod emulator;
-pub(crate) mod machine;
+mod kernel;
+mod launch;
+mod machine;
 pub(crate) mod pooling;
 pub(crate) mod relu;
 mod tensors;
@@ -46,7 +50,7 @@ pub(crate) mod update;
 #[cfg(not(feature = "cudnn"))]
 pub(crate) mod without_cudnn;
 
-pub(crate) use machine::Operand;
+pub(crate) use launch::Operand;
 pub(crate) use tensors::{on_gpu, tensor};
 #[cfg(not(feature = "cudnn"))]
 pub(crate) use without_cudnn as convolution;

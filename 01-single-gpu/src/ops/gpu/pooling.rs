@@ -4,7 +4,10 @@ use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
 use super::bias::merged;
-use super::machine::{Channels, Launch, Machine, Operand, Source, blocks_of};
+use super::blocks::{Channels, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, Operand};
+use super::machine::Machine;
 use crate::ops::avg_pool2d::Windows;
 
 impl<S: BackendStorage> Launch<'_, S> {

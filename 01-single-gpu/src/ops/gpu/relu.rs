@@ -2,7 +2,10 @@
 
 use candle_core::Result;
 
-use super::machine::{Launch, Machine, Operand, Source, blocks_of};
+use super::blocks::blocks_of;
+use super::kernel::Source;
+use super::launch::{Launch, Operand};
+use super::machine::Machine;
 
 /// max(x, 0).
 pub(crate) fn relu<M: Machine>(machine: &M, x: Operand<'_, M::Storage>) -> Result<M::Storage> {

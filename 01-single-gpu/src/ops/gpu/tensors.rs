@@ -4,7 +4,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Device, Result, Shape, Storage, Tensor, bail};
 use itertools::Itertools as _;
 
-use super::machine::Operand;
+use super::launch::Operand;
 
 /// Calls `work` with the GPU that contiguous tensors lie on, and with their memory.
 ///

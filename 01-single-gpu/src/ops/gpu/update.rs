@@ -3,7 +3,10 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, Result, bail};
 
-use super::machine::{Launch, Machine, Operand, Source, blocks_of};
+use super::blocks::blocks_of;
+use super::kernel::Source;
+use super::launch::{Launch, Operand};
+use super::machine::Machine;
 
 /// A kernel, and where the contiguous tensor that it changes begins.
 fn in_place<'a, S>(

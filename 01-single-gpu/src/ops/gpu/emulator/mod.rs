@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +18,9 @@ use half::bf16;
 use itertools::Itertools as _;
 use tempfile::TempDir;
 
-use super::machine::{Argument, Launch, Machine, PRELUDE, Source, definitions};
+use super::kernel::{PRELUDE, Source, definitions};
+use super::launch::{Argument, Launch};
+use super::machine::Machine;
 
 /// What shows a kernel that reaches beyond its memory, or a result that C++ does not define.
 const CHECKS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
@@ -28,7 +31,6 @@ const THREADS: usize = 32;
 
 /// A machine that needs a C++ compiler and no GPU.
 pub(super) struct Emulator {
-    folder: TempDir,
     programs: Mutex<HashMap<DType, Program>>,
 }
 
@@ -41,13 +43,13 @@ struct Program {
 }
 
 impl Emulator {
-    /// A machine with nothing compiled yet, or `None` on a computer without a C++ compiler, which is told.
+    /// A machine, or `None` on a computer without a C++ compiler, which is told.
     pub(super) fn new() -> Option<Self> {
         if let Err(error) = Command::new(compiler()).arg("--version").output() {
             eprintln!("SKIPPED: {}: {error}", compiler());
             return None;
         }
-        Some(Self { folder: TempDir::new().unwrap(), programs: Mutex::default() })
+        Some(Self { programs: Mutex::default() })
     }
 
     /// Whether kernels that reach beyond their memory are found.
@@ -59,36 +61,54 @@ impl Emulator {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(match programs.entry(dtype) {
             Entry::Occupied(program) => program.get().clone(),
-            Entry::Vacant(room) => room.insert(self.compile(dtype)?).clone(),
+            Entry::Vacant(room) => room.insert(compiled(dtype)?).clone(),
         })
     }
+}
 
-    fn compile(&self, dtype: DType) -> Result<Program> {
-        let folder = self.folder.path().join(dtype.as_str());
-        let write = |name: &str, text: String| fs::write(folder.join(name), text);
-        let texts = Source::ALL.map(Source::text).concat();
-        let names = Source::ALL.into_iter().flat_map(Source::kernels);
-        fs::create_dir_all(&folder)?;
-        write("kernels.inc", format!("{PRELUDE}\n{texts}"))?;
-        write("names.inc", names.map(|kernel| format!("NAMED({kernel})\n")).collect())?;
-        write("emulator.cpp", include_str!("emulator.cpp").to_owned())?;
-        let attempt = |checks: &[&str]| {
-            let mut command = Command::new(compiler());
-            command.args(["-std=c++20", "-O1", "-g1", "-pthread", "-ffp-contract=off"]);
-            command.args(definitions(dtype, THREADS)?).args(checks);
-            command.args(["-o", "emulator", "emulator.cpp"]).current_dir(&folder);
-            Ok::<_, candle_core::Error>(command.output()?)
-        };
-        let mut output = attempt(&CHECKS)?;
-        let checks = output.status.success();
-        if !checks {
-            output = attempt(&[])?;
+/// The program for a type. It lies beside the tests' own, and is made anew when a kernel has changed.
+fn compiled(dtype: DType) -> Result<Program> {
+    let names = Source::ALL.into_iter().flat_map(Source::kernels);
+    let files = [
+        ("kernels.inc", format!("{PRELUDE}\n{}", Source::ALL.map(Source::text).concat())),
+        ("names.inc", names.map(|kernel| format!("NAMED({kernel})\n")).collect()),
+        ("emulator.cpp", include_str!("emulator.cpp").to_owned()),
+    ];
+    let mut key = DefaultHasher::new();
+    (&files, definitions(dtype, THREADS)?, compiler()).hash(&mut key);
+    let tests = env::current_exe()?;
+    let folder = tests.with_file_name("gpu-emulator");
+    let key = format!("{}-{:016x}", dtype.as_str(), key.finish());
+    for checks in [true, false] {
+        let path = folder.join(format!("{key}-{checks}"));
+        if path.exists() {
+            return Ok(Program { path: path.into(), checks });
         }
-        if !output.status.success() {
-            bail!("the kernels do not compile: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(Program { path: folder.join("emulator").into(), checks })
     }
+    fs::create_dir_all(&folder)?;
+    let workshop = TempDir::new_in(&folder)?;
+    for (name, text) in &files {
+        fs::write(workshop.path().join(name), text)?;
+    }
+    let attempt = |checks: &[&str]| {
+        let mut command = Command::new(compiler());
+        command.args(["-std=c++20", "-O1", "-g1", "-pthread", "-ffp-contract=off"]);
+        command.args(definitions(dtype, THREADS)?).args(checks);
+        command.args(["-o", "emulator", "emulator.cpp"]).current_dir(workshop.path());
+        Ok::<_, candle_core::Error>(command.output()?)
+    };
+    let mut output = attempt(&CHECKS)?;
+    let checks = output.status.success();
+    if !checks {
+        output = attempt(&[])?;
+    }
+    if !output.status.success() {
+        bail!("the kernels do not compile: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let path = folder.join(format!("{key}-{checks}"));
+    // Another test may have made the same meanwhile.
+    fs::rename(workshop.path().join("emulator"), &path)?;
+    Ok(Program { path: path.into(), checks })
 }
 
 fn compiler() -> String {

@@ -18,18 +18,18 @@
 //! Cost: 2·B·I·O operations each. Bias and rectifier are added while a task's rows are in the cache. Each
 //! row of each result is made by one task, so threads never change the bits.
 
+mod on_gpu;
+
 use candle_core::backend::BackendStorage as _;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail,
 };
 use rayon::prelude::*;
 
-use super::element::{Element, cpu_elements, elements, for_dtype};
-use super::gemm::{Matrix, Store, gemm};
-use super::gpu::machine::Channels;
-use super::gpu::{self, Operand, on_gpu};
-use super::relu::{passed, rectified};
-use super::rounded::{is_rounded, rounded};
+use crate::ops::element::{Element, cpu_elements, elements, for_dtype};
+use crate::ops::gemm::{Matrix, Store, gemm};
+use crate::ops::relu::{passed, rectified};
+use crate::ops::rounded::{is_rounded, rounded};
 
 /// Rows of a task: enough that reading the other matrix is a small part of the work.
 const ROWS: usize = 64;
@@ -99,34 +99,6 @@ impl Linear {
             }
         });
         y
-    }
-
-    /// What bias and rectifier see of an output of so many samples.
-    fn channels(&self, samples: usize) -> Channels {
-        Channels { images: samples, channels: self.outputs, plane: 1 }
-    }
-
-    /// The gradients of input, weight and bias: the products are cuBLAS's.
-    fn backward_on_gpu(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let sizes = self.channels(x.dim(0)?);
-        let (grad, dbias) = if self.with_relu {
-            let (grad, dbias) = on_gpu([y, grad], |gpu, [y, grad]| {
-                gpu::bias::gradient_behind_relu(gpu, sizes, y, grad)
-            })?;
-            (gpu::tensor(grad, y.shape()), dbias)
-        } else {
-            let dbias = on_gpu([grad], |gpu, [grad]| gpu::bias::gradient(gpu, sizes, grad))?;
-            (grad.clone(), dbias)
-        };
-        let dweight = x.detach().t()?.matmul(&grad)?;
-        let dx = if x.track_op() { Some(grad.matmul(&weight.detach().t()?)?) } else { None };
-        Ok((dx, Some(dweight), Some(gpu::tensor(dbias, self.outputs))))
     }
 
     /// The gradient of the sums, before the rectifier.
@@ -213,12 +185,7 @@ impl CustomOp3 for Linear {
         bias: &CudaStorage,
         bias_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let (samples, _) = x_layout.shape().dims2()?;
-        let sizes = (1, samples, self.outputs, self.inputs);
-        let mut y = x.matmul(weight, sizes, x_layout, weight_layout)?;
-        let (sizes, bias) = (self.channels(samples), Operand::new(bias, bias_layout)?);
-        gpu::bias::add(x.device(), &mut y, sizes, bias, self.with_relu)?;
-        Ok((y, (samples, self.outputs).into()))
+        self.forward_on_gpu((x, x_layout), (weight, weight_layout), (bias, bias_layout))
     }
 
     fn bwd(

@@ -1,0 +1,41 @@
+//! How the work of a kernel is shared out among blocks: by shapes alone.
+
+/// Threads of a block, in every launch: a power of two, as blocks add up in a tree.
+pub(crate) const THREADS: usize = 256;
+
+/// A thread that works element by element is given no more blocks than this to share its work with.
+const MOST_BLOCKS: usize = 4096;
+
+/// Blocks for `n` elements, each a thread's.
+pub(super) fn blocks_of(n: usize) -> usize {
+    n.div_ceil(THREADS).clamp(1, MOST_BLOCKS)
+}
+
+/// Images `[images, channels, plane]` for kernels that go through them channel by channel.
+///
+/// The values of a channel are cut into parts, each a block's: so a GPU has work for all its processors even where
+/// channels are few, and yet a block has enough to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Channels {
+    pub(crate) images: usize,
+    pub(crate) channels: usize,
+    pub(crate) plane: usize,
+}
+
+impl Channels {
+    /// Values of a channel that a block is given, sixteen for each thread.
+    const PART: usize = 16 * THREADS;
+
+    /// Parts of a channel.
+    pub(super) fn parts(&self) -> usize {
+        (self.images * self.plane).div_ceil(Self::PART).max(1)
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.channels * self.parts()
+    }
+
+    pub(crate) fn elements(&self) -> usize {
+        self.images * self.channels * self.plane
+    }
+}

@@ -1,0 +1,164 @@
+//! Every launch, run by the emulator, against the operation of the CPU.
+
+mod layers;
+mod losses;
+mod norms;
+mod updates;
+
+use std::sync::OnceLock;
+
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, DType, Device, Layout, Shape, Storage, Tensor, Var};
+use itertools::Itertools as _;
+
+use super::blocks::{Channels, THREADS};
+use super::emulator::Emulator;
+use super::kernel::Source;
+use super::launch::{Launch, Operand};
+use super::machine::Machine as _;
+use super::{batch_norm, bias, cross_entropy, pooling, relu, update};
+use crate::difference::relative_difference;
+use crate::ops;
+use crate::ops::agreement::noise;
+use crate::ops::avg_pool2d::Windows;
+use crate::ops::batch_norm::Statistics;
+
+const EPSILON: f64 = 1e-5;
+
+fn emulator() -> Option<&'static Emulator> {
+    static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
+    EMULATOR.get_or_init(Emulator::new).as_ref()
+}
+
+/// The types that there are kernels for, and by how much a result may differ from the same in f64: some units in the
+/// last place of a sum, and half a unit of bf16's eight digits, twice where a gradient goes through two of them.
+const TYPES: [(DType, f64); 3] =
+    [(DType::F64, 1e-12), (DType::F32, 2e-6), (DType::BF16, 1.0 / 128.0)];
+
+/// A tensor's elements, as a machine gets them.
+struct Held {
+    storage: CpuStorage,
+    layout: Layout,
+}
+
+impl Held {
+    fn operand(&self) -> Operand<'_, CpuStorage> {
+        Operand::new(&self.storage, &self.layout).unwrap()
+    }
+
+    fn updated(&mut self) -> (&mut CpuStorage, &Layout) {
+        (&mut self.storage, &self.layout)
+    }
+}
+
+fn held(tensor: &Tensor) -> Held {
+    let tensor = tensor.force_contiguous().unwrap();
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => Held { storage: storage.clone(), layout: layout.clone() },
+        _ => unreachable!("tests are on the CPU"),
+    }
+}
+
+/// What a launch has written, in f64.
+fn tensor(storage: CpuStorage, shape: impl Into<Shape>) -> Tensor {
+    let tensor = Tensor::from_storage(Storage::Cpu(storage), shape, BackpropOp::none(), false);
+    tensor.to_dtype(DType::F64).unwrap()
+}
+
+/// Noise, in numbers that this type has.
+fn rounded(name: &str, shape: &[usize], dtype: DType) -> Tensor {
+    noise(name, shape).as_detached_tensor().to_dtype(dtype).unwrap()
+}
+
+/// The same numbers as a variable in f64.
+fn exact(tensor: &Tensor) -> Var {
+    Var::from_tensor(&tensor.to_dtype(DType::F64).unwrap()).unwrap()
+}
+
+#[track_caller]
+fn assert_close(found: &Tensor, expected: &Tensor, bound: f64) {
+    assert_eq!(found.dims(), expected.dims());
+    let error = relative_difference(found, expected).unwrap();
+    // A NaN is not close.
+    assert!(error <= bound, "{error:.1e} is above {bound:.1e}");
+}
+
+/// The gradients of variables when this one comes in for `y`.
+fn gradients(y: &Tensor, upstream: &Tensor, variables: &[&Var]) -> Vec<Tensor> {
+    let upstream = upstream.to_dtype(DType::F64).unwrap();
+    let store = (y * upstream).unwrap().sum_all().unwrap().backward().unwrap();
+    variables.iter().map(|variable| store.get(variable).unwrap().clone()).collect()
+}
+
+#[test]
+fn every_element_is_worked_on_whatever_the_number_of_blocks() {
+    let Some(machine) = emulator() else { return };
+    let x = rounded("x", &[3 * THREADS + 7], DType::F32);
+    let x = x.abs().unwrap();
+    for blocks in [1, 2, 5] {
+        let operand = held(&x);
+        let mut y = machine.room(x.elem_count(), DType::F32).unwrap();
+        let launch = Launch::new(Source::Relu, "relu", DType::F32).count(x.elem_count());
+        machine.run(launch.read(operand.operand(), x.elem_count()).write(&mut y), blocks).unwrap();
+        assert_close(&tensor(y, x.shape()), &exact(&x), 0.0);
+    }
+}
+
+#[test]
+fn relu_and_its_gradient() {
+    let Some(machine) = emulator() else { return };
+    for (dtype, _) in TYPES {
+        let x = rounded("x", &[5, 67], DType::F32);
+        // Zeros among them, where the derivative is a choice.
+        let x = (x * 2.0).unwrap().round().unwrap().to_dtype(dtype).unwrap();
+        let upstream = rounded("upstream", &[5, 67], dtype);
+        let variable = exact(&x);
+        let y = ops::relu(&variable).unwrap();
+        let dx = &gradients(&y, &upstream, &[&variable])[0];
+        let found = held(&Tensor::from_storage(
+            Storage::Cpu(relu::relu(machine, held(&x).operand()).unwrap()),
+            x.shape(),
+            BackpropOp::none(),
+            false,
+        ));
+        let found_dx = relu::gradient(machine, found.operand(), held(&upstream).operand()).unwrap();
+        assert_close(&tensor(found.storage, x.shape()), &y, 0.0);
+        assert_close(&tensor(found_dx, x.shape()), dx, 0.0);
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stays_visible() {
+    let Some(machine) = emulator() else { return };
+    for (dtype, _) in TYPES {
+        let x = Tensor::new(&[f64::NAN, 1.0], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+        let y = tensor(relu::relu(machine, held(&x).operand()).unwrap(), 2);
+        assert!(y.to_vec1::<f64>().unwrap()[0].is_nan());
+    }
+}
+
+#[test]
+fn what_a_kernel_cannot_take_is_refused() {
+    let Some(machine) = emulator() else { return };
+    let x = rounded("x", &[4, 6], DType::F32);
+    let turned = x.t().unwrap();
+    let (storage, layout) = turned.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { unreachable!("tests are on the CPU") };
+    let error = Operand::new(storage, layout).err().unwrap().to_string();
+    assert!(error.contains("contiguous"), "{error}");
+    let whole = held(&x);
+    for (name, operand) in
+        [("another type", held(&exact(&x))), ("another size", held(&x.get(0).unwrap()))]
+    {
+        let error = relu::gradient(machine, whole.operand(), operand.operand()).unwrap_err();
+        assert!(error.to_string().contains("expected 24 elements of F32"), "{name}: {error}");
+    }
+    let mut y = machine.room(23, DType::F32).unwrap();
+    let launch = Launch::new(Source::Relu, "relu", DType::F32).count(24);
+    let result = machine.run(launch.read(whole.operand(), 24).write(&mut y), 1);
+    if machine.checks().unwrap() {
+        // One element too few.
+        assert!(result.unwrap_err().to_string().contains("heap-buffer-overflow"));
+    }
+}

@@ -1,0 +1,69 @@
+//! Batch normalisation.
+
+use super::*;
+
+#[test]
+fn the_four_pieces_of_a_batch_norm() {
+    let Some(machine) = emulator() else { return };
+    let shapes = [[3, 4, 5, 3], [1, 2, 7, 9], [5, 1, 1, 1], [3, 2, 71, 61]];
+    for (((dtype, bound), shape), relu) in
+        TYPES.into_iter().take(2).cartesian_product(shapes).cartesian_product([false, true])
+    {
+        let [images, channels, height, width] = shape;
+        let sizes = Channels { images, channels, plane: height * width };
+        // Channels whose mean is large beside their deviation: f32 has four digits left for that.
+        let mean = if dtype == DType::F32 { 10_000.123_456_789 } else { 0.5 };
+        let x = (noise("x", &shape).as_detached_tensor() + mean).unwrap();
+        let x = x.to_dtype(dtype).unwrap();
+        let [weight, own] = ["weight", "bias"].map(|name| rounded(name, &[channels], dtype));
+        let upstream = rounded("upstream", &shape, dtype);
+        let of = [&exact(&x), &exact(&weight), &exact(&own)];
+        let (y, _) = ops::batch_norm(of[0], of[1], of[2], EPSILON, relu).unwrap();
+        let statistics = Statistics::of(of[0]).unwrap();
+        let expected = gradients(&y, &upstream, &of);
+
+        let (x, weight, own, upstream) = (held(&x), held(&weight), held(&own), held(&upstream));
+        let (mean, variance) = batch_norm::moments(machine, sizes, x.operand()).unwrap();
+        let [mean, variance] = [mean, variance].map(|storage| tensor(storage, channels));
+        assert_close(&mean, &statistics.mean, bound);
+        assert_close(&variance, &statistics.variance, bound);
+
+        let (mean, variance) = (held(&mean), held(&variance));
+        let moments = || batch_norm::Moments {
+            mean: mean.operand(),
+            variance: variance.operand(),
+            epsilon: EPSILON,
+        };
+        let parameters = [weight.operand(), own.operand()];
+        let found = batch_norm::normalise(machine, sizes, x.operand(), parameters, moments(), relu);
+        let output = Held { storage: found.unwrap(), layout: x.layout.clone() };
+        assert_close(&tensor(output.storage.clone(), &shape), &y, bound);
+
+        let images = batch_norm::Images {
+            x: x.operand(),
+            output: relu.then(|| output.operand()),
+            grad: upstream.operand(),
+        };
+        let sums = batch_norm::gradient_sums(machine, sizes, &images, moments()).unwrap();
+        let [of_bias, of_weight] = [sums.0, sums.1].map(|storage| tensor(storage, channels));
+        assert_close(&of_weight, &expected[1], bound);
+        assert_close(&of_bias, &expected[2], bound);
+
+        let sums = [held(&of_bias), held(&of_weight)];
+        let share = 1.0 / statistics.count as f64;
+        let take = |share| {
+            let slopes = batch_norm::Slopes {
+                weight: weight.operand(),
+                moments: moments(),
+                sums: sums.each_ref().map(Held::operand),
+                share,
+            };
+            tensor(batch_norm::input_gradient(machine, sizes, &images, slopes).unwrap(), &shape)
+        };
+        assert_close(&take(share), &expected[0], bound);
+        // Statistics that were given are constants.
+        let y = ops::batch_norm_with(of[0], of[1], of[2], &statistics, EPSILON, relu).unwrap();
+        let expected = gradients(&y, &tensor(upstream.storage.clone(), &shape), &of);
+        assert_close(&take(0.0), &expected[0], bound);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a step changes in place.
+
+use super::*;
+
+#[test]
+fn updates_in_place() {
+    let Some(machine) = emulator() else { return };
+    let n = 2 * THREADS + 3;
+    for (dtype, bound) in TYPES {
+        // A parameter that is the second half of some memory.
+        let both = rounded("both", &[2, n], dtype);
+        let (gradient, value) = (rounded("gradient", &[n], dtype), rounded("value", &[n], dtype));
+        let (exact_both, exact_gradient) = (exact(&both), exact(&gradient));
+        let second = exact_both.get(1).unwrap();
+        let check = |held: Held, expected: Tensor| {
+            let found = tensor(held.storage, (2, n));
+            assert_close(&found.get(0).unwrap(), &exact_both.get(0).unwrap(), 0.0);
+            assert_close(&found.get(1).unwrap(), &expected, bound);
+        };
+        let half = || {
+            let Held { storage, layout } = held(&both);
+            Held { storage, layout: layout.narrow(0, 1, 1).unwrap() }
+        };
+
+        let (mut updated, step) = (half(), 0.1 / 7.0);
+        update::descend(machine, updated.updated(), held(&gradient).operand(), step).unwrap();
+        check(updated, (&second - (exact_gradient.as_tensor() * step).unwrap()).unwrap());
+
+        let (mut updated, constants) = (half(), [0.9, 0.25, 1e-2]);
+        let (pushed, pulled) = (held(&gradient), held(&value));
+        update::accelerate(
+            machine,
+            updated.updated(),
+            pushed.operand(),
+            pulled.operand(),
+            constants,
+        )
+        .unwrap();
+        let pull = ((exact_gradient.as_tensor() * 0.25).unwrap()
+            + (exact(&value).as_tensor() * 1e-2).unwrap())
+        .unwrap();
+        check(updated, ((&second * 0.9).unwrap() + pull).unwrap());
+
+        let mut updated = half();
+        let fresh = held(&exact_gradient);
+        update::average_into(machine, updated.updated(), fresh.operand(), 0.1).unwrap();
+        let expected = (&second * 0.9).unwrap() + (exact_gradient.as_tensor() * 0.1).unwrap();
+        check(updated, expected.unwrap());
+
+        let mut other = held(&both);
+        let error = update::descend(machine, other.updated(), held(&gradient).operand(), step);
+        assert!(error.unwrap_err().to_string().contains("elements to update"));
+    }
+}
