@@ -8,7 +8,7 @@ use single_gpu::data::{Batch, Dataset};
 use single_gpu::evaluate::evaluate;
 use single_gpu::ops::cross_entropy;
 use single_gpu::report::trace::COMPUTE;
-use single_gpu::train::{BatchSums, Step, read_sums};
+use single_gpu::train::{BatchSums, Step, Unread};
 use tracing::info_span;
 
 use crate::shares::Share;
@@ -104,12 +104,12 @@ pub(crate) fn loss_of<M: ModuleT>(network: &Network<M>, shard: &Batch) -> Result
         network.norms().stand_in(true);
         let logits = network.forward_training(&image);
         network.norms().stand_in(false);
-        return Ok((stand_in_loss(&logits?)?, Unread(None)));
+        return Ok((stand_in_loss(&logits?)?, Unread::default()));
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
     let loss = cross_entropy(&logits, &shard.labels)?;
-    let unread = Unread(Some((loss.detach(), logits.detach(), shard)));
+    let unread = Unread::new(&loss, &logits, &shard)?;
     Ok((loss, unread))
 }
 
@@ -125,16 +125,4 @@ pub fn stand_in_loss(logits: &Tensor) -> Result<Tensor> {
 /// The gradients of a loss, with a span.
 pub(crate) fn gradients_of<M: ModuleT>(network: &Network<M>, loss: &Tensor) -> Result<Vec<Tensor>> {
     info_span!(target: COMPUTE, "backward").in_scope(|| network.gradients(loss))
-}
-
-/// Loss and logits that are still on the device; `None` for an empty shard.
-pub(crate) struct Unread(Option<(Tensor, Tensor, Batch)>);
-
-impl Unread {
-    pub(crate) fn read(&self) -> Result<BatchSums> {
-        match &self.0 {
-            Some((loss, logits, shard)) => read_sums(loss, logits, shard),
-            None => Ok(BatchSums::of_no_samples()),
-        }
-    }
 }

@@ -13,6 +13,7 @@ use candle_core::{
 };
 
 use super::element::{Element, check_dtype, cpu_elements, elements, for_dtype};
+use super::gpu::cross_entropy::Batch;
 use super::gpu::{self, Operand, on_gpu};
 
 /// Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
@@ -57,7 +58,7 @@ pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Resu
         let loss = loss.to_dtype(logits.dtype())?;
         let (logits, labels) = (logits.contiguous()?, labels.contiguous()?);
         let sums = on_gpu([&loss, &logits, &labels], |gpu, [loss, logits, labels]| {
-            gpu::cross_entropy::loss_and_correct(gpu, classes, loss, logits, labels)
+            gpu::cross_entropy::loss_and_correct(gpu, &Batch { classes, logits, labels }, loss)
         })?;
         return Ok(gpu::tensor(sums, 2));
     }
@@ -99,10 +100,10 @@ impl CustomOp2 for CrossEntropy {
         labels_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         let (_, classes) = logits_layout.shape().dims2()?;
-        let labels = Operand::new(labels, labels_layout)?;
         let gpu = logits.device();
-        let loss =
-            gpu::cross_entropy::loss(gpu, classes, Operand::new(logits, logits_layout)?, labels)?;
+        let logits = Operand::new(logits, logits_layout)?;
+        let labels = Operand::new(labels, labels_layout)?;
+        let loss = gpu::cross_entropy::loss(gpu, &Batch { classes, logits, labels })?;
         Ok((loss, Shape::from(())))
     }
 
@@ -117,7 +118,7 @@ impl CustomOp2 for CrossEntropy {
         if logits.device().is_cuda() {
             let grad = grad.contiguous()?;
             let dlogits = on_gpu([logits, labels, &grad], |gpu, [logits, labels, grad]| {
-                gpu::cross_entropy::gradient(gpu, classes, logits, labels, grad)
+                gpu::cross_entropy::gradient(gpu, &Batch { classes, logits, labels }, grad)
             })?;
             return Ok((Some(gpu::tensor(dlogits, logits.shape())), None));
         }

@@ -7,7 +7,7 @@ use super::{
     avg_pool2d, batch_norm, batch_norm_with, conv2d, conv2d_relu_pool, cross_entropy, linear,
     linear_relu, loss_and_correct, relu,
 };
-use crate::device::{DeviceKind, DevicePlan};
+use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
 use crate::difference::relative_difference;
 use crate::ops::batch_norm::Statistics;
 use crate::sgd::descend;
@@ -21,20 +21,25 @@ const TYPES: [(DType, f64); 3] =
 const WIDE: &[(DType, f64)] = TYPES.split_at(2).0;
 
 /// Whether this GPU has kernels for a type: bf16 begins with compute capability 8.0.
-fn has(dtype: DType) -> bool {
+pub(super) fn has(dtype: DType) -> bool {
     let plan = DevicePlan::new(DeviceKind::Cuda, 1, None).unwrap();
     let capability = plan.slots()[0].compute_capability().unwrap();
     dtype != DType::BF16 || capability.is_some_and(|capability| capability >= (8, 0))
 }
 
-fn gpu() -> Option<Device> {
+/// A GPU, if there is one.
+pub(super) fn device() -> Option<ComputeDevice> {
     match DevicePlan::new(DeviceKind::Cuda, 1, None) {
-        Ok(plan) => Some(plan.slots()[0].open().unwrap().tensors().clone()),
+        Ok(plan) => Some(plan.slots()[0].open().unwrap()),
         Err(error) => {
             eprintln!("SKIPPED: {error}");
             None
         }
     }
+}
+
+fn gpu() -> Option<Device> {
+    device().map(|device| device.tensors().clone())
 }
 
 /// Value and gradients, for a gradient of noise that comes in.

@@ -13,9 +13,9 @@ use crate::ops::element::elements;
 
 /// What both halves of backward walk over, contiguous.
 pub(super) struct Tensors {
-    x: Tensor,
-    output: Option<Tensor>,
-    grad: Tensor,
+    pub(super) x: Tensor,
+    pub(super) output: Option<Tensor>,
+    pub(super) grad: Tensor,
 }
 
 impl Tensors {

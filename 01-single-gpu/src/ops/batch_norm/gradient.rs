@@ -46,11 +46,11 @@ impl GradientSums {
         epsilon: f64,
     ) -> Result<Self> {
         let planes = check(x, output, grad)?;
+        let tensors = Tensors::new(x, output, grad)?;
         if !x.device().is_cpu() {
-            return on_gpu::gradient_sums(x, output, grad, statistics, epsilon);
+            return on_gpu::gradient_sums(&tensors, statistics, epsilon);
         }
         let moments = statistics.to_moments(planes.channels)?;
-        let tensors = Tensors::new(x, output, grad)?;
         for_dtype!(x.dtype(), "batch_norm", T => {
             tensors.read::<T, _>(|operands| {
                 let blocks = planes.blocks();
@@ -92,15 +92,15 @@ pub fn input_gradient(
     ] {
         check_channels(name, of_channels, planes.channels)?;
     }
+    let tensors = Tensors::new(x, output, grad)?;
     if !x.device().is_cpu() {
         let share = 1.0 / statistics.count as f64;
         let constants = on_gpu::Constants { weight, statistics, sums, share, epsilon };
-        return on_gpu::input_gradient(x, output, grad, &constants);
+        return on_gpu::input_gradient(&tensors, &constants);
     }
     let moments = statistics.to_moments(planes.channels)?;
     let weight = weight.detach().to_dtype(DType::F64)?.to_vec1::<f64>()?;
     let sums = Sums { bias: sums.bias.to_vec1()?, weight: sums.weight.to_vec1()? };
-    let tensors = Tensors::new(x, output, grad)?;
     for_dtype!(x.dtype(), "batch_norm", T => {
         tensors.read::<T, _>(|operands| {
             let mut dx = vec![<T as num_traits::Zero>::zero(); x.elem_count()];

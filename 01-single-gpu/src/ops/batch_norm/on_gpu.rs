@@ -5,6 +5,7 @@ use candle_core::{
     CpuStorage, CudaStorage, CustomOp3, DType, InplaceOp2, Layout, Result, Shape, Tensor, bail,
 };
 
+use super::backward_blocks::Tensors;
 use super::gradient::GradientSums;
 use super::planes::Planes;
 use super::statistics::Statistics;
@@ -103,12 +104,12 @@ impl CustomOp3 for Normalise {
         y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (statistics, output) = (&self.statistics, self.relu.then_some(y));
-        let sums = gradient_sums(x, output, grad, statistics, self.epsilon)?;
+        let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;
+        let (statistics, share, epsilon) = (&self.statistics, self.share, self.epsilon);
+        let sums = gradient_sums(&tensors, statistics, epsilon)?;
         let dx = if x.track_op() {
-            let (share, epsilon) = (self.share, self.epsilon);
             let constants = Constants { weight, statistics, sums: &sums, share, epsilon };
-            Some(input_gradient(x, output, grad, &constants)?)
+            Some(input_gradient(&tensors, &constants)?)
         } else {
             None
         };
@@ -120,17 +121,14 @@ impl CustomOp3 for Normalise {
 
 /// [`GradientSums::of`].
 pub(super) fn gradient_sums(
-    x: &Tensor,
-    output: Option<&Tensor>,
-    grad: &Tensor,
+    tensors: &Tensors,
     statistics: &Statistics,
     epsilon: f64,
 ) -> Result<GradientSums> {
+    let Tensors { x, output, grad } = tensors;
     let sizes = channels(x.shape(), x.dtype())?;
-    let (x, grad) = (x.contiguous()?, grad.contiguous()?);
-    let y = output.map_or_else(|| Ok(x.clone()), Tensor::contiguous)?;
     let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
-    let operands = [&x, &y, &grad, &mean, &variance];
+    let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
     let (of_bias, of_weight) = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
         let images = Images { x, output: output.is_some().then_some(y), grad };
         let moments = Moments { mean, variance, epsilon };
@@ -151,20 +149,15 @@ pub(super) struct Constants<'a> {
 }
 
 /// [`input_gradient`](super::input_gradient).
-pub(super) fn input_gradient(
-    x: &Tensor,
-    output: Option<&Tensor>,
-    grad: &Tensor,
-    constants: &Constants<'_>,
-) -> Result<Tensor> {
+pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
+    let Tensors { x, output, grad } = tensors;
     let Constants { weight, statistics, sums, share, epsilon } = *constants;
     let sizes = channels(x.shape(), x.dtype())?;
-    let (x, grad) = (x.contiguous()?, grad.contiguous()?);
-    let y = output.map_or_else(|| Ok(x.clone()), Tensor::contiguous)?;
+    let y = output.as_ref().unwrap_or(x);
     let weight = weight.detach().to_dtype(x.dtype())?.contiguous()?;
     let [mean, variance] = [in_f64(&statistics.mean)?, in_f64(&statistics.variance)?];
     let [of_bias, of_weight] = [in_f64(&sums.bias)?, in_f64(&sums.weight)?];
-    let operands = [&x, &y, &grad, &weight, &mean, &variance, &of_bias, &of_weight];
+    let operands = [x, y, grad, &weight, &mean, &variance, &of_bias, &of_weight];
     let dx = on_gpu(operands, |gpu, [x, y, grad, weight, mean, variance, of_bias, of_weight]| {
         let images = Images { x, output: output.is_some().then_some(y), grad };
         let moments = Moments { mean, variance, epsilon };

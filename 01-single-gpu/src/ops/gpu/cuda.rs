@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use candle_core::backend::{BackendDevice as _, BackendStorage as _};
 use candle_core::cuda_backend::CudaStorageSlice;
@@ -43,7 +43,7 @@ impl Machine for CudaDevice {
         for argument in arguments {
             values.push(match argument {
                 Argument::Read(operand) => {
-                    self.check(operand.storage, kernel)?;
+                    check_gpu(self, operand.storage, kernel)?;
                     let (address, used) = address(operand.storage, &stream)?;
                     uses.push(used);
                     Value::Address(
@@ -51,7 +51,7 @@ impl Machine for CudaDevice {
                     )
                 }
                 Argument::Write(storage, start) => {
-                    self.check(storage, kernel)?;
+                    check_gpu(self, storage, kernel)?;
                     let size = storage.dtype().size_in_bytes();
                     let (address, used) = address_to_write(storage, &stream)?;
                     uses.push(used);
@@ -88,17 +88,11 @@ enum Value {
     Number(f64),
 }
 
-trait SameGpu {
-    fn check(&self, storage: &CudaStorage, kernel: Kernel) -> Result<()>;
-}
-
-impl SameGpu for CudaDevice {
-    fn check(&self, storage: &CudaStorage, kernel: Kernel) -> Result<()> {
-        if storage.device().id() == self.id() {
-            return Ok(());
-        }
-        bail!("{}: all tensors of an operation must lie on its GPU", kernel.name)
+fn check_gpu(gpu: &CudaDevice, storage: &CudaStorage, kernel: Kernel) -> Result<()> {
+    if storage.device().id() != gpu.id() {
+        bail!("{}: all tensors of an operation must lie on its GPU", kernel.name);
     }
+    Ok(())
 }
 
 /// Evaluates an expression with `$slice` standing for the memory of a type that kernels have.
@@ -128,9 +122,9 @@ fn address_to_write<'a>(
 /// A file's kernels in the language that every driver translates for its GPU (PTX); compiled once in a process.
 fn compiled(source: Source, dtype: DType) -> Result<Arc<str>> {
     type Compiled = HashMap<(Source, DType), Arc<str>>;
-    static COMPILED: Mutex<Option<Compiled>> = Mutex::new(None);
+    static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    match compiled.get_or_insert_default().entry((source, dtype)) {
+    match compiled.entry((source, dtype)) {
         Entry::Occupied(entry) => Ok(Arc::clone(entry.get())),
         Entry::Vacant(entry) => Ok(Arc::clone(entry.insert(compile(source, dtype)?))),
     }

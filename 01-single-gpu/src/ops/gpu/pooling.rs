@@ -80,8 +80,11 @@ pub(crate) fn bias_relu_pool_gradient<M: Machine>(
     let mut dz = machine.room(sizes.elements(), grad.dtype())?;
     let mut sums = machine.room(sizes.blocks(), DType::F64)?;
     let launch = Launch::new(Source::Pooling, "bias_relu_pool_gradient", grad.dtype());
-    let launch = launch.count(sizes.images).count(sizes.channels).count(sizes.parts());
-    let launch = launch.windows(windows).read(z, sizes.elements()).read(bias, sizes.channels);
+    let launch = launch
+        .channels(sizes)
+        .windows(windows)
+        .read(z, sizes.elements())
+        .read(bias, sizes.channels);
     let launch = launch.read(grad, sizes.images * sizes.channels * windows.out_plane());
     machine.run(launch.write(&mut dz).write(&mut sums), sizes.blocks())?;
     Ok((dz, merged(machine, sizes, &sums, grad.dtype())?.rounded))

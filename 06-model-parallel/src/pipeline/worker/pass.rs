@@ -10,7 +10,7 @@ use concise_wrapper::weights::Weights;
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::Batch;
 use single_gpu::ops::cross_entropy;
-use single_gpu::train::{BatchSums, read_sums};
+use single_gpu::train::{BatchSums, Unread};
 
 use super::sum::Sum;
 use super::{Worker, meeting};
@@ -31,7 +31,7 @@ pub(super) struct Pass<'a, M> {
     kept: OfEach<Kept>,
     sum: Sum,
     total: Total,
-    seen: OfEach<Seen>,
+    seen: OfEach<Unread>,
     bytes: usize,
     peak_bytes: usize,
 }
@@ -60,9 +60,6 @@ pub(super) struct Ended {
     pub activation_bytes: usize,
     pub gradient_bytes: usize,
 }
-
-/// Loss, logits and labels of a micro-batch, still on the device.
-struct Seen(Tensor, Tensor, Batch);
 
 impl<'a, M: ModuleT> Pass<'a, M> {
     pub fn new(worker: &'a Worker<'a, M>, share: &'a Share) -> Self {
@@ -173,7 +170,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         let labels = batch.labels.to_device(logits.device())?;
         let loss = cross_entropy(logits, &labels)?;
         let batch = Batch { images: batch.images.clone(), labels };
-        self.seen.insert(i, Seen(loss.detach(), logits.detach(), batch));
+        self.seen.insert(i, Unread::new(&loss, logits, &batch)?);
         Ok(loss)
     }
 
@@ -208,8 +205,8 @@ impl<'a, M: ModuleT> Pass<'a, M> {
     pub fn end(self) -> TensorResult<Ended> {
         let mut all = BatchSums::default();
         // In the order of their numbers.
-        for Seen(loss, logits, batch) in self.seen.values() {
-            all += read_sums(loss, logits, batch)?;
+        for unread in self.seen.values() {
+            all += unread.read()?;
         }
         Ok(Ended {
             sums: self.worker.is_last().then_some(all),

@@ -10,8 +10,9 @@ use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, choose};
 use super::descriptors::Descriptors;
 use super::product::counts;
 use super::*;
-use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
+use crate::device::ComputeDevice;
 use crate::ops::conv2d::formula::{Operands, geometry};
+use crate::ops::on_a_gpu::{device, has};
 
 const FIRST: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
 const SECOND: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
@@ -105,17 +106,6 @@ fn cudnn_is_told_sizes_that_it_takes() {
     assert!(error.contains("CUDNN_STATUS"), "{error}");
 }
 
-/// A GPU, if there is one.
-fn gpu() -> Option<ComputeDevice> {
-    match DevicePlan::new(DeviceKind::Cuda, 1, None) {
-        Ok(plan) => Some(plan.slots()[0].open().unwrap()),
-        Err(error) => {
-            eprintln!("SKIPPED: {error}");
-            None
-        }
-    }
-}
-
 fn cuda(device: &ComputeDevice) -> &CudaDevice {
     match device.tensors() {
         Device::Cuda(device) => device,
@@ -161,7 +151,7 @@ const SHAPES: [[usize; 9]; 7] = [
 /// Compares with the formula: the largest error stays below `bound`, which is given the terms of the longest sum, of
 /// the largest entry of what one gets by adding up absolute values; and the same question has the same answer.
 fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
-    let Some(device) = gpu() else { return };
+    let Some(device) = device() else { return };
     let device = cuda(&device);
     let rounded = |values: Vec<f64>| -> Vec<f64> {
         values.into_iter().map(|value| T::from_f64(value).to_f64()).collect()
@@ -218,9 +208,10 @@ fn in_f32_a_gpu_is_as_near_as_f32() {
 /// to eight bits, by up to 2⁻⁸. Adding up costs less than that again, even if each step cuts bits off.
 #[test]
 fn in_bf16_a_gpu_rounds_what_it_added_up() {
-    let Some(device) = gpu() else { return };
-    let (major, _) = cuda(&device).cuda_stream().context().compute_capability().unwrap();
-    if major < 8 {
+    if device().is_none() {
+        return;
+    }
+    if !has(DType::BF16) {
         eprintln!("SKIPPED: this GPU has no bf16");
         return;
     }
@@ -229,7 +220,7 @@ fn in_bf16_a_gpu_rounds_what_it_added_up() {
 
 #[test]
 fn a_gpu_is_not_asked_for_the_impossible() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = device() else { return };
     let device = cuda(&device);
     let error = |g: &Geometry, operands: [&[f64]; 3]| {
         products::<f32>(device, g, operands).unwrap_err().to_string()
@@ -242,7 +233,7 @@ fn a_gpu_is_not_asked_for_the_impossible() {
 /// Without images there is nothing to add up.
 #[test]
 fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = device() else { return };
     let device = cuda(&device);
     let g = geometry([0, 1, 3, 3, 2, 2, 2, 1, 0]);
     let some = device.clone_htod(&[1f32]).unwrap();

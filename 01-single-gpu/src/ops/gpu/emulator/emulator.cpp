@@ -13,6 +13,7 @@
 #include <memory>
 #include <thread>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 // CUDA's words.
@@ -58,23 +59,13 @@ static void expect(char tag) {
     }
 }
 
-template <class T> struct Argument;
-
-template <> struct Argument<unsigned> {
-    static unsigned next() {
-        expect('c');
-        unsigned count;
-        read(&count, sizeof count);
-        return count;
-    }
-};
-
-template <> struct Argument<double> {
-    static double next() {
-        expect('n');
-        double number;
-        read(&number, sizeof number);
-        return number;
+// A count or a number.
+template <class T> struct Argument {
+    static T next() {
+        expect(std::is_same_v<T, double> ? 'n' : 'c');
+        T value;
+        read(&value, sizeof value);
+        return value;
     }
 };
 

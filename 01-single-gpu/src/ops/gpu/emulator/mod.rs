@@ -169,24 +169,21 @@ fn take<'a>(memory: &mut &'a [u8], bytes: usize) -> &'a [u8] {
 
 /// An argument as the program reads it.
 fn sent(argument: &Argument<'_, CpuStorage>) -> Vec<u8> {
-    let memory = |storage: &CpuStorage, start: usize, elements: usize| {
+    let memory = |storage: &CpuStorage, start: usize, elements: Option<usize>| {
         let size = storage.dtype().size_in_bytes();
-        let bytes = &bytes_of(storage).unwrap()[start * size..][..elements * size];
+        let bytes = &bytes_of(storage).unwrap()[start * size..];
+        let bytes = elements.map_or(bytes, |elements| &bytes[..elements * size]);
         let sizes = [size, bytes.len()].map(|number| (number as u64).to_ne_bytes());
         [b"m", sizes.concat().as_slice(), bytes].concat()
     };
     match argument {
-        Argument::Read(operand) => memory(operand.storage, operand.start, operand.elements),
-        Argument::Write(storage, start) => memory(storage, *start, elements(storage) - start),
+        Argument::Read(operand) => memory(operand.storage, operand.start, Some(operand.elements)),
+        Argument::Write(storage, start) => memory(storage, *start, None),
         Argument::Count(count) => {
             [b"c".as_slice(), &u32::try_from(*count).unwrap().to_ne_bytes()].concat()
         }
         Argument::Number(number) => [b"n".as_slice(), &number.to_ne_bytes()].concat(),
     }
-}
-
-fn elements(storage: &CpuStorage) -> usize {
-    bytes_of(storage).unwrap().len() / storage.dtype().size_in_bytes()
 }
 
 fn bytes_of(storage: &CpuStorage) -> Result<Vec<u8>> {

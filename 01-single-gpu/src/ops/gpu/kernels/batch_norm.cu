@@ -71,6 +71,11 @@ KERNEL normalise(
     }
 }
 
+// What of an element's gradient passes the relu, if there is one, whose output was `y`.
+__device__ inline Real passed_at(Count at, Count relu, const Stored *y, const Stored *grad) {
+    return relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
+}
+
 // Σ dy and Σ dy · x̂ of a part, with dy what passes the relu, if there is one, whose output was `y`.
 KERNEL gradient_sums_of_parts(
     Count images,
@@ -91,7 +96,7 @@ KERNEL gradient_sums_of_parts(
     Real centre = mean[part.channel], gradients = 0, products = 0;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
-        Real through = relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
+        Real through = passed_at(at, relu, y, grad);
         gradients += through;
         products += through * (real(x[at]) - centre);
     }
@@ -132,7 +137,7 @@ KERNEL input_gradient(
     Real slope = real(weight[channel]) * inverse;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
-        Real through = relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
+        Real through = passed_at(at, relu, y, grad);
         dx[at] = stored((through - push - (real(x[at]) - centre) * pulled) * slope);
     }
 }

@@ -13,8 +13,7 @@ KERNEL channel_sums(Count images, Count channels, Count plane, Count parts, cons
     Part part(images, channels, plane, parts);
     Real own = 0;
     FOR_EACH_OF(part, walk) own += real(grad[walk.at()]);
-    double sum = block_sum(own);
-    if (threadIdx.x == 0) sums[part.place()] = sum;
+    leave_sum(part, own, sums);
 }
 
 // The same behind a relu whose output was `y`, and the gradient that passes it.
@@ -36,8 +35,7 @@ KERNEL passed_and_channel_sums(
         dz[at] = stored(through);
         own += through;
     }
-    double sum = block_sum(own);
-    if (threadIdx.x == 0) sums[part.place()] = sum;
+    leave_sum(part, own, sums);
 }
 
 // Sums [parts, channels] become [channels], the parts in order.

@@ -45,7 +45,7 @@ KERNEL cross_entropy_gradient(
 // One block. The loss of a batch, and how many rows have their largest logit at the label; of equal ones the first
 // counts.
 KERNEL loss_and_correct(
-    Count rows, Count classes, const Stored *loss, const Stored *logits, const unsigned *labels, double *sums
+    Count rows, Count classes, const Stored *logits, const unsigned *labels, const Stored *loss, double *sums
 ) {
     double sum = 0;
     FOR_EACH(i, rows) {

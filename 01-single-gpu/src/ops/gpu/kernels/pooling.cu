@@ -1,24 +1,18 @@
 // Average pooling, and what a convolution leaves to be done before it.
 
 // The windows of a plane.
-struct Windows {
-    Count height, width, kernel, stride, out_height, out_width;
-};
-
 #define WINDOWS Count height, Count width, Count kernel, Count stride, Count out_height, Count out_width
-#define THEIR {height, width, kernel, stride, out_height, out_width}
 
 // Where the first element of an output element's window lies.
-__device__ inline Count first_of(const Windows &windows, Count out) {
-    Count column = out % windows.out_width, above = out / windows.out_width;
-    Count row = above % windows.out_height, plane = above / windows.out_height;
-    return (plane * windows.height + row * windows.stride) * windows.width + column * windows.stride;
+__device__ inline Count first_of(Count out, WINDOWS) {
+    Count column = out % out_width, above = out / out_width;
+    Count row = above % out_height, plane = above / out_height;
+    return (plane * height + row * stride) * width + column * stride;
 }
 
 KERNEL avg_pool2d(Count n, WINDOWS, double share, const Stored *x, Stored *y) {
-    Windows windows = THEIR;
     FOR_EACH(out, n) {
-        const Stored *window = x + first_of(windows, out);
+        const Stored *window = x + first_of(out, height, width, kernel, stride, out_height, out_width);
         Real sum = 0;
         for (Count row = 0; row < kernel; row++)
             for (Count column = 0; column < kernel; column++) sum += real(window[row * width + column]);
@@ -52,9 +46,8 @@ KERNEL avg_pool2d_gradient(Count n, WINDOWS, double share, const Stored *grad, S
 
 // Pooled max(z + bias, 0).
 KERNEL bias_relu_pool(Count n, Count channels, WINDOWS, double share, const Stored *z, const Stored *bias, Stored *y) {
-    Windows windows = THEIR;
     FOR_EACH(out, n) {
-        const Stored *window = z + first_of(windows, out);
+        const Stored *window = z + first_of(out, height, width, kernel, stride, out_height, out_width);
         Real shift = real(bias[out / (out_height * out_width) % channels]), sum = 0;
         for (Count row = 0; row < kernel; row++)
             for (Count column = 0; column < kernel; column++)
@@ -67,6 +60,7 @@ KERNEL bias_relu_pool(Count n, Count channels, WINDOWS, double share, const Stor
 KERNEL bias_relu_pool_gradient(
     Count images,
     Count channels,
+    Count plane,
     Count parts,
     WINDOWS,
     double share,
@@ -76,20 +70,19 @@ KERNEL bias_relu_pool_gradient(
     Stored *dz,
     double *sums
 ) {
-    Part part(images, channels, height * width, parts);
+    Part part(images, channels, plane, parts);
     Real shift = real(bias[part.channel]), own = 0;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
-        Count column = at % width / kernel, row = at / width % height / kernel, plane = at / width / height;
+        Count column = at % width / kernel, row = at / width % height / kernel;
         Real through = 0;
         // Rows and columns at the end may be in no window.
         if (row < out_height && column < out_width) {
-            Real upstream = real(grad[(plane * out_height + row) * out_width + column]) * (Real)share;
+            Real upstream = real(grad[(at / plane * out_height + row) * out_width + column]) * (Real)share;
             through = passed(real(z[at]) + shift, upstream);
         }
         dz[at] = stored(through);
         own += through;
     }
-    double sum = block_sum(own);
-    if (threadIdx.x == 0) sums[part.place()] = sum;
+    leave_sum(part, own, sums);
 }

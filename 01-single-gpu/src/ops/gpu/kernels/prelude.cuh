@@ -109,6 +109,12 @@ __device__ inline double block_sum(double value) {
     return sums[0];
 }
 
+// Adds up what each thread has of a part, and leaves the sum at the part's place in [parts, channels].
+__device__ inline void leave_sum(const Part &part, Real own, double *sums) {
+    double sum = block_sum(own);
+    if (threadIdx.x == 0) sums[part.place()] = sum;
+}
+
 // max(x, 0), as "not above zero" turned round: a NaN stays one.
 __device__ inline Real rectified(Real x) { return x <= 0 ? 0 : x; }
 

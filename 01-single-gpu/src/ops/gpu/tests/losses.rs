@@ -1,6 +1,7 @@
 //! Cross-entropy, and answers counted.
 
 use super::*;
+use crate::ops::gpu::cross_entropy::Batch;
 
 #[test]
 fn cross_entropy_and_its_gradient() {
@@ -17,21 +18,14 @@ fn cross_entropy_and_its_gradient() {
         let variable = exact(&logits);
         let loss = ops::cross_entropy(&variable, &labels).unwrap();
         let (logits, labels) = (held(&logits), held(&labels));
-        let found =
-            cross_entropy::loss(machine, classes, logits.operand(), labels.operand()).unwrap();
+        let batch = Batch { classes, logits: logits.operand(), labels: labels.operand() };
+        let found = cross_entropy::loss(machine, &batch).unwrap();
         assert_close(&tensor(found, ()), &loss, bound);
 
         let upstream = rounded("upstream", &[], dtype);
         let expected = gradients(&loss, &upstream, &[&variable]);
         let upstream = held(&upstream);
-        let found = cross_entropy::gradient(
-            machine,
-            classes,
-            logits.operand(),
-            labels.operand(),
-            upstream.operand(),
-        )
-        .unwrap();
+        let found = cross_entropy::gradient(machine, &batch, upstream.operand()).unwrap();
         assert_close(&tensor(found, (rows, classes)), &expected[0], bound);
     }
 }
@@ -41,7 +35,8 @@ fn a_label_that_is_no_class_makes_the_loss_no_number() {
     let Some(machine) = emulator() else { return };
     let logits = held(&rounded("logits", &[3, 4], DType::F32));
     let labels = held(&Tensor::new(&[1u32, 4, 0], &Device::Cpu).unwrap());
-    let loss = cross_entropy::loss(machine, 4, logits.operand(), labels.operand()).unwrap();
+    let batch = Batch { classes: 4, logits: logits.operand(), labels: labels.operand() };
+    let loss = cross_entropy::loss(machine, &batch).unwrap();
     assert!(tensor(loss, ()).to_scalar::<f64>().unwrap().is_nan());
 }
 
@@ -58,13 +53,8 @@ fn right_answers_are_counted() {
         let loss = held(&Tensor::new(0.75, &Device::Cpu).unwrap().to_dtype(dtype).unwrap());
         for (labels, right) in [([1u32, 2, 0, 0], 4.0), ([0, 2, 0, 2], 2.0), ([2, 0, 1, 1], 0.0)] {
             let labels = held(&Tensor::new(&labels, &Device::Cpu).unwrap());
-            let found = cross_entropy::loss_and_correct(
-                machine,
-                3,
-                loss.operand(),
-                logits.operand(),
-                labels.operand(),
-            );
+            let batch = Batch { classes: 3, logits: logits.operand(), labels: labels.operand() };
+            let found = cross_entropy::loss_and_correct(machine, &batch, loss.operand());
             assert_eq!(tensor(found.unwrap(), 2).to_vec1::<f64>().unwrap(), [0.75, right]);
         }
     }
