@@ -48,7 +48,9 @@ fn both(
     });
     group.throughput(Throughput::Elements((forward + backward) as u64));
     group.bench_function(format!("{name}, both"), |bencher| {
-        pool.install(|| bencher.iter(|| run().backward().expect("a gradient")));
+        pool.install(|| {
+            bencher.iter(|| single_gpu::backward::backward(&run()).expect("a gradient"))
+        });
     });
 }
 

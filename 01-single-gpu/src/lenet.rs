@@ -17,7 +17,7 @@ use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use crate::data::CLASSES;
 use crate::init;
-use crate::ops::{conv2d_relu_pool, linear, linear_relu};
+use crate::ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 use crate::parameters::Parameters;
 
 /// The standard deviation of the initial weights.
@@ -115,7 +115,7 @@ pub fn forward(parameters: [&Tensor; 8], images: &Tensor) -> Result<Tensor> {
     let [w1, b1, w2, b2, w3, b3, w4, b4] = parameters;
     let x = conv2d_relu_pool(images, w1, b1, 2)?;
     let x = conv2d_relu_pool(&x, w2, b2, 2)?;
-    let x = x.flatten_from(1)?;
+    let x = flatten(&x)?;
     let x = linear_relu(&x, w3, b3)?;
     linear(&x, w4, b4)
 }

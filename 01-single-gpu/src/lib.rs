@@ -9,6 +9,7 @@
 //! | [`device`] | what a device is: a GPU, or a slice of the CPU with cores of its own |
 //! | [`data`] | images from a folder or drawn; an epoch in shuffled batches |
 //! | [`ops`] | convolution, pooling, relu, loss: forward, and a backward that is verified |
+//! | [`mod@backward`] | from a loss to the gradients, each tensor's once |
 //! | [`init`], [`random`] | numbers that depend on a name and a seed, never on who else draws |
 //! | [`parameters`], [`lenet`] | a model is named tensors and a function |
 //! | [`sgd`], [`train`], [`evaluate`] | a step, an epoch, an accuracy |
@@ -25,6 +26,7 @@
 //! Left out on purpose: other networks (stage 5), optimisers beyond plain SGD, data augmentation.
 
 mod allocator;
+pub mod backward;
 pub mod cli;
 pub mod data;
 pub mod device;

@@ -1,7 +1,8 @@
 //! Named parameters of one replica of a model.
 
-use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, Var, bail};
+
+use crate::backward::Gradients;
 
 /// One trainable tensor and its name.
 #[derive(Clone, Debug)]
@@ -56,15 +57,15 @@ impl Parameters {
         self.0.iter().find(|parameter| parameter.name == name).map(|parameter| &parameter.value)
     }
 
-    /// The gradient of every parameter, in order, out of what `backward` returned.
+    /// The gradient of every parameter, in order, out of what [`backward`](fn@crate::backward::backward) returned.
     ///
     /// # Errors
     ///
     /// When a parameter has none, because the loss does not depend on it: an all-reduce that waits for
     /// the missing tensor would hang every other device.
-    pub fn gradients(&self, store: &GradStore) -> Result<Vec<Tensor>> {
+    pub fn gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
         self.iter()
-            .map(|Parameter { name, value }| match store.get(value) {
+            .map(|Parameter { name, value }| match found.get(value) {
                 Some(gradient) => Ok(gradient.clone()),
                 None => bail!("parameter {name} has no gradient: the loss does not depend on it"),
             })

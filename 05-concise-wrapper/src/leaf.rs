@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, Var};
 
-use crate::given::Given;
+use single_gpu::backward::{Given, apply1};
 
 /// Who is told of gradients.
 pub(crate) trait OnGradient: Send + Sync {
@@ -37,7 +37,7 @@ pub(crate) fn leaf(
     told: Arc<dyn OnGradient>,
 ) -> Result<Tensor> {
     let anchor = Var::zeros((), DType::F32, value.device())?;
-    anchor.apply_op1(Leaf { value: Given::new(value)?, kept, slot, told })
+    apply1(&anchor, Leaf { value: Given::new(value)?, kept, slot, told })
 }
 
 struct Leaf {

@@ -8,7 +8,6 @@
 //! | [`mod@network`], [`weights`] | a network is a function and named tensors, whoever builds, copies or saves it |
 //! | [`initial`] | values that depend on a name and the seed, and on nothing else |
 //! | `leaf` | a parameter that hands its gradient out during the backward pass |
-//! | [`given`] | an operation that only adds a rule for the gradient |
 //! | [`precision`] | layers in bf16, and what has to stay in f32 |
 //! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
 //! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
@@ -29,7 +28,6 @@ pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
 mod error;
-pub mod given;
 pub mod initial;
 pub mod launch;
 mod leaf;

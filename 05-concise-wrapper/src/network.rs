@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Module, ModuleT, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
+use single_gpu::backward::{Gradients, backward, backward_from};
 
 use crate::batch_norm::Norms;
 use crate::initial;
@@ -37,7 +37,7 @@ pub struct Network<M> {
     weights: Weights,
     copies: Copies,
     norms: Norms,
-    gradients: Arc<Gradients>,
+    collector: Arc<Collector>,
     precision: Precision,
     device: Device,
     build: Arc<Build<M>>,
@@ -99,13 +99,13 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: Arc<Build<M>>,
     ) -> Result<Self> {
-        let (gradients, norms) = (Arc::<Gradients>::default(), Norms::default());
-        let told: Arc<dyn OnGradient> = gradients.clone();
+        let (collector, norms) = (Arc::<Collector>::default(), Norms::default());
+        let told: Arc<dyn OnGradient> = collector.clone();
         let (builder, made) = Registry::builder(source, told, precision.layers(), device);
         let module = build(&builder, &norms)?;
         let made = std::mem::take(&mut *made.lock().unwrap_or_else(PoisonError::into_inner));
         let (Made { weights, copies }, device) = (made, device.clone());
-        Ok(Self { module, weights, copies, norms, gradients, precision, device, build })
+        Ok(Self { module, weights, copies, norms, collector, precision, device, build })
     }
 
     /// The logits of a batch, as in training: batch norms use the batch's statistics, and keep them.
@@ -129,19 +129,23 @@ impl<M: ModuleT> Network<M> {
     ///
     /// When a parameter has none: the message names it.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
-        self.all_gradients(loss).map(|(of_parameters, _)| of_parameters)
+        self.all_gradients(loss, &loss.ones_like()?).map(|(of_parameters, _)| of_parameters)
     }
 
-    /// The gradient of every parameter, in their order, and those of all other variables that the loss
-    /// depends on, such as an input that is one.
+    /// The gradient of every parameter, in their order, and those of all other variables that `result` depends on,
+    /// such as an input that is one: of something whose gradient by `result` is `gradient`.
     ///
     /// # Errors
     ///
-    /// As [`gradients`](Self::gradients).
-    pub fn all_gradients(&self, loss: &Tensor) -> Result<(Vec<Tensor>, GradStore)> {
-        self.gradients.begin(self.weights.parameters.len());
-        let others = loss.backward()?;
-        let slots = self.weights.parameters.iter().zip(self.gradients.take());
+    /// As [`gradients`](Self::gradients), and when the two tensors are not of one shape and type.
+    pub fn all_gradients(
+        &self,
+        result: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Vec<Tensor>, Gradients)> {
+        self.collector.begin(self.weights.parameters.len());
+        let others = backward_from(result, gradient)?;
+        let slots = self.weights.parameters.iter().zip(self.collector.take());
         let of_parameters = slots
             .map(|(parameter, gradient)| match gradient {
                 Some(gradient) => Ok(gradient),
@@ -156,7 +160,7 @@ impl<M: ModuleT> Network<M> {
 
     /// A backward pass whose gradients nobody keeps but the [listener](Self::listen).
     pub(crate) fn backward_to_listener(&self, loss: &Tensor) -> Result<()> {
-        loss.backward().map(drop)
+        backward(loss).map(drop)
     }
 
     /// The network's tensors.
@@ -186,7 +190,7 @@ impl<M: ModuleT> Network<M> {
 
     /// From now on `listener` is told of every gradient during the backward pass, and keeps it.
     pub(crate) fn listen(&self, listener: Arc<dyn OnGradient>) {
-        self.gradients.lock().listener = Some(listener);
+        self.collector.lock().listener = Some(listener);
     }
 }
 
@@ -199,7 +203,7 @@ impl<M: ModuleT> Module for Network<M> {
 
 /// Where the leaves of a network hand their gradients to.
 #[derive(Default)]
-struct Gradients(Mutex<Collected>);
+struct Collector(Mutex<Collected>);
 
 #[derive(Default)]
 struct Collected {
@@ -207,7 +211,7 @@ struct Collected {
     slots: Vec<Option<Tensor>>,
 }
 
-impl Gradients {
+impl Collector {
     fn lock(&self) -> MutexGuard<'_, Collected> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,7 +225,7 @@ impl Gradients {
     }
 }
 
-impl OnGradient for Gradients {
+impl OnGradient for Collector {
     fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()> {
         let mut collected = self.lock();
         let listener = collected.listener.clone();

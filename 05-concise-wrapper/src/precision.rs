@@ -30,6 +30,7 @@ use std::fmt;
 
 use candle_core::{DType, Result, Tensor};
 use single_gpu::device::DevicePlan;
+use single_gpu::ops::cast;
 use single_gpu::parameters::overwrite;
 
 /// What a network is kept in, and what its layers compute in.
@@ -86,7 +87,7 @@ impl Precision {
 
     /// The last layer's logits as the loss takes them.
     pub(crate) fn logits(self, logits: &Tensor) -> Result<Tensor> {
-        if self.is_mixed() { logits.to_dtype(self.weights) } else { Ok(logits.clone()) }
+        if self.is_mixed() { cast(logits, self.weights) } else { Ok(logits.clone()) }
     }
 }
 

@@ -21,11 +21,11 @@
 //! [`Stem`], [`Block`] and [`Head`] are public so that somebody else can put the parts together: stage 6
 //! puts them on several devices.
 
-use candle_core::{Module as _, ModuleT, Result, Tensor, bail};
+use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
-use candle_nn::{Linear, VarBuilder, linear};
+use candle_nn::{Linear, VarBuilder};
 use single_gpu::data::CLASSES;
-use single_gpu::ops::{conv2d, relu};
+use single_gpu::ops::{add_relu, conv2d, global_avg_pool, linear, transpose};
 
 use crate::batch_norm::{BatchNorm, Norms};
 
@@ -117,13 +117,14 @@ impl Head {
     ///
     /// When the tensors cannot be made.
     pub fn new(width: usize, vb: &VarBuilder<'_>) -> Result<Self> {
-        Ok(Self { fc: linear(8 * width, CLASSES, vb.pp("fc"))? })
+        Ok(Self { fc: candle_nn::linear(8 * width, CLASSES, vb.pp("fc"))? })
     }
 }
 
 impl ModuleT for Head {
     fn forward_t(&self, x: &Tensor, _train: bool) -> Result<Tensor> {
-        self.fc.forward(&x.flatten_from(2)?.mean(2)?)
+        let Some(bias) = self.fc.bias() else { bail!("the last layer has a bias") };
+        linear(&global_avg_pool(x)?, &transpose(self.fc.weight())?, bias)
     }
 }
 
@@ -177,7 +178,7 @@ impl ModuleT for Block {
             Some((conv, norm)) => &norm.forward_t(&conv.forward(x)?, train)?,
             None => x,
         };
-        relu(&(y + short_cut)?)
+        add_relu(&y, short_cut)
     }
     // ANCHOR_END: block
 }
@@ -203,5 +204,25 @@ impl Conv {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         conv2d(x, &self.weight, None, self.stride, self.padding)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+    use single_gpu::backward::is_remembered;
+
+    use super::*;
+    use crate::Network;
+
+    #[test]
+    fn its_backward_pass_is_not_left_to_candle() {
+        for dtype in [DType::F32, DType::F64] {
+            let network =
+                Network::new(1, dtype, &Device::Cpu, |vb, norms| ResNet18::new(4, norms, vb))
+                    .unwrap();
+            let images = Tensor::zeros((2, 1, 28, 28), dtype, &Device::Cpu).unwrap();
+            assert!(is_remembered(&network.forward_training(&images).unwrap()), "{dtype:?}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use concise_wrapper::lenet::init;
 use concise_wrapper::resnet::{BLOCKS, Block, Head, Stem};
 use concise_wrapper::{Network, Precision};
 use single_gpu::lenet::SHAPES;
-use single_gpu::ops::{conv2d_relu_pool, linear, linear_relu};
+use single_gpu::ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 
 use crate::dense::{self, PlannedTensor};
 
@@ -62,7 +62,7 @@ impl Layers {
         };
         let [w1, b1, w2, b2, w3, b3, w4, b4] = SHAPES.map(planned);
         let convolution = |x: &Tensor, w: &Tensor, b: &Tensor| conv2d_relu_pool(x, w, b, 2);
-        let flatten = |_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| x.flatten_from(1));
+        let flatten = |_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| flatten(x));
         Self::default()
             .then("convolution 1", affine([w1, b1], convolution))
             .then("convolution 2", affine([w2, b2], convolution))
@@ -84,7 +84,7 @@ impl Layers {
         for (i, tensors) in stack.into_iter().enumerate() {
             let last = i + 1 == count;
             let dense = move |x: &Tensor, w: &Tensor, b: &Tensor| {
-                let x = x.flatten_from(1)?;
+                let x = flatten(x)?;
                 if last { linear(&x, w, b) } else { linear_relu(&x, w, b) }
             };
             layers = layers.then(format!("dense {i}"), affine(tensors, dense));

@@ -11,12 +11,14 @@
 
 use candle_core::{DType, Result, Tensor, Var};
 use course_tests::{device, noise};
+use single_gpu::backward::backward_from;
 use single_gpu::data::Batch;
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
 use single_gpu::ops::batch_norm::Statistics;
 use single_gpu::ops::{
-    avg_pool2d, batch_norm, batch_norm_with, conv2d, cross_entropy, linear, relu,
+    add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d, cross_entropy, flatten,
+    global_avg_pool, linear, relu, transpose,
 };
 use single_gpu::parameters::{Parameter, Parameters};
 use single_gpu::train::local_gradients;
@@ -54,7 +56,8 @@ fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
         let weights = noise(output.shape(), 9)?;
         (output * weights)?.sum_all()
     };
-    let gradients = scalar().unwrap().backward().unwrap();
+    let output = op().unwrap();
+    let gradients = backward_from(&output, &noise(output.shape(), 9).unwrap()).unwrap();
     for (position, input) in inputs.iter().enumerate() {
         let elements: Vec<usize> = (0..input.elem_count()).collect();
         let slopes = differences(input, &elements, &|| scalar()?.to_scalar::<f64>()).unwrap();
@@ -166,11 +169,21 @@ fn batch_norm_of_views() {
 }
 
 #[test]
+fn means_and_copies() {
+    let (x, matrix) = (variable(&[2, 3, 4, 5], 1), variable(&[3, 5], 2));
+    check("global_avg_pool", &[&x], &|| global_avg_pool(&x));
+    check("flatten", &[&x], &|| flatten(&x));
+    check("transpose", &[&matrix], &|| transpose(&matrix));
+}
+
+#[test]
 fn relu_away_from_its_kink() {
     let x = variable(&[5, 7], 1);
     let nearest = x.abs().unwrap().flatten_all().unwrap().min(0).unwrap();
     assert!(nearest.to_scalar::<f64>().unwrap() > 100.0 * STEP);
     check("relu", &[&x], &|| relu(&x));
+    let y = Var::from_tensor(&(x.as_detached_tensor() * -0.3).unwrap()).unwrap();
+    check("add_relu", &[&x, &y], &|| add_relu(&x, &y));
 }
 
 #[test]

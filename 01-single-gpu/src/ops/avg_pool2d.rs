@@ -27,6 +27,7 @@ use rayon::prelude::*;
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::{self, Operand, on_gpu};
 use super::rounded::{is_rounded, rounded};
+use crate::backward::apply1;
 
 /// The mean over `kernel`×`kernel` windows every `stride` rows and columns.
 ///
@@ -42,7 +43,7 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     if is_rounded(x) {
         rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride))
     } else {
-        x.contiguous()?.apply_op1(AvgPool2d(windows))
+        apply1(&x.contiguous()?, AvgPool2d(windows))
     }
 }
 

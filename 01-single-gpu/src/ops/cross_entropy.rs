@@ -15,6 +15,7 @@ use candle_core::{
 use super::element::{Element, check_dtype, cpu_elements, elements, for_dtype};
 use super::gpu::cross_entropy::Batch;
 use super::gpu::{self, Operand, on_gpu};
+use crate::backward::apply2;
 
 /// Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
 ///
@@ -41,7 +42,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     }
     // A GPU would take bf16, and lose the digits of the sum.
     check_dtype(logits.dtype(), "cross_entropy")?;
-    logits.contiguous()?.apply_op2(&labels.contiguous()?, CrossEntropy)
+    apply2(&logits.contiguous()?, &labels.contiguous()?, CrossEntropy)
 }
 
 /// The loss of a batch, and how many rows of `logits` have their largest element at the label: `[2]`, f64, on their

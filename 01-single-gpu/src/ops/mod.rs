@@ -6,6 +6,9 @@
 //! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; rows and columns that no window covers get no gradient |
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
+//! | [`add_relu`](mod@add_relu) | max(x + y, 0): where a short cut ends |
+//! | [`global_avg_pool`](mod@global_avg_pool) | the mean of each plane |
+//! | [`copies`] | a tensor once more, in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
 //!
@@ -15,7 +18,8 @@
 //! finite differences and against PyTorch before anything is parallel.
 //!
 //! Layers also work on bf16: on the CPU as a GPU's tensor cores would (`rounded`), to see what its rounding
-//! does. Batch norms and losses add up too much for that, and refuse it on any device.
+//! does. Batch norms take images in it and compute in f32, with f32 parameters. Losses add up too much for it, and refuse
+//! it on any device.
 //!
 //! On the CPU each operation runs on the threads of the device that calls it. On a GPU it is kernels of our own
 //! (`gpu`), and products by NVIDIA's libraries: cuBLAS for matrices, cuDNN for convolutions, where the build has it.
@@ -37,17 +41,23 @@ mod rounded;
 mod scratch;
 pub(crate) mod simd;
 
+pub mod add_relu;
 pub mod avg_pool2d;
 pub mod batch_norm;
 pub mod conv2d;
+pub mod copies;
 pub mod cross_entropy;
+pub mod global_avg_pool;
 pub mod linear;
 pub mod relu;
 
+pub use add_relu::add_relu;
 pub use avg_pool2d::avg_pool2d;
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
+pub use copies::{cast, flatten, transpose};
 pub use cross_entropy::{cross_entropy, loss_and_correct};
 pub(crate) use element::Element;
+pub use global_avg_pool::global_avg_pool;
 pub use linear::{linear, linear_relu};
 pub use relu::relu;

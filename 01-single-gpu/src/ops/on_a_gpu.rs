@@ -3,10 +3,13 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use super::agreement::noise;
+use super::gpu::computed_in;
 use super::{
-    avg_pool2d, batch_norm, batch_norm_with, conv2d, conv2d_relu_pool, cross_entropy, linear,
-    linear_relu, loss_and_correct, relu,
+    add_relu, avg_pool2d, batch_norm, batch_norm_with, cast, conv2d, conv2d_relu_pool,
+    cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu,
+    transpose,
 };
+use crate::backward::backward_from;
 use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
 use crate::difference::relative_difference;
 use crate::ops::batch_norm::Statistics;
@@ -54,8 +57,8 @@ fn outcome(
     let y = operation(&inputs.iter().map(Var::as_tensor).collect::<Vec<_>>())?;
     let upstream = noise("upstream", y.dims()).as_detached_tensor();
     let upstream = upstream.to_dtype(DType::BF16)?.to_dtype(dtype)?.to_device(device)?;
-    let store = (&y * upstream)?.sum_all()?.backward()?;
-    let gradients = inputs.iter().filter_map(|input| store.get(input).cloned());
+    let found = backward_from(&y, &upstream)?;
+    let gradients = inputs.iter().filter_map(|input| found.get(input).cloned());
     Ok(std::iter::once(y.clone()).chain(gradients).collect())
 }
 
@@ -119,6 +122,17 @@ fn a_gpu_pools_and_rectifies() {
     }
     assert_same("relu", &TYPES, &[&[70, 31]], &|x| relu(x[0]));
     assert_same("relu of a view", &TYPES, &[&[70, 31]], &|x| relu(&x[0].t()?));
+    assert_same("add_relu", &TYPES, &[&[70, 31], &[70, 31]], &|t| add_relu(t[0], t[1]));
+    assert_same("global_avg_pool", &TYPES, &[&[3, 5, 4, 4]], &|x| global_avg_pool(x[0]));
+}
+
+#[test]
+fn a_gpu_copies() {
+    assert_same("flatten", &TYPES, &[&[3, 5, 4, 4]], &|x| flatten(x[0]));
+    assert_same("transpose", &TYPES, &[&[70, 31]], &|x| transpose(x[0]));
+    for to in [DType::F32, DType::F64] {
+        assert_same("cast", &TYPES, &[&[70, 31]], &|x| cast(&cast(x[0], to)?, x[0].dtype()));
+    }
 }
 
 #[test]
@@ -136,13 +150,16 @@ fn a_gpu_normalises_batches() {
     for shape in [[6, 5, 9, 7], [70, 3, 14, 14], [4, 300, 1, 1]] {
         let shapes: [&[usize]; 3] = [&shape, &shape[1..2], &shape[1..2]];
         for relu in [false, true] {
-            assert_same("batch_norm", WIDE, &shapes, &|t| {
-                Ok(batch_norm(t[0], t[1], t[2], 1e-3, relu)?.0)
+            // Parameters beside images in bf16 are f32.
+            let of_channels = |t: &Tensor| cast(t, computed_in(t.dtype()));
+            assert_same("batch_norm", &TYPES, &shapes, &|t| {
+                Ok(batch_norm(t[0], &of_channels(t[1])?, &of_channels(t[2])?, 1e-3, relu)?.0)
             });
-            assert_same("batch_norm_with", WIDE, &shapes, &|t| {
+            assert_same("batch_norm_with", &TYPES, &shapes, &|t| {
                 let given = noise("given", &[2, shape[1], 3, 3]).as_detached_tensor();
                 let given = Statistics::of(&given.to_device(t[0].device())?)?;
-                batch_norm_with(t[0], t[1], t[2], &given, 1e-3, relu)
+                let (weight, bias) = (of_channels(t[1])?, of_channels(t[2])?);
+                batch_norm_with(t[0], &weight, &bias, &given, 1e-3, relu)
             });
         }
     }

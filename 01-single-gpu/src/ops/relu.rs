@@ -14,6 +14,7 @@ use super::BLOCK;
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::{self, Operand, on_gpu};
 use super::rounded::is_rounded;
+use crate::backward::apply1;
 
 /// max(x, 0) by element; any shape.
 ///
@@ -22,7 +23,7 @@ use super::rounded::is_rounded;
 /// When `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     // Nothing is rounded here, so bf16 need not become f32 and come back.
-    if is_rounded(x) { composed(x) } else { x.contiguous()?.apply_op1(Relu) }
+    if is_rounded(x) { composed(x) } else { apply1(&x.contiguous()?, Relu) }
 }
 
 /// Selecting gives derivative 0 at 0, where candle's own relu has 1.
@@ -50,21 +51,24 @@ impl CustomOp1 for Relu {
     }
 
     fn bwd(&self, _x: &Tensor, y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let grad = grad.contiguous()?;
-        if grad.device().is_cuda() {
-            let dx = on_gpu([y, &grad], |gpu, [y, grad]| gpu::relu::gradient(gpu, y, grad))?;
-            return Ok(Some(gpu::tensor(dx, y.shape())));
-        }
-        let (y_storage, y_layout) = y.storage_and_layout();
-        let (grad_storage, grad_layout) = grad.storage_and_layout();
-        for_dtype!(y.dtype(), self.name(), T => {
-            let dx = backward::<T>(
-                elements(&y_storage, y_layout)?,
-                elements(&grad_storage, grad_layout)?,
-            );
-            Ok(Some(Tensor::from_vec(dx, y.shape(), y.device())?))
-        })
+        gradient(y, grad).map(Some)
     }
+}
+
+/// What of the gradient of a relu's output `y` passes it, by element.
+pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
+    let grad = grad.contiguous()?;
+    if grad.device().is_cuda() {
+        let dx = on_gpu([y, &grad], |gpu, [y, grad]| gpu::relu::gradient(gpu, y, grad))?;
+        return Ok(gpu::tensor(dx, y.shape()));
+    }
+    let (y_storage, y_layout) = y.storage_and_layout();
+    let (grad_storage, grad_layout) = grad.storage_and_layout();
+    for_dtype!(y.dtype(), "relu", T => {
+        let y_elements = elements(&y_storage, y_layout)?;
+        let dx = backward::<T>(y_elements, elements(&grad_storage, grad_layout)?);
+        Tensor::from_vec(dx, y.shape(), y.device())
+    })
 }
 
 /// max(x, 0) of one number, for every operation that ends in a relu.

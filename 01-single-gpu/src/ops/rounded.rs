@@ -9,6 +9,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::copies::cast;
+
 /// Whether an operation is to go through f32: its first operand is bf16, in CPU memory.
 pub(super) fn is_rounded(x: &Tensor) -> bool {
     x.dtype() == DType::BF16 && x.device().is_cpu()
@@ -33,9 +35,9 @@ pub(super) fn rounded<const N: usize>(
                 operand.dims()
             );
         }
-        *operand = operand.to_dtype(DType::F32)?;
+        *operand = cast(operand, DType::F32)?;
     }
-    operation(wide)?.to_dtype(DType::BF16)
+    cast(&operation(wide)?, DType::BF16)
 }
 
 #[cfg(test)]

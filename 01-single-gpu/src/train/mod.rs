@@ -21,6 +21,7 @@ pub use record::{EpochRecord, epochs_trained, seconds_per_epoch};
 pub use sums::BatchSums;
 pub use unread::{Seen, Unread, read_sums};
 
+use crate::backward::backward;
 use crate::data::Batch;
 use crate::data::loader::Loader;
 use crate::data::source::LoadedData;
@@ -82,7 +83,7 @@ fn forward_and_backward(model: &Lenet, batch: &Batch) -> Result<(Unread, Vec<Ten
         Ok::<_, candle_core::Error>((logits, loss))
     })?;
     let gradients = info_span!(target: COMPUTE, "backward")
-        .in_scope(|| model.parameters().gradients(&loss.backward()?))?;
+        .in_scope(|| model.parameters().gradients(&backward(&loss)?))?;
     Ok((Unread::new(&loss, &logits, batch)?, gradients))
 }
 

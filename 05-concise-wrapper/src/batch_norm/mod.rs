@@ -188,9 +188,6 @@ impl BatchNorm {
 
 impl ModuleT for BatchNorm {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        // Sums over thousands of values, and differences of nearly equal ones: not in bf16.
-        let wide = x.to_dtype(self.weight.dtype())?;
-        let y = if train { self.train(&wide) } else { self.evaluate(&wide) };
-        y?.to_dtype(x.dtype())
+        if train { self.train(x) } else { self.evaluate(x) }
     }
 }

@@ -17,7 +17,7 @@ use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::ops::batch_norm::{GradientSums, Statistics, batch_norm_with, input_gradient};
 
 use super::EPSILON;
-use crate::given::Given;
+use single_gpu::backward::{Given, apply3};
 
 /// The normalised images, and the statistics of all ranks' images that count.
 pub(super) fn batch_norm(
@@ -34,7 +34,7 @@ pub(super) fn batch_norm(
         batch_norm_with(&x.detach(), &weight.detach(), &bias.detach(), &statistics, EPSILON, relu)?;
     let result = Given::new(&y)?;
     let op = Synchronised { result, statistics: statistics.clone(), relu, communicator, counts };
-    Ok((x.apply_op3(weight, bias, op)?, statistics))
+    Ok((apply3(x, weight, bias, op)?, statistics))
 }
 
 /// All ranks' statistics as those of one batch.

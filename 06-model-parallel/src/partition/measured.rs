@@ -72,7 +72,7 @@ fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> Result<(Tens
     let output = layer.forward_training(&input)?;
     layer.device().synchronize()?;
     let forward = start.elapsed().as_secs_f64();
-    layer.all_gradients(&output.sum_all()?)?;
+    layer.all_gradients(&output, &output.ones_like()?)?;
     layer.device().synchronize()?;
     let backward = start.elapsed().as_secs_f64() - forward;
     Ok((output.detach(), LayerCost { forward, backward }))

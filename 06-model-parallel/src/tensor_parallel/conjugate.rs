@@ -25,7 +25,7 @@
 //! All ranks of the group call these together, in the same order.
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use concise_wrapper::given::Given;
+use single_gpu::backward::{Given, apply1};
 
 use super::cut::Cut;
 use super::group::Group;
@@ -86,7 +86,7 @@ pub fn gather(x: &Tensor, cut: Cut, group: &Group) -> Result<Tensor> {
 }
 
 fn apply(x: &Tensor, result: &Tensor, rule: Rule, group: &Group) -> Result<Tensor> {
-    x.apply_op1(Exchanged { result: Given::new(result)?, rule, group: group.clone() })
+    apply1(x, Exchanged { result: Given::new(result)?, rule, group: group.clone() })
 }
 
 /// How the gradient of the result becomes the gradient of the input.

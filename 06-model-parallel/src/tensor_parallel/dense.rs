@@ -12,7 +12,7 @@
 //! With an odd number of layers the last one is by columns, and its outputs are gathered.
 
 use candle_core::{Module, Result, Tensor};
-use single_gpu::ops::relu;
+use single_gpu::ops::{flatten, relu};
 
 use super::conjugate::gather;
 use super::cut::Cut;
@@ -93,7 +93,7 @@ fn is_by_column(number: usize) -> bool {
 
 impl Module for DenseStack {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut x = x.flatten_from(1)?;
+        let mut x = flatten(x)?;
         for (number, Layer { weight, bias }) in self.layers.iter().enumerate() {
             let last = number + 1 == self.layers.len();
             x = match (is_by_column(number), last) {

@@ -4,6 +4,7 @@
 //! all that data parallelism can get wrong: two tensors of different shapes, sums over samples.
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
+use single_gpu::backward::backward;
 use single_gpu::data::{Batch, CLASSES, PIXELS};
 use single_gpu::init;
 use single_gpu::ops::{cross_entropy, linear};
@@ -50,7 +51,7 @@ impl Classifier {
             return Ok(Step { sums: BatchSums::default(), gradients });
         }
         let (loss, sums) = self.forward(batch)?;
-        Ok(Step { sums, gradients: self.parameters.gradients(&loss.backward()?)? })
+        Ok(Step { sums, gradients: self.parameters.gradients(&backward(&loss)?)? })
     }
 
     /// Loss and correct answers of images that were not trained on, summed over them.

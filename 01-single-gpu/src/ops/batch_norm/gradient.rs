@@ -19,7 +19,9 @@ use super::backward_blocks::{Sums, Tensors, draw_block, gradient_lines};
 use super::on_gpu;
 use super::planes::Planes;
 use super::statistics::{Statistics, check_channels};
+use super::widened;
 use crate::ops::element::for_dtype;
+use crate::ops::rounded::is_rounded;
 use crate::ops::simd::vectorised;
 
 /// The first half of backward: Σ dy and Σ dy·x̂ of each channel, `[C]` and `[C]`, in f64.
@@ -46,6 +48,10 @@ impl GradientSums {
         epsilon: f64,
     ) -> Result<Self> {
         let planes = check(x, output, grad)?;
+        if is_rounded(x) {
+            let output = output.map(widened).transpose()?;
+            return Self::of(&widened(x)?, output.as_ref(), &widened(grad)?, statistics, epsilon);
+        }
         let tensors = Tensors::new(x, output, grad)?;
         if !x.device().is_cpu() {
             return on_gpu::gradient_sums(&tensors, statistics, epsilon);
@@ -72,7 +78,7 @@ impl GradientSums {
 ///
 /// # Errors
 ///
-/// When the shapes or dtypes do not fit, or on a dtype other than f32 and f64.
+/// When the shapes or dtypes do not fit, or on a dtype other than f32, f64 and bf16.
 pub fn input_gradient(
     x: &Tensor,
     output: Option<&Tensor>,
@@ -91,6 +97,12 @@ pub fn input_gradient(
         ("gradient sum of the weight", &sums.weight),
     ] {
         check_channels(name, of_channels, planes.channels)?;
+    }
+    if is_rounded(x) {
+        let (wide, output) = (widened(x)?, output.map(widened).transpose()?);
+        let (output, grad) = (output.as_ref(), widened(grad)?);
+        return input_gradient(&wide, output, &grad, weight, statistics, sums, epsilon)?
+            .to_dtype(x.dtype());
     }
     let tensors = Tensors::new(x, output, grad)?;
     if !x.device().is_cpu() {
@@ -128,5 +140,5 @@ fn check(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Planes> {
             );
         }
     }
-    Planes::new(x.shape(), x.dtype())
+    Planes::new(x.shape())
 }

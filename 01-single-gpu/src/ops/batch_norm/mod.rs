@@ -22,6 +22,9 @@
 //! | backward | [`GradientSums::of`] | the sum of all ranks' |
 //! | | [`input_gradient`] | |
 //!
+//! Images may be bf16: then parameters are f32, and so is everything that is computed. Sums over thousands of values,
+//! and differences of nearly equal ones, leave nothing of eight binary digits.
+//!
 //! **Cost.** A few operations for each byte, so it is as fast as memory is. [`batch_norm`] and its
 //! backward take each block of channels through both their pieces while it is in the cache, if it fits.
 //! Then of each element, in f32, forward reads `x` and writes `y`: 8 bytes and 8 operations. Backward
@@ -45,6 +48,10 @@ use candle_core::{Result, Tensor, bail};
 pub use gradient::{GradientSums, input_gradient};
 pub use statistics::{Statistics, average_into};
 
+use crate::backward::apply3;
+use crate::ops::cast;
+use crate::ops::gpu::computed_in;
+use crate::ops::rounded::is_rounded;
 use op::{BatchNorm, saved};
 use planes::Planes;
 use statistics::check_channels;
@@ -56,8 +63,8 @@ use statistics::check_channels;
 ///
 /// # Errors
 ///
-/// When the shapes or dtypes do not fit, when there are no values, when `epsilon` is not positive, or on
-/// a dtype other than f32 and f64.
+/// When the shapes or dtypes do not fit (beside `x` in bf16 the parameters are f32), when there are no values, when
+/// `epsilon` is not positive, or on a dtype other than f32, f64 and bf16.
 pub fn batch_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -66,6 +73,10 @@ pub fn batch_norm(
     relu: bool,
 ) -> Result<(Tensor, Statistics)> {
     check(x, weight, bias, epsilon)?;
+    if is_rounded(x) {
+        let (y, statistics) = batch_norm(&widened(x)?, weight, bias, epsilon, relu)?;
+        return Ok((cast(&y, x.dtype())?, statistics));
+    }
     if !x.device().is_cpu() {
         let statistics = Statistics::of(x)?;
         let op = on_gpu::Normalise::new(&statistics, true, epsilon, relu)?;
@@ -73,7 +84,7 @@ pub fn batch_norm(
     }
     let moments = Arc::default();
     let op = BatchNorm { moments: Arc::clone(&moments), of_batch: true, epsilon, relu };
-    let y = x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, op)?;
+    let y = apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, op)?;
     Ok((y, saved(&moments)?.to_statistics()?))
 }
 
@@ -93,6 +104,10 @@ pub fn batch_norm_with(
     relu: bool,
 ) -> Result<Tensor> {
     let planes = check(x, weight, bias, epsilon)?;
+    if is_rounded(x) {
+        let y = batch_norm_with(&widened(x)?, weight, bias, statistics, epsilon, relu)?;
+        return cast(&y, x.dtype());
+    }
     if !x.device().is_cpu() {
         check_channels("mean", &statistics.mean, planes.channels)?;
         check_channels("variance", &statistics.variance, planes.channels)?;
@@ -100,18 +115,24 @@ pub fn batch_norm_with(
     }
     let moments = Arc::new(OnceLock::from(statistics.to_moments(planes.channels)?));
     let op = BatchNorm { moments, of_batch: false, epsilon, relu };
-    x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, op)
+    apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, op)
+}
+
+/// bf16 images on the CPU as they are computed with.
+fn widened(x: &Tensor) -> Result<Tensor> {
+    cast(x, computed_in(x.dtype()))
 }
 
 fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Planes> {
-    let planes = Planes::new(x.shape(), x.dtype())?;
+    let planes = Planes::new(x.shape())?;
+    let expected = computed_in(x.dtype());
     for (name, parameter) in [("weight", weight), ("bias", bias)] {
-        if parameter.dims() != [planes.channels] || parameter.dtype() != x.dtype() {
+        if parameter.dims() != [planes.channels] || parameter.dtype() != expected {
             bail!(
                 "batch_norm: images {:?} {:?} need a {name} {:?} [{}], got {:?} {:?}",
                 x.dtype(),
                 x.dims(),
-                x.dtype(),
+                expected,
                 planes.channels,
                 parameter.dtype(),
                 parameter.dims()

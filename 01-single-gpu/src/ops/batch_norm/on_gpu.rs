@@ -9,12 +9,14 @@ use super::backward_blocks::Tensors;
 use super::gradient::GradientSums;
 use super::planes::Planes;
 use super::statistics::Statistics;
+use crate::backward::apply3;
 use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
+use crate::ops::gpu::bias::Sums;
 use crate::ops::gpu::blocks::Channels;
-use crate::ops::gpu::{self, Operand, on_gpu};
+use crate::ops::gpu::{self, Operand, computed_in, on_gpu};
 
-fn channels(images: &Shape, dtype: DType) -> Result<Channels> {
-    let Planes { batch, channels, plane } = Planes::new(images, dtype)?;
+fn channels(images: &Shape) -> Result<Channels> {
+    let Planes { batch, channels, plane } = Planes::new(images)?;
     Ok(Channels { images: batch, channels, plane })
 }
 
@@ -25,7 +27,7 @@ fn in_f64(of_channels: &Tensor) -> Result<Tensor> {
 
 /// [`Statistics::of`].
 pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
-    let sizes = channels(x.shape(), x.dtype())?;
+    let sizes = channels(x.shape())?;
     let x = x.contiguous()?;
     let (mean, variance) = on_gpu([&x], |gpu, [x]| gpu::batch_norm::moments(gpu, sizes, x))?;
     let [mean, variance] = [mean, variance].map(|values| gpu::tensor(values, sizes.channels));
@@ -55,7 +57,7 @@ impl Normalise {
     }
 
     pub(super) fn apply(self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-        x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, self)
+        apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, self)
     }
 }
 
@@ -85,7 +87,7 @@ impl CustomOp3 for Normalise {
         bias: &CudaStorage,
         bias_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let sizes = channels(x_layout.shape(), x.dtype())?;
+        let sizes = channels(x_layout.shape())?;
         let parameters = [Operand::new(weight, weight_layout)?, Operand::new(bias, bias_layout)?];
         let x = Operand::new(x, x_layout)?;
         let (epsilon, Statistics { mean, variance, .. }) = (self.epsilon, &self.statistics);
@@ -100,23 +102,37 @@ impl CustomOp3 for Normalise {
         &self,
         x: &Tensor,
         weight: &Tensor,
-        bias: &Tensor,
+        _bias: &Tensor,
         y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;
         let (statistics, share, epsilon) = (&self.statistics, self.share, self.epsilon);
-        let sums = gradient_sums(&tensors, statistics, epsilon)?;
+        let [of_bias, of_weight] = sums(&tensors, statistics, epsilon)?;
         let dx = if x.track_op() {
+            let sums = GradientSums { bias: of_bias.exact, weight: of_weight.exact };
             let constants = Constants { weight, statistics, sums: &sums, share, epsilon };
             Some(input_gradient(&tensors, &constants)?)
         } else {
             None
         };
-        let (dweight, dbias) =
-            (sums.weight.to_dtype(weight.dtype()), sums.bias.to_dtype(bias.dtype()));
-        Ok((dx, Some(dweight?), Some(dbias?)))
+        Ok((dx, Some(of_weight.rounded), Some(of_bias.rounded)))
     }
+}
+
+/// Σ dy and Σ dy·x̂ of each channel, `[C]` each.
+fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<[Sums<Tensor>; 2]> {
+    let Tensors { x, output, grad } = tensors;
+    let sizes = channels(x.shape())?;
+    let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
+    let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
+    let sums = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
+        let images = Images { x, output: output.is_some().then_some(y), grad };
+        let moments = Moments { mean, variance, epsilon };
+        gpu::batch_norm::gradient_sums(gpu, sizes, &images, moments)
+    })?;
+    let tensor = |sums| gpu::tensor(sums, sizes.channels);
+    Ok(sums.map(|Sums { exact, rounded }| Sums { exact: tensor(exact), rounded: tensor(rounded) }))
 }
 
 /// [`GradientSums::of`].
@@ -125,16 +141,7 @@ pub(super) fn gradient_sums(
     statistics: &Statistics,
     epsilon: f64,
 ) -> Result<GradientSums> {
-    let Tensors { x, output, grad } = tensors;
-    let sizes = channels(x.shape(), x.dtype())?;
-    let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
-    let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
-    let (of_bias, of_weight) = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
-        let images = Images { x, output: output.is_some().then_some(y), grad };
-        let moments = Moments { mean, variance, epsilon };
-        gpu::batch_norm::gradient_sums(gpu, sizes, &images, moments)
-    })?;
-    let [bias, weight] = [of_bias, of_weight].map(|sums| gpu::tensor(sums, sizes.channels));
+    let [bias, weight] = sums(tensors, statistics, epsilon)?.map(|sums| sums.exact);
     Ok(GradientSums { bias, weight })
 }
 
@@ -152,9 +159,9 @@ pub(super) struct Constants<'a> {
 pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
     let Tensors { x, output, grad } = tensors;
     let Constants { weight, statistics, sums, share, epsilon } = *constants;
-    let sizes = channels(x.shape(), x.dtype())?;
+    let sizes = channels(x.shape())?;
     let y = output.as_ref().unwrap_or(x);
-    let weight = weight.detach().to_dtype(x.dtype())?.contiguous()?;
+    let weight = weight.detach().to_dtype(computed_in(x.dtype()))?.contiguous()?;
     let [mean, variance] = [in_f64(&statistics.mean)?, in_f64(&statistics.variance)?];
     let [of_bias, of_weight] = [in_f64(&sums.bias)?, in_f64(&sums.weight)?];
     let operands = [x, y, grad, &weight, &mean, &variance, &of_bias, &of_weight];

@@ -137,7 +137,7 @@ impl CustomOp3 for BatchNorm {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let planes = Planes::new(x_layout.shape(), x.dtype())?;
+        let planes = Planes::new(x_layout.shape())?;
         for_dtype!(x.dtype(), self.name(), T => {
             let (y, moments) = self.forward::<T>(
                 &planes,
@@ -158,7 +158,7 @@ impl CustomOp3 for BatchNorm {
         y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let planes = Planes::new(x.shape(), x.dtype())?;
+        let planes = Planes::new(x.shape())?;
         let moments = saved(&self.moments)?;
         let want_dx = x.track_op();
         let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;

@@ -8,8 +8,10 @@ use rayon::prelude::*;
 use super::loops::mean_and_squares;
 use super::on_gpu;
 use super::planes::Planes;
+use super::widened;
 use crate::ops::Element;
 use crate::ops::element::{elements, for_dtype};
+use crate::ops::rounded::is_rounded;
 use crate::ops::simd::vectorised;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`, in f64 whatever the images
@@ -30,9 +32,12 @@ impl Statistics {
     ///
     /// # Errors
     ///
-    /// When `x` has another rank or no values, or on a dtype other than f32 and f64.
+    /// When `x` has another rank or no values, or on a dtype other than f32, f64 and bf16.
     pub fn of(x: &Tensor) -> Result<Self> {
-        let planes = Planes::new(x.shape(), x.dtype())?;
+        let planes = Planes::new(x.shape())?;
+        if is_rounded(x) {
+            return Self::of(&widened(x)?);
+        }
         if !x.device().is_cpu() {
             return on_gpu::statistics(x);
         }

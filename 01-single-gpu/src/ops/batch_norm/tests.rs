@@ -207,7 +207,10 @@ fn what_does_not_fit_is_refused_in_words() {
     assert!(error.to_string().contains("mean [3]"), "{error}");
     let halves = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::BF16).unwrap());
     let error = refusal(batch_norm(&halves[0], &halves[1], &halves[2], EPSILON, true));
-    assert!(error.contains("f32 and f64"), "{error}");
+    assert!(error.contains("BF16 [2, 3, 4, 4] need a weight F32 [3], got BF16"), "{error}");
+    let whole = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::U32).unwrap());
+    let error = refusal(batch_norm(&whole[0], &whole[1], &whole[2], EPSILON, true));
+    assert!(error.contains("f32 and f64, not on U32"), "{error}");
     let statistics = Statistics::of(&x).unwrap();
     assert!(GradientSums::of(&x, None, &weight, &statistics, EPSILON).is_err());
 }

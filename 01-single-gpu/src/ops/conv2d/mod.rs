@@ -42,6 +42,7 @@ use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::Operand;
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
+use crate::backward::{apply2, apply3};
 use composed::composed;
 use finish::{Finish, Signs};
 use geometry::Geometry;
@@ -130,8 +131,8 @@ impl Conv2d {
     fn apply(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
         match bias {
-            Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, self),
-            None => x.apply_op2(&weight, self),
+            Some(bias) => apply3(&x, &weight, &bias.contiguous()?, self),
+            None => apply2(&x, &weight, self),
         }
     }
 

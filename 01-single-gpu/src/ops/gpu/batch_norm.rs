@@ -5,7 +5,7 @@ use candle_core::{DType, Result};
 
 use super::bias::{Sums, merged};
 use super::blocks::{Channels, blocks_of};
-use super::kernel::Source;
+use super::kernel::{Source, computed_in};
 use super::launch::{Launch, Operand};
 use super::machine::Machine;
 
@@ -57,7 +57,8 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
     }
 }
 
-/// Normalised, scaled by `weight` and shifted by `bias`, `[channels]` each, then max(·, 0) if `relu`.
+/// Normalised, scaled by `weight` and shifted by `bias`, `[channels]` each, then max(·, 0) if `relu`. Beside images in
+/// bf16 weight and bias are f32.
 pub(crate) fn normalise<M: Machine>(
     machine: &M,
     sizes: Channels,
@@ -69,7 +70,8 @@ pub(crate) fn normalise<M: Machine>(
     let mut y = machine.room(sizes.elements(), x.dtype())?;
     let launch = Launch::new(Source::BatchNorm, "normalise", x.dtype()).channels(sizes);
     let launch = launch.flag(relu).number(moments.epsilon).read(x, sizes.elements());
-    let launch = launch.read(weight, sizes.channels).read(bias, sizes.channels);
+    let wide = computed_in(x.dtype());
+    let launch = launch.read_as(wide, weight, sizes.channels).read_as(wide, bias, sizes.channels);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
     machine.run(launch.write(&mut y), sizes.blocks())?;
     Ok(y)
@@ -90,13 +92,13 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
     }
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, `[channels]` and `[channels]`, in f64.
+/// Σ dy and Σ dy·x̂ of each channel, in f64 and in the type of the parameters.
 pub(crate) fn gradient_sums<M: Machine>(
     machine: &M,
     sizes: Channels,
     images: &Images<'_, M::Storage>,
     moments: Moments<'_, M::Storage>,
-) -> Result<(M::Storage, M::Storage)> {
+) -> Result<[Sums<M::Storage>; 2]> {
     let dtype = images.grad.dtype();
     let room = || machine.room(sizes.blocks(), DType::F64);
     let (mut of_bias, mut of_weight) = (room()?, room()?);
@@ -104,8 +106,8 @@ pub(crate) fn gradient_sums<M: Machine>(
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).images(images, sizes);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
     machine.run(launch.write(&mut of_bias).write(&mut of_weight), sizes.blocks())?;
-    let merged = |sums| merged(machine, sizes, sums, dtype).map(|Sums { exact, .. }| exact);
-    Ok((merged(&of_bias)?, merged(&of_weight)?))
+    let merged = |sums| merged(machine, sizes, sums, computed_in(dtype));
+    Ok([merged(&of_bias)?, merged(&of_weight)?])
 }
 
 /// What the gradient of the images is made of besides them.
@@ -130,7 +132,7 @@ pub(crate) fn input_gradient<M: Machine>(
     let mut dx = machine.room(sizes.elements(), dtype)?;
     let launch = Launch::new(Source::BatchNorm, "input_gradient", dtype).channels(sizes);
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).number(share);
-    let launch = launch.images(images, sizes).read(weight, sizes.channels);
+    let launch = launch.images(images, sizes).read_as(computed_in(dtype), weight, sizes.channels);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
     let launch = launch.read_of_channels(sums, sizes);
     machine.run(launch.write(&mut dx), sizes.blocks())?;

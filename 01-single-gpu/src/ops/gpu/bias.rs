@@ -55,11 +55,11 @@ pub(crate) fn gradient_behind_relu<M: Machine>(
 }
 
 /// Sums of each channel, `[channels]`.
-pub(super) struct Sums<S> {
+pub(crate) struct Sums<S> {
     /// In f64.
-    pub(super) exact: S,
+    pub(crate) exact: S,
     /// In the type of the parameters that they are gradients of.
-    pub(super) rounded: S,
+    pub(crate) rounded: S,
 }
 
 /// The sums of parts, `[parts, channels]` in f64, as those of the channels.

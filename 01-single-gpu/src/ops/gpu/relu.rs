@@ -16,6 +16,18 @@ pub(crate) fn relu<M: Machine>(machine: &M, x: Operand<'_, M::Storage>) -> Resul
     Ok(y)
 }
 
+/// max(x + y, 0).
+pub(crate) fn add_relu<M: Machine>(
+    machine: &M,
+    [x, y]: [Operand<'_, M::Storage>; 2],
+) -> Result<M::Storage> {
+    let n = x.elements;
+    let mut sum = machine.room(n, x.dtype())?;
+    let launch = Launch::new(Source::Relu, "add_relu", x.dtype());
+    machine.run(launch.count(n).read(x, n).read(y, n).write(&mut sum), blocks_of(n))?;
+    Ok(sum)
+}
+
 /// What of a gradient passes a relu whose output was `y`.
 pub(crate) fn gradient<M: Machine>(
     machine: &M,

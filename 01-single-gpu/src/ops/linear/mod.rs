@@ -26,6 +26,7 @@ use candle_core::{
 };
 use rayon::prelude::*;
 
+use crate::backward::apply3;
 use crate::ops::element::{Element, cpu_elements, elements, for_dtype};
 use crate::ops::gemm::{Matrix, Store, gemm};
 use crate::ops::relu::{passed, rectified};
@@ -72,7 +73,7 @@ fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<
         })
     } else {
         let operation = Linear { inputs, outputs, with_relu };
-        x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, operation)
+        apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, operation)
     }
 }
 

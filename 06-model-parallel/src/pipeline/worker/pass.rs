@@ -177,18 +177,17 @@ impl<'a, M: ModuleT> Pass<'a, M> {
     // ANCHOR: backward
     /// The gradients of a micro-batch's loss, here and for the stage before.
     ///
-    /// A stage that is not the last one does not know the loss. It knows g, the loss's gradient by what it
-    /// has sent on; and Σ output · g has the same gradients, as its derivative by the output is g.
+    /// A stage that is not the last one does not know the loss. It knows the loss's gradient by what it has sent
+    /// on, and begins there.
     fn backward(&mut self, i: usize) -> TensorResult<()> {
         let network = &self.worker.network;
         let Kept { input, result, bytes } = take(&mut self.kept, i, "activation kept")?;
-        let objective = if self.worker.is_last() {
-            result
+        let gradient = if self.worker.is_last() {
+            result.ones_like()?
         } else {
-            let gradient = take(&mut self.gradients_in, i, "gradient")?;
-            (result * gradient.detach())?.sum_all()?
+            take(&mut self.gradients_in, i, "gradient")?
         };
-        let (of_parameters, others) = network.all_gradients(&objective)?;
+        let (of_parameters, others) = network.all_gradients(&result, &gradient)?;
         self.sum.add(self.worker.first_leaf + i, of_parameters)?;
         if let Some(input) = input {
             let Some(gradient) = others.get(&input) else {

@@ -44,7 +44,7 @@ KERNEL merged_moments(
 
 __device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
-// y = (x − mean) / √(variance + ε) · γ + β. The mean is rounded; what that takes away goes to the shift.
+// y = (x − mean) / √(variance + ε) · γ + β, with γ and β as they are computed with. The mean is rounded; what that takes away goes to the shift.
 KERNEL normalise(
     Count images,
     Count channels,
@@ -53,17 +53,17 @@ KERNEL normalise(
     Count relu,
     double epsilon,
     const Stored *x,
-    const Stored *weight,
-    const Stored *bias,
+    const Real *weight,
+    const Real *bias,
     const double *mean,
     const double *variance,
     Stored *y
 ) {
     Part part(images, channels, plane, parts);
     Count channel = part.channel;
-    double slope = real(weight[channel]) * inverse_deviation(variance[channel], epsilon);
+    double slope = weight[channel] * inverse_deviation(variance[channel], epsilon);
     Real centre = mean[channel], scale = slope;
-    Real shift = real(bias[channel]) + (centre - mean[channel]) * slope;
+    Real shift = bias[channel] + (centre - mean[channel]) * slope;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
         Real normalised = (real(x[at]) - centre) * scale + shift;
@@ -121,7 +121,7 @@ KERNEL input_gradient(
     const Stored *x,
     const Stored *y,
     const Stored *grad,
-    const Stored *weight,
+    const Real *weight,
     const double *mean,
     const double *variance,
     const double *of_bias,
@@ -134,7 +134,7 @@ KERNEL input_gradient(
     double pull = of_weight[channel] * share * inverse;
     Real centre = mean[channel], pulled = pull;
     Real push = of_bias[channel] * share + (centre - mean[channel]) * pull;
-    Real slope = real(weight[channel]) * inverse;
+    Real slope = weight[channel] * inverse;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
         Real through = passed_at(at, relu, y, grad);

@@ -129,6 +129,18 @@ fn relu_and_its_gradient() {
 }
 
 #[test]
+fn a_sum_and_its_relu() {
+    let Some(machine) = emulator() else { return };
+    for (dtype, bound) in TYPES {
+        let (x, y) = (rounded("x", &[5, 67], dtype), rounded("y", &[5, 67], dtype));
+        let expected = ops::add_relu(&exact(&x), &exact(&y)).unwrap();
+        let (x, y) = (held(&x), held(&y));
+        let found = relu::add_relu(machine, [x.operand(), y.operand()]).unwrap();
+        assert_close(&tensor(found, (5, 67)), &expected, bound);
+    }
+}
+
+#[test]
 fn what_is_not_a_number_stays_visible() {
     let Some(machine) = emulator() else { return };
     for (dtype, _) in TYPES {

@@ -1,0 +1,157 @@
+use candle_core::{DType, Device, Var};
+
+use super::*;
+use crate::difference::relative_difference;
+use crate::lenet::Lenet;
+use crate::ops::{
+    add_relu, cast, cross_entropy, flatten, global_avg_pool, linear, relu, transpose,
+};
+
+fn noise(shape: &[usize]) -> Var {
+    let name = format!("{shape:?}");
+    crate::init::normal(&name, shape, 1.0, 7, DType::F64, &Device::Cpu).unwrap().value
+}
+
+fn bits(tensor: &Tensor) -> Vec<u64> {
+    // A zero's sign is left out.
+    let values = (tensor.to_dtype(DType::F64).unwrap() + 0.0).unwrap();
+    values.flatten_all().unwrap().to_vec1::<f64>().unwrap().into_iter().map(f64::to_bits).collect()
+}
+
+/// Makes sure that both passes find the same gradients, to the last bit.
+fn assert_as_candles(loss: &Tensor, variables: &[&Tensor]) {
+    let (ours, candles) = (backward(loss).unwrap(), loss.backward().unwrap());
+    for (number, variable) in variables.iter().enumerate() {
+        let (ours, candles) = (ours.get(variable).unwrap(), candles.get(variable).unwrap());
+        assert!(ours.is_contiguous());
+        assert_eq!((ours.dims(), ours.dtype()), (variable.dims(), variable.dtype()), "{number}");
+        assert_eq!(bits(ours), bits(candles), "{number}");
+    }
+}
+
+#[test]
+fn lenets_gradients_are_candles_to_the_last_bit() {
+    for dtype in [DType::F32, DType::F64] {
+        let lenet = Lenet::new(1, dtype, &Device::Cpu).unwrap();
+        let images = noise(&[3, 1, 28, 28]).as_detached_tensor().to_dtype(dtype).unwrap();
+        let labels = Tensor::new(&[1u32, 7, 7], &Device::Cpu).unwrap();
+        let loss = cross_entropy(&lenet.forward(&images).unwrap(), &labels).unwrap();
+        assert!(is_remembered(&loss));
+        let parameters: Vec<&Tensor> = lenet.parameters().iter().map(|p| &*p.value).collect();
+        assert_as_candles(&loss, &parameters);
+    }
+}
+
+#[test]
+fn what_is_used_more_than_once_gets_the_sum() {
+    let (x, weight, bias) = (noise(&[4, 4]), noise(&[4, 4, 1]), noise(&[4]));
+    let weight = Var::from_tensor(&weight.squeeze(2).unwrap()).unwrap();
+    // The same layer twice, a short cut round it, and a tensor that is both inputs of an operation.
+    let y = linear(&linear(&x, &weight, &bias).unwrap(), &weight, &bias).unwrap();
+    let y = add_relu(&y, &x).unwrap();
+    let loss = add_relu(&y, &y).unwrap();
+    assert!(is_remembered(&loss));
+    assert_as_candles(&loss, &[&x, &weight, &bias]);
+}
+
+#[test]
+fn copies_and_means_have_candles_values_and_gradients() {
+    let x = noise(&[3, 4, 2, 5]);
+    let of_view = x.transpose(1, 2).unwrap();
+    let agree = |ours: Tensor, candles: Tensor| {
+        assert_eq!((bits(&ours), ours.dims()), (bits(&candles), candles.dims()));
+        let square = |y: &Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let (ours, candles) = (square(&ours), square(&candles));
+        assert_eq!(bits(ours.get(&x).unwrap()), bits(candles.get(&x).unwrap()));
+    };
+    for x in [x.as_tensor(), &of_view] {
+        agree(flatten(x).unwrap(), x.flatten_from(1).unwrap());
+        let mean = x.flatten_from(2).unwrap().mean(2).unwrap();
+        agree(global_avg_pool(x).unwrap(), mean);
+        agree(cast(x, DType::F32).unwrap(), x.to_dtype(DType::F32).unwrap());
+        let matrix = x.flatten_from(1).unwrap().narrow(0, 1, 2).unwrap();
+        agree(transpose(&matrix).unwrap(), matrix.t().unwrap());
+    }
+}
+
+/// Whoever lays gradients into a bucket, or gives them to a kernel, counts on it.
+#[test]
+fn gradients_lie_in_memory_as_variables_do() {
+    let (x, gradient) = (noise(&[3, 4]), noise(&[4, 3]).as_detached_tensor());
+    assert_as_candles(&transpose(&x).unwrap(), &[&x]);
+    let found = backward_from(&transpose(&x).unwrap(), &gradient).unwrap();
+    assert!(found.get(&x).unwrap().is_contiguous());
+}
+
+#[test]
+fn nothing_is_copied_that_is_flat_or_constant() {
+    let (flat, images) = (noise(&[3, 4]), noise(&[3, 2, 2]));
+    assert_eq!(flatten(&flat).unwrap().id(), flat.id());
+    assert!(is_remembered(&relu(&flatten(&images).unwrap()).unwrap()));
+    let constant = flatten(&images.as_detached_tensor()).unwrap();
+    assert_eq!((constant.dims(), constant.track_op()), ([3, 4].as_slice(), false));
+    let nothing = Tensor::zeros((0, 2, 2), DType::F64, &Device::Cpu).unwrap();
+    let nothing = Var::from_tensor(&nothing).unwrap();
+    assert_eq!(flatten(&nothing).unwrap().dims(), [0, 4]);
+    let error = flatten(&Tensor::new(1.0, &Device::Cpu).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("at least one axis"), "{error}");
+}
+
+#[test]
+fn where_candle_has_a_part_it_makes_the_whole_pass() {
+    let x = noise(&[3, 4]);
+    let squares = relu(&x).unwrap().sqr().unwrap();
+    let loss = relu(&squares).unwrap().sum_all().unwrap();
+    assert!(!is_remembered(&loss));
+    assert_as_candles(&loss, &[&x]);
+}
+
+#[test]
+fn a_pass_may_begin_anywhere() {
+    let (x, gradient) = (noise(&[3, 4]), noise(&[4, 3]).as_detached_tensor().t().unwrap());
+    let remembered = relu(&x).unwrap();
+    let other = x.sqr().unwrap();
+    for (result, known) in [(remembered, true), (other, false)] {
+        assert_eq!(is_remembered(&result), known);
+        let found = backward_from(&result, &gradient).unwrap();
+        let loss = (&result * &gradient).unwrap().sum_all().unwrap();
+        let expected = loss.backward().unwrap();
+        assert_eq!(bits(found.get(&x).unwrap()), bits(expected.get(&x).unwrap()));
+    }
+    let error = backward_from(&relu(&x).unwrap(), &x.t().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("a tensor F64 [3, 4] got a gradient F64 [4, 3]"), "{error}");
+}
+
+#[test]
+fn variables_that_a_result_does_not_depend_on_have_no_gradient() {
+    let (x, other) = (noise(&[3, 4]), noise(&[2]));
+    let gradients = backward(&relu(&x).unwrap()).unwrap();
+    assert!(gradients.get(&other).is_none());
+    // Nor do constants, and results on the way.
+    let (weight, bias) = (noise(&[4, 2]).as_detached_tensor(), noise(&[2]));
+    let y = relu(&x).unwrap();
+    let gradients = backward(&linear(&y, &weight, &bias).unwrap()).unwrap();
+    assert!(gradients.get(&weight).is_none() && gradients.get(&y).is_none());
+    assert!(
+        relative_difference(
+            gradients.get(&bias).unwrap(),
+            &Tensor::full(3.0, 2, &Device::Cpu).unwrap()
+        )
+        .unwrap()
+            < 1e-15
+    );
+}
+
+#[test]
+fn a_graph_that_is_dropped_is_forgotten() {
+    let x = noise(&[3, 4]);
+    let y = relu(&x).unwrap();
+    let node = node::remembered(&y).map(|node| std::sync::Arc::downgrade(&node)).unwrap();
+    let z = relu(&y).unwrap();
+    drop(y);
+    assert!(node.upgrade().is_some());
+    drop(z);
+    assert!(node.upgrade().is_none());
+    // What carries no gradient is not remembered at all.
+    assert!(node::remembered(&relu(&x.as_detached_tensor()).unwrap()).is_none());
+}

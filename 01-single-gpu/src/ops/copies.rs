@@ -1,0 +1,91 @@
+//! A tensor once more, in another shape, order or type.
+//!
+//! candle has all of these, the first two without a copy. But candle's operations do not remember their inputs for
+//! [`backward`](mod@crate::backward), which is worth more than a copy of what is small.
+//!
+//! Cost: each element is read and written once.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+
+use crate::backward::apply1;
+
+/// All axes but the first become one: `[B, …]` → `[B, n]`. A copy is made only where there is something to remember: of
+/// a tensor that carries a gradient, and has more than two axes.
+///
+/// # Errors
+///
+/// When there is no first axis.
+pub fn flatten(x: &Tensor) -> Result<Tensor> {
+    let [batch, others @ ..] = x.dims() else { bail!("flatten: a batch has at least one axis") };
+    let shape: Shape = (*batch, others.iter().product::<usize>()).into();
+    if x.shape() == &shape {
+        return Ok(x.clone());
+    }
+    if x.track_op() { apply1(&x.contiguous()?, Copy::Shape(shape)) } else { x.reshape(shape) }
+}
+
+/// Rows become columns: `[M, N]` → `[N, M]`, contiguous.
+///
+/// # Errors
+///
+/// When there are not two axes.
+pub fn transpose(x: &Tensor) -> Result<Tensor> {
+    x.dims2()?;
+    apply1(x, Copy::Transposed)
+}
+
+/// Rounded to another type; any shape. The gradient is rounded to that of `x`.
+///
+/// # Errors
+///
+/// When the device has no such conversion.
+pub fn cast(x: &Tensor, to: DType) -> Result<Tensor> {
+    if x.dtype() == to { Ok(x.clone()) } else { apply1(x, Copy::Type(to)) }
+}
+
+enum Copy {
+    Shape(Shape),
+    Transposed,
+    Type(DType),
+}
+
+impl Copy {
+    fn forward<S: BackendStorage>(&self, x: &S, layout: &Layout) -> Result<(S, Shape)> {
+        let (shape, layout, dtype) = match self {
+            Self::Shape(shape) => (shape.clone(), layout.clone(), x.dtype()),
+            Self::Transposed => {
+                let transposed = layout.transpose(0, 1)?;
+                (transposed.shape().clone(), transposed, x.dtype())
+            }
+            Self::Type(dtype) => (layout.shape().clone(), layout.clone(), *dtype),
+        };
+        Ok((x.to_dtype(&layout, dtype)?, shape))
+    }
+}
+
+impl CustomOp1 for Copy {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Shape(_) => "flatten",
+            Self::Transposed => "transpose",
+            Self::Type(_) => "cast",
+        }
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.forward(x, layout)
+    }
+
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.forward(x, layout)
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some(match self {
+            Self::Shape(_) => gradient.reshape(x.shape())?,
+            Self::Transposed => gradient.t()?,
+            Self::Type(_) => gradient.to_dtype(x.dtype())?,
+        }))
+    }
+}

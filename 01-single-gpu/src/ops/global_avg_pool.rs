@@ -1,0 +1,65 @@
+//! The mean of each plane, as a network ends that takes images of any size.
+//!
+//! Cost: each element is read once; backward, each is written once.
+
+use candle_core::backend::BackendStorage;
+use candle_core::op::ReduceOp;
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+
+use crate::backward::apply1;
+
+/// The mean over all pixels: `[B, C, H, W]` → `[B, C]`.
+///
+/// # Errors
+///
+/// When planes are empty, or `x` is none of f32, f64 and bf16.
+pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
+    let (_, _, height, width) = x.dims4()?;
+    if height * width == 0 {
+        bail!("global_avg_pool: planes must have at least one pixel, got {height}×{width}");
+    }
+    apply1(&x.contiguous()?, GlobalAvgPool { pixels: height * width })
+}
+
+struct GlobalAvgPool {
+    pixels: usize,
+}
+
+impl GlobalAvgPool {
+    fn forward<S: BackendStorage>(&self, x: &S, layout: &Layout) -> Result<(S, Shape)> {
+        let (batch, channels, _, _) = layout.shape().dims4()?;
+        let (planes, shape) = ((batch, channels, self.pixels), Shape::from((batch, channels)));
+        let mean = |x: &S, from: usize| {
+            let planes = Layout::contiguous_with_offset(planes, from);
+            let sums = x.reduce_op(ReduceOp::Sum, &planes, &[2])?;
+            sums.affine(&Layout::contiguous(&shape), 1.0 / self.pixels as f64, 0.0)
+        };
+        let mean = if x.dtype() == DType::BF16 {
+            // Added up in f32, and rounded once.
+            let wide = x.to_dtype(layout, DType::F32)?;
+            mean(&wide, 0)?.to_dtype(&Layout::contiguous(&shape), DType::BF16)?
+        } else {
+            mean(x, layout.start_offset())?
+        };
+        Ok((mean, shape))
+    }
+}
+
+impl CustomOp1 for GlobalAvgPool {
+    fn name(&self) -> &'static str {
+        "global_avg_pool"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.forward(x, layout)
+    }
+
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.forward(x, layout)
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let share = gradient.affine(1.0 / self.pixels as f64, 0.0)?;
+        Ok(Some(share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x.shape())?))
+    }
+}
