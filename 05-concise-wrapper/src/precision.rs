@@ -82,7 +82,7 @@ impl Precision {
     /// Images as the first layer takes them.
     pub(crate) fn images(self, images: &Tensor) -> Result<Tensor> {
         // Otherwise images of a wrong type stay what they are, and are refused by the first layer.
-        if self.is_mixed() { images.to_dtype(self.layers) } else { Ok(images.clone()) }
+        if self.is_mixed() { cast(images, self.layers) } else { Ok(images.clone()) }
     }
 
     /// The last layer's logits as the loss takes them.

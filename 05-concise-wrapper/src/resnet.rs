@@ -22,8 +22,8 @@
 //! puts them on several devices.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
+use candle_nn::VarBuilder;
 use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
-use candle_nn::{Linear, VarBuilder};
 use single_gpu::data::CLASSES;
 use single_gpu::ops::{add_relu, conv2d, global_avg_pool, linear, transpose};
 
@@ -107,7 +107,9 @@ impl ModuleT for Stem {
 
 /// What comes after the blocks: `[B, 8W, H, W]` → `[B, 10]`, the mean over all pixels and `fc`.
 pub struct Head {
-    fc: Linear,
+    /// `[10, 8W]`, as torchvision has it.
+    weight: Tensor,
+    bias: Tensor,
 }
 
 impl Head {
@@ -117,14 +119,17 @@ impl Head {
     ///
     /// When the tensors cannot be made.
     pub fn new(width: usize, vb: &VarBuilder<'_>) -> Result<Self> {
-        Ok(Self { fc: candle_nn::linear(8 * width, CLASSES, vb.pp("fc"))? })
+        let layer = candle_nn::linear(8 * width, CLASSES, vb.pp("fc"))?;
+        let (weight, Some(bias)) = (layer.weight(), layer.bias()) else {
+            bail!("the last layer has no bias")
+        };
+        Ok(Self { weight: weight.clone(), bias: bias.clone() })
     }
 }
 
 impl ModuleT for Head {
     fn forward_t(&self, x: &Tensor, _train: bool) -> Result<Tensor> {
-        let Some(bias) = self.fc.bias() else { bail!("the last layer has a bias") };
-        linear(&global_avg_pool(x)?, &transpose(self.fc.weight())?, bias)
+        linear(&global_avg_pool(x)?, &transpose(&self.weight)?, &self.bias)
     }
 }
 
@@ -217,11 +222,11 @@ mod tests {
 
     #[test]
     fn its_backward_pass_is_not_left_to_candle() {
-        for dtype in [DType::F32, DType::F64] {
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
             let network =
                 Network::new(1, dtype, &Device::Cpu, |vb, norms| ResNet18::new(4, norms, vb))
                     .unwrap();
-            let images = Tensor::zeros((2, 1, 28, 28), dtype, &Device::Cpu).unwrap();
+            let images = Tensor::zeros((2, 1, 28, 28), network.dtype(), &Device::Cpu).unwrap();
             assert!(is_remembered(&network.forward_training(&images).unwrap()), "{dtype:?}");
         }
     }

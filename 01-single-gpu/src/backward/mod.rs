@@ -2,8 +2,7 @@
 //!
 //! candle has one, and it is right. But every gradient begins there as zeros, to which is added what comes in: for
 //! each tensor between two operations, memory is written once, and then two tensors are read and a third is written.
-//! Nearly all tensors are used once, so that nearly all of it is work for nothing: a tenth of a step of ResNet-18 on
-//! two cores of a CPU.
+//! Nearly all tensors are used once, so that nearly all of it is work for nothing.
 //!
 //! ```text
 //!                      x ──→ conv ──→ y ──→ batch norm ──→ …
@@ -40,11 +39,11 @@ impl Gradients {
         self.0.get(&variable.id())
     }
 
-    /// Adds to a tensor's gradient.
-    fn add(&mut self, tensor: &Tensor, gradient: Tensor) -> Result<()> {
+    /// Adds to a tensor's gradient what an operation has found.
+    fn add(&mut self, by: &str, tensor: &Tensor, gradient: Tensor) -> Result<()> {
         if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
             bail!(
-                "a tensor {:?} {:?} got a gradient {:?} {:?}",
+                "{by}: a tensor {:?} {:?} got a gradient {:?} {:?}",
                 tensor.dtype(),
                 tensor.dims(),
                 gradient.dtype(),
@@ -106,13 +105,13 @@ fn graph(result: &Tensor) -> Option<Vec<(&Tensor, Node)>> {
 // ANCHOR: walk
 fn walk(graph: Vec<(&Tensor, Node)>, result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
     let mut gradients = Gradients::default();
-    gradients.add(result, gradient.clone())?;
+    gradients.add("backward", result, gradient.clone())?;
     for (tensor, node) in graph {
         // Complete, as all that was computed from this tensor came before it.
         let Some(gradient) = gradients.0.remove(&tensor.id()) else { continue };
         for (input, gradient) in node.inputs().iter().zip(node.backward(tensor, &gradient)?) {
             if let Some(gradient) = gradient.filter(|_| input.track_op()) {
-                gradients.add(input, gradient)?;
+                gradients.add(node.name(), input, gradient)?;
             }
         }
     }

@@ -19,6 +19,9 @@ struct Applied<O, const N: usize> {
 
 /// How a result's gradient becomes those of the inputs.
 pub(super) trait Rule: Send + Sync {
+    /// What the operation is called.
+    fn name(&self) -> &'static str;
+
     fn inputs(&self) -> &[Tensor];
 
     /// The inputs' gradients, in their order; `None` where there is none.
@@ -42,11 +45,17 @@ pub(super) fn remembered(result: &Tensor) -> Option<Node> {
     NODES.lock().unwrap_or_else(PoisonError::into_inner).of.get(&result.id())?.upgrade()
 }
 
+/// How many nodes are on the list, those of dropped graphs among them.
+#[cfg(test)]
+pub(super) fn listed() -> usize {
+    NODES.lock().unwrap_or_else(PoisonError::into_inner).of.len()
+}
+
 fn remember(result: &Tensor, node: Weak<dyn Rule>) {
-    /// More than a graph has.
-    const FEW: usize = 1024;
+    /// Fewer are not worth looking through for those of dropped graphs.
+    const AT_LEAST: usize = 1024;
     let mut nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
-    if nodes.of.len() >= FEW + 2 * nodes.living {
+    if nodes.of.len() >= AT_LEAST + 2 * nodes.living {
         nodes.of.retain(|_, node| node.strong_count() > 0);
         nodes.living = nodes.of.len();
     }
@@ -111,6 +120,10 @@ pub fn apply3<O: CustomOp3 + Send + Sync + 'static>(
 }
 
 impl<O: CustomOp1 + Send + Sync> Rule for Applied<O, 1> {
+    fn name(&self) -> &'static str {
+        self.operation.name()
+    }
+
     fn inputs(&self) -> &[Tensor] {
         &self.inputs
     }
@@ -122,6 +135,10 @@ impl<O: CustomOp1 + Send + Sync> Rule for Applied<O, 1> {
 }
 
 impl<O: CustomOp2 + Send + Sync> Rule for Applied<O, 2> {
+    fn name(&self) -> &'static str {
+        self.operation.name()
+    }
+
     fn inputs(&self) -> &[Tensor] {
         &self.inputs
     }
@@ -134,6 +151,10 @@ impl<O: CustomOp2 + Send + Sync> Rule for Applied<O, 2> {
 }
 
 impl<O: CustomOp3 + Send + Sync> Rule for Applied<O, 3> {
+    fn name(&self) -> &'static str {
+        self.operation.name()
+    }
+
     fn inputs(&self) -> &[Tensor] {
         &self.inputs
     }

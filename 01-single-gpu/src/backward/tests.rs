@@ -119,7 +119,7 @@ fn a_pass_may_begin_anywhere() {
         assert_eq!(bits(found.get(&x).unwrap()), bits(expected.get(&x).unwrap()));
     }
     let error = backward_from(&relu(&x).unwrap(), &x.t().unwrap()).unwrap_err().to_string();
-    assert!(error.contains("a tensor F64 [3, 4] got a gradient F64 [4, 3]"), "{error}");
+    assert!(error.contains("backward: a tensor F64 [3, 4] got a gradient F64 [4, 3]"), "{error}");
 }
 
 #[test]
@@ -143,6 +143,15 @@ fn variables_that_a_result_does_not_depend_on_have_no_gradient() {
 }
 
 #[test]
+fn a_graph_may_be_walked_in_another_thread() {
+    let x = noise(&[3, 4]);
+    let y = relu(&x).unwrap();
+    let (known, found) =
+        std::thread::spawn(move || (is_remembered(&y), backward(&y).unwrap())).join().unwrap();
+    assert!(known && found.get(&x).is_some());
+}
+
+#[test]
 fn a_graph_that_is_dropped_is_forgotten() {
     let x = noise(&[3, 4]);
     let y = relu(&x).unwrap();
@@ -152,6 +161,11 @@ fn a_graph_that_is_dropped_is_forgotten() {
     assert!(node.upgrade().is_some());
     drop(z);
     assert!(node.upgrade().is_none());
+    // Nor does the list grow for ever.
+    for _ in 0..5000 {
+        relu(&x).unwrap();
+    }
+    assert!(node::listed() < 4000, "{}", node::listed());
     // What carries no gradient is not remembered at all.
     assert!(node::remembered(&relu(&x.as_detached_tensor()).unwrap()).is_none());
 }

@@ -14,8 +14,8 @@ use rayon::prelude::*;
 use super::BLOCK;
 use super::element::{Element, cpu_elements, for_dtype};
 use super::gpu::{self, Operand};
-use super::relu::{gradient, rectified, relu};
-use super::rounded::is_rounded;
+use super::relu::{gradient, rectified};
+use super::rounded::{is_rounded, rounded};
 use crate::backward::apply2;
 
 /// max(x + y, 0) by element; both of one shape and type, any shape.
@@ -34,7 +34,7 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
         );
     }
     if is_rounded(x) {
-        return relu(&(x + y)?);
+        return rounded("add_relu", [x, y], |[x, y]| add_relu(&x, &y));
     }
     apply2(&x.contiguous()?, &y.contiguous()?, AddRelu)
 }
@@ -98,6 +98,7 @@ fn forward<T: Element>(x: &[T], y: &[T]) -> Vec<T> {
 mod tests {
     use super::*;
     use crate::ops::agreement::{assert_agree, noise};
+    use crate::ops::relu;
 
     #[test]
     fn together_they_are_what_they_are_apart() {

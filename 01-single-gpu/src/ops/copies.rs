@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Sha
 use crate::backward::apply1;
 
 /// All axes but the first become one: `[B, …]` → `[B, n]`. A copy is made only where there is something to remember: of
-/// a tensor that carries a gradient, and has more than two axes.
+/// a tensor that carries a gradient, and has not two axes already.
 ///
 /// # Errors
 ///
@@ -22,7 +22,7 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
     if x.shape() == &shape {
         return Ok(x.clone());
     }
-    if x.track_op() { apply1(&x.contiguous()?, Copy::Shape(shape)) } else { x.reshape(shape) }
+    if x.track_op() { apply1(&x.contiguous()?, Kind::Shape(shape)) } else { x.reshape(shape) }
 }
 
 /// Rows become columns: `[M, N]` → `[N, M]`, contiguous.
@@ -32,7 +32,7 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
 /// When there are not two axes.
 pub fn transpose(x: &Tensor) -> Result<Tensor> {
     x.dims2()?;
-    apply1(x, Copy::Transposed)
+    apply1(x, Kind::Transposed)
 }
 
 /// Rounded to another type; any shape. The gradient is rounded to that of `x`.
@@ -41,16 +41,17 @@ pub fn transpose(x: &Tensor) -> Result<Tensor> {
 ///
 /// When the device has no such conversion.
 pub fn cast(x: &Tensor, to: DType) -> Result<Tensor> {
-    if x.dtype() == to { Ok(x.clone()) } else { apply1(x, Copy::Type(to)) }
+    if x.dtype() == to { Ok(x.clone()) } else { apply1(x, Kind::Type(to)) }
 }
 
-enum Copy {
+/// What is another in the copy.
+enum Kind {
     Shape(Shape),
     Transposed,
     Type(DType),
 }
 
-impl Copy {
+impl Kind {
     fn forward<S: BackendStorage>(&self, x: &S, layout: &Layout) -> Result<(S, Shape)> {
         let (shape, layout, dtype) = match self {
             Self::Shape(shape) => (shape.clone(), layout.clone(), x.dtype()),
@@ -64,7 +65,7 @@ impl Copy {
     }
 }
 
-impl CustomOp1 for Copy {
+impl CustomOp1 for Kind {
     fn name(&self) -> &'static str {
         match self {
             Self::Shape(_) => "flatten",

@@ -29,6 +29,11 @@ macro_rules! for_dtype {
 }
 pub(crate) use for_dtype;
 
+/// What is computed with where elements of this type are stored; in kernels `Real`.
+pub(crate) fn computed_in(stored: DType) -> DType {
+    if stored == DType::BF16 { DType::F32 } else { stored }
+}
+
 /// Refuses what `operation` is not to work on, whatever the device.
 pub(crate) fn check_dtype(dtype: DType, operation: &str) -> Result<()> {
     for_dtype!(dtype, operation, _T => Ok(()))

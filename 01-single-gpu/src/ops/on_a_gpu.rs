@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use super::agreement::noise;
-use super::gpu::computed_in;
+use super::element::computed_in;
 use super::{
     add_relu, avg_pool2d, batch_norm, batch_norm_with, cast, conv2d, conv2d_relu_pool,
     cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu,

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::BLOCK;
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::{self, Operand, on_gpu};
-use super::rounded::is_rounded;
+use super::rounded::{is_rounded, rounded};
 use crate::backward::apply1;
 
 /// max(x, 0) by element; any shape.
@@ -22,13 +22,10 @@ use crate::backward::apply1;
 ///
 /// When `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
-    // Nothing is rounded here, so bf16 need not become f32 and come back.
-    if is_rounded(x) { composed(x) } else { apply1(&x.contiguous()?, Relu) }
-}
-
-/// Selecting gives derivative 0 at 0, where candle's own relu has 1.
-fn composed(x: &Tensor) -> Result<Tensor> {
-    x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
+    if is_rounded(x) {
+        return rounded("relu", [x], |[x]| relu(&x));
+    }
+    apply1(&x.contiguous()?, Relu)
 }
 
 struct Relu;
@@ -110,6 +107,11 @@ fn backward<T: Element>(y: &[T], grad: &[T]) -> Vec<T> {
 mod tests {
     use super::*;
     use crate::ops::agreement::{assert_agree, noise};
+
+    /// Selecting gives derivative 0 at 0, where candle's own relu has 1.
+    fn composed(x: &Tensor) -> Result<Tensor> {
+        x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
+    }
 
     #[test]
     fn composed_of_candles_operations_it_is_the_same() {

@@ -50,7 +50,7 @@ pub use statistics::{Statistics, average_into};
 
 use crate::backward::apply3;
 use crate::ops::cast;
-use crate::ops::gpu::computed_in;
+use crate::ops::element::computed_in;
 use crate::ops::rounded::is_rounded;
 use op::{BatchNorm, saved};
 use planes::Planes;

@@ -10,10 +10,11 @@ use super::gradient::GradientSums;
 use super::planes::Planes;
 use super::statistics::Statistics;
 use crate::backward::apply3;
+use crate::ops::element::computed_in;
 use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
 use crate::ops::gpu::bias::Sums;
 use crate::ops::gpu::blocks::Channels;
-use crate::ops::gpu::{self, Operand, computed_in, on_gpu};
+use crate::ops::gpu::{self, Operand, on_gpu};
 
 fn channels(images: &Shape) -> Result<Channels> {
     let Planes { batch, channels, plane } = Planes::new(images)?;

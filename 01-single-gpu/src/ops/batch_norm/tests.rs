@@ -215,6 +215,38 @@ fn what_does_not_fit_is_refused_in_words() {
     assert!(GradientSums::of(&x, None, &weight, &statistics, EPSILON).is_err());
 }
 
+/// On the CPU: in f32, from and to images that are rounded.
+#[test]
+fn images_may_be_bf16_and_everything_else_is_not() {
+    let cast = |x: &Tensor, to| x.detach().to_dtype(to).unwrap();
+    let images = |name: &str| cast(&noise(name, &[2, 3, 5, 4]), DType::BF16);
+    let (x, grad) = (images("x"), images("grad"));
+    let [weight, bias] = ["weight", "bias"].map(|name| cast(&noise(name, &[3]), DType::F32));
+    let (wide, wide_grad) = (cast(&x, DType::F32), cast(&grad, DType::F32));
+    let same = |narrow: &Tensor, wide: &Tensor| {
+        assert_eq!(narrow.dtype(), DType::BF16);
+        let of = |tensor: &Tensor| cast(tensor, DType::F32).flatten_all().unwrap();
+        let (narrow, wide) = (of(narrow), of(&cast(wide, DType::BF16)));
+        assert_eq!(narrow.to_vec1::<f32>().unwrap(), wide.to_vec1::<f32>().unwrap());
+    };
+    let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
+    let (wide_y, _) = batch_norm(&wide, &weight, &bias, EPSILON, true).unwrap();
+    same(&y, &wide_y);
+    let given = |x: &Tensor| batch_norm_with(x, &weight, &bias, &statistics, EPSILON, true);
+    same(&given(&x).unwrap(), &wide_y);
+    let of_values = |tensor: &Tensor| tensor.to_vec1::<f64>().unwrap();
+    assert_eq!(of_values(&Statistics::of(&x).unwrap().mean), of_values(&statistics.mean));
+
+    let sums = |x, y, grad| GradientSums::of(x, Some(y), grad, &statistics, EPSILON).unwrap();
+    let (narrow, expected) = (sums(&x, &y, &grad), sums(&wide, &wide_y, &wide_grad));
+    assert_eq!(of_values(&narrow.bias), of_values(&expected.bias));
+    assert_eq!(of_values(&narrow.weight), of_values(&expected.weight));
+    let take = |x, y, grad| {
+        input_gradient(x, Some(y), grad, &weight, &statistics, &expected, EPSILON).unwrap()
+    };
+    same(&take(&x, &y, &grad), &take(&wide, &wide_y, &wide_grad));
+}
+
 #[test]
 fn an_input_gradient_refuses_other_channels_in_words() {
     let (x, weight, _) = inputs(&[2, 3, 4, 4]);

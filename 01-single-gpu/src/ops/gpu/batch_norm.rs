@@ -5,9 +5,10 @@ use candle_core::{DType, Result};
 
 use super::bias::{Sums, merged};
 use super::blocks::{Channels, blocks_of};
-use super::kernel::{Source, computed_in};
+use super::kernel::Source;
 use super::launch::{Launch, Operand};
 use super::machine::Machine;
+use crate::ops::element::computed_in;
 
 /// Mean and variance of each channel, `[channels]` and `[channels]`, in f64.
 pub(crate) fn moments<M: Machine>(

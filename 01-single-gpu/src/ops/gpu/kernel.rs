@@ -54,11 +54,6 @@ pub(crate) struct Kernel {
     pub(super) dtype: DType,
 }
 
-/// What kernels compute with that store elements of this type, in [`PRELUDE`] `Real`.
-pub(crate) fn computed_in(stored: DType) -> DType {
-    if stored == DType::BF16 { DType::F32 } else { stored }
-}
-
 /// The macros that a compiler of kernels is given: how elements are stored, and threads of a block.
 ///
 /// # Errors

@@ -50,7 +50,6 @@ pub(crate) mod update;
 #[cfg(not(feature = "cudnn"))]
 pub(crate) mod without_cudnn;
 
-pub(crate) use kernel::computed_in;
 pub(crate) use launch::Operand;
 pub(crate) use tensors::{on_gpu, tensor};
 #[cfg(not(feature = "cudnn"))]

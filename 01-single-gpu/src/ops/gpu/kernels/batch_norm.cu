@@ -44,7 +44,8 @@ KERNEL merged_moments(
 
 __device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
-// y = (x − mean) / √(variance + ε) · γ + β, with γ and β as they are computed with. The mean is rounded; what that takes away goes to the shift.
+// y = (x − mean) / √(variance + ε) · γ + β; γ and β are Real. The mean is rounded; what that takes away goes to the
+// shift.
 KERNEL normalise(
     Count images,
     Count channels,

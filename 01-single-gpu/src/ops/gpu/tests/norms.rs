@@ -3,7 +3,7 @@
 use candle_core::backend::BackendStorage as _;
 
 use super::*;
-use crate::ops::gpu::computed_in;
+use crate::ops::element::computed_in;
 
 #[test]
 fn the_four_pieces_of_a_batch_norm() {
