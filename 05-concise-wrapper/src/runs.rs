@@ -203,7 +203,7 @@ impl Runs {
         if self.0.is_empty() {
             return Ok(());
         }
-        outputs.chart()?;
+        outputs.sparklines()?;
         line("")?;
         for run in &self.0 {
             line(&run.summary)?;

@@ -2,7 +2,7 @@
 //!
 //! | module | what it is for |
 //! | --- | --- |
-//! | `progress`, `chart` | a terminal: how far an epoch is, accuracy by epoch |
+//! | `progress`, `sparklines` | a terminal: how far an epoch is, accuracy by epoch |
 //! | [`summary`] | the end of a run |
 //! | [`outputs`] | the files of a run, all together |
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | each of them |
@@ -10,7 +10,6 @@
 //! | [`mod@file`] | files that are whole as soon as they have their name |
 //! | `words` | numbers as they are told |
 
-mod chart;
 mod colours;
 pub mod file;
 pub mod lanes;
@@ -18,6 +17,7 @@ pub mod metrics;
 pub mod outputs;
 mod plot;
 mod progress;
+mod sparklines;
 pub mod summary;
 mod timeline;
 pub mod trace;

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::chart::Chart;
 use super::metrics::Metrics;
+use super::sparklines::Sparklines;
 use super::summary::Summary;
 use super::trace::Trace;
 use super::{Report, file, line, plot, thousands, timeline};
@@ -85,9 +85,9 @@ impl Outputs {
     /// # Errors
     ///
     /// When nobody reads standard output any more.
-    pub fn chart(&self) -> io::Result<()> {
-        let chart = Chart(&self.runs);
-        if chart.is_empty() { Ok(()) } else { line(format_args!("\n{chart}")) }
+    pub fn sparklines(&self) -> io::Result<()> {
+        let lines = Sparklines(&self.runs);
+        if lines.is_empty() { Ok(()) } else { line(format_args!("\n{lines}")) }
     }
 
     /// Writes the trace, the plot and the timeline of all runs that have ended.

@@ -1,7 +1,7 @@
 //! What is trained.
 
 use model_parallel::layers::Layers;
-use model_parallel::partition::{self, Cut};
+use model_parallel::partition::{self, CutPoints};
 use single_gpu::cli::UsageError;
 
 use super::ModelKind;
@@ -38,7 +38,7 @@ impl Architecture {
     }
 
     /// Refuses a cut that this network cannot have, and more stages than it has layers.
-    pub(super) fn check_cut(&self, cut: Option<&Cut>, stages: usize) -> anyhow::Result<()> {
+    pub(super) fn check_cut(&self, cut: Option<&CutPoints>, stages: usize) -> anyhow::Result<()> {
         let layers = self.layers()?.len();
         let checked = match cut {
             Some(cut) => cut.ranges(layers).map(drop),

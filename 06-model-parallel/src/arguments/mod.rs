@@ -12,7 +12,7 @@ use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimiser::OptimiserArguments;
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::Cut;
+use model_parallel::partition::CutPoints;
 use model_parallel::pipeline::Kind;
 use single_gpu::cli::{SeveralDevices, TrainArguments};
 
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 
     /// The layers at which a new stage begins, such as 3,7 [default: the smallest largest stage, by measured cost]
     #[arg(long, value_name = "LAYER,…")]
-    cut: Option<Cut>,
+    cut: Option<CutPoints>,
 
     /// Several axes at once: replicas, stages of each, parts of each layer; such as 2x2x1
     #[arg(long, value_name = "DATAxPIPELINExTENSOR")]

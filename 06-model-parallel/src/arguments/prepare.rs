@@ -7,7 +7,7 @@ use concise_wrapper::launch::{Launch, Places};
 use concise_wrapper::sizing;
 use concise_wrapper::train::Extras;
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::Cut;
+use model_parallel::partition::CutPoints;
 use model_parallel::pipeline::Kind;
 use single_gpu::cli::{ReportArguments, TrainSetup, UsageError};
 use single_gpu::data::{CLASSES, PIXELS};
@@ -39,7 +39,7 @@ pub(crate) struct Prepared {
     /// Each with its number of micro-batches.
     pub(super) schedules: Vec<(Kind, usize)>,
     pub(super) schedules_given: bool,
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<CutPoints>,
     /// Why the layers cannot be cut into parts, if they cannot.
     pub(super) no_parts: Option<String>,
     pub(crate) gantt: Option<PathBuf>,

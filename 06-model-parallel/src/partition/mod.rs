@@ -13,14 +13,14 @@
 //! | --- | --- |
 //! | `measured` | what each layer costs |
 //! | `best` | the smallest largest stage, found by dynamic programming |
-//! | `by_hand` | a cut that somebody asks for, such as `3,7` |
+//! | `cut_points` | a cut that somebody asks for, such as `3,7` |
 
 mod best;
-mod by_hand;
+mod cut_points;
 mod measured;
 
 pub use best::cut;
-pub use by_hand::Cut;
+pub use cut_points::CutPoints;
 pub use measured::{LayerCost, measure};
 
 /// Why a list of layers cannot be cut like this.

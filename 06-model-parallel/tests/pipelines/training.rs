@@ -195,5 +195,5 @@ pub fn cut(begins: &str, layers: usize) -> Vec<Range<usize>> {
     if begins.is_empty() {
         return std::iter::once(0..layers).collect();
     }
-    begins.parse::<model_parallel::partition::Cut>().unwrap().ranges(layers).unwrap()
+    begins.parse::<model_parallel::partition::CutPoints>().unwrap().ranges(layers).unwrap()
 }

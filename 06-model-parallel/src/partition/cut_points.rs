@@ -9,16 +9,16 @@ use super::Error;
 /// The layers at which a new stage begins: `3,7` cuts layers 0, 1, … into 0..3, 3..7 and 7 to the end.
 ///
 /// ```
-/// use model_parallel::partition::Cut;
+/// use model_parallel::partition::CutPoints;
 ///
-/// let cut: Cut = "3,7".parse()?;
+/// let cut: CutPoints = "3,7".parse()?;
 /// assert_eq!(cut.ranges(9)?, [0..3, 3..7, 7..9]);
 /// # Ok::<_, model_parallel::partition::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut(Vec<usize>);
+pub struct CutPoints(Vec<usize>);
 
-impl Cut {
+impl CutPoints {
     /// How many stages it makes.
     pub fn stages(&self) -> usize {
         self.0.len() + 1
@@ -39,7 +39,7 @@ impl Cut {
     }
 }
 
-impl FromStr for Cut {
+impl FromStr for CutPoints {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
@@ -59,7 +59,7 @@ impl FromStr for Cut {
     }
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for CutPoints {
     /// `3,7`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let begins: Vec<String> = self.0.iter().map(ToString::to_string).collect();
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_cut_names_the_first_layer_of_each_stage_but_the_first() {
-        let cut: Cut = " 1, 4".parse().unwrap();
+        let cut: CutPoints = " 1, 4".parse().unwrap();
         assert_eq!((cut.stages(), cut.to_string()), (3, "1,4".to_owned()));
         assert_eq!(cut.ranges(5).unwrap(), [0..1, 1..4, 4..5]);
     }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn cuts_that_make_no_sense_are_refused() {
         let told = |text: &str, layers| -> String {
-            let cut = text.parse().and_then(|cut: Cut| cut.ranges(layers));
+            let cut = text.parse().and_then(|cut: CutPoints| cut.ranges(layers));
             cut.unwrap_err().to_string()
         };
         for (text, found) in [("", ""), ("3,", ""), ("a", "a"), ("-1", "-1"), ("1.5", "1.5")] {

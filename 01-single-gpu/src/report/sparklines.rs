@@ -11,15 +11,15 @@ const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 const WIDEST: usize = 32;
 
 /// Test accuracy by epoch, drawn by its `Display`. Nothing, unless a run has two epochs to compare.
-pub(super) struct Chart<'a>(pub(super) &'a [FinishedRun]);
+pub(super) struct Sparklines<'a>(pub(super) &'a [FinishedRun]);
 
-impl Chart<'_> {
+impl Sparklines<'_> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(|run| run.records.len() < 2)
     }
 }
 
-impl fmt::Display for Chart<'_> {
+impl fmt::Display for Sparklines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<(&str, Vec<f64>)> =
             self.0.iter().map(|run| (run.name.as_str(), columns(run))).collect();
@@ -64,21 +64,21 @@ mod tests {
     #[test]
     fn runs_share_a_scale_and_a_shorter_one_is_padded() {
         let runs = [run("one", [0.2, 0.5, 0.9]), run("two", [0.9, 0.2])];
-        let drawn = Chart(&runs).to_string();
+        let drawn = Sparklines(&runs).to_string();
         assert_eq!(drawn, "test acc by epoch, from ▁ 0.200 to █ 0.900\n  ▁▄█  one\n  █▁   two");
     }
 
     #[test]
     fn many_epochs_stay_narrow_and_end_with_the_last() {
         let runs = [run("one device, all cores", (0..1000).map(|epoch| f64::from(epoch) / 1000.0))];
-        let drawn = Chart(&runs).to_string();
+        let drawn = Sparklines(&runs).to_string();
         assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
         assert_eq!(columns(&runs[0]).last(), Some(&0.999));
     }
 
     #[test]
     fn one_epoch_is_no_chart_and_equal_ones_are_flat() {
-        assert!(Chart(&[run("one", [0.5])]).is_empty());
-        assert!(Chart(&[run("one", [0.5, 0.5])]).to_string().contains("██"));
+        assert!(Sparklines(&[run("one", [0.5])]).is_empty());
+        assert!(Sparklines(&[run("one", [0.5, 0.5])]).to_string().contains("██"));
     }
 }
