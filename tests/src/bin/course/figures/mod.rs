@@ -123,8 +123,9 @@ pub(super) struct Figure {
 type Draw = fn(&str) -> anyhow::Result<Figure>;
 
 /// Every figure by the name of its data.
-const FIGURES: [(&str, Draw); 6] = [
+const FIGURES: [(&str, Draw); 7] = [
     ("peers-cpu", peers::draw),
+    ("peers-cpu-amd", peers::draw),
     ("all-reduce-cpu", all_reduce::draw),
     ("training-cpu", training::draw),
     ("timeline-cpu", timeline::draw),
