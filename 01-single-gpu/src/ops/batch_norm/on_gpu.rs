@@ -109,31 +109,38 @@ impl CustomOp3 for Normalise {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;
         let (statistics, share, epsilon) = (&self.statistics, self.share, self.epsilon);
-        let [of_bias, of_weight] = sums(&tensors, statistics, epsilon)?;
+        let Sums { exact, rounded } = sums(&tensors, statistics, epsilon)?;
         let dx = if x.track_op() {
-            let sums = GradientSums { bias: of_bias.exact, weight: of_weight.exact };
+            let sums = GradientSums::in_rows(&exact)?;
             let constants = Constants { weight, statistics, sums: &sums, share, epsilon };
             Some(input_gradient(&tensors, &constants)?)
         } else {
             None
         };
-        Ok((dx, Some(of_weight.rounded), Some(of_bias.rounded)))
+        Ok((dx, Some(rounded.get(1)?), Some(rounded.get(0)?)))
     }
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, `[C]` each.
-fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<[Sums<Tensor>; 2]> {
+/// Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
+fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Sums<Tensor>> {
     let Tensors { x, output, grad } = tensors;
     let sizes = channels(x.shape())?;
     let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
     let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
-    let sums = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
+    let Sums { exact, rounded } = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
         let images = Images { x, output: output.is_some().then_some(y), grad };
         let moments = Moments { mean, variance, epsilon };
         gpu::batch_norm::gradient_sums(gpu, sizes, &images, moments)
     })?;
-    let tensor = |sums| gpu::tensor(sums, sizes.channels);
-    Ok(sums.map(|Sums { exact, rounded }| Sums { exact: tensor(exact), rounded: tensor(rounded) }))
+    let [exact, rounded] = [exact, rounded].map(|sums| gpu::tensor(sums, (2, sizes.channels)));
+    Ok(Sums { exact, rounded })
+}
+
+impl GradientSums {
+    /// Those that lie in one tensor, `[2, C]`.
+    fn in_rows(sums: &Tensor) -> Result<Self> {
+        Ok(Self { bias: sums.get(0)?, weight: sums.get(1)? })
+    }
 }
 
 /// [`GradientSums::of`].
@@ -142,8 +149,7 @@ pub(super) fn gradient_sums(
     statistics: &Statistics,
     epsilon: f64,
 ) -> Result<GradientSums> {
-    let [bias, weight] = sums(tensors, statistics, epsilon)?.map(|sums| sums.exact);
-    Ok(GradientSums { bias, weight })
+    GradientSums::in_rows(&sums(tensors, statistics, epsilon)?.exact)
 }
 
 /// What the images' gradient is made of besides them.

@@ -93,22 +93,21 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
     }
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, in f64 and in the type of the parameters.
+/// Σ dy and then Σ dy·x̂ of each channel, `[2, channels]`: the gradients of bias and weight.
 pub(crate) fn gradient_sums<M: Machine>(
     machine: &M,
     sizes: Channels,
     images: &Images<'_, M::Storage>,
     moments: Moments<'_, M::Storage>,
-) -> Result<[Sums<M::Storage>; 2]> {
+) -> Result<Sums<M::Storage>> {
     let dtype = images.grad.dtype();
-    let room = || machine.room(sizes.blocks(), DType::F64);
-    let (mut of_bias, mut of_weight) = (room()?, room()?);
+    let [parts, channels] = sizes.of_parts();
+    let mut sums = machine.room(parts * 2 * channels, DType::F64)?;
     let launch = Launch::new(Source::BatchNorm, "gradient_sums_of_parts", dtype).channels(sizes);
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).images(images, sizes);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
-    machine.run(launch.write(&mut of_bias).write(&mut of_weight), sizes.blocks())?;
-    let merged = |sums| merged(machine, sizes, sums, computed_in(dtype));
-    Ok([merged(&of_bias)?, merged(&of_weight)?])
+    machine.run(launch.write(&mut sums), sizes.blocks())?;
+    merged(machine, [parts, 2 * channels], &sums, computed_in(dtype))
 }
 
 /// What the gradient of the images is made of besides them.

@@ -31,6 +31,11 @@ impl Channels {
         (self.images * self.plane).div_ceil(Self::PART).max(1)
     }
 
+    /// The shape of a number for each part of each channel.
+    pub(super) fn of_parts(&self) -> [usize; 2] {
+        [self.parts(), self.channels]
+    }
+
     pub(super) fn blocks(&self) -> usize {
         self.channels * self.parts()
     }

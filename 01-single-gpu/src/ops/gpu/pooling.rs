@@ -87,5 +87,5 @@ pub(crate) fn bias_relu_pool_gradient<M: Machine>(
         .read(bias, sizes.channels);
     let launch = launch.read(grad, sizes.images * sizes.channels * windows.out_plane());
     machine.run(launch.write(&mut dz).write(&mut sums), sizes.blocks())?;
-    Ok((dz, merged(machine, sizes, &sums, grad.dtype())?.rounded))
+    Ok((dz, merged(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
 }

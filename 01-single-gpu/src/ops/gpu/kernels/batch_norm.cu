@@ -77,7 +77,7 @@ __device__ inline Real passed_at(Count at, Count relu, const Stored *y, const St
     return relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
 }
 
-// Σ dy and Σ dy · x̂ of a part, with dy what passes the relu, if there is one, whose output was `y`.
+// Σ dy and Σ dy · x̂ of a part, with dy what passes the relu, if there is one, whose output was `y`: [parts, 2, channels].
 KERNEL gradient_sums_of_parts(
     Count images,
     Count channels,
@@ -90,8 +90,7 @@ KERNEL gradient_sums_of_parts(
     const Stored *grad,
     const double *mean,
     const double *variance,
-    double *of_bias,
-    double *of_weight
+    double *sums
 ) {
     Part part(images, channels, plane, parts);
     Real centre = mean[part.channel], gradients = 0, products = 0;
@@ -103,10 +102,11 @@ KERNEL gradient_sums_of_parts(
     }
     double sum = block_sum(gradients), product = block_sum(products);
     if (threadIdx.x == 0) {
-        of_bias[part.place()] = sum;
+        double *of_bias = sums + part.number * 2 * channels, *of_weight = of_bias + channels;
+        of_bias[part.channel] = sum;
         // What rounding took from the mean belongs to every product.
         product += (centre - mean[part.channel]) * sum;
-        of_weight[part.place()] = product * inverse_deviation(variance[part.channel], epsilon);
+        of_weight[part.channel] = product * inverse_deviation(variance[part.channel], epsilon);
     }
 }
 

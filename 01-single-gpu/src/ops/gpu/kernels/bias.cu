@@ -38,12 +38,12 @@ KERNEL passed_and_channel_sums(
     leave_sum(part, own, sums);
 }
 
-// Sums [parts, channels] become [channels], the parts in order.
-KERNEL merged_sums(Count channels, Count parts, const double *sums, double *merged, Stored *rounded) {
-    FOR_EACH(channel, channels) {
+// Sums [parts, n] become [n], the parts in order.
+KERNEL merged_sums(Count n, Count parts, const double *sums, double *merged, Stored *rounded) {
+    FOR_EACH(i, n) {
         double sum = 0;
-        for (Count part = 0; part < parts; part++) sum += sums[part * channels + channel];
-        merged[channel] = sum;
-        rounded[channel] = stored(sum);
+        for (Count part = 0; part < parts; part++) sum += sums[part * n + i];
+        merged[i] = sum;
+        rounded[i] = stored(sum);
     }
 }
