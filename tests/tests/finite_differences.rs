@@ -17,8 +17,8 @@ use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
 use single_gpu::ops::batch_norm::Statistics;
 use single_gpu::ops::{
-    add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d, cross_entropy, flatten,
-    global_avg_pool, linear, relu, transpose,
+    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
+    cross_entropy, flatten, global_avg_pool, linear, relu, transpose,
 };
 use single_gpu::parameters::{Parameter, Parameters};
 use single_gpu::train::local_gradients;
@@ -190,6 +190,19 @@ fn relu_away_from_its_kink() {
 fn linear_layers() {
     let (x, weight, bias) = (variable(&[3, 5], 1), variable(&[5, 4], 2), variable(&[4], 3));
     check("linear", &[&x, &weight, &bias], &|| linear(&x, &weight, &bias));
+}
+
+#[test]
+fn biases_behind_a_sum() {
+    let bias = variable(&[3], 2);
+    for shape in [&[4, 3][..], &[2, 3, 4, 3]] {
+        let x = variable(shape, 4);
+        check("add_bias", &[&x, &bias], &|| add_bias(&x, &bias));
+        let nearest = add_bias(&x, &bias).unwrap().abs().unwrap().flatten_all().unwrap();
+        let nearest = nearest.min(0).unwrap().to_scalar::<f64>().unwrap();
+        assert!(nearest > 100.0 * STEP, "{nearest:.1e}");
+        check("add_bias_relu", &[&x, &bias], &|| add_bias_relu(&x, &bias));
+    }
 }
 
 #[test]

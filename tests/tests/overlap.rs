@@ -1,5 +1,5 @@
-//! Communication does begin during the backward pass. (How much of it hides there is a measurement:
-//! `cargo bench -p concise-wrapper`.)
+//! Communication does begin during the backward pass, the course's and candle's. (How much of it hides there is a
+//! measurement: `cargo bench -p concise-wrapper`.)
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
@@ -16,7 +16,9 @@ use concise_wrapper::{Ddp, Error, Network};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::run_ranks;
+use single_gpu::backward::{apply1, is_remembered};
 use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::ops::{cross_entropy, linear};
 
 /// Far longer than a message takes, and what the test takes where none comes.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -80,10 +82,18 @@ impl CustomOp1 for WaitsInBackward {
     }
 }
 
+/// Whose backward pass it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    Ours,
+    Candles,
+}
+
 /// Two layers, and the wait between them.
 struct TwoLayers {
     first: Tensor,
     second: Tensor,
+    pass: Pass,
     sent: Arc<AtomicBool>,
     came: Arc<AtomicBool>,
 }
@@ -91,12 +101,19 @@ struct TwoLayers {
 impl ModuleT for TwoLayers {
     fn forward_t(&self, x: &Tensor, _: bool) -> Result<Tensor> {
         let wait = WaitsInBackward { sent: Arc::clone(&self.sent), came: Arc::clone(&self.came) };
-        x.matmul(&self.first)?.apply_op1(wait)?.matmul(&self.second)
+        match self.pass {
+            Pass::Ours => {
+                let no_bias = Tensor::zeros(4, x.dtype(), x.device())?;
+                let layer = |x: &Tensor, weight| linear(x, weight, &no_bias);
+                layer(&apply1(&layer(x, &self.first)?, wait)?, &self.second)
+            }
+            Pass::Candles => x.matmul(&self.first)?.apply_op1(wait)?.matmul(&self.second),
+        }
     }
 }
 
 /// Whether the last layer's bucket was sent before the first layer's backward.
-fn sent_during_backward(overlap: bool) -> Vec<bool> {
+fn sent_during_backward(pass: Pass, overlap: bool) -> Vec<bool> {
     let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
     let outcomes = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let (sent, came) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
@@ -107,6 +124,7 @@ fn sent_during_backward(overlap: bool) -> Vec<bool> {
                 Ok(TwoLayers {
                     first: vb.get_with_hints((4, 4), "first", init)?,
                     second: vb.get_with_hints((4, 4), "second", init)?,
+                    pass,
                     sent: Arc::clone(&sent),
                     came: Arc::clone(&came),
                 })
@@ -120,7 +138,10 @@ fn sent_during_backward(overlap: bool) -> Vec<bool> {
         let reduction = Reduction::Buckets { caps, algorithm: Algorithm::OneShot, overlap };
         let model = Ddp::new(network, Lines { background, ..lines }, reduction)?;
         let x = Tensor::ones((2, 4), DType::F32, rank.device())?;
-        let gradients = model.gradients(&model.forward(&x)?.sum_all()?)?;
+        let labels = Tensor::new(&[0u32, 3], rank.device())?;
+        let loss = cross_entropy(&model.forward(&x)?, &labels)?;
+        assert_eq!(is_remembered(&loss), pass == Pass::Ours);
+        let gradients = model.gradients(&loss)?;
         assert_eq!(gradients.len(), 2);
         Ok::<_, Error>(came.load(Ordering::SeqCst))
     });
@@ -129,10 +150,14 @@ fn sent_during_backward(overlap: bool) -> Vec<bool> {
 
 #[test]
 fn the_last_layers_gradients_travel_before_the_first_layers_exist() {
-    assert_eq!(sent_during_backward(true), [true, true]);
+    for pass in [Pass::Ours, Pass::Candles] {
+        assert_eq!(sent_during_backward(pass, true), [true, true], "{pass:?}");
+    }
 }
 
 #[test]
 fn without_overlap_they_wait() {
-    assert_eq!(sent_during_backward(false), [false, false]);
+    for pass in [Pass::Ours, Pass::Candles] {
+        assert_eq!(sent_during_backward(pass, false), [false, false], "{pass:?}");
+    }
 }

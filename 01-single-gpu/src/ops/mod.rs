@@ -6,6 +6,7 @@
 //! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; rows and columns that no window covers get no gradient |
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
+//! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, behind what devices have summed up |
 //! | [`add_relu`](mod@add_relu) | max(x + y, 0): where a short cut ends |
 //! | [`global_avg_pool`](mod@global_avg_pool) | the mean of each plane |
 //! | [`copies`] | a tensor once more, in another shape, order or type |
@@ -41,6 +42,7 @@ mod rounded;
 mod scratch;
 pub(crate) mod simd;
 
+pub mod add_bias;
 pub mod add_relu;
 pub mod avg_pool2d;
 pub mod batch_norm;
@@ -51,6 +53,7 @@ pub mod global_avg_pool;
 pub mod linear;
 pub mod relu;
 
+pub use add_bias::{add_bias, add_bias_relu};
 pub use add_relu::add_relu;
 pub use avg_pool2d::avg_pool2d;
 pub use batch_norm::{batch_norm, batch_norm_with};

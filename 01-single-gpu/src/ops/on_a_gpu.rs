@@ -5,9 +5,9 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use super::agreement::noise;
 use super::element::computed_in;
 use super::{
-    add_relu, avg_pool2d, batch_norm, batch_norm_with, cast, conv2d, conv2d_relu_pool,
-    cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu,
-    transpose,
+    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast, conv2d,
+    conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear, linear_relu,
+    loss_and_correct, relu, transpose,
 };
 use crate::backward::backward_from;
 use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
@@ -123,6 +123,14 @@ fn a_gpu_pools_and_rectifies() {
     assert_same("relu", &TYPES, &[&[70, 31]], &|x| relu(x[0]));
     assert_same("relu of a view", &TYPES, &[&[70, 31]], &|x| relu(&x[0].t()?));
     assert_same("add_relu", &TYPES, &[&[70, 31], &[70, 31]], &|t| add_relu(t[0], t[1]));
+    for shape in [&[70, 31][..], &[3, 31, 9, 9]] {
+        let shapes = [shape, &[31]];
+        assert_same("add_bias", &TYPES, &shapes, &|t| add_bias(t[0], t[1]));
+        assert_same("add_bias_relu", WIDE, &shapes, &|t| add_bias_relu(t[0], t[1]));
+    }
+    assert_same("add_bias to a view", &TYPES, &[&[70, 31], &[31]], &|t| {
+        add_bias(&t[0].narrow(0, 3, 60)?, t[1])
+    });
     assert_same("global_avg_pool", &TYPES, &[&[3, 5, 4, 4]], &|x| global_avg_pool(x[0]));
 }
 

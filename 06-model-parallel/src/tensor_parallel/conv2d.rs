@@ -15,7 +15,7 @@
 //! [`exchange`](super::exchange) counts.
 
 use candle_core::{Result, Tensor};
-use single_gpu::ops::{avg_pool2d, conv2d, conv2d_relu_pool, relu};
+use single_gpu::ops::{add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool};
 
 use super::conjugate::{copy, reduce};
 use super::group::Group;
@@ -52,6 +52,5 @@ pub fn conv2d_relu_pool_by_channel(
     group: &Group,
 ) -> Result<Tensor> {
     let term = conv2d(x, weight, None, 1, 0)?;
-    let sum = reduce(&term, group)?.broadcast_add(&bias.reshape((1, bias.dim(0)?, 1, 1))?)?;
-    avg_pool2d(&relu(&sum)?, pool, pool)
+    avg_pool2d(&add_bias_relu(&reduce(&term, group)?, bias)?, pool, pool)
 }

@@ -22,7 +22,7 @@ use candle_core::{Module, Result, Tensor};
 use concise_wrapper::lenet::init;
 use single_gpu::data::CLASSES;
 use single_gpu::lenet::SHAPES;
-use single_gpu::ops::relu;
+use single_gpu::ops::{flatten, relu};
 
 use super::conjugate::gather;
 use super::conv2d::{conv2d_relu_pool_by_channel, conv2d_relu_pool_by_filter};
@@ -132,12 +132,12 @@ impl Module for LeNet {
             Channels::Gathered => {
                 let x = gather(&x, Cut::new(1, FIRST.0), group)?;
                 let x = conv2d_relu_pool_by_filter(&x, w2, b2, 2, group)?;
-                let x = relu(&linear_by_row(&x.flatten_from(1)?, w3, b3, group)?)?;
+                let x = relu(&linear_by_row(&flatten(&x)?, w3, b3, group)?)?;
                 gather(&linear_by_column(&x, w4, b4, group)?, Cut::new(1, CLASSES), group)
             }
             Channels::Summed => {
                 let x = conv2d_relu_pool_by_channel(&x, w2, b2, 2, group)?;
-                let x = linear_relu_by_column(&x.flatten_from(1)?, w3, b3, group)?;
+                let x = linear_relu_by_column(&flatten(&x)?, w3, b3, group)?;
                 linear_by_row(&x, w4, b4, group)
             }
         }

@@ -13,7 +13,7 @@
 //! transposed, as `[out, in]`: there, a layer by columns holds rows of its matrix.)
 
 use candle_core::{Result, Tensor};
-use single_gpu::ops::{linear, linear_relu};
+use single_gpu::ops::{add_bias, linear, linear_relu};
 
 use super::conjugate::{copy, reduce};
 use super::group::Group;
@@ -47,6 +47,6 @@ pub fn linear_relu_by_column(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) 
 /// When the shapes do not fit, or another rank stops or stalls.
 pub fn linear_by_row(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Result<Tensor> {
     let term = linear(x, w, &b.detach().zeros_like()?)?;
-    reduce(&term, group)?.broadcast_add(b)
+    add_bias(&reduce(&term, group)?, b)
 }
 // ANCHOR_END: linear

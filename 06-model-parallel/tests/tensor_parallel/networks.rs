@@ -11,6 +11,7 @@ use model_parallel::layers::{Layers, Stage};
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Memory, Parts, TensorParallel};
+use single_gpu::backward::is_remembered;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{CLASSES, Dataset, PIXELS};
 use single_gpu::difference::largest_difference;
@@ -94,6 +95,8 @@ fn compare<M: ModuleT + 'static>(
             joined.network().weights().set(&gradients)?;
             joined.whole_weights()
         };
+        let logits = model.forward(&fixed("images", &[2, 1, 28, 28]))?;
+        assert!(is_remembered(&logits), "its backward pass is not left to candle");
         let run = five_steps(&model, momentum, || model.whole_weights(), join)?;
         // What all ranks hold, each of its own.
         let whole = run.weights[0].iter().map(|(name, value)| (name, value.dims().to_vec()));
