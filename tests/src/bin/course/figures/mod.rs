@@ -1,6 +1,6 @@
 //! `cargo course figures`: draws the book's measured figures from its data.
 //!
-//! A figure is `book/figures/NAME.svg`, drawn from `book/data/NAME.json` alone; beside it lies
+//! A figure is `book/figures/NAME.svg`, drawn from `book/data/NAME.json` alone, or from several such files; beside it lies
 //! `NAME.caption.txt`, which says on what it was measured. So a figure changes when its data does, and a
 //! test sees to it that it does.
 //!
@@ -119,18 +119,17 @@ pub(super) struct Figure {
     caption: String,
 }
 
-/// Draws a figure from the text of its data file.
-type Draw = fn(&str) -> anyhow::Result<Figure>;
+/// Draws a figure from the texts of its data files.
+type Draw = fn(&[String]) -> anyhow::Result<Figure>;
 
-/// Every figure by the name of its data.
-const FIGURES: [(&str, Draw); 7] = [
-    ("peers-cpu", peers::draw),
-    ("peers-cpu-amd", peers::draw),
-    ("all-reduce-cpu", all_reduce::draw),
-    ("training-cpu", training::draw),
-    ("timeline-cpu", timeline::draw),
-    ("pipeline-cpu", pipeline::draw),
-    ("cost-model-cpu", cost_model::draw),
+/// Every figure by its name, with its data.
+const FIGURES: [(&str, &[&str], Draw); 6] = [
+    ("peers-cpu", &["peers-cpu", "peers-cpu-amd"], peers::draw),
+    ("all-reduce-cpu", &["all-reduce-cpu"], |texts| all_reduce::draw(&texts[0])),
+    ("training-cpu", &["training-cpu"], |texts| training::draw(&texts[0])),
+    ("timeline-cpu", &["timeline-cpu"], |texts| timeline::draw(&texts[0])),
+    ("pipeline-cpu", &["pipeline-cpu"], |texts| pipeline::draw(&texts[0])),
+    ("cost-model-cpu", &["cost-model-cpu"], |texts| cost_model::draw(&texts[0])),
 ];
 
 /// Draws all figures, or checks them.
@@ -142,10 +141,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         line(format_args!("{name}: measured"))?;
     }
     let mut stale = Vec::new();
-    for (name, draw) in FIGURES {
-        let data = book.join("data").join(name).with_extension("json");
-        let text = std::fs::read_to_string(&data).with_context(|| format!("{}", data.display()))?;
-        let figure = draw(&text).with_context(|| format!("{}", data.display()))?;
+    for (name, data, draw) in FIGURES {
+        let read = |data: &&str| {
+            let path = book.join("data").join(data).with_extension("json");
+            std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))
+        };
+        let texts = data.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+        let figure = draw(&texts).with_context(|| format!("figure {name}"))?;
         let folder = book.join("figures");
         let parts = [(".svg", figure.svg), (".caption.txt", figure.caption)];
         for (ending, content) in parts {

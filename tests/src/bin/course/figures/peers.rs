@@ -1,14 +1,15 @@
-//! Our time ÷ PyTorch's: a dot for the median, a line from the smallest to the largest.
+//! Our time ÷ PyTorch's: a mark for the median, a line from the smallest to the largest; one of each for every machine
+//! that it was measured on.
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use course_tests::Machine;
 use serde::Deserialize;
 
 use super::Figure;
-use super::drawing::{Anchor, Drawing, WIDTH};
+use super::drawing::{Anchor, Drawing, WIDTH, series_class};
 use super::measurement::caption;
 
-/// `book/data/peers-cpu.json`, as far as it is drawn.
+/// What `cargo course peers` stored, as far as it is drawn.
 #[derive(Deserialize)]
 struct Table {
     command: String,
@@ -45,17 +46,24 @@ struct Ratio {
     max: f64,
 }
 
-/// A line of the figure.
+/// A row of the figure, with a ratio for each machine.
 struct Drawn {
     label: String,
-    ratio: Ratio,
+    ratios: Vec<Ratio>,
+}
+
+impl Table {
+    /// The rows that are drawn, by what they are called.
+    fn drawn(&self) -> Vec<(String, Ratio)> {
+        self.rows.iter().filter_map(Row::drawn).collect()
+    }
 }
 
 impl Row {
     /// What is drawn of this row: work that takes time on both sides, whole.
-    fn drawn(&self) -> Option<Drawn> {
+    fn drawn(&self) -> Option<(String, Ratio)> {
         let whole = match self.topic.as_str() {
-            "lenet-step" | "data-parallel-step" | "resnet18-step" => true,
+            "lenet-step" | "data-parallel-step" | "resnet18-step" | "resnet18-ddp-step" => true,
             "convolutions" => self.series == "both",
             _ => false,
         };
@@ -66,34 +74,61 @@ impl Row {
             threads => format!("{threads} threads"),
         };
         let ratio = peer.ratio.filter(|_| whole)?;
-        Some(Drawn { label: format!("{} · {threads}", self.what), ratio })
+        Some((format!("{} · {threads}", self.what), ratio))
     }
 }
 
-/// Draws the table's rows in its order.
-pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
-    let table: Table = serde_json::from_str(text)?;
-    let rows: Vec<Drawn> = table.rows.iter().filter_map(Row::drawn).collect();
+/// Draws what the tables have in common, in the first one's order.
+pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
+    let tables: Vec<Table> =
+        texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?;
+    let first = tables.first().context("there is no table")?;
+    let of_tables: Vec<_> = tables.iter().map(Table::drawn).collect();
+    let ratio = |label: &str, rows: &Vec<(String, Ratio)>| {
+        rows.iter().find(|(other, _)| other == label).map(|&(_, ratio)| ratio)
+    };
+    let rows: Vec<Drawn> = of_tables[0]
+        .iter()
+        .filter_map(|(label, _)| {
+            let ratios = of_tables.iter().map(|rows| ratio(label, rows)).collect::<Option<_>>()?;
+            Some(Drawn { label: label.clone(), ratios })
+        })
+        .collect();
     ensure!(!rows.is_empty(), "there is no row with PyTorch beside ours");
-    let caption = caption(&table.machine, table.date.as_deref(), &table.command);
-    let caption = format!("PyTorch {}. {caption}", table.versions.torch);
-    Ok(Figure { svg: svg(&rows), caption })
+    let version = &first.versions.torch;
+    ensure!(tables.iter().all(|table| table.versions.torch == *version), "PyTorch differs");
+    let measured = tables.iter().map(|Table { machine, date, command, .. }| {
+        caption(machine, date.as_deref(), command).trim_end().to_owned()
+    });
+    let caption = format!("PyTorch {version}. {}\n", measured.collect::<Vec<_>>().join(" "));
+    let machines: Vec<&str> = tables.iter().map(|table| table.machine.processor.as_str()).collect();
+    Ok(Figure { svg: svg(&rows, &machines), caption })
 }
 
-fn svg(rows: &[Drawn]) -> String {
-    const ROW: f64 = 38.0;
+fn svg(rows: &[Drawn], machines: &[&str]) -> String {
+    const LABEL: f64 = 24.0;
+    const LINE: f64 = 14.0;
     const TOP: f64 = 42.0;
     const LEFT: f64 = 8.0;
     const RIGHT: f64 = WIDTH - 58.0;
-    let largest = rows.iter().map(|row| row.ratio.max).fold(1.0, f64::max);
+    let ratios = || rows.iter().flat_map(|row| &row.ratios);
+    let largest = ratios().map(|ratio| ratio.max).fold(1.0, f64::max);
     // To the next quarter, so that the axis ends in a number.
     let end = (largest * 4.0).ceil() / 4.0;
     let x = |ratio: f64| LEFT + ratio / end * (RIGHT - LEFT);
-    let bottom = TOP + ROW * rows.len() as f64;
-    let told: Vec<String> =
-        rows.iter().map(|row| format!("{}: {:.2}", row.label, row.ratio.median)).collect();
-    let mut drawing =
-        Drawing::new(bottom + 44.0, format_args!("Our time ÷ PyTorch's. {}", told.join("; ")));
+    let row = LABEL + LINE * machines.len() as f64;
+    let bottom = TOP + row * rows.len() as f64;
+    let told = rows.iter().map(|Drawn { label, ratios }| {
+        let medians: Vec<String> = ratios.iter().map(|r| format!("{:.2}", r.median)).collect();
+        format!("{label}: {}", medians.join(" and "))
+    });
+    let title = format!(
+        "Our time ÷ PyTorch's on {}. {}",
+        machines.join(" and on "),
+        told.collect::<Vec<_>>().join("; ")
+    );
+    let height = bottom + 44.0 + 18.0 * machines.len() as f64;
+    let mut drawing = Drawing::new(height, title);
     drawing.text("label", (x(1.0), 14.0), Anchor::Middle, "as long as");
     drawing.text("label", (x(1.0), 30.0), Anchor::Middle, "PyTorch");
     for quarter in 0..=(end * 4.0) as u32 {
@@ -103,14 +138,22 @@ fn svg(rows: &[Drawn]) -> String {
         drawing.text("label", (x(ratio), bottom + 17.0), Anchor::Middle, ratio);
     }
     drawing.text("label quiet", (RIGHT, bottom + 36.0), Anchor::End, "our time ÷ PyTorch's");
-    for (position, Drawn { label, ratio }) in rows.iter().enumerate() {
-        let y = TOP + ROW * position as f64;
+    for (position, Drawn { label, ratios }) in rows.iter().enumerate() {
+        let y = TOP + row * position as f64;
         drawing.text("label on-lines", (LEFT, y + 12.0), Anchor::Start, label);
-        let line = y + 24.0;
-        drawing.path("series-1", 3.0, &[(x(ratio.min), line), (x(ratio.max), line)]);
-        drawing.mark(0, (x(ratio.median), line));
-        let number = format!("{:.2}", ratio.median);
-        drawing.text("label strong", (WIDTH - 8.0, line + 4.5), Anchor::End, number);
+        for (machine, ratio) in ratios.iter().enumerate() {
+            let line = y + LABEL + LINE * machine as f64;
+            let class = series_class(machine);
+            drawing.path(&class, 3.0, &[(x(ratio.min), line), (x(ratio.max), line)]);
+            drawing.mark(machine, (x(ratio.median), line));
+            let number = format!("{:.2}", ratio.median);
+            drawing.text("label strong", (WIDTH - 8.0, line + 4.5), Anchor::End, number);
+        }
+    }
+    for (machine, name) in machines.iter().enumerate() {
+        let y = bottom + 54.0 + 18.0 * machine as f64;
+        drawing.mark(machine, (LEFT + 5.0, y - 4.5));
+        drawing.text("label", (LEFT + 16.0, y), Anchor::Start, name);
     }
     drawing.finish()
 }
