@@ -65,7 +65,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let hash = WeightsHash::new(&trained.weights)?;
     let summary = setup.summary("one device", &plan, &trained.records, hash);
     outputs.run_ended(&summary, &trained.records)?;
-    outputs.sparklines()?;
+    outputs.print_sparklines()?;
     line(&summary)?;
     outputs.write(&headline)?;
     Ok(())

@@ -132,7 +132,7 @@ fn tell(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
     if runs.is_empty() {
         return Ok(());
     }
-    outputs.sparklines()?;
+    outputs.print_sparklines()?;
     let comparison = Comparison::new(runs)?;
     line("")?;
     for run in runs {

@@ -203,7 +203,7 @@ impl Runs {
         if self.0.is_empty() {
             return Ok(());
         }
-        outputs.sparklines()?;
+        outputs.print_sparklines()?;
         line("")?;
         for run in &self.0 {
             line(&run.summary)?;

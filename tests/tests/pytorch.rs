@@ -15,7 +15,8 @@ use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
 use single_gpu::ops::batch_norm::Statistics;
 use single_gpu::ops::{
-    avg_pool2d, batch_norm, batch_norm_with, conv2d, cross_entropy, linear, relu,
+    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
+    cross_entropy, global_avg_pool, linear, relu,
 };
 use single_gpu::parameters::{Parameter, Parameters};
 use single_gpu::train::local_gradients;
@@ -116,6 +117,27 @@ fn avg_pool2d_agrees() {
 }
 
 #[test]
+fn global_avg_pool_agrees() {
+    for_each_case("global_avg_pool", 3, |fixture, case, geometry, precision| {
+        let x = variable(geometry, INPUT, precision.0)?;
+        check_case(fixture, case, precision, &[("grad_input", &x)], global_avg_pool(&x)?)
+    });
+}
+
+#[test]
+fn add_bias_agrees() {
+    for_each_case("add_bias", 4, |fixture, case, geometry, precision| {
+        let &[batch, channels, height, width, relu] = geometry else {
+            panic!("{case}: geometry {geometry:?}")
+        };
+        let x = variable(&[batch, channels, height, width], INPUT, precision.0)?;
+        let b = variable(&[channels], BIAS, precision.0)?;
+        let y = if relu == 1 { add_bias_relu(&x, &b)? } else { add_bias(&x, &b)? };
+        check_case(fixture, case, precision, &[("grad_input", &x), ("grad_bias", &b)], y)
+    });
+}
+
+#[test]
 fn batch_norm_agrees_in_training_and_in_evaluation() {
     const EPSILON: f64 = 1e-5;
     for_each_case("batch_norm", 5, |fixture, case, geometry, precision| {
@@ -164,6 +186,23 @@ fn relu_agrees_and_has_no_slope_at_zero() {
         let slopes = slopes.get(&x).expect("a gradient").to_dtype(DType::F64)?.to_vec1::<f64>()?;
         assert!(slopes.iter().step_by(5).all(|&slope| slope == 0.0), "relu'(0) must be 0");
         check_case(fixture, case, precision, &[("grad_input", &x)], y)
+    });
+}
+
+#[test]
+fn add_relu_agrees() {
+    for_each_case("add_relu", 1, |fixture, case, geometry, precision| {
+        let x = noise(geometry[0], INPUT)?.to_vec1::<f64>()?;
+        let mut y = noise(geometry[0], WEIGHT)?.to_vec1::<f64>()?;
+        for (x, y) in x.iter().zip(&mut y).step_by(5) {
+            *y = -x;
+        }
+        let [x, y] = [x, y].map(|values| {
+            Var::from_tensor(&Tensor::new(values, &device())?.to_dtype(precision.0)?)
+        });
+        let (x, y) = (x?, y?);
+        let sum = add_relu(&x, &y)?;
+        check_case(fixture, case, precision, &[("grad_input", &x), ("grad_other", &y)], sum)
     });
 }
 

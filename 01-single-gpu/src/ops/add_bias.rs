@@ -1,9 +1,10 @@
 //! A number for each channel, and the rectifier behind it, added to what others have summed up.
 //!
-//! Convolutions and dense layers add their bias by themselves, as they write their output. Where an output is the sum
-//! of several devices' terms, the bias has to wait for the sum.
+//! Convolutions and dense layers add their bias by themselves. Where an output is the sum of several devices' terms, the
+//! bias has to wait for the sum.
 //!
-//! Cost: each element is read once and written once; backward likewise, or only read where there is no rectifier.
+//! Cost: forward, each element is read once and written once (on a GPU twice, as a copy is made first). Backward, its
+//! gradient is read once; behind a rectifier the output is read too, and what passes is written.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{
@@ -74,14 +75,38 @@ impl AddBias {
         y
     }
 
-    /// Sums over images and planes, in f64 as on a GPU: in f32, thousands of terms would cost digits.
+    /// Sums over images and planes, in f64: in f32, thousands of terms would cost digits.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
+        /// Neighbouring channels of a task: with planes of one element, a line of cache in f32.
+        const CHANNELS: usize = 16;
         let Channels { channels, plane, .. } = self.sizes;
-        let of_channel = |channel| {
-            let planes = grad.chunks_exact(plane.max(1)).skip(channel).step_by(channels);
-            T::from_f64(planes.flatten().map(|&grad| WithDType::to_f64(grad)).sum())
+        let mut sums = vec![0.0; channels];
+        sums.par_chunks_mut(CHANNELS).enumerate().for_each(|(task, sums)| {
+            for image in grad.chunks_exact((channels * plane).max(1)) {
+                let planes = image[task * CHANNELS * plane..].chunks_exact(plane.max(1));
+                for (sum, plane) in sums.iter_mut().zip(planes) {
+                    for &grad in plane {
+                        *sum += WithDType::to_f64(grad);
+                    }
+                }
+            }
+        });
+        sums.into_iter().map(T::from_f64).collect()
+    }
+
+    /// What passes the rectifier, if there is one, and the gradient of the bias.
+    fn backward_on_gpu(&self, y: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+        let sizes = self.sizes;
+        let (dx, dbias) = if self.with_relu {
+            let (dx, dbias) = on_gpu([y, grad], |gpu, [y, grad]| {
+                gpu::bias::gradient_behind_relu(gpu, sizes, y, grad)
+            })?;
+            (gpu::tensor(dx, y.shape()), dbias)
+        } else {
+            let dbias = on_gpu([grad], |gpu, [grad]| gpu::bias::gradient(gpu, sizes, grad))?;
+            (grad.clone(), dbias)
         };
-        (0..channels).into_par_iter().map(of_channel).collect()
+        Ok((dx, gpu::tensor(dbias, sizes.channels)))
     }
 }
 
@@ -123,62 +148,72 @@ impl CustomOp2 for AddBias {
         y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let dx = if self.with_relu { relu::gradient(y, grad)? } else { grad.contiguous()? };
-        let dbias = if dx.device().is_cuda() {
-            let dbias = on_gpu([&dx], |gpu, [dx]| gpu::bias::gradient(gpu, self.sizes, dx))?;
-            gpu::tensor(dbias, bias.shape())
-        } else {
-            let (storage, layout) = dx.storage_and_layout();
-            for_dtype!(x.dtype(), self.name(), T => {
-                let dbias = self.bias_gradient::<T>(elements(&storage, layout)?);
-                Tensor::from_vec(dbias, bias.shape(), bias.device())
-            })?
-        };
+        let grad = grad.contiguous()?;
+        if grad.device().is_cuda() {
+            let (dx, dbias) = self.backward_on_gpu(y, &grad)?;
+            return Ok((Some(dx), Some(dbias)));
+        }
+        let dx = if self.with_relu { relu::gradient(y, &grad)? } else { grad };
+        let (storage, layout) = dx.storage_and_layout();
+        let dbias = for_dtype!(x.dtype(), self.name(), T => {
+            let dbias = self.bias_gradient::<T>(elements(&storage, layout)?);
+            Tensor::from_vec(dbias, bias.shape(), bias.device())
+        })?;
+        drop(storage);
         Ok((Some(dx), Some(dbias)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{DType, Device, Var};
 
     use super::*;
-    use crate::backward::is_remembered;
+    use crate::backward::{backward_from, is_remembered};
     use crate::ops::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
     use crate::ops::relu;
 
     #[test]
     fn composed_of_candles_operations_it_is_the_same() {
-        let bias = noise("bias", &[3]);
-        for shape in [&[5, 3][..], &[5, 3, 7], &[2, 3, 4, 5]] {
-            let x = noise("x", shape);
-            let sizes = [&[3], &vec![1; shape.len() - 2][..]].concat();
+        // More channels than a task has, too.
+        for shape in [&[5, 3][..], &[5, 37], &[5, 37, 7], &[2, 3, 4, 5]] {
+            let (x, bias) = (noise("x", shape), noise("bias", &shape[1..2]));
+            // Sums of zero among them, where the derivative is a choice.
+            for x in [&x, &bias] {
+                x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
+            }
+            let sizes = [&shape[1..2], &vec![1; shape.len() - 2]].concat();
             let composed = || x.broadcast_add(&bias.reshape(sizes.as_slice())?);
             assert_agree(&[&x, &bias], || add_bias(&x, &bias), composed);
             assert_agree(&[&x, &bias], || add_bias_relu(&x, &bias), || relu(&composed()?));
             assert!(is_remembered(&add_bias(&x, &bias).unwrap()));
         }
-        // A view that begins in the middle of its memory, and one that is turned.
-        let x = noise("x", &[6, 3, 3]);
+        // Views that begin in the middle of their memory, and one that is turned.
+        let (x, both) = (noise("x", &[6, 3, 3]), noise("bias", &[2, 3]));
+        let bias = both.get(1).unwrap();
         let column = bias.reshape((3, 1)).unwrap();
         for view in [x.narrow(0, 2, 3).unwrap(), x.transpose(1, 2).unwrap()] {
-            assert_agree(&[&x], || add_bias(&view, &bias), || view.broadcast_add(&column));
+            assert_agree(&[&x, &both], || add_bias(&view, &bias), || view.broadcast_add(&column));
         }
     }
 
     #[test]
     fn a_gradient_in_f32_keeps_its_digits_over_many_terms() {
-        let grad = Tensor::full(0.1f32, (1 << 16, 1, 16), &Device::Cpu).unwrap();
-        let sizes = Channels { images: 1 << 16, channels: 1, plane: 16 };
-        let grad = grad.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let sum = AddBias { sizes, with_relu: false }.bias_gradient(&grad)[0];
-        assert_eq!(sum, (f64::from(0.1f32) * f64::from(1 << 20)) as f32);
+        let x = Tensor::zeros((1 << 16, 1, 16), DType::F32, &Device::Cpu).unwrap();
+        let bias = Var::zeros(1, DType::F32, &Device::Cpu).unwrap();
+        let upstream = (x.ones_like().unwrap() * 0.1).unwrap();
+        let gradients = backward_from(&add_bias(&x, &bias).unwrap(), &upstream).unwrap();
+        let sum = gradients.get(&bias).unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(sum, [(f64::from(0.1f32) * f64::from(1 << 20)) as f32]);
     }
 
     #[test]
     fn an_empty_batch_has_gradients_of_zero() {
         let bias = noise("bias", &[3]);
-        assert_empty_batch_is_nothing(&[3, 2], &[3, 2], &[&bias], |x| add_bias(x, &bias));
+        for with_relu in [false, true] {
+            let apply = |x: &Tensor| apply(x, &bias, with_relu);
+            assert_empty_batch_is_nothing(&[3, 2], &[3, 2], &[&bias], apply);
+        }
     }
 
     #[test]

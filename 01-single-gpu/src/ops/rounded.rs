@@ -46,7 +46,9 @@ mod tests {
 
     use super::*;
     use crate::ops::agreement::noise;
-    use crate::ops::{avg_pool2d, conv2d, conv2d_relu_pool, linear, linear_relu, relu};
+    use crate::ops::{
+        add_bias, add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool, linear, linear_relu, relu,
+    };
 
     fn bf16(name: &str, shape: &[usize]) -> Var {
         Var::from_tensor(&noise(name, shape).to_dtype(DType::BF16).unwrap()).unwrap()
@@ -105,6 +107,9 @@ mod tests {
             conv2d(x, weight, None, 1, 1)
         });
         assert_rounded_once([x.clone()], |[x]| avg_pool2d(x, 2, 2));
+        let of_channels = bf16("of channels", &[5]);
+        assert_rounded_once([x.clone(), of_channels.clone()], |[x, bias]| add_bias(x, bias));
+        assert_rounded_once([x.clone(), of_channels], |[x, bias]| add_bias_relu(x, bias));
         let (samples, weight) = (bf16("samples", &[5, 70]), bf16("weight", &[70, 4]));
         assert_rounded_once(
             [samples.clone(), weight.clone(), bias.clone()],

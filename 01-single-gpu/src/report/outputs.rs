@@ -1,4 +1,4 @@
-//! Everything that one call of a binary leaves behind: metrics, a plot, a trace, and a chart to end with.
+//! Everything that one call of a binary leaves behind: metrics, a plot, a trace, and sparklines to end with.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ impl Outputs {
     /// # Errors
     ///
     /// When nobody reads standard output any more.
-    pub fn sparklines(&self) -> io::Result<()> {
+    pub fn print_sparklines(&self) -> io::Result<()> {
         let lines = Sparklines(&self.runs);
         if lines.is_empty() { Ok(()) } else { line(format_args!("\n{lines}")) }
     }

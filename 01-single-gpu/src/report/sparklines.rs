@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn one_epoch_is_no_chart_and_equal_ones_are_flat() {
+    fn one_epoch_draws_nothing_and_equal_ones_are_flat() {
         assert!(Sparklines(&[run("one", [0.5])]).is_empty());
         assert!(Sparklines(&[run("one", [0.5, 0.5])]).to_string().contains("██"));
     }

@@ -12,13 +12,13 @@
 //! With an odd number of layers the last one is by columns, and its outputs are gathered.
 
 use candle_core::{Module, Result, Tensor};
-use single_gpu::ops::{flatten, relu};
+use single_gpu::ops::flatten;
 
 use super::conjugate::gather;
 use super::cut::Cut;
 use super::exchange::Exchange;
 use super::group::Group;
-use super::linear::{linear_by_column, linear_by_row, linear_relu_by_column};
+use super::linear::{linear_by_column, linear_by_row, linear_relu_by_column, linear_relu_by_row};
 use super::parts::Parts;
 use crate::dense::{PlannedTensor, plan};
 
@@ -102,7 +102,7 @@ impl Module for DenseStack {
                     let here = linear_by_column(&x, weight, bias, &self.group)?;
                     gather(&here, Cut::new(1, self.outputs), &self.group)?
                 }
-                (false, false) => relu(&linear_by_row(&x, weight, bias, &self.group)?)?,
+                (false, false) => linear_relu_by_row(&x, weight, bias, &self.group)?,
                 (false, true) => linear_by_row(&x, weight, bias, &self.group)?,
             };
         }

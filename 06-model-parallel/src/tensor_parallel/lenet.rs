@@ -22,14 +22,14 @@ use candle_core::{Module, Result, Tensor};
 use concise_wrapper::lenet::init;
 use single_gpu::data::CLASSES;
 use single_gpu::lenet::SHAPES;
-use single_gpu::ops::{flatten, relu};
+use single_gpu::ops::flatten;
 
 use super::conjugate::gather;
 use super::conv2d::{conv2d_relu_pool_by_channel, conv2d_relu_pool_by_filter};
 use super::cut::Cut;
 use super::exchange::Exchange;
 use super::group::Group;
-use super::linear::{linear_by_column, linear_by_row, linear_relu_by_column};
+use super::linear::{linear_by_column, linear_by_row, linear_relu_by_column, linear_relu_by_row};
 use super::parts::Parts;
 
 /// Channels of the first convolution, and pixels of each after pooling.
@@ -132,7 +132,7 @@ impl Module for LeNet {
             Channels::Gathered => {
                 let x = gather(&x, Cut::new(1, FIRST.0), group)?;
                 let x = conv2d_relu_pool_by_filter(&x, w2, b2, 2, group)?;
-                let x = relu(&linear_by_row(&flatten(&x)?, w3, b3, group)?)?;
+                let x = linear_relu_by_row(&flatten(&x)?, w3, b3, group)?;
                 gather(&linear_by_column(&x, w4, b4, group)?, Cut::new(1, CLASSES), group)
             }
             Channels::Summed => {

@@ -13,7 +13,7 @@
 //! transposed, as `[out, in]`: there, a layer by columns holds rows of its matrix.)
 
 use candle_core::{Result, Tensor};
-use single_gpu::ops::{add_bias, linear, linear_relu};
+use single_gpu::ops::{add_bias, add_bias_relu, linear, linear_relu};
 
 use super::conjugate::{copy, reduce};
 use super::group::Group;
@@ -46,7 +46,20 @@ pub fn linear_relu_by_column(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) 
 ///
 /// When the shapes do not fit, or another rank stops or stalls.
 pub fn linear_by_row(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Result<Tensor> {
-    let term = linear(x, w, &b.detach().zeros_like()?)?;
-    add_bias(&reduce(&term, group)?, b)
+    add_bias(&sum_of_terms(x, w, group)?, b)
+}
+
+/// [`linear_by_row`], then relu, of the sum.
+///
+/// # Errors
+///
+/// Those of [`linear_by_row`].
+pub fn linear_relu_by_row(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Result<Tensor> {
+    add_bias_relu(&sum_of_terms(x, w, group)?, b)
+}
+
+fn sum_of_terms(x: &Tensor, w: &Tensor, group: &Group) -> Result<Tensor> {
+    let no_bias = Tensor::zeros(w.dim(1)?, w.dtype(), w.device())?;
+    reduce(&linear(x, w, &no_bias)?, group)
 }
 // ANCHOR_END: linear

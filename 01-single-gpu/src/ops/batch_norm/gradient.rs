@@ -107,6 +107,7 @@ pub fn input_gradient(
     let tensors = Tensors::new(x, output, grad)?;
     if !x.device().is_cpu() {
         let share = 1.0 / statistics.count as f64;
+        let sums = &Tensor::stack(&[&sums.bias, &sums.weight], 0)?;
         let constants = on_gpu::Constants { weight, statistics, sums, share, epsilon };
         return on_gpu::input_gradient(&tensors, &constants);
     }

@@ -12,7 +12,7 @@ use super::statistics::Statistics;
 use crate::backward::apply3;
 use crate::ops::element::computed_in;
 use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
-use crate::ops::gpu::bias::Sums;
+use crate::ops::gpu::bias::Merged;
 use crate::ops::gpu::blocks::Channels;
 use crate::ops::gpu::{self, Operand, on_gpu};
 
@@ -109,10 +109,9 @@ impl CustomOp3 for Normalise {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;
         let (statistics, share, epsilon) = (&self.statistics, self.share, self.epsilon);
-        let Sums { exact, rounded } = sums(&tensors, statistics, epsilon)?;
+        let Merged { exact, rounded } = sums(&tensors, statistics, epsilon)?;
         let dx = if x.track_op() {
-            let sums = GradientSums::in_rows(&exact)?;
-            let constants = Constants { weight, statistics, sums: &sums, share, epsilon };
+            let constants = Constants { weight, statistics, sums: &exact, share, epsilon };
             Some(input_gradient(&tensors, &constants)?)
         } else {
             None
@@ -122,25 +121,18 @@ impl CustomOp3 for Normalise {
 }
 
 /// Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
-fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Sums<Tensor>> {
+fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Merged<Tensor>> {
     let Tensors { x, output, grad } = tensors;
     let sizes = channels(x.shape())?;
     let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
     let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
-    let Sums { exact, rounded } = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
+    let Merged { exact, rounded } = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
         let images = Images { x, output: output.is_some().then_some(y), grad };
         let moments = Moments { mean, variance, epsilon };
         gpu::batch_norm::gradient_sums(gpu, sizes, &images, moments)
     })?;
     let [exact, rounded] = [exact, rounded].map(|sums| gpu::tensor(sums, (2, sizes.channels)));
-    Ok(Sums { exact, rounded })
-}
-
-impl GradientSums {
-    /// Those that lie in one tensor, `[2, C]`.
-    fn in_rows(sums: &Tensor) -> Result<Self> {
-        Ok(Self { bias: sums.get(0)?, weight: sums.get(1)? })
-    }
+    Ok(Merged { exact, rounded })
 }
 
 /// [`GradientSums::of`].
@@ -149,14 +141,16 @@ pub(super) fn gradient_sums(
     statistics: &Statistics,
     epsilon: f64,
 ) -> Result<GradientSums> {
-    GradientSums::in_rows(&sums(tensors, statistics, epsilon)?.exact)
+    let sums = sums(tensors, statistics, epsilon)?.exact;
+    Ok(GradientSums { bias: sums.get(0)?, weight: sums.get(1)? })
 }
 
 /// What the images' gradient is made of besides them.
 pub(super) struct Constants<'a> {
     pub(super) weight: &'a Tensor,
     pub(super) statistics: &'a Statistics,
-    pub(super) sums: &'a GradientSums,
+    /// Σ dy and then Σ dy·x̂ of each channel, `[2, C]`.
+    pub(super) sums: &'a Tensor,
     /// 1 / n of what the statistics were taken over; 0 where they were given.
     pub(super) share: f64,
     pub(super) epsilon: f64,
@@ -170,12 +164,12 @@ pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Re
     let y = output.as_ref().unwrap_or(x);
     let weight = weight.detach().to_dtype(computed_in(x.dtype()))?.contiguous()?;
     let [mean, variance] = [in_f64(&statistics.mean)?, in_f64(&statistics.variance)?];
-    let [of_bias, of_weight] = [in_f64(&sums.bias)?, in_f64(&sums.weight)?];
-    let operands = [x, y, grad, &weight, &mean, &variance, &of_bias, &of_weight];
-    let dx = on_gpu(operands, |gpu, [x, y, grad, weight, mean, variance, of_bias, of_weight]| {
+    let sums = in_f64(sums)?;
+    let operands = [x, y, grad, &weight, &mean, &variance, &sums];
+    let dx = on_gpu(operands, |gpu, [x, y, grad, weight, mean, variance, sums]| {
         let images = Images { x, output: output.is_some().then_some(y), grad };
         let moments = Moments { mean, variance, epsilon };
-        let slopes = Slopes { weight, moments, sums: [of_bias, of_weight], share };
+        let slopes = Slopes { weight, moments, sums, share };
         gpu::batch_norm::input_gradient(gpu, sizes, &images, slopes)
     })?;
     Ok(gpu::tensor(dx, x.shape()))

@@ -3,7 +3,7 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
-use super::bias::{Sums, merged};
+use super::bias::{Merged, merge};
 use super::blocks::{Channels, blocks_of};
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
@@ -99,7 +99,7 @@ pub(crate) fn gradient_sums<M: Machine>(
     sizes: Channels,
     images: &Images<'_, M::Storage>,
     moments: Moments<'_, M::Storage>,
-) -> Result<Sums<M::Storage>> {
+) -> Result<Merged<M::Storage>> {
     let dtype = images.grad.dtype();
     let [parts, channels] = sizes.of_parts();
     let mut sums = machine.room(parts * 2 * channels, DType::F64)?;
@@ -107,15 +107,15 @@ pub(crate) fn gradient_sums<M: Machine>(
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).images(images, sizes);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
     machine.run(launch.write(&mut sums), sizes.blocks())?;
-    merged(machine, [parts, 2 * channels], &sums, computed_in(dtype))
+    merge(machine, [parts, 2 * channels], &sums, computed_in(dtype))
 }
 
 /// What the gradient of the images is made of besides them.
 pub(crate) struct Slopes<'a, S> {
     pub(crate) weight: Operand<'a, S>,
     pub(crate) moments: Moments<'a, S>,
-    /// Σ dy and Σ dy·x̂ of each channel, in f64.
-    pub(crate) sums: [Operand<'a, S>; 2],
+    /// Σ dy and then Σ dy·x̂ of each channel, `[2, channels]` in f64.
+    pub(crate) sums: Operand<'a, S>,
     /// 1 / n of what the statistics were taken over; 0 where they were given, and do not move with the images.
     pub(crate) share: f64,
 }
@@ -134,7 +134,7 @@ pub(crate) fn input_gradient<M: Machine>(
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).number(share);
     let launch = launch.images(images, sizes).read_as(computed_in(dtype), weight, sizes.channels);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
-    let launch = launch.read_of_channels(sums, sizes);
+    let launch = launch.read_as(DType::F64, sums, 2 * sizes.channels);
     machine.run(launch.write(&mut dx), sizes.blocks())?;
     Ok(dx)
 }

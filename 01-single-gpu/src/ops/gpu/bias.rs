@@ -35,7 +35,7 @@ pub(crate) fn gradient<M: Machine>(
     let mut sums = machine.room(sizes.blocks(), DType::F64)?;
     let launch = Launch::new(Source::Bias, "channel_sums", grad.dtype()).channels(sizes);
     machine.run(launch.read(grad, sizes.elements()).write(&mut sums), sizes.blocks())?;
-    Ok(merged(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded)
+    Ok(merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded)
 }
 
 /// The gradient that passes a relu whose output was `y`, and that of the bias, `[channels]`.
@@ -51,11 +51,11 @@ pub(crate) fn gradient_behind_relu<M: Machine>(
     let launch = Launch::new(Source::Bias, "passed_and_channel_sums", grad.dtype());
     let launch = launch.channels(sizes).read(y, n).read(grad, n).write(&mut dz).write(&mut sums);
     machine.run(launch, sizes.blocks())?;
-    Ok((dz, merged(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
+    Ok((dz, merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
 }
 
 /// Sums, `[n]`.
-pub(crate) struct Sums<S> {
+pub(crate) struct Merged<S> {
     /// In f64.
     pub(crate) exact: S,
     /// In the type of the parameters that they are gradients of.
@@ -63,16 +63,16 @@ pub(crate) struct Sums<S> {
 }
 
 /// What parts have summed up, `[parts, n]` in f64, as the sums over all of them.
-pub(super) fn merged<M: Machine>(
+pub(super) fn merge<M: Machine>(
     machine: &M,
     [parts, n]: [usize; 2],
     sums: &M::Storage,
     dtype: DType,
-) -> Result<Sums<M::Storage>> {
+) -> Result<Merged<M::Storage>> {
     let mut exact = machine.room(n, DType::F64)?;
     let mut rounded = machine.room(n, dtype)?;
     let launch = Launch::new(Source::Bias, "merged_sums", dtype).count(n).count(parts);
     let launch = launch.read_as(DType::F64, Operand::whole(sums, parts * n), parts * n);
     machine.run(launch.write(&mut exact).write(&mut rounded), blocks_of(n))?;
-    Ok(Sums { exact, rounded })
+    Ok(Merged { exact, rounded })
 }

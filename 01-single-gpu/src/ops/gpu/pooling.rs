@@ -3,7 +3,7 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
-use super::bias::merged;
+use super::bias::merge;
 use super::blocks::{Channels, blocks_of};
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
@@ -87,5 +87,5 @@ pub(crate) fn bias_relu_pool_gradient<M: Machine>(
         .read(bias, sizes.channels);
     let launch = launch.read(grad, sizes.images * sizes.channels * windows.out_plane());
     machine.run(launch.write(&mut dz).write(&mut sums), sizes.blocks())?;
-    Ok((dz, merged(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
+    Ok((dz, merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
 }

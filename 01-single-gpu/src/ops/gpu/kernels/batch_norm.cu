@@ -77,7 +77,8 @@ __device__ inline Real passed_at(Count at, Count relu, const Stored *y, const St
     return relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
 }
 
-// Σ dy and Σ dy · x̂ of a part, with dy what passes the relu, if there is one, whose output was `y`: [parts, 2, channels].
+// Σ dy and Σ dy · x̂ of each part, [parts, 2, channels], with dy what passes the relu, if there is one, whose output was
+// `y`.
 KERNEL gradient_sums_of_parts(
     Count images,
     Count channels,
@@ -110,7 +111,8 @@ KERNEL gradient_sums_of_parts(
     }
 }
 
-// dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n); `share` is 1 / n, or 0 where statistics were given.
+// dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n); `share` is 1 / n, or 0 where statistics were given, and
+// `sums` are [2, channels].
 KERNEL input_gradient(
     Count images,
     Count channels,
@@ -125,16 +127,15 @@ KERNEL input_gradient(
     const Real *weight,
     const double *mean,
     const double *variance,
-    const double *of_bias,
-    const double *of_weight,
+    const double *sums,
     Stored *dx
 ) {
     Part part(images, channels, plane, parts);
     Count channel = part.channel;
     double inverse = inverse_deviation(variance[channel], epsilon);
-    double pull = of_weight[channel] * share * inverse;
+    double pull = sums[channels + channel] * share * inverse;
     Real centre = mean[channel], pulled = pull;
-    Real push = of_bias[channel] * share + (centre - mean[channel]) * pull;
+    Real push = sums[channel] * share + (centre - mean[channel]) * pull;
     Real slope = weight[channel] * inverse;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();

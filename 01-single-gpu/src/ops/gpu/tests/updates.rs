@@ -9,7 +9,14 @@ fn updates_in_place() {
     for (dtype, bound) in TYPES {
         // A parameter that is the second half of some memory.
         let both = rounded("both", &[2, n], dtype);
-        let (gradient, value) = (rounded("gradient", &[n], dtype), rounded("value", &[n], dtype));
+        // And a gradient that is the second row of one.
+        let rows = rounded("gradient", &[2, n], dtype);
+        let gradient = rows.get(1).unwrap();
+        let pushed = || {
+            let Held { storage, layout } = held(&rows);
+            Held { storage, layout: layout.narrow(0, 1, 1).unwrap() }
+        };
+        let value = rounded("value", &[n], dtype);
         let (exact_both, exact_gradient) = (exact(&both), exact(&gradient));
         let second = exact_both.get(1).unwrap();
         let check = |held: Held, expected: Tensor| {
@@ -23,11 +30,11 @@ fn updates_in_place() {
         };
 
         let (mut updated, step) = (half(), 0.1 / 7.0);
-        update::descend(machine, updated.updated(), held(&gradient).operand(), step).unwrap();
+        update::descend(machine, updated.updated(), pushed().operand(), step).unwrap();
         check(updated, (&second - (exact_gradient.as_tensor() * step).unwrap()).unwrap());
 
         let (mut updated, constants) = (half(), [0.9, 0.25, 1e-2]);
-        let (pushed, pulled) = (held(&gradient), held(&value));
+        let (pushed, pulled) = (pushed(), held(&value));
         update::accelerate(
             machine,
             updated.updated(),

@@ -1,8 +1,8 @@
 //! `cargo course figures`: draws the book's measured figures from its data.
 //!
-//! A figure is `book/figures/NAME.svg`, drawn from `book/data/NAME.json` alone, or from several such files; beside it lies
-//! `NAME.caption.txt`, which says on what it was measured. So a figure changes when its data does, and a
-//! test sees to it that it does.
+//! A figure is `book/figures/NAME.svg`, drawn from `book/data/NAME.json` alone, or from several such files;
+//! beside it lies `NAME.caption.txt`, which says on what it was measured. So a figure changes when its data does,
+//! and a test sees to it that it does.
 //!
 //! | module | what it draws or does |
 //! | --- | --- |

@@ -53,15 +53,15 @@ struct Drawn {
 }
 
 impl Table {
-    /// The rows that are drawn, by what they are called.
-    fn drawn(&self) -> Vec<(String, Ratio)> {
+    /// The rows that are drawn.
+    fn drawn(&self) -> Vec<Drawn> {
         self.rows.iter().filter_map(Row::drawn).collect()
     }
 }
 
 impl Row {
     /// What is drawn of this row: work that takes time on both sides, whole.
-    fn drawn(&self) -> Option<(String, Ratio)> {
+    fn drawn(&self) -> Option<Drawn> {
         let whole = match self.topic.as_str() {
             "lenet-step" | "data-parallel-step" | "resnet18-step" | "resnet18-ddp-step" => true,
             "convolutions" => self.series == "both",
@@ -74,27 +74,31 @@ impl Row {
             threads => format!("{threads} threads"),
         };
         let ratio = peer.ratio.filter(|_| whole)?;
-        Some((format!("{} · {threads}", self.what), ratio))
+        Some(Drawn { label: format!("{} · {threads}", self.what), ratios: vec![ratio] })
     }
 }
 
-/// Draws what the tables have in common, in the first one's order.
+/// Draws tables of the same rows, in the first one's order.
 pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     let tables: Vec<Table> =
         texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?;
-    let first = tables.first().context("there is no table")?;
-    let of_tables: Vec<_> = tables.iter().map(Table::drawn).collect();
-    let ratio = |label: &str, rows: &Vec<(String, Ratio)>| {
-        rows.iter().find(|(other, _)| other == label).map(|&(_, ratio)| ratio)
-    };
-    let rows: Vec<Drawn> = of_tables[0]
-        .iter()
-        .filter_map(|(label, _)| {
-            let ratios = of_tables.iter().map(|rows| ratio(label, rows)).collect::<Option<_>>()?;
-            Some(Drawn { label: label.clone(), ratios })
-        })
-        .collect();
+    let (first, others) = tables.split_first().context("there is no table")?;
+    let mut rows: Vec<Drawn> = first.drawn();
     ensure!(!rows.is_empty(), "there is no row with PyTorch beside ours");
+    for other in others {
+        let other = other.drawn();
+        ensure!(
+            other.len() == rows.len(),
+            "the tables have {} and {} rows",
+            rows.len(),
+            other.len()
+        );
+        for Drawn { label, ratios } in &mut rows {
+            let same = other.iter().find(|other| other.label == *label);
+            let same = same.with_context(|| format!("only one table has \"{label}\""))?;
+            ratios.extend(&same.ratios);
+        }
+    }
     let version = &first.versions.torch;
     ensure!(tables.iter().all(|table| table.versions.torch == *version), "PyTorch differs");
     let measured = tables.iter().map(|Table { machine, date, command, .. }| {

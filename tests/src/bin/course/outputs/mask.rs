@@ -28,7 +28,7 @@ static HELD: LazyLock<Regex> = LazyLock::new(|| expression(r"(?: +\d+\.\d){5} +\
 static DECIMALS: LazyLock<Regex> =
     LazyLock::new(|| expression(r"-?\d+(?:\.\d+)?e-?\d+|-?\d+\.\d+"));
 static HASHES: LazyLock<Regex> = LazyLock::new(|| expression(r"weights [0-9a-f]{8}\b"));
-static CHART: LazyLock<Regex> = LazyLock::new(|| expression(r"[▁▂▃▄▅▆▇█]+"));
+static SPARKLINE: LazyLock<Regex> = LazyLock::new(|| expression(r"[▁▂▃▄▅▆▇█]+"));
 static CORES: LazyLock<Regex> = LazyLock::new(|| expression(r"\(\d+ cores?\)"));
 /// Where all ranks fail alike, any of them may be the first.
 static FIRST_TO_FAIL: LazyLock<Regex> = LazyLock::new(|| expression(r"rank \d+ failed:"));
@@ -74,7 +74,7 @@ impl Mask {
                 }
                 line = HASHES.replace_all(&line, "weights #").into_owned();
                 line = DECIMALS.replace_all(&line, "#").into_owned();
-                line = CHART.replace_all(&line, "▁").into_owned();
+                line = SPARKLINE.replace_all(&line, "▁").into_owned();
                 line = CORES.replace_all(&line, "(# cores)").into_owned();
             }
             lines.push(SPACES.replace_all(line.trim_end(), " ").into_owned());
