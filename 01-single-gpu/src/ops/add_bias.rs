@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::blocks::Channels;
-use super::gpu::{self, Operand, on_gpu};
+use super::gpu::{self, Operand};
 use super::relu::{self, rectified};
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply2;
@@ -93,21 +93,6 @@ impl AddBias {
         });
         sums.into_iter().map(T::from_f64).collect()
     }
-
-    /// What passes the rectifier, if there is one, and the gradient of the bias.
-    fn backward_on_gpu(&self, y: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
-        let sizes = self.sizes;
-        let (dx, dbias) = if self.with_relu {
-            let (dx, dbias) = on_gpu([y, grad], |gpu, [y, grad]| {
-                gpu::bias::gradient_behind_relu(gpu, sizes, y, grad)
-            })?;
-            (gpu::tensor(dx, y.shape()), dbias)
-        } else {
-            let dbias = on_gpu([grad], |gpu, [grad]| gpu::bias::gradient(gpu, sizes, grad))?;
-            (grad.clone(), dbias)
-        };
-        Ok((dx, gpu::tensor(dbias, sizes.channels)))
-    }
 }
 
 impl CustomOp2 for AddBias {
@@ -150,7 +135,8 @@ impl CustomOp2 for AddBias {
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let grad = grad.contiguous()?;
         if grad.device().is_cuda() {
-            let (dx, dbias) = self.backward_on_gpu(y, &grad)?;
+            let behind_relu = self.with_relu.then_some(y);
+            let (dx, dbias) = gpu::bias::gradients(self.sizes, behind_relu, &grad)?;
             return Ok((Some(dx), Some(dbias)));
         }
         let dx = if self.with_relu { relu::gradient(y, &grad)? } else { grad };

@@ -56,8 +56,8 @@ impl Conv2d {
         let (dz, dbias) = match (&self.finish, bias) {
             (Finish::Plain, None) => (grad.clone(), None),
             (Finish::Plain, Some(_)) => {
-                let dbias = on_gpu([grad], |gpu, [grad]| gpu::bias::gradient(gpu, sizes, grad))?;
-                (grad.clone(), Some(dbias))
+                let (dz, dbias) = gpu::bias::gradients(sizes, None, grad)?;
+                (dz, Some(dbias))
             }
             (Finish::ReluPool(windows), Some(bias)) => {
                 let Some(z) = self.before_bias.get() else {
@@ -67,7 +67,7 @@ impl Conv2d {
                 let (dz, dbias) = on_gpu([bias, grad], |gpu, [bias, grad]| {
                     gpu::pooling::bias_relu_pool_gradient(gpu, sizes, windows, z, bias, grad)
                 })?;
-                (gpu::tensor(dz, z_shape), Some(dbias))
+                (gpu::tensor(dz, z_shape), Some(gpu::tensor(dbias, g.out_channels)))
             }
             (Finish::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
         };
@@ -80,7 +80,6 @@ impl Conv2d {
         } else {
             None
         };
-        let dbias = dbias.map(|dbias| gpu::tensor(dbias, g.out_channels));
         Ok((dx, Some(gpu::tensor(dweight, weight.shape())), dbias))
     }
 }

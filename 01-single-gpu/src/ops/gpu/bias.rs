@@ -3,12 +3,13 @@
 //! A dense layer's output is such an image, with planes of one element.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{DType, Result};
+use candle_core::{DType, Result, Tensor};
 
 use super::blocks::{Channels, blocks_of};
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
 use super::machine::Machine;
+use super::tensors::{on_gpu, tensor};
 
 // ANCHOR: add_bias
 /// y + bias, in place, then max(·, 0) if `relu`.
@@ -27,7 +28,7 @@ pub(crate) fn add<M: Machine>(
 // ANCHOR_END: add_bias
 
 /// The gradient of the bias, `[channels]`.
-pub(crate) fn gradient<M: Machine>(
+pub(super) fn gradient<M: Machine>(
     machine: &M,
     sizes: Channels,
     grad: Operand<'_, M::Storage>,
@@ -39,7 +40,7 @@ pub(crate) fn gradient<M: Machine>(
 }
 
 /// The gradient that passes a relu whose output was `y`, and that of the bias, `[channels]`.
-pub(crate) fn gradient_behind_relu<M: Machine>(
+pub(super) fn gradient_behind_relu<M: Machine>(
     machine: &M,
     sizes: Channels,
     y: Operand<'_, M::Storage>,
@@ -52,6 +53,24 @@ pub(crate) fn gradient_behind_relu<M: Machine>(
     let launch = launch.channels(sizes).read(y, n).read(grad, n).write(&mut dz).write(&mut sums);
     machine.run(launch, sizes.blocks())?;
     Ok((dz, merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
+}
+
+/// The gradient of what a bias was added to, and that of the bias, `[channels]`; `behind_relu` is what a relu made of the
+/// sum, if one follows. Tensors on a GPU.
+pub(crate) fn gradients(
+    sizes: Channels,
+    behind_relu: Option<&Tensor>,
+    grad: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    let (dz, dbias) = match behind_relu {
+        Some(y) => {
+            let (dz, dbias) =
+                on_gpu([y, grad], |gpu, [y, grad]| gradient_behind_relu(gpu, sizes, y, grad))?;
+            (tensor(dz, grad.shape()), dbias)
+        }
+        None => (grad.clone(), on_gpu([grad], |gpu, [grad]| gradient(gpu, sizes, grad))?),
+    };
+    Ok((dz, tensor(dbias, sizes.channels)))
 }
 
 /// Sums, `[n]`.

@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Layout, Result, Shape, Tensor};
 
 use super::Linear;
 use crate::ops::gpu::blocks::Channels;
-use crate::ops::gpu::{self, Operand, on_gpu};
+use crate::ops::gpu::{self, Operand};
 
 /// A tensor as an operation is given it.
 type Given<'a> = (&'a CudaStorage, &'a Layout);
@@ -25,18 +25,11 @@ impl Linear {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let sizes = self.channels(x.dim(0)?);
-        let (grad, dbias) = if self.with_relu {
-            let (grad, dbias) = on_gpu([y, grad], |gpu, [y, grad]| {
-                gpu::bias::gradient_behind_relu(gpu, sizes, y, grad)
-            })?;
-            (gpu::tensor(grad, y.shape()), dbias)
-        } else {
-            let dbias = on_gpu([grad], |gpu, [grad]| gpu::bias::gradient(gpu, sizes, grad))?;
-            (grad.clone(), dbias)
-        };
+        let behind_relu = self.with_relu.then_some(y);
+        let (grad, dbias) = gpu::bias::gradients(sizes, behind_relu, grad)?;
         let dweight = x.detach().t()?.matmul(&grad)?;
         let dx = if x.track_op() { Some(grad.matmul(&weight.detach().t()?)?) } else { None };
-        Ok((dx, Some(dweight), Some(gpu::tensor(dbias, self.outputs))))
+        Ok((dx, Some(dweight), Some(dbias)))
     }
 
     pub(super) fn forward_on_gpu(
