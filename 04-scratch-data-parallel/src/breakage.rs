@@ -19,13 +19,13 @@ use crate::train_batch::{allreduce_all, allreduce_sums, shard};
 /// A way to get data parallelism wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Breakage {
-    /// Gradients are never added up: k models drift apart, each trained on 1/k of the data
+    /// Gradients are never added up: k models drift apart, each trained on 1/k of every batch
     SkipAllreduce,
     /// Gradients are averaged over devices, then divided by the batch again: the learning rate is 1/k
     MeanForSum,
     /// The parameters are added up in place of the gradients
     ReduceParams,
-    /// Every device trains on the first shard: one shard counted k times, the rest never seen
+    /// Every device trains on the first shard: it counts k times, the rest of the batch not at all
     SameShard,
     /// Every device shuffles with a seed of its own: shares overlap, and some samples are in nobody's
     OwnShuffle,

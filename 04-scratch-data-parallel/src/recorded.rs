@@ -88,11 +88,32 @@ impl fmt::Display for Recorded {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn the_stored_table_has_what_is_told() {
         let told = Recorded::load().unwrap().to_string();
         assert!(told.contains("PyTorch 2."), "{told}");
+    }
+
+    /// They stand beside the table.
+    #[test]
+    fn recorded_outputs_and_the_readme_tell_what_is_stored_now() {
+        let course = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let outputs = fs::read_dir(course.join("book/outputs")).unwrap();
+        let outputs = outputs.map(|entry| entry.unwrap().path());
+        let expected = Recorded::load().unwrap().to_string();
+        let mut found = 0;
+        for path in outputs.chain([course.join("README.md")]) {
+            let text = fs::read_to_string(&path).unwrap();
+            for line in text.lines().filter(|line| line.starts_with("a step beside PyTorch")) {
+                assert_eq!(line, expected, "{}", path.display());
+                found += 1;
+            }
+        }
+        assert!(found > 1, "at least one output and the README tell it");
     }
 }

@@ -1,7 +1,7 @@
 //! Which layers go on which device: a list of layers is cut into stages.
 //!
 //! A pipeline is as fast as its slowest stage, so a good cut makes the largest stage small. What one would do
-//! by hand, to go on until a stage has its fair share, goes wrong:
+//! by hand, to give a stage layers as long as they fit into its fair share, goes wrong:
 //!
 //! ```text
 //! costs       3  3  3  3  3  1          fair share of three stages: 16 / 3 = 5.33
