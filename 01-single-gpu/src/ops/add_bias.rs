@@ -4,7 +4,8 @@
 //! bias has to wait for the sum.
 //!
 //! Cost: forward, each element is read once and written once (on a GPU twice, as a copy is made first). Backward, its
-//! gradient is read once; behind a rectifier the output is read too, and what passes is written.
+//! gradient is read once; behind a rectifier the output is read too, and what passes is written (and on a processor read
+//! again).
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{
@@ -77,13 +78,14 @@ impl AddBias {
 
     /// Sums over images and planes, in f64: in f32, thousands of terms would cost digits.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
-        /// Neighbouring channels of a task: with planes of one element, a line of cache in f32.
-        const CHANNELS: usize = 16;
+        /// Neighbouring numbers of a task, at least: a line of cache in f32.
+        const NUMBERS: usize = 16;
         let Channels { channels, plane, .. } = self.sizes;
+        let of_task = NUMBERS.div_ceil(plane.max(1));
         let mut sums = vec![0.0; channels];
-        sums.par_chunks_mut(CHANNELS).enumerate().for_each(|(task, sums)| {
+        sums.par_chunks_mut(of_task).enumerate().for_each(|(task, sums)| {
             for image in grad.chunks_exact((channels * plane).max(1)) {
-                let planes = image[task * CHANNELS * plane..].chunks_exact(plane.max(1));
+                let planes = image[task * of_task * plane..].chunks_exact(plane.max(1));
                 for (sum, plane) in sums.iter_mut().zip(planes) {
                     for &grad in plane {
                         *sum += WithDType::to_f64(grad);
