@@ -2,21 +2,20 @@
 
 use super::*;
 
+/// The second row of a tensor of two, with all of its memory.
+fn second_row(rows: &Tensor) -> Held {
+    let Held { storage, layout } = held(rows);
+    Held { storage, layout: layout.narrow(0, 1, 1).unwrap() }
+}
+
 #[test]
 fn updates_in_place() {
     let Some(machine) = emulator() else { return };
     let n = 2 * THREADS + 3;
     for (dtype, bound) in TYPES {
-        // A parameter that is the second half of some memory.
-        let both = rounded("both", &[2, n], dtype);
-        // And a gradient that is the second row of one.
-        let rows = rounded("gradient", &[2, n], dtype);
-        let gradient = rows.get(1).unwrap();
-        let pushed = || {
-            let Held { storage, layout } = held(&rows);
-            Held { storage, layout: layout.narrow(0, 1, 1).unwrap() }
-        };
-        let value = rounded("value", &[n], dtype);
+        // A parameter and a gradient that are the second halves of some memory.
+        let [both, gradients] = ["both", "gradient"].map(|name| rounded(name, &[2, n], dtype));
+        let (gradient, value) = (gradients.get(1).unwrap(), rounded("value", &[n], dtype));
         let (exact_both, exact_gradient) = (exact(&both), exact(&gradient));
         let second = exact_both.get(1).unwrap();
         let check = |held: Held, expected: Tensor| {
@@ -24,17 +23,13 @@ fn updates_in_place() {
             assert_close(&found.get(0).unwrap(), &exact_both.get(0).unwrap(), 0.0);
             assert_close(&found.get(1).unwrap(), &expected, bound);
         };
-        let half = || {
-            let Held { storage, layout } = held(&both);
-            Held { storage, layout: layout.narrow(0, 1, 1).unwrap() }
-        };
-
-        let (mut updated, step) = (half(), 0.1 / 7.0);
-        update::descend(machine, updated.updated(), pushed().operand(), step).unwrap();
+        let (mut updated, pushed) = (second_row(&both), second_row(&gradients));
+        let step = 0.1 / 7.0;
+        update::descend(machine, updated.updated(), pushed.operand(), step).unwrap();
         check(updated, (&second - (exact_gradient.as_tensor() * step).unwrap()).unwrap());
 
-        let (mut updated, constants) = (half(), [0.9, 0.25, 1e-2]);
-        let (pushed, pulled) = (pushed(), held(&value));
+        let (mut updated, constants) = (second_row(&both), [0.9, 0.25, 1e-2]);
+        let pulled = held(&value);
         update::accelerate(
             machine,
             updated.updated(),
@@ -48,7 +43,7 @@ fn updates_in_place() {
         .unwrap();
         check(updated, ((&second * 0.9).unwrap() + pull).unwrap());
 
-        let mut updated = half();
+        let mut updated = second_row(&both);
         let fresh = held(&exact_gradient);
         update::average_into(machine, updated.updated(), fresh.operand(), 0.1).unwrap();
         let expected = (&second * 0.9).unwrap() + (exact_gradient.as_tensor() * 0.1).unwrap();
