@@ -8,6 +8,8 @@ use candle_core::{DType, Tensor};
 use params_and_allreduce::add_and_copy::AddAndCopy;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
+#[cfg(feature = "nccl")]
+use params_and_allreduce::nccl::with_nccl;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
@@ -90,7 +92,7 @@ impl Table {
             let len = bytes / DType::F32.size_in_bytes();
             let limit = AddAndCopy::new(plan.len(), if slices { len } else { 0 });
             times.push(run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-                rows.iter().map(|&work| seconds(rank, work, len, &limit)).collect()
+                rows.iter().map(|&work| connected_seconds(rank, work, len, &limit)).collect()
             })?);
         }
         let middle = |row: usize, size: usize| {
@@ -131,8 +133,27 @@ impl Table {
     }
 }
 
+/// As [`seconds`], by ranks that are connected through NCCL where that is to be measured.
+fn connected_seconds(
+    rank: &Rank<'_>,
+    work: Work,
+    len: usize,
+    limit: &AddAndCopy,
+) -> Result<Vec<f64>, Error> {
+    #[cfg(feature = "nccl")]
+    if matches!(work, Work::AllReduce(Algorithm::Nccl)) {
+        return with_nccl(rank, DEFAULT_TIMEOUT, |rank| seconds(rank, work, len, limit));
+    }
+    seconds(rank, work, len, limit)
+}
+
 /// Seconds of every run on this rank, of a tensor of `len` numbers.
-fn seconds(rank: &Rank<'_>, work: Work, len: usize, limit: &AddAndCopy) -> Result<Vec<f64>, Error> {
+fn seconds(
+    rank: &impl Communicator,
+    work: Work,
+    len: usize,
+    limit: &AddAndCopy,
+) -> Result<Vec<f64>, Error> {
     let tensor = Tensor::ones(len, DType::F32, rank.device())?;
     // Every rank must come to the same number.
     let runs = ((16 << 20) / len.max(1)).clamp(15, 500);
