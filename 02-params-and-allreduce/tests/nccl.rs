@@ -55,9 +55,12 @@ fn every_rank_gets_the_sum() {
                     })
                 })
                 .unwrap();
-                let expected: Vec<f64> = (0..len)
-                    .map(|i| (0..ranks).map(|rank| contribution(rank, len)[i]).sum())
-                    .collect();
+                let mut expected = vec![0.0; len];
+                for rank in 0..ranks {
+                    for (sum, term) in expected.iter_mut().zip(contribution(rank, len)) {
+                        *sum += term;
+                    }
+                }
                 for (rank, (sum, twice)) in sums.iter().enumerate() {
                     assert_eq!(sum, &expected, "rank {rank} of {ranks}, {dtype:?}, {len} numbers");
                     for (twice, sum) in twice.iter().zip(sum) {

@@ -60,7 +60,7 @@ fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
     let scalar = || {
         let output = op()?;
         let weights = noise(output.shape(), 9)?;
-        (output * weights)?.sum_all()
+        (output * weights)?.flatten_all()?.sum_all()
     };
     let output = op().unwrap();
     let gradients = backward_from(&output, &noise(output.shape(), 9).unwrap()).unwrap();

@@ -42,7 +42,7 @@ fn check_case(
     output: Tensor,
 ) -> Result<()> {
     let upstream = noise(output.shape(), UPSTREAM)?.to_dtype(dtype)?;
-    let gradients = (&output * upstream)?.sum_all()?.backward()?;
+    let gradients = (&output * upstream)?.flatten_all()?.sum_all()?.backward()?;
     let mut found = vec![("output", output)];
     for (name, input) in inputs {
         found.push((name, gradients.get(input).expect("a gradient").clone()));

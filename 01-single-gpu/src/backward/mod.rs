@@ -85,8 +85,12 @@ pub fn backward(loss: &Tensor) -> Result<Gradients> {
 pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
     match graph(result) {
         Some(graph) => walk(graph, result, gradient),
-        // A loss with that gradient: the derivative of Σ result · gradient by the result is the gradient.
-        None => Ok((result * gradient.detach())?.sum_all()?.backward()?.into()),
+        // A loss with that gradient: the derivative of Σ result · gradient by the result is the gradient. (It is
+        // flattened because a GPU would be told of the dimensions of a scalar, in memory of size 0.)
+        None => {
+            let loss = (result * gradient.detach())?.flatten_all()?.sum_all()?;
+            Ok(loss.backward()?.into())
+        }
     }
 }
 
