@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor, Var, bail};
 
 use crate::backward::Gradients;
+use crate::device::move_view;
 
 /// One trainable tensor and its name.
 #[derive(Clone, Debug)]
@@ -104,7 +105,7 @@ impl<'a> IntoIterator for &'a Parameters {
 ///
 /// When the two differ in shape or type, or share memory.
 pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
-    let value = value.detach().to_device(tensor.device())?.contiguous()?;
+    let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
     // A new axis in front, as a scalar cannot be sliced.
     tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
 }

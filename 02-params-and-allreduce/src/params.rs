@@ -1,6 +1,7 @@
 //! Parameters on another device.
 
 use candle_core::{Device, Result, Var};
+use single_gpu::device::move_view;
 use single_gpu::parameters::{Parameter, Parameters};
 
 /// Copies parameters to a device: new variables with the same names and values.
@@ -15,7 +16,7 @@ use single_gpu::parameters::{Parameter, Parameters};
 // ANCHOR: get_params
 pub fn get_params(parameters: &Parameters, device: &Device) -> Result<Parameters> {
     let copies = parameters.iter().map(|Parameter { name, value }| {
-        let value = value.as_detached_tensor().to_device(device)?;
+        let value = move_view(&value.as_detached_tensor(), device)?;
         // A variable made from a plain tensor takes a copy. Made from another variable it would *be*
         // that variable, hence the detached tensor above.
         Ok(Parameter { name: name.clone(), value: Var::from_tensor(&value)? })

@@ -1,6 +1,7 @@
 //! Shards put together again.
 
 use candle_core::{Device, Result, Tensor, bail};
+use single_gpu::device::move_view;
 
 /// Joins shards along their first dimension, in order, on one device: `[B₀, …]`, `[B₁, …]`, … →
 /// `[B₀ + B₁ + …, …]`. A single shard that is on `device` already comes back as it is, and shares its memory.
@@ -13,6 +14,6 @@ pub fn gather(shards: &[Tensor], device: &Device) -> Result<Tensor> {
         bail!("nothing to gather: there are no shards");
     }
     let moved: Vec<Tensor> =
-        shards.iter().map(|shard| shard.to_device(device)).collect::<Result<_>>()?;
+        shards.iter().map(|shard| move_view(shard, device)).collect::<Result<_>>()?;
     Tensor::cat(&moved, 0)
 }

@@ -17,6 +17,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
+use single_gpu::device::move_view;
 pub use single_gpu::parameters::Snapshot;
 use single_gpu::parameters::overwrite;
 
@@ -178,7 +179,7 @@ impl Registry {
             Source::Fresh(values) => values(name, shape, init, dtype)?.to_device(device),
             Source::Copy(weights) => match weights.get(name) {
                 Some(tensor) if tensor.shape() == shape => {
-                    tensor.detach().force_contiguous()?.to_device(device)
+                    move_view(&tensor.detach().force_contiguous()?, device)
                 }
                 Some(tensor) => {
                     bail!("{name} is {:?} in one replica, {shape:?} in another", tensor.shape())

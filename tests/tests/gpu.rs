@@ -161,6 +161,35 @@ fn a_message_is_the_value_at_the_time_it_was_sent() {
     assert_eq!(received.unwrap()[1], expected);
 }
 
+/// The copy is of what was computed, whatever becomes of the tensor while it is on its way.
+#[test]
+fn what_moves_between_gpus_is_what_was_computed() {
+    const SIDE: usize = 256;
+    let Some(plan) = gpus(2) else { return };
+    let devices: Vec<_> = plan.slots().iter().map(|slot| slot.open().unwrap()).collect();
+    let (here, there) = (devices[0].tensors(), devices[1].tensors());
+    let ones = Tensor::ones((SIDE, SIDE), DType::F32, here).unwrap();
+    let average = (&ones / SIDE as f64).unwrap();
+    let moved = |number: u32| {
+        // Products, all of whose numbers are 1 to the last bit, are still being computed when the copy is asked for.
+        let product = (0..20).try_fold(ones.clone(), |it, _| it.matmul(&average))?;
+        let value = (product * f64::from(number))?;
+        let moved = move_view(&value, there)?;
+        value.slice_set(&value.zeros_like()?, 0, 0)?;
+        candle_core::Result::Ok(moved)
+    };
+    // Whichever stream is looked at first.
+    for first in [there, here] {
+        let moved: Vec<Tensor> = (1..=20).map(|number| moved(number).unwrap()).collect();
+        first.synchronize().unwrap();
+        for (number, moved) in (1..).zip(&moved) {
+            assert!(moved.device().same_device(there));
+            let numbers = moved.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert!(numbers.iter().all(|&found| found == number as f32), "{number}: {numbers:?}");
+        }
+    }
+}
+
 /// Lanes take uploads in turn: none may overtake the one before, or overwrite it, or memory that is still in use.
 #[test]
 fn what_is_uploaded_arrives_as_it_was() {

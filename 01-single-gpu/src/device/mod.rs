@@ -14,6 +14,8 @@ mod plan;
 #[cfg(feature = "cuda")]
 mod pool;
 #[cfg(feature = "cuda")]
+mod streams;
+#[cfg(feature = "cuda")]
 mod upload;
 
 use std::fmt;
@@ -70,7 +72,11 @@ impl fmt::Display for ComputeDevice {
 /// A tensor on another device, where a GPU is sent no more than the tensor's own elements.
 ///
 /// A shard is a view: it shares its batch's memory. Candle's `to_device` sends a GPU all of that memory with
-/// every shard, and waits until it is there; a batch's share goes on its way while the GPU works on. From CPU to CPU nothing is copied, and the view goes on sharing.
+/// every shard, and waits until it is there; a batch's share goes on its way while the GPU works on. From CPU to CPU
+/// nothing is copied, and the view goes on sharing.
+///
+/// Between GPUs this is the way to go: each has a stream of its own, and `to_device` does not wait for what is still
+/// being computed on the other's.
 ///
 /// # Errors
 ///
@@ -81,11 +87,15 @@ pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
         return tensor.to_device(device);
     }
     #[cfg(feature = "cuda")]
-    if let Device::Cuda(gpu) = device
-        && !tensor.track_op()
-        && let Some(there) = upload::upload(&tensor.contiguous()?, gpu)?
-    {
-        return Ok(there);
+    if let Device::Cuda(gpu) = device {
+        if let Device::Cuda(other) = tensor.device() {
+            return streams::transferred(tensor, other, gpu);
+        }
+        if !tensor.track_op()
+            && let Some(there) = upload::upload(&tensor.contiguous()?, gpu)?
+        {
+            return Ok(there);
+        }
     }
     tensor.force_contiguous()?.to_device(device)
 }
@@ -112,6 +122,7 @@ fn open_gpu(ordinal: usize) -> Result<Device> {
     let device = Device::new_cuda_with_stream(ordinal)?;
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = &device {
+        streams::order_by_ourselves(gpu);
         pool::keep_memory(gpu.cuda_stream().context())?;
     }
     Ok(device)

@@ -149,6 +149,15 @@ impl Uploads {
     }
 }
 
+impl Drop for Lane {
+    /// Waits until nothing is on its way through the lane: then its memory can be let go.
+    fn drop(&mut self) {
+        // Also a copy that was never taken, as what was to follow failed. If waiting fails, there is no work any more.
+        let _ = self.staging.stream().synchronize();
+        let _ = self.taken.as_ref().map(CudaEvent::synchronize);
+    }
+}
+
 impl Lane {
     fn new(copies: &Arc<CudaStream>, size: usize) -> Result<Self> {
         // Batches of an epoch are of one size, but for the last.

@@ -24,9 +24,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// NCCL's kernels have a stream of their own. Where two connections share a stream, two ranks that queue a kernel of
 /// each in another order wait for each other for ever; and kernels that candle queues while NCCL's wait for another
 /// rank need not wait as well. In return the order between the two streams has to be made, by events: before a
-/// collective NCCL's waits for candle's, and after it the rank waits for NCCL's. (cudarc's own bookkeeping is not
-/// enough: it notes who writes where memory is handed out to be written to, and candle writes to results of its
-/// kernels that it was lent to read.)
+/// collective NCCL's waits for candle's, and after it the rank waits for NCCL's.
 pub(super) struct Connection {
     rank: usize,
     device: Device,

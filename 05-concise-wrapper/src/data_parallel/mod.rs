@@ -26,7 +26,7 @@ use candle_core::{Device, Module, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use single_gpu::data::{Batch, Dataset};
-use single_gpu::device::DevicePlan;
+use single_gpu::device::{DevicePlan, move_view};
 use single_gpu::evaluate::evaluate;
 use single_gpu::report::trace;
 use single_gpu::train::{BatchSums, Step};
@@ -168,7 +168,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
             }
         }
         let home = self.network.device();
-        let gradients = gradients.iter().map(|gradient: &Tensor| gradient.to_device(home));
+        let gradients = gradients.iter().map(|gradient: &Tensor| move_view(gradient, home));
         Ok(Step { sums, gradients: gradients.collect::<candle_core::Result<_>>()? })
     }
     // ANCHOR_END: backward

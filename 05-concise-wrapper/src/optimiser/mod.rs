@@ -16,6 +16,7 @@ mod schedule;
 use candle_core::{CpuStorage, CudaStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 use serde::Serialize;
+use single_gpu::device::move_view;
 use single_gpu::ops::BLOCK;
 use single_gpu::report::trace::COMPUTE;
 use single_gpu::sgd::{accelerate_on_gpu, check_gradients, descend};
@@ -122,7 +123,7 @@ impl Sgd {
                     if velocity.shape() == named.tensor.shape()
                         && velocity.dtype() == named.tensor.dtype() =>
                 {
-                    velocity.force_contiguous()?.to_device(named.tensor.device())
+                    move_view(&velocity.force_contiguous()?, named.tensor.device())
                 }
                 _ => bail!("there is no velocity for parameter {}", named.name),
             }
