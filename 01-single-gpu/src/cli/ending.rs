@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
+use super::meaning::explained;
 use super::process;
 use crate::interrupt;
 use crate::report::NobodyReads;
@@ -99,7 +100,7 @@ impl Complaint {
         } else if nobody_is_reading(error) {
             (0, None)
         } else {
-            (1, Some(format!("{error:#}")))
+            (1, Some(explained(format!("{error:#}"))))
         };
         Self { code, message }
     }

@@ -7,6 +7,7 @@
 mod data;
 mod devices;
 mod ending;
+mod meaning;
 mod names;
 mod process;
 mod reports;
