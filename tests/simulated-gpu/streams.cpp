@@ -1,0 +1,66 @@
+// Streams. Nothing is done before somebody waits for it: work is done as late as it may be, and so whatever
+// relies on an order that nobody made goes wrong here, every time.
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "gpu.h"
+
+thread_local Context *current = nullptr;
+
+Stream *stream_of(CUstream handle) {
+    if (handle != nullptr && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) return (Stream *)handle;
+    return current == nullptr ? nullptr : current->device->own;
+}
+
+Stream *new_stream(Device *device) {
+    auto *stream = new Stream{device};
+    device->streams.insert(stream);
+    return stream;
+}
+
+// With SIMULATED_GPU_EAGER work is done at once where it can be: what then goes right, and late does not, lacks an order.
+void queue(Stream *stream, const std::string &name, const Work &work) {
+    static const bool eager = *setting("SIMULATED_GPU_EAGER", "") != 0;
+    stream->work.emplace_back(name, work);
+    stream->queued++;
+    if (eager) advance(stream, stream->queued);
+}
+
+bool advance(Stream *stream, unsigned long until) {
+    while (stream->done < until) {
+        if (stream->at_work || stream->work.empty()) return false;
+        stream->at_work = true;
+        bool done = faulty || stream->work.front().second();
+        stream->at_work = false;
+        if (!done) return false;
+        stream->work.pop_front();
+        stream->done++;
+    }
+    return true;
+}
+
+void finish(Stream *stream, unsigned long until) {
+    while (!advance(stream, until)) simulated_pause();
+}
+
+void finish_all(Device *device) {
+    auto streams = device->streams;
+    for (Stream *stream : streams) finish(stream, stream->queued);
+}
+
+int simulated_current() { return current == nullptr ? -1 : current->device->number; }
+
+int simulated_device_of(const void *stream) {
+    Stream *found = stream_of((CUstream)stream);
+    return found == nullptr ? -1 : found->device->number;
+}
+
+void simulated_queue(void *stream, const char *name, const Work &work) {
+    Lock lock;
+    queue(stream_of((CUstream)stream), name, work);
+}
+
+unsigned long simulated_queued(void *stream) { return stream_of((CUstream)stream)->queued; }
+
+bool simulated_advance(void *stream, unsigned long until) { return advance(stream_of((CUstream)stream), until); }
