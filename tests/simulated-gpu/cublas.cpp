@@ -2,13 +2,8 @@
 
 #include <cublas_v2.h>
 
+#include "handle.h"
 #include "numbers.h"
-#include "simulated.h"
-
-struct Handle {
-    void *stream;
-    int device;
-};
 
 // One operand of a product; after `op`, [rows, columns].
 struct Matrix {
@@ -73,13 +68,9 @@ static void compute(const Product &product, Sum alpha, const Matrix &a, const Ma
 template <class Sum>
 static cublasStatus_t queue(Handle *handle, Product product, Sum alpha, Matrix a, Matrix b, Sum beta, Matrix c) {
     product.device = handle->device;
-    if (simulated_current() != handle->device || simulated_device_of(handle->stream) != handle->device) {
-        simulated_fault("cuBLAS: handle, stream and context are not of one GPU");
-        return CUBLAS_STATUS_EXECUTION_FAILED;
-    }
-    simulated_queue(handle->stream, "cuBLAS", [=] {
+    if (!handle->ready("cuBLAS")) return CUBLAS_STATUS_EXECUTION_FAILED;
+    simulated_queue(handle->stream, [=] {
         compute<Sum>(product, alpha, a, b, beta, c);
-        return true;
     });
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -87,9 +78,7 @@ static cublasStatus_t queue(Handle *handle, Product product, Sum alpha, Matrix a
 extern "C" {
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) {
-    if (simulated_current() < 0) return CUBLAS_STATUS_NOT_INITIALIZED;
-    *handle = (cublasHandle_t) new Handle{nullptr, simulated_current()};
-    return CUBLAS_STATUS_SUCCESS;
+    return open(handle) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {

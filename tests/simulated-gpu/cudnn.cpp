@@ -2,13 +2,9 @@
 
 #include <cudnn.h>
 
+#include "handle.h"
 #include "numbers.h"
-#include "simulated.h"
 
-struct Handle {
-    void *stream;
-    int device;
-};
 struct Images {
     int count, channels, height, width;
     Type type;
@@ -117,10 +113,9 @@ static cudnnStatus_t queue(cudnnHandle_t handle, const void *alpha, const void *
     int rows = (c.x.height + 2 * c.way.pad_h - c.weight.height) / c.way.stride_h + 1;
     int columns = (c.x.width + 2 * c.way.pad_w - c.weight.width) / c.way.stride_w + 1;
     size_t needed = workspace_of(algorithm, c.weight);
+    if (!known->ready("cuDNN")) return CUDNN_STATUS_BAD_PARAM;
     const char *wrong = nullptr;
-    if (simulated_current() != known->device || simulated_device_of(known->stream) != known->device)
-        wrong = "handle, stream and context are not of one GPU";
-    else if (one != 1 || zero != 0)
+    if (one != 1 || zero != 0)
         wrong = "scales are not 1 and 0, which is all that is simulated";
     else if (c.y.count != c.x.count || c.y.channels != c.weight.out || c.x.channels != c.weight.in || c.y.height != rows ||
              c.y.width != columns)
@@ -135,9 +130,8 @@ static cudnnStatus_t queue(cudnnHandle_t handle, const void *alpha, const void *
     }
     c.device = known->device;
     c.workspace_size = needed;
-    simulated_queue(known->stream, "cuDNN", [=] {
+    simulated_queue(known->stream, [=] {
         wide ? compute<double>(c) : compute<float>(c);
-        return true;
     });
     return CUDNN_STATUS_SUCCESS;
 }
@@ -191,9 +185,7 @@ OWNED(FilterDescriptor, cudnnFilterDescriptor_t, Filter)
 OWNED(ConvolutionDescriptor, cudnnConvolutionDescriptor_t, Way)
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
-    if (simulated_current() < 0) return CUDNN_STATUS_NOT_INITIALIZED;
-    *handle = (cudnnHandle_t) new Handle{nullptr, simulated_current()};
-    return CUDNN_STATUS_SUCCESS;
+    return open(handle) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_INITIALIZED;
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {

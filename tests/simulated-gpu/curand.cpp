@@ -17,10 +17,9 @@ static curandStatus_t draw(curandGenerator_t handle, Number *place, size_t count
     std::seed_seq seeds{generator->seed, generator->drawn++};
     auto numbers = std::mt19937_64(seeds);
     int device = simulated_device_of(generator->stream);
-    simulated_queue(generator->stream, "cuRAND", [=]() mutable {
+    simulated_queue(generator->stream, [=]() mutable {
         if (simulated_access(device, place, count * sizeof(Number), Access::write, "cuRAND"))
             for (size_t i = 0; i < count; i++) place[i] = distribution(numbers);
-        return true;
     });
     return CURAND_STATUS_SUCCESS;
 }

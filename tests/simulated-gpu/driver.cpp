@@ -46,11 +46,6 @@ static bool is_pinned(const void *place, size_t bytes) {
     return (uintptr_t)place + bytes <= start + size;
 }
 
-static bool always(const std::function<void()> &work) {
-    work();
-    return true;
-}
-
 extern "C" {
 
 // Devices and contexts
@@ -220,7 +215,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent awaited, unsigned) {
     if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     Event event = *(Event *)awaited;
     if (event.stream != nullptr && event.stream != stream)
-        queue(stream, "wait", [=] { return advance(event.stream, event.until); });
+        queue_attempt(stream, [=] { return advance(event.stream, event.until); });
     return CUDA_SUCCESS;
 }
 
@@ -255,7 +250,7 @@ CUresult cuMemFreeAsync(CUdeviceptr place, CUstream handle) {
     Stream *stream = stream_of(handle);
     Device *device = owner(place);
     if (stream == nullptr || device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    queue(stream, "free", [=] { return always([=] { give_back(device, place); }); });
+    queue(stream, [=] { give_back(device, place); });
     return CUDA_SUCCESS;
 }
 
@@ -283,10 +278,9 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstr
     std::shared_ptr<std::vector<char>> kept;
     if (!is_pinned(from, bytes))
         kept = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
-    queue(stream, "copy to the GPU", [=] {
+    queue(stream, [=] {
         if (may_access(device, to, bytes, Access::write, "a copy to the GPU"))
             memcpy((void *)to, kept == nullptr ? from : kept->data(), bytes);
-        return true;
     });
     return CUDA_SUCCESS;
 }
@@ -295,9 +289,8 @@ CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream ha
     CALL;
     STREAM(handle);
     Device *device = stream->device;
-    queue(stream, "copy to the host", [=] {
+    queue(stream, [=] {
         if (may_access(device, from, bytes, Access::read, "a copy to the host")) memcpy(to, (const void *)from, bytes);
-        return true;
     });
     if (!is_pinned(to, bytes)) finish(stream, stream->queued);
     return outcome();
@@ -312,7 +305,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
         simulated_fault("a copy on GPU %d is of another's memory", device->number);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    queue(stream, "copy", [=] { return always([=] { copy(device, to, device, from, bytes); }); });
+    queue(stream, [=] { copy(device, to, device, from, bytes); });
     return CUDA_SUCCESS;
 }
 
@@ -324,7 +317,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext there, CUdeviceptr from, CU
         simulated_fault("a copy between GPUs: memory is not where its context says");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    queue(stream, "copy between GPUs", [=] { return always([=] { copy(target, to, source, from, bytes); }); });
+    queue(stream, [=] { copy(target, to, source, from, bytes); });
     return CUDA_SUCCESS;
 }
 
@@ -332,9 +325,8 @@ CUresult cuMemsetD8Async(CUdeviceptr place, unsigned char value, size_t bytes, C
     CALL;
     STREAM(handle);
     Device *device = stream->device;
-    queue(stream, "set", [=] {
+    queue(stream, [=] {
         if (may_access(device, place, bytes, Access::write, "a setting of memory")) memset((void *)place, value, bytes);
-        return true;
     });
     return CUDA_SUCCESS;
 }
@@ -376,7 +368,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned blocks_
     for (int i = 0; i < kernel->arguments; i++)
         memcpy(arguments->data() + kernel->starts[i], given[i], kernel->sizes[i]);
     Device *device = stream->device;
-    queue(stream, kernel->name, [=] { return always([=] { run(device, *kernel, shape, arguments->data()); }); });
+    queue(stream, [=] { run(device, *kernel, shape, arguments->data()); });
     return CUDA_SUCCESS;
 }
 }

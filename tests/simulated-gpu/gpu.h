@@ -11,11 +11,9 @@
 #include <vector>
 
 #include "simulated.h"
+#include "thread.h"
 
 struct Stream;
-
-// What a byte of a device's memory is.
-enum State : uint8_t { NOT_ALLOCATED, ALLOCATED, WRITTEN };
 
 struct Device {
     int number;
@@ -31,7 +29,7 @@ struct Device {
 
 struct Stream {
     Device *device;
-    std::deque<std::pair<std::string, Work>> work;
+    std::deque<Attempt> work;
     unsigned long queued = 0, done = 0;
     bool at_work = false;
 };
@@ -49,7 +47,7 @@ struct Context {
 // A kernel that has been translated and compiled.
 struct Kernel {
     std::string name;
-    void (*run)(char *, struct Thread *);
+    void (*run)(char *, Thread *);
     int arguments, bytes, shared;
     const int *starts, *sizes;
     bool waits;
@@ -78,7 +76,8 @@ void copy(Device *to_device, uint64_t to, Device *from_device, uint64_t from, si
 extern thread_local Context *current;
 Stream *stream_of(CUstream handle);
 Stream *new_stream(Device *device);
-void queue(Stream *stream, const std::string &name, const Work &work);
+void queue(Stream *stream, const Work &work);
+void queue_attempt(Stream *stream, const Attempt &attempt);
 bool advance(Stream *stream, unsigned long until);
 void finish(Stream *stream, unsigned long until);
 void finish_all(Device *device);

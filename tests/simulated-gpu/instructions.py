@@ -17,6 +17,8 @@ PRODUCTS = {"u16": "uint32_t", "s16": "int32_t", "u32": "uint64_t", "s32": "int6
 }
 ROUNDINGS = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 FUNCTIONS = {"sqrt": "sqrt", "ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
+# In the order in which launches number them.
+SHUFFLES = ("bfly", "down", "up", "idx")
 SPACES = ("param", "global", "shared", "local", "const")
 
 
@@ -331,48 +333,43 @@ class Instructions:
 
     # Memory
 
-    def checked(self, modifiers):
-        """Whether an address may be wrong: parameters and local variables are the translation's own."""
-        return not set(modifiers) & {"param", "local", "shared", "const"}
-
-    def do_ld(self, kind, modifiers, operands):
-        place, registers, width = self.access(kind, modifiers, operands[1], operands[0])
-        check = f"check_read(thread, place, {width * len(registers)});" if self.checked(modifiers) else ""
-        loads = [
-            f"{{ {C_TYPES[kind]} one; memcpy(&one, place + {i * width}, {width}); {self.set(register, kind, 'one')} }}"
-            for i, register in enumerate(registers)
-        ]
-        return f"{{ char *place = {place}; {check} {' '.join(loads)} }}"
-
-    def do_st(self, kind, modifiers, operands):
-        place, registers, width = self.access(kind, modifiers, operands[0], operands[1])
-        check = f"if (check_write(thread, place, {width * len(registers)}))" if self.checked(modifiers) else ""
-        stores = [
-            f"{{ {C_TYPES[kind]} one = {self.value(register, kind)}; memcpy(place + {i * width}, &one, {width}); }}"
-            for i, register in enumerate(registers)
-        ]
-        return f"{{ char *place = {place}; {check} {{ {' '.join(stores)} }} }}"
-
-    def access(self, kind, modifiers, address, registers):
+    def access(self, kind, modifiers, address, registers, check, each):
+        """What is done with memory: `each`, for a register and how far behind the address its value lies."""
         space = next((one for one in modifiers if one in SPACES), None)
         several = any(one in ("v2", "v4") for one in modifiers)
         registers = arguments_of(registers.strip("{} ")) if several else [registers]
-        return self.address(address, space), registers, WIDTHS[kind]
+        width = WIDTHS[kind]
+        done = " ".join(each(register, i * width) for i, register in enumerate(registers))
+        # Parameters and other variables are the translation's own: their addresses are right.
+        guard = f"if ({check}(thread, place, {width * len(registers)}))" if space in (None, "global") else ""
+        return f"{{ char *place = {self.address(address, space)}; {guard} {{ {done} }} }}"
+
+    def do_ld(self, kind, modifiers, operands):
+        def load(register, at):
+            copied = f"{C_TYPES[kind]} one; memcpy(&one, place + {at}, {WIDTHS[kind]});"
+            return f"{{ {copied} {self.set(register, kind, 'one')} }}"
+
+        return self.access(kind, modifiers, operands[1], operands[0], "check_read", load)
+
+    def do_st(self, kind, modifiers, operands):
+        def store(register, at):
+            return f"{{ {C_TYPES[kind]} one = {self.value(register, kind)}; memcpy(place + {at}, &one, {WIDTHS[kind]}); }}"
+
+        return self.access(kind, modifiers, operands[0], operands[1], "check_write", store)
 
     def do_atom(self, kind, modifiers, operands):
         """One thread runs at a time, so that every instruction is atomic."""
         if "add" not in modifiers:
             raise Unknown(".".join(["atom", *modifiers]))
         into, address, value = operands
-        space = next((one for one in modifiers if one in SPACES), None)
-        width, c_type = WIDTHS[kind], C_TYPES[kind]
         added = "to_bf16(from_bf16(old) + from_bf16(by))" if kind == "bf16" else "old + by"
-        check = "" if space == "shared" else f"check_read(thread, place, {width});"
-        return (
-            f"{{ char *place = {self.address(address, space)}; {check} {c_type} old, by = {self.value(value, kind)}; "
-            f"memcpy(&old, place, {width}); {c_type} sum = {added}; memcpy(place, &sum, {width}); "
-            f"{self.set(into, kind, 'old')} }}"
-        )
+
+        def add(register, at):
+            old = f"{C_TYPES[kind]} old, by = {self.value(value, kind)}; memcpy(&old, place + {at}, {WIDTHS[kind]});"
+            new = f"{C_TYPES[kind]} sum = {added}; memcpy(place + {at}, &sum, {WIDTHS[kind]});"
+            return f"{{ {old} {new} {self.set(register, kind, 'old')} }}"
+
+        return self.access(kind, modifiers, address, into, "check_read", add)
 
     # Control
 
@@ -393,7 +390,7 @@ class Instructions:
 
     def do_shfl(self, _, modifiers, operands):
         self.waits = True
-        mode = ("bfly", "down", "up", "idx").index(next(one for one in modifiers if one in ("bfly", "down", "up", "idx")))
+        mode = next(number for number, one in enumerate(SHUFFLES) if one in modifiers)
         value, by, clamp = self.value(operands[1], "b32"), self.value(operands[2], "u32"), self.value(operands[3], "u32")
         into, *inside = operands[0].split("|")
         sets = self.set(into, "b32", "got") + "".join(self.set(one, "pred", "in") for one in inside)

@@ -64,22 +64,27 @@ static inline uint64_t inserted(uint64_t field, uint64_t into, uint32_t start, u
     return (into & ~mask) | ((field << start) & mask);
 }
 
-static inline void check_read(struct Thread *thread, char *place, int bytes) {
+// Whether the bytes may be read, or written; if not, that is a fault.
+static inline int checked(struct Thread *thread, char *place, int bytes, int needed, const char *else_) {
     uint64_t at = place - thread->memory;
-    if (at + bytes > thread->size) { thread->fault(thread, "a read outside of this GPU's memory", place, bytes); return; }
-    if ((uintptr_t)place % bytes) thread->fault(thread, "a read that is not aligned", place, bytes);
-    for (int i = 0; i < bytes; i++)
-        if (thread->state[at + i] != 2) { thread->fault(thread, "a read of memory that nobody wrote", place, bytes); return; }
+    const char *wrong = 0;
+    if (at + bytes > thread->size)
+        wrong = "an address outside of this GPU's memory";
+    else if ((uintptr_t)place % bytes)
+        wrong = "an address that is not aligned";
+    else
+        for (int i = 0; i < bytes; i++)
+            if (thread->state[at + i] < needed) wrong = else_;
+    if (wrong) thread->fault(thread, wrong, place, bytes);
+    return !wrong;
 }
 
-// Whether the write may be made.
+static inline int check_read(struct Thread *thread, char *place, int bytes) {
+    return checked(thread, place, bytes, WRITTEN, "a read of memory that nobody wrote");
+}
+
 static inline int check_write(struct Thread *thread, char *place, int bytes) {
-    uint64_t at = place - thread->memory;
-    if (at + bytes > thread->size) { thread->fault(thread, "a write outside of this GPU's memory", place, bytes); return 0; }
-    if ((uintptr_t)place % bytes) thread->fault(thread, "a write that is not aligned", place, bytes);
-    for (int i = 0; i < bytes; i++) {
-        if (!thread->state[at + i]) { thread->fault(thread, "a write beyond what is allocated", place, bytes); return 0; }
-        thread->state[at + i] = 2;
-    }
+    if (!checked(thread, place, bytes, ALLOCATED, "a write beyond what is allocated")) return 0;
+    memset(thread->state + (place - thread->memory), WRITTEN, bytes);
     return 1;
 }

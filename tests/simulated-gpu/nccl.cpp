@@ -92,10 +92,7 @@ static bool all_arrived(const Group &group, const std::map<int, Part> &parts) {
 }
 
 static ncclResult_t queue(ncclComm *comm, Part part) {
-    if (simulated_current() != comm->device || simulated_device_of(part.stream) != comm->device) {
-        simulated_fault("NCCL: communicator, stream and context are not of one GPU");
-        return ncclInvalidUsage;
-    }
+    if (!simulated_ready(comm->device, part.stream, "NCCL")) return ncclInvalidUsage;
     simulated_lock();
     auto group = comm->group;
     auto aborted = comm->aborted;
@@ -104,7 +101,7 @@ static ncclResult_t queue(ncclComm *comm, Part part) {
     part.device = comm->device;
     part.before = simulated_queued(part.stream) + 1;
     group->pending[number][rank] = part;
-    simulated_queue(part.stream, "NCCL", [=] {
+    simulated_queue_attempt(part.stream, [=] {
         if (group->done > number || *aborted) return true;
         auto &parts = group->pending[number];
         parts[rank].arrived = true;

@@ -112,4 +112,8 @@ class Module:
     def shared_place(self, name):
         """Where a shared variable begins."""
         place = self.shared[name]
-        return aligned(self.shared_size, 16) if place is None else place
+        return self.shared_bytes() if place is None else place
+
+    def shared_bytes(self):
+        """How much shared memory is declared, but for what the launch adds."""
+        return aligned(self.shared_size, 16)

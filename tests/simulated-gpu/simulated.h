@@ -4,8 +4,9 @@
 #include <cstddef>
 #include <functional>
 
-// Does a piece of work, or says false: not yet, ask again.
-using Work = std::function<bool()>;
+// A piece of work, and one that may say false: not yet, ask again.
+using Work = std::function<void()>;
+using Attempt = std::function<bool()>;
 
 enum class Access { read, write };
 
@@ -14,8 +15,12 @@ extern "C" {
 int simulated_current();
 int simulated_device_of(const void *stream);
 
+// Whether they are of one GPU: a device, a stream, and the current context. If not, that is a fault.
+bool simulated_ready(int device, const void *stream, const char *who);
+
 // Queues work on a stream of the current context.
-void simulated_queue(void *stream, const char *name, const Work &work);
+void simulated_queue(void *stream, const Work &work);
+void simulated_queue_attempt(void *stream, const Attempt &attempt);
 
 // The rest is for work, and for whoever has called simulated_lock.
 void simulated_lock();

@@ -20,18 +20,25 @@ Stream *new_stream(Device *device) {
 }
 
 // With SIMULATED_GPU_EAGER work is done at once where it can be: what then goes right, and late does not, lacks an order.
-void queue(Stream *stream, const std::string &name, const Work &work) {
+void queue_attempt(Stream *stream, const Attempt &attempt) {
     static const bool eager = *setting("SIMULATED_GPU_EAGER", "") != 0;
-    stream->work.emplace_back(name, work);
+    stream->work.push_back(attempt);
     stream->queued++;
     if (eager) advance(stream, stream->queued);
+}
+
+void queue(Stream *stream, const Work &work) {
+    queue_attempt(stream, [=] {
+        work();
+        return true;
+    });
 }
 
 bool advance(Stream *stream, unsigned long until) {
     while (stream->done < until) {
         if (stream->at_work || stream->work.empty()) return false;
         stream->at_work = true;
-        bool done = faulty || stream->work.front().second();
+        bool done = faulty || stream->work.front()();
         stream->at_work = false;
         if (!done) return false;
         stream->work.pop_front();
@@ -56,9 +63,21 @@ int simulated_device_of(const void *stream) {
     return found == nullptr ? -1 : found->device->number;
 }
 
-void simulated_queue(void *stream, const char *name, const Work &work) {
+bool simulated_ready(int device, const void *stream, const char *who) {
+    if (simulated_current() == device && simulated_device_of(stream) == device) return true;
+    simulated_fault("%s: GPU %d, a stream of GPU %d, in a context of GPU %d", who, device, simulated_device_of(stream),
+                    simulated_current());
+    return false;
+}
+
+void simulated_queue(void *stream, const Work &work) {
     Lock lock;
-    queue(stream_of((CUstream)stream), name, work);
+    queue(stream_of((CUstream)stream), work);
+}
+
+void simulated_queue_attempt(void *stream, const Attempt &attempt) {
+    Lock lock;
+    queue_attempt(stream_of((CUstream)stream), attempt);
 }
 
 unsigned long simulated_queued(void *stream) { return stream_of((CUstream)stream)->queued; }

@@ -3,14 +3,15 @@
 #pragma once
 #include <stdint.h>
 
-enum { READ, WRITE };
+// What a byte of a device's memory is.
+enum State { NOT_ALLOCATED, ALLOCATED, WRITTEN };
 
 struct Thread {
     uint32_t tid[3], ntid[3], ctaid[3], nctaid[3];
     uint32_t lane;
     // The block's.
     char *shared;
-    // The device's: `memory` is this long, and `state` says of each byte what it is (memory.cpp).
+    // The device's: `memory` is this long, and `state` says of each byte what it is.
     char *memory;
     uint8_t *state;
     uint64_t size;

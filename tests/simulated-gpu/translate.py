@@ -96,14 +96,13 @@ class Translation:
             tables.append(f"static {constant.c_type} {identifier(name)}[{constant.count}] = {values};")
         starts = ", ".join(str(parameter.start) for parameter in function.parameters) or "0"
         sizes = ", ".join(str(parameter.size) for parameter in function.parameters) or "0"
-        shared = (self.module.shared_size + 15) // 16 * 16
         return "\n".join(
             [
                 '#include "kernel.h"',
                 *tables,
                 *self.done.values(),
                 f"const int arguments = {len(function.parameters)}, starts[] = {{{starts}}}, sizes[] = {{{sizes}}};",
-                f"const int bytes = {function.size}, shared = {shared}, waits = {int(self.waits)};",
+                f"const int bytes = {function.size}, shared = {self.module.shared_bytes()}, waits = {int(self.waits)};",
                 "",
             ]
         )
