@@ -12,7 +12,6 @@ use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Named;
 use concise_wrapper::{Model as _, Network, Precision};
-use course_tests::noise;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
@@ -20,7 +19,6 @@ use single_gpu::data::{Batch, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan, move_view};
 use single_gpu::difference::{largest_difference, relative_difference};
 use single_gpu::lenet::Lenet;
-use single_gpu::parameters::{Parameter, overwrite};
 use single_gpu::train::{BatchSums, train_batch};
 
 const STEPS: usize = 5;
@@ -44,18 +42,6 @@ fn garments(dtype: DType) -> Batch {
     data.batch(&indices, dtype).unwrap()
 }
 
-/// LeNet as its training begins, but for biases that are not zero. With zeros, a kernel that sees nothing but the black
-/// around a garment gives exactly 0 in one way to convolve and a rounding error in another (Winograd's), and whether the
-/// relu behind it lets a gradient through hangs on that.
-fn initial() -> Lenet {
-    let lenet = Lenet::new(1, DType::F64, &Device::Cpu).unwrap();
-    let named = lenet.parameters().iter().zip(20..);
-    for (Parameter { value, .. }, salt) in named.filter(|(named, _)| named.value.rank() == 1) {
-        overwrite(value, &(noise(value.shape(), salt).unwrap() * 0.1).unwrap()).unwrap();
-    }
-    lenet
-}
-
 /// What some steps on a device leave behind, in CPU memory.
 fn train(
     initial: &Lenet,
@@ -76,7 +62,7 @@ fn lenet_has_the_numbers_of_the_cpu() {
     for ranks in 1..=3 {
         let Some(plan) = gpus(ranks) else { return };
         let batch = garments(DType::F64);
-        let initial = initial();
+        let initial = Lenet::new(1, DType::F64, &Device::Cpu).unwrap();
         let (expected, weights) = train(&initial, &batch, &Device::Cpu).unwrap();
         let found = run_ranks(&plan, WAIT, |rank| train(&initial, &batch, rank.device())).unwrap();
         for (rank, (sums, ours)) in found.iter().enumerate() {

@@ -16,7 +16,7 @@ use single_gpu::lenet::Lenet;
 use single_gpu::ops::batch_norm::Statistics;
 use single_gpu::ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
-    cross_entropy, global_avg_pool, linear, relu,
+    conv2d_relu_pool, cross_entropy, global_avg_pool, linear, relu,
 };
 use single_gpu::parameters::{Parameter, Parameters};
 use single_gpu::train::local_gradients;
@@ -99,6 +99,30 @@ fn conv2d_agrees() {
         let w = variable(&[outputs, inputs, kernel_h, kernel_w], WEIGHT, precision.0)?;
         let b = variable(&[outputs], BIAS, precision.0)?;
         let y = conv2d(&x, &w, Some(&b), stride, padding)?;
+        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
+        check_case(fixture, case, precision, &inputs, y)
+    });
+}
+
+#[test]
+fn what_sees_only_black_is_exactly_its_bias_to_a_relu() {
+    for_each_case("black", 3, |fixture, case, geometry, precision| {
+        let &[batch, inputs, height, width, outputs, kernel, pool] = geometry else {
+            panic!("{case}: geometry {geometry:?}")
+        };
+        let mut values = noise((batch, inputs, height, width), INPUT)?.flatten_all()?.to_vec1()?;
+        for (place, value) in values.iter_mut().enumerate() {
+            let (column, row) = (place % width, place / width % height);
+            let image = place / (inputs * height * width);
+            if ![row, column].iter().all(|place| (image..image + 4).contains(place)) {
+                *value = 0f64;
+            }
+        }
+        let x = Tensor::from_vec(values, (batch, inputs, height, width), &device())?;
+        let x = Var::from_tensor(&x.to_dtype(precision.0)?)?;
+        let w = variable(&[outputs, inputs, kernel, kernel], WEIGHT, precision.0)?;
+        let b = Var::zeros(outputs, precision.0, &device())?;
+        let y = conv2d_relu_pool(&x, &w, &b, pool)?;
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
         check_case(fixture, case, precision, &inputs, y)
     });

@@ -54,7 +54,8 @@ use way::Way;
 ///
 /// `[B, C, H, W]`, `[O, C, KH, KW]`, `[O]` → `[B, O, H', W']` with
 /// `H' = (H + 2·padding − KH) / stride + 1`, rounded down. As everywhere in this field, the kernel is
-/// not flipped.
+/// not flipped. An output that sees nothing but zeros is exactly its bias; on a GPU this holds for
+/// [`conv2d_relu_pool`], and here is up to cuDNN.
 ///
 /// # Errors
 ///
@@ -89,8 +90,11 @@ pub fn conv2d(
 /// [`conv2d`](fn@conv2d) at stride 1 without padding, then [`relu`](fn@crate::ops::relu), then
 /// [`avg_pool2d`](fn@crate::ops::avg_pool2d) over `pool`×`pool` windows that do not overlap.
 ///
-/// The same bits as the three one after the other, in a fraction of the time: what lies between them is
-/// never written to memory.
+/// The same bits as the three one after the other (on a GPU, where cuDNN has the same algorithm for both), in a
+/// fraction of the time: on the CPU, what lies between them is never written to memory.
+///
+/// An output of the convolution that sees nothing but zeros is exactly its bias, on every device. The relu's slope
+/// changes at 0, and a bias of 0, with which training begins, must not be taken for more.
 ///
 /// # Errors
 ///

@@ -24,7 +24,11 @@ impl Conv2d {
         bias: Option<Memory<'_>>,
     ) -> Result<(CudaStorage, Shape)> {
         let (gpu, sizes) = (x.storage.device(), self.channels());
-        let mut z = convolution::output(gpu, &self.geometry, x, weight)?;
+        let product = match self.finish {
+            Finish::Plain => convolution::output,
+            Finish::ReluPool(_) => convolution::output_for_relu,
+        };
+        let mut z = product(gpu, &self.geometry, x, weight)?;
         let y = match (&self.finish, bias) {
             (Finish::Plain, None) => z,
             (Finish::Plain, Some(bias)) => {

@@ -50,6 +50,10 @@ product! {
     output
 }
 product! {
+    /// The same, with exactly 0 where nothing but zeros is seen.
+    output_for_relu
+}
+product! {
     /// The gradient of the input, from the kernel and the output's gradient.
     input_gradient
 }

@@ -18,4 +18,4 @@ macro_rules! absent {
     };
 }
 
-absent!(output, input_gradient, weight_gradient);
+absent!(output, output_for_relu, input_gradient, weight_gradient);

@@ -5,6 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Winograd;
+use super::blank::Blank;
 use super::tile::sandwich;
 use crate::ops::Element;
 use crate::ops::conv2d::output::{Output, runs};
@@ -26,7 +27,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         for images in runs(g.batch, self.images_at_once()) {
             let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
             let x = &x[images.start * g.image()..images.end * g.image()];
-            let tiles = self.transform_inputs(x);
+            let (tiles, blanks) = rayon::join(|| self.transform_inputs(x), || self.blanks(x));
             let mut products = Scratch::new(Self::PLACES * g.out_channels * columns);
             let places = products.par_chunks_mut(g.out_channels * columns).enumerate();
             places.for_each(|(place, products)| {
@@ -34,7 +35,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
                 gemm(weights, tiles, products, Store::Replace);
             });
-            self.transform_outputs(&products, columns, images, output);
+            self.transform_outputs(&products, columns, &blanks, images, output);
         }
     }
 
@@ -79,6 +80,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         &self,
         products: &[T],
         columns: usize,
+        blanks: &[Option<Blank>],
         images: Range<usize>,
         output: &mut Output<'_, T>,
     ) {
@@ -102,6 +104,9 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                             #[inline(always)]
                             |row, col, sum| sums[origin + row * frame.outer_width + col] = *sum,
                         );
+                    }
+                    if let Some(blank) = &blanks[planes.block] {
+                        blank.clear(sums, frame);
                     }
                     planes.finish(sums, frame);
                 },

@@ -51,7 +51,7 @@ pub(super) fn candidates(
     // than there is room for, and then their number.
     unsafe {
         match pass {
-            Pass::Output => listed(|room, count, entries| {
+            Pass::Output | Pass::OutputForRelu => listed(|room, count, entries| {
                 result::get_convolution_forward_algorithm(
                     handle,
                     x,
@@ -129,6 +129,22 @@ entry!(cudnnConvolutionBwdDataAlgoPerf_t, Algorithm::InputGradient);
 entry!(cudnnConvolutionBwdFilterAlgoPerf_t, Algorithm::WeightGradient);
 
 impl Algorithm {
+    /// Whether it adds up products of the operands as they are, so that zeros give zero.
+    ///
+    /// What transforms them, and the sums back, leaves a rounding error of either sign there.
+    pub(super) fn keeps_zeros(self) -> bool {
+        use cudnnConvolutionFwdAlgo_t as Algo;
+        matches!(
+            self,
+            Self::Output(
+                Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM
+                    | Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
+                    | Algo::CUDNN_CONVOLUTION_FWD_ALGO_GEMM
+                    | Algo::CUDNN_CONVOLUTION_FWD_ALGO_DIRECT
+            )
+        )
+    }
+
     /// Bytes of memory that it needs to work in, for the kind of multiplication that `told` says.
     pub(super) fn workspace(self, handle: &Handle, told: &Descriptors) -> CudnnResult<usize> {
         let handle = handle.raw();

@@ -6,6 +6,7 @@
 //! - **depends on the shape alone**: cuDNN's heuristics rank them, and nothing is timed. Another GPU or another cuDNN
 //!   may rank them differently;
 //! - **is deterministic**: the same operands give the same bits, again and again;
+//! - **keeps zeros** where a rectifier follows: Winograd's and Fourier's transforms make nearly zero of them;
 //! - **rounds no more than was asked for**: f32 is multiplied on tensor cores, as TF32, where candle's switch for
 //!   matrix products says so ([`gemm_reduced_precision_f32`]), and nowhere else.
 //!
@@ -92,6 +93,20 @@ pub(in crate::ops) fn output<T: Number>(
     weight: &CudaView<'_, T>,
 ) -> Result<CudaSlice<T>> {
     product(device, geometry, Pass::Output, [x, weight])
+}
+
+/// The same, but an output that sees nothing but zeros is zero, never nearly zero: a rectifier's slope changes there.
+///
+/// # Errors
+///
+/// Those of [`output`].
+pub(in crate::ops) fn output_for_relu<T: Number>(
+    device: &CudaDevice,
+    geometry: &Geometry,
+    x: &CudaView<'_, T>,
+    weight: &CudaView<'_, T>,
+) -> Result<CudaSlice<T>> {
+    product(device, geometry, Pass::OutputForRelu, [x, weight])
 }
 
 /// The gradient of the input, `[B, C, H, W]`, from the kernel and the output's gradient.

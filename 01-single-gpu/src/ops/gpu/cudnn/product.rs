@@ -13,6 +13,8 @@ use crate::ops::conv2d::geometry::Geometry;
 pub(super) enum Pass {
     /// From the input and the kernel.
     Output,
+    /// The same, for a rectifier: what sees nothing but zeros must be zero, and nothing that is nearly zero.
+    OutputForRelu,
     /// From the kernel and the output's gradient.
     InputGradient,
     /// From the input and the output's gradient.
@@ -36,7 +38,7 @@ impl Product {
         let (x, y) = (g.batch * g.image(), g.batch * g.out_image());
         let weight = g.out_channels * g.patch();
         match self.pass {
-            Pass::Output => ([x, weight], y),
+            Pass::Output | Pass::OutputForRelu => ([x, weight], y),
             Pass::InputGradient => ([weight, y], x),
             Pass::WeightGradient => ([x, y], weight),
         }
@@ -47,6 +49,7 @@ impl fmt::Display for Product {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.pass {
             Pass::Output => "the output",
+            Pass::OutputForRelu => "the output, with its zeros,",
             Pass::InputGradient => "the input's gradient",
             Pass::WeightGradient => "the kernel's gradient",
         };

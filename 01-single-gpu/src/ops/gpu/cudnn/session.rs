@@ -19,7 +19,7 @@ use candle_core::{Error, Result, bail};
 use super::algorithm::{Places, candidates};
 use super::choice::{Choice, LARGEST_WORKSPACE, choose};
 use super::descriptors::{Descriptors, Handle};
-use super::product::Product;
+use super::product::{Pass, Product};
 use super::{Number, refused};
 
 /// cuDNN on one device, in one thread: a handle must not be in use in two threads at once.
@@ -125,7 +125,10 @@ impl Plan {
         let convolution = &descriptors.convolution;
         let asked = convolution.set_math(product.math);
         let found = asked.and_then(|()| candidates(handle, product.pass, &descriptors));
-        let found = found.map_err(|error| refused(product, error))?;
+        let mut found = found.map_err(|error| refused(product, error))?;
+        if product.pass == Pass::OutputForRelu {
+            found.retain(|candidate| candidate.algorithm.keeps_zeros());
+        }
         let choice = choose(&found, product.math, |algorithm, math| {
             convolution.set_math(math).ok()?;
             algorithm.workspace(handle, &descriptors).ok()

@@ -72,6 +72,21 @@ fn tensor_cores_multiply_f32_only_where_asked_to() {
 }
 
 #[test]
+fn transforms_do_not_keep_zeros() {
+    use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnConvolutionFwdAlgo_t as Algo;
+    for (algorithm, keeps) in [
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, true),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, true),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT, false),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, false),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, false),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, false),
+    ] {
+        assert_eq!(Algorithm::Output(algorithm).keeps_zeros(), keeps, "{algorithm:?}");
+    }
+}
+
+#[test]
 fn sizes_beyond_an_int_are_refused() {
     assert_eq!(counts([0, 5, i32::MAX as usize]).unwrap(), [0, 5, i32::MAX]);
     let error = counts([1, i32::MAX as usize + 1]).unwrap_err().to_string();
