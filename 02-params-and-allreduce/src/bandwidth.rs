@@ -60,10 +60,42 @@ struct Measured<'a> {
     gb_per_s: f64,
 }
 
+/// How often each number is measured.
+#[derive(Clone, Copy)]
+pub(crate) enum Runs {
+    /// The smaller the tensor, the more often.
+    BySize,
+    /// So often, whatever the size.
+    Each(usize),
+}
+
+impl Runs {
+    /// Of a tensor of `len` numbers: every rank must come to the same.
+    fn of(self, len: usize) -> usize {
+        match self {
+            Self::BySize => ((16 << 20) / len.max(1)).clamp(15, 500),
+            Self::Each(runs) => runs,
+        }
+    }
+}
+
+impl fmt::Display for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BySize => f.write_str("the median of 15 to 500 runs"),
+            Self::Each(1) => f.write_str("one run"),
+            Self::Each(runs) => write!(f, "the median of {runs} runs"),
+        }
+    }
+}
+
 /// How the numbers are to be read.
-pub(crate) const CAPTION: &str = "\
-all-reduce in GB/s, f32, the median of 15 to 500 runs, each as slow as its slowest rank
-  bus bandwidth as nccl-tests defines it: bytes of the tensor ÷ time × 2(n − 1)/n for n devices";
+pub(crate) fn caption(runs: Runs) -> String {
+    format!(
+        "all-reduce in GB/s, f32, {runs}, each as slow as its slowest rank
+  bus bandwidth as nccl-tests defines it: bytes of the tensor ÷ time × 2(n − 1)/n for n devices"
+    )
+}
 
 /// What the last row shows between slices of the CPU.
 pub(crate) const LIMIT_OF_SLICES: &str = "  \
@@ -81,7 +113,7 @@ impl Table {
     /// # Errors
     ///
     /// The failure of the rank that failed first.
-    pub(crate) fn measure(plan: &DevicePlan) -> Result<Self, RankFailure<Error>> {
+    pub(crate) fn measure(plan: &DevicePlan, runs: Runs) -> Result<Self, RankFailure<Error>> {
         let all = Algorithm::OURS.into_iter().chain([Algorithm::Nccl]);
         let possible = all.filter(|algorithm| algorithm.check(plan).is_ok());
         let slices = plan.is_of_slices();
@@ -92,7 +124,9 @@ impl Table {
             let len = bytes / DType::F32.size_in_bytes();
             let limit = AddAndCopy::new(plan.len(), if slices { len } else { 0 });
             times.push(run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-                rows.iter().map(|&work| connected_seconds(rank, work, len, &limit)).collect()
+                rows.iter()
+                    .map(|&work| connected_seconds(rank, work, (len, runs), &limit))
+                    .collect()
             })?);
         }
         let middle = |row: usize, size: usize| {
@@ -137,26 +171,25 @@ impl Table {
 fn connected_seconds(
     rank: &Rank<'_>,
     work: Work,
-    len: usize,
+    tensors: (usize, Runs),
     limit: &AddAndCopy,
 ) -> Result<Vec<f64>, Error> {
     #[cfg(feature = "nccl")]
     if matches!(work, Work::AllReduce(Algorithm::Nccl)) {
-        return with_nccl(rank, DEFAULT_TIMEOUT, |rank| seconds(rank, work, len, limit));
+        return with_nccl(rank, DEFAULT_TIMEOUT, |rank| seconds(rank, work, tensors, limit));
     }
-    seconds(rank, work, len, limit)
+    seconds(rank, work, tensors, limit)
 }
 
-/// Seconds of every run on this rank, of a tensor of `len` numbers.
+/// Seconds of every run on this rank, of a tensor of so many numbers.
 fn seconds(
     rank: &impl Communicator,
     work: Work,
-    len: usize,
+    (len, runs): (usize, Runs),
     limit: &AddAndCopy,
 ) -> Result<Vec<f64>, Error> {
     let tensor = Tensor::ones(len, DType::F32, rank.device())?;
-    // Every rank must come to the same number.
-    let runs = ((16 << 20) / len.max(1)).clamp(15, 500);
+    let runs = runs.of(len);
     let mut seconds = Vec::with_capacity(runs);
     // The first run finds memory that was never touched, and is not counted.
     for run in 0..=runs {

@@ -5,7 +5,7 @@ mod bandwidth;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bandwidth::Table;
+use bandwidth::{Runs, Table};
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -29,6 +29,10 @@ struct Arguments {
     /// Decides the initial weights
     #[arg(long, default_value_t = 1)]
     seed: u64,
+
+    /// How often each number of the table is measured [default: 15 to 500 times, small tensors more often]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: Option<u32>,
 
     /// Write one JSON object for each number of the table to this file
     #[arg(long, value_name = "FILE")]
@@ -111,14 +115,15 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
     let mut counts = vec![2, 4, arguments.devices.count.clamp(2, MOST)];
     counts.sort_unstable();
     counts.dedup();
-    line(format_args!("\n{}", bandwidth::CAPTION))?;
+    let runs = arguments.runs.map_or(Runs::BySize, |runs| Runs::Each(runs as usize));
+    line(format_args!("\n{}", bandwidth::caption(runs)))?;
     line(match arguments.devices.each.plan(2)?.is_of_slices() {
         true => bandwidth::LIMIT_OF_SLICES,
         false => bandwidth::LIMIT_OF_GPUS,
     })?;
     for devices in counts {
         let plan = arguments.devices.each.plan(devices)?;
-        let table = Table::measure(&plan)?;
+        let table = Table::measure(&plan, runs)?;
         line(format_args!("\n{table}"))?;
         if let Some(metrics) = &mut metrics {
             table.write(metrics)?;

@@ -11,9 +11,10 @@ fn params_and_allreduce(arguments: &[&str]) -> Command {
 
 #[test]
 fn it_shows_parameters_and_an_all_reduce() {
-    params_and_allreduce(&["--devices=3"])
+    params_and_allreduce(&["--devices=3", "--runs=1"])
         .assert()
         .success()
+        .stdout(contains("all-reduce in GB/s, f32, one run, each as slow as its slowest rank\n"))
         .stdout(contains("parameters copied to cpu:2 (1 core)\n  b1 weight:   0 0 0 0 0"))
         .stdout(contains("before all-reduce\n  cpu:0 (1 core): 1 1\n  cpu:1 (1 core): 2 2\n"))
         .stdout(contains("after all-reduce\n  cpu:0 (1 core): 6 6\n  cpu:1 (1 core): 6 6\n"));
@@ -21,9 +22,10 @@ fn it_shows_parameters_and_an_all_reduce() {
 
 #[test]
 fn it_ends_in_a_table_of_bandwidths() {
-    let output = params_and_allreduce(&["--devices=3"]).output().expect("a run");
+    let output = params_and_allreduce(&["--devices=3", "--runs=2"]).output().expect("a run");
     let text = String::from_utf8(output.stdout).expect("text");
     let (_, tables) = text.split_once("all-reduce in GB/s").expect("a caption");
+    assert!(tables.starts_with(", f32, the median of 2 runs, each"), "{tables}");
     assert!(tables.contains("these are not the times of GPUs"), "{tables}");
     for row in ["one-shot", "naive", "tree", "ring", "add and copy"] {
         // In the caption, a colon follows.
@@ -63,6 +65,10 @@ fn metrics_have_every_number_of_the_tables() {
 
 #[test]
 fn help_and_refusals() {
+    for runs in ["0", "10001", "many"] {
+        let refused = params_and_allreduce(&["--runs", runs]).assert().code(2);
+        refused.stderr(contains(format!("'{runs}'"))).stderr(contains("--runs <N>"));
+    }
     params_and_allreduce(&["--help"]).assert().success().stdout(contains("--devices <K>"));
     for devices in ["0", "100000000", "two"] {
         params_and_allreduce(&["--devices", devices])
