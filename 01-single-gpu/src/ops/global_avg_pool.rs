@@ -2,10 +2,11 @@
 //!
 //! Cost: each element is read once; backward, each is written once.
 
-use candle_core::backend::BackendStorage;
+use candle_core::backend::BackendStorage as _;
 use candle_core::op::ReduceOp;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
+use super::gpu::{self, Operand, on_gpu};
 use crate::backward::apply1;
 
 /// The mean over all pixels: `[B, C, H, W]` → `[B, C]`.
@@ -26,10 +27,23 @@ struct GlobalAvgPool {
 }
 
 impl GlobalAvgPool {
-    fn forward<S: BackendStorage>(&self, x: &S, layout: &Layout) -> Result<(S, Shape)> {
+    /// What images of this layout become.
+    fn shape(&self, layout: &Layout) -> Result<Shape> {
         let (batch, channels, _, _) = layout.shape().dims4()?;
-        let (planes, shape) = ((batch, channels, self.pixels), Shape::from((batch, channels)));
-        let mean = |x: &S, from: usize| {
+        Ok((batch, channels).into())
+    }
+}
+
+impl CustomOp1 for GlobalAvgPool {
+    fn name(&self) -> &'static str {
+        "global_avg_pool"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let shape = self.shape(layout)?;
+        let (batch, channels) = shape.dims2()?;
+        let planes = (batch, channels, self.pixels);
+        let mean = |x: &CpuStorage, from: usize| {
             let planes = Layout::contiguous_with_offset(planes, from);
             let sums = x.reduce_op(ReduceOp::Sum, &planes, &[2])?;
             sums.affine(&Layout::contiguous(&shape), 1.0 / self.pixels as f64, 0.0)
@@ -43,22 +57,20 @@ impl GlobalAvgPool {
         };
         Ok((mean, shape))
     }
-}
-
-impl CustomOp1 for GlobalAvgPool {
-    fn name(&self) -> &'static str {
-        "global_avg_pool"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.forward(x, layout)
-    }
 
     fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        self.forward(x, layout)
+        let memory = Operand::new(x, layout)?;
+        let mean = gpu::pooling::global_avg_pool(x.device(), self.pixels, memory)?;
+        Ok((mean, self.shape(layout)?))
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        if gradient.device().is_cuda() {
+            let dx = on_gpu([&gradient.contiguous()?], |gpu, [gradient]| {
+                gpu::pooling::global_avg_pool_gradient(gpu, self.pixels, gradient)
+            })?;
+            return Ok(Some(gpu::tensor(dx, x.shape())));
+        }
         let share = gradient.affine(1.0 / self.pixels as f64, 0.0)?;
         Ok(Some(share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x.shape())?))
     }

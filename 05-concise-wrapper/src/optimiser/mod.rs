@@ -13,13 +13,13 @@
 mod arguments;
 mod schedule;
 
-use candle_core::{CpuStorage, CudaStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
+use candle_core::{CpuStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 use serde::Serialize;
 use single_gpu::device::move_view;
 use single_gpu::ops::BLOCK;
 use single_gpu::report::trace::COMPUTE;
-use single_gpu::sgd::{accelerate_on_gpu, check_gradients, descend};
+use single_gpu::sgd::{check_gradients, descend, descend_all, push_on_gpu};
 use tracing::info_span;
 
 pub use arguments::OptimiserArguments;
@@ -70,13 +70,19 @@ impl Sgd {
         self.begin(weights)?;
         let Momentum { momentum, weight_decay } = self.constants;
         let share = 1.0 / samples as f64;
-        let mut slots = weights.parameters.iter().zip(gradients);
+        let values = weights.parameters.iter().map(|named| &named.tensor);
         if self.velocities.is_empty() {
-            return slots
-                .try_for_each(|(named, gradient)| descend(&named.tensor, gradient, rate * share));
+            return descend_all(values.zip(gradients), rate * share);
+        }
+        let slots = values.zip(gradients).zip(&self.velocities);
+        if self.velocities.iter().any(|velocity| velocity.device().is_cuda()) {
+            let gradients = gradients.iter().map(Tensor::contiguous).collect::<Result<Vec<_>>>()?;
+            let slots = slots.zip(&gradients);
+            let slots: Vec<_> = slots.map(|(((w, _), v), gradient)| [v, w, gradient]).collect();
+            return push_on_gpu(&slots, [momentum, share, weight_decay, rate]);
         }
         let accelerate = Accelerate { momentum, share, weight_decay };
-        for ((Named { tensor, .. }, gradient), velocity) in slots.zip(&self.velocities) {
+        for ((tensor, gradient), velocity) in slots {
             accelerate.apply(velocity, gradient, tensor)?;
             descend(tensor, velocity, rate)?;
         }
@@ -191,23 +197,5 @@ impl InplaceOp3 for Accelerate {
             _ => bail!("momentum: works on f32 and f64"),
         }
         Ok(())
-    }
-
-    fn cuda_fwd(
-        &self,
-        velocity: &mut CudaStorage,
-        velocity_layout: &Layout,
-        gradient: &CudaStorage,
-        gradient_layout: &Layout,
-        value: &CudaStorage,
-        value_layout: &Layout,
-    ) -> Result<()> {
-        let Self { momentum, share, weight_decay } = *self;
-        accelerate_on_gpu(
-            (velocity, velocity_layout),
-            (gradient, gradient_layout),
-            (value, value_layout),
-            [momentum, share, weight_decay],
-        )
     }
 }

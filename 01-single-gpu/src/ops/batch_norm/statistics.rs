@@ -86,7 +86,12 @@ impl Statistics {
     ///
     /// When the device fails.
     pub fn unbiased_variance(&self) -> Result<Tensor> {
-        &self.variance * (self.count as f64 / self.count.saturating_sub(1).max(1) as f64)
+        &self.variance * self.unbiased_over_biased()
+    }
+
+    /// n / (n − 1).
+    fn unbiased_over_biased(&self) -> f64 {
+        self.count as f64 / self.count.saturating_sub(1).max(1) as f64
     }
 
     /// running = (1 − momentum) · running + momentum · this, for the mean and the unbiased variance.
@@ -98,6 +103,11 @@ impl Statistics {
     ///
     /// Those of [`average_into`](fn@average_into).
     pub fn average_into(&self, mean: &Var, variance: &Var, momentum: f64) -> Result<()> {
+        if mean.device().is_cuda() {
+            let scale = self.unbiased_over_biased();
+            let averages = [(mean, &self.mean, 1.0), (variance, &self.variance, scale)];
+            return on_gpu::average_into(averages, momentum);
+        }
         average_into(mean, &self.mean, momentum)?;
         average_into(variance, &self.unbiased_variance()?, momentum)
     }
@@ -133,7 +143,7 @@ pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Re
 /// When the shapes do not fit, or `new` is not f64 (`running` may be f32).
 pub fn average_into(running: &Var, new: &Tensor, momentum: f64) -> Result<()> {
     if running.device().is_cuda() {
-        return running.inplace_op2(&new.contiguous()?, &on_gpu::AverageInto(momentum));
+        return on_gpu::average_into([(running, new, 1.0)], momentum);
     }
     let old = running.as_detached_tensor().to_dtype(DType::F64)?;
     let sum = (old * (1.0 - momentum))?.add(&(new * momentum)?)?;

@@ -125,11 +125,18 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
 
     /// A result, from its first element on.
     pub(super) fn write(self, room: &'a mut S) -> Self {
-        self.write_from(room, 0)
+        self.and(Argument::Write(room, 0))
     }
 
-    /// What is changed in place, from this element on.
-    pub(super) fn write_from(self, storage: &'a mut S, start: usize) -> Self {
+    /// What is changed in place, from this element on: numbers of the kernel's type.
+    pub(super) fn change(mut self, storage: &'a mut S, start: usize) -> Self {
+        let Kernel { name, dtype, .. } = self.kernel;
+        if storage.dtype() != dtype {
+            let found = storage.dtype();
+            self.mismatch.get_or_insert_with(|| {
+                format!("{name}: expected {dtype:?} to be changed, got {found:?}")
+            });
+        }
         self.and(Argument::Write(storage, start))
     }
 

@@ -11,6 +11,7 @@
 //! | `cudnn`, `convolution` | the products of convolutions, by cuDNN |
 //! | `without_cudnn` | their place in a build without it |
 //! | `tensors` | launches on tensors, for backward passes |
+//! | `change` | launches that change several tensors in place |
 //! | `emulator` | for tests: this computer's processor as the machine |
 //!
 //! A kernel is launched as a number of *blocks* of 256 threads; threads of a block can wait for each other and
@@ -29,6 +30,7 @@ mod absent;
 pub(crate) mod batch_norm;
 pub(crate) mod bias;
 pub(crate) mod blocks;
+pub(crate) mod change;
 #[cfg(feature = "cudnn")]
 pub(crate) mod convolution;
 pub(crate) mod cross_entropy;

@@ -1,4 +1,4 @@
-//! Average pooling, alone and behind a bias and a relu.
+//! Average pooling: over windows, alone and behind a bias and a relu, and over whole planes.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
@@ -88,4 +88,31 @@ pub(crate) fn bias_relu_pool_gradient<M: Machine>(
     let launch = launch.read(grad, sizes.images * sizes.channels * windows.out_plane());
     machine.run(launch.write(&mut dz).write(&mut sums), sizes.blocks())?;
     Ok((dz, merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
+}
+
+/// The mean of each of `x`'s planes.
+pub(crate) fn global_avg_pool<M: Machine>(
+    machine: &M,
+    pixels: usize,
+    x: Operand<'_, M::Storage>,
+) -> Result<M::Storage> {
+    let n = x.elements / pixels;
+    let mut y = machine.room(n, x.dtype())?;
+    let launch = Launch::new(Source::Pooling, "global_avg_pool", x.dtype());
+    machine.run(launch.count(n).count(pixels).read(x, n * pixels).write(&mut y), blocks_of(n))?;
+    Ok(y)
+}
+
+/// The gradient of `x`.
+pub(crate) fn global_avg_pool_gradient<M: Machine>(
+    machine: &M,
+    pixels: usize,
+    grad: Operand<'_, M::Storage>,
+) -> Result<M::Storage> {
+    let n = grad.elements * pixels;
+    let mut dx = machine.room(n, grad.dtype())?;
+    let launch = Launch::new(Source::Pooling, "global_avg_pool_gradient", grad.dtype());
+    let launch = launch.count(n).count(pixels).read(grad, grad.elements);
+    machine.run(launch.write(&mut dx), blocks_of(n))?;
+    Ok(dx)
 }

@@ -86,3 +86,16 @@ KERNEL bias_relu_pool_gradient(
     }
     leave_sum(part, own, sums);
 }
+
+// The mean of each plane, as small as they are where a network ends.
+KERNEL global_avg_pool(Count n, Count pixels, const Stored *x, Stored *y) {
+    FOR_EACH(plane, n) {
+        double sum = 0;
+        for (Count pixel = 0; pixel < pixels; pixel++) sum += real(x[plane * pixels + pixel]);
+        y[plane] = stored(sum / pixels);
+    }
+}
+
+KERNEL global_avg_pool_gradient(Count n, Count pixels, const Stored *grad, Stored *dx) {
+    FOR_EACH(i, n) dx[i] = stored(real(grad[i / pixels]) / (Real)pixels);
+}

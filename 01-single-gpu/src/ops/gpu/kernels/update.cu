@@ -1,26 +1,91 @@
 // What a step changes in place.
 
-KERNEL descend(Count n, double step, const Stored *gradient, Stored *value) {
-    Real by = step;
-    FOR_EACH(i, n) value[i] = stored(real(value[i]) - real(gradient[i]) * by);
+// One tensor among several.
+#define DESCENDING(k) Count n##k, const Stored *gradient##k, Stored *value##k
+#define DESCEND(k) FOR_EACH(i, n##k) value##k[i] = stored(real(value##k[i]) - real(gradient##k[i]) * (Real)step);
+
+KERNEL descend(double step, DESCENDING(0)) {
+    DESCEND(0)
 }
 
-KERNEL accelerate(
+KERNEL descend_2(double step, DESCENDING(0), DESCENDING(1)) {
+    DESCEND(0) DESCEND(1)
+}
+
+KERNEL descend_4(double step, DESCENDING(0), DESCENDING(1), DESCENDING(2), DESCENDING(3)) {
+    DESCEND(0) DESCEND(1) DESCEND(2) DESCEND(3)
+}
+
+KERNEL descend_8(
+    double step,
+    DESCENDING(0),
+    DESCENDING(1),
+    DESCENDING(2),
+    DESCENDING(3),
+    DESCENDING(4),
+    DESCENDING(5),
+    DESCENDING(6),
+    DESCENDING(7)
+) {
+    DESCEND(0) DESCEND(1) DESCEND(2) DESCEND(3) DESCEND(4) DESCEND(5) DESCEND(6) DESCEND(7)
+}
+
+// The same with a velocity.
+#define PUSHED(k) Count n##k, const Stored *gradient##k, Stored *velocity##k, Stored *value##k
+#define PUSH(k)                                                                                   \
+    FOR_EACH(i, n##k) {                                                                           \
+        Real pull = real(gradient##k[i]) * (Real)share + real(value##k[i]) * (Real)decay;         \
+        velocity##k[i] = stored(real(velocity##k[i]) * (Real)momentum + pull);                    \
+        value##k[i] = stored(real(value##k[i]) - real(velocity##k[i]) * (Real)rate);              \
+    }
+#define CONSTANTS double momentum, double share, double decay, double rate
+
+KERNEL push(CONSTANTS, PUSHED(0)) {
+    PUSH(0)
+}
+
+KERNEL push_2(CONSTANTS, PUSHED(0), PUSHED(1)) {
+    PUSH(0) PUSH(1)
+}
+
+KERNEL push_4(CONSTANTS, PUSHED(0), PUSHED(1), PUSHED(2), PUSHED(3)) {
+    PUSH(0) PUSH(1) PUSH(2) PUSH(3)
+}
+
+KERNEL push_8(
+    CONSTANTS,
+    PUSHED(0),
+    PUSHED(1),
+    PUSHED(2),
+    PUSHED(3),
+    PUSHED(4),
+    PUSHED(5),
+    PUSHED(6),
+    PUSHED(7)
+) {
+    PUSH(0) PUSH(1) PUSH(2) PUSH(3) PUSH(4) PUSH(5) PUSH(6) PUSH(7)
+}
+
+__device__ inline Stored averaged(Stored running, double momentum, double fresh) {
+    return stored(real(running) * (1 - momentum) + fresh * momentum);
+}
+
+KERNEL average(Count n, double momentum, double scale, const double *fresh, Stored *running) {
+    FOR_EACH(i, n) running[i] = averaged(running[i], momentum, fresh[i] * scale);
+}
+
+KERNEL average_2(
     Count n,
     double momentum,
-    double share,
-    double decay,
-    const Stored *gradient,
-    const Stored *value,
-    Stored *velocity
+    double scale0,
+    const double *fresh0,
+    Stored *running0,
+    double scale1,
+    const double *fresh1,
+    Stored *running1
 ) {
-    Real kept = momentum, pushed = share, pulled = decay;
     FOR_EACH(i, n) {
-        Real pull = real(gradient[i]) * pushed + real(value[i]) * pulled;
-        velocity[i] = stored(real(velocity[i]) * kept + pull);
+        running0[i] = averaged(running0[i], momentum, fresh0[i] * scale0);
+        running1[i] = averaged(running1[i], momentum, fresh1[i] * scale1);
     }
-}
-
-KERNEL average_into(Count n, double momentum, const double *fresh, Stored *running) {
-    FOR_EACH(i, n) running[i] = stored(real(running[i]) * (1 - momentum) + fresh[i] * momentum);
 }

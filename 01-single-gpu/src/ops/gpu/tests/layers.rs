@@ -57,6 +57,23 @@ fn a_bias_its_relu_and_their_gradients() {
     }
 }
 
+#[test]
+fn the_mean_of_a_plane_and_its_gradient() {
+    let Some(machine) = emulator() else { return };
+    for (dtype, bound) in TYPES {
+        let shape = [3, 100, 4, 3];
+        let (x, upstream) = (rounded("x", &shape, dtype), rounded("upstream", &[3, 100], dtype));
+        let variable = exact(&x);
+        let y = ops::global_avg_pool(&variable).unwrap();
+        let found = pooling::global_avg_pool(machine, 12, held(&x).operand()).unwrap();
+        assert_close(&tensor(found, (3, 100)), &y, bound);
+        let dx = &gradients(&y, &upstream, &[&variable])[0];
+        let grad = held(&upstream);
+        let found = pooling::global_avg_pool_gradient(machine, 12, grad.operand()).unwrap();
+        assert_close(&tensor(found, &shape), dx, bound);
+    }
+}
+
 /// Height, width, kernel, stride: with and without rows and columns that are in no window, windows that overlap, windows
 /// with gaps between them, more than one part.
 const WINDOWS: [[usize; 4]; 6] =

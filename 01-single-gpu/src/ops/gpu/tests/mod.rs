@@ -12,6 +12,7 @@ use candle_core::{CpuStorage, DType, Device, Layout, Shape, Storage, Tensor, Var
 use itertools::Itertools as _;
 
 use super::blocks::{Channels, THREADS};
+use super::change::Change;
 use super::emulator::Emulator;
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
@@ -44,10 +45,6 @@ struct Held {
 impl Held {
     fn operand(&self) -> Operand<'_, CpuStorage> {
         Operand::new(&self.storage, &self.layout).unwrap()
-    }
-
-    fn updated(&mut self) -> (&mut CpuStorage, &Layout) {
-        (&mut self.storage, &self.layout)
     }
 }
 

@@ -8,49 +8,133 @@ fn second_row(rows: &Tensor) -> Held {
     Held { storage, layout: layout.narrow(0, 1, 1).unwrap() }
 }
 
+fn change<'a>(changed: &'a mut Held, read: &'a Held) -> Change<'a, CpuStorage> {
+    Change { changed: (&mut changed.storage, &changed.layout), read: read.operand() }
+}
+
+/// Several tensors of different sizes, the last of them the second half of some memory, beside what is read for them.
+struct Slots {
+    rows: Vec<Tensor>,
+    gradients: Vec<Tensor>,
+}
+
+impl Slots {
+    fn new(name: &str, count: usize, dtype: DType) -> Self {
+        let sizes = (0..count).map(|nth| 2 * THREADS + 3 - 70 * nth);
+        let of = |what: &str| {
+            let named = |(nth, n)| rounded(&format!("{name} {what} {nth}"), &[2, n], dtype);
+            sizes.clone().enumerate().map(named).collect()
+        };
+        Self { rows: of("value"), gradients: of("gradient") }
+    }
+
+    fn held(&self) -> (Vec<Held>, Vec<Held>) {
+        let second_rows = |rows: &[Tensor]| rows.iter().map(second_row).collect();
+        (second_rows(&self.rows), second_rows(&self.gradients))
+    }
+
+    /// Makes sure that second rows are what they should be, and the first ones as they were.
+    fn check(
+        &self,
+        found: Vec<Held>,
+        bound: f64,
+        expected: impl Fn(usize, &Tensor, &Tensor) -> Tensor,
+    ) {
+        for (nth, found) in found.into_iter().enumerate() {
+            let (before, gradient) = (exact(&self.rows[nth]), exact(&self.gradients[nth]));
+            let found = tensor(found.storage, before.shape());
+            let row = |of: &Tensor, row| of.get(row).unwrap();
+            assert_close(&row(&found, 0), &row(&before, 0), 0.0);
+            assert_close(
+                &row(&found, 1),
+                &expected(nth, &row(&before, 1), &row(&gradient, 1)),
+                bound,
+            );
+        }
+    }
+}
+
+/// a · x + b · y.
+fn combined([a, b]: [f64; 2], x: &Tensor, y: &Tensor) -> Tensor {
+    ((x * a).unwrap() + (y * b).unwrap()).unwrap()
+}
+
 #[test]
-fn updates_in_place() {
+fn one_launch_descends_along_several_gradients() {
+    let Some(machine) = emulator() else { return };
+    let step = 0.1 / 7.0;
+    for ((dtype, bound), count) in TYPES.into_iter().cartesian_product([1, 2, 4, 8]) {
+        let slots = Slots::new("descend", count, dtype);
+        let (mut values, gradients) = slots.held();
+        let changes = values.iter_mut().zip(&gradients).map(|(value, read)| change(value, read));
+        update::descend(machine, changes.collect(), step).unwrap();
+        slots.check(values, bound, |_, value, gradient| combined([1.0, -step], value, gradient));
+    }
+}
+
+#[test]
+fn one_launch_pushes_several_velocities_and_values() {
+    let Some(machine) = emulator() else { return };
+    let [momentum, share, decay, rate] = [0.9, 0.25, 1e-2, 0.1];
+    for ((dtype, bound), count) in TYPES.into_iter().cartesian_product([1, 2, 4, 8]) {
+        let (slots, before) =
+            (Slots::new("push", count, dtype), Slots::new("moving", count, dtype));
+        let ((mut values, gradients), (mut velocities, _)) = (slots.held(), before.held());
+        let moved = velocities.iter_mut().zip(&mut values).zip(&gradients);
+        let changes = moved
+            .flat_map(|((velocity, value), read)| [change(velocity, read), change(value, read)]);
+        update::push(machine, changes.collect(), [momentum, share, decay, rate]).unwrap();
+        let velocity = |nth: usize, value: &Tensor, gradient: &Tensor| {
+            let before = exact(&before.rows[nth]).get(1).unwrap();
+            combined([momentum, 1.0], &before, &combined([share, decay], gradient, value))
+        };
+        let second = |rows: &Tensor| exact(rows).get(1).unwrap();
+        before.check(velocities, bound, |nth, _, _| {
+            velocity(nth, &second(&slots.rows[nth]), &second(&slots.gradients[nth]))
+        });
+        slots.check(values, bound, |nth, value, gradient| {
+            combined([1.0, -rate], value, &velocity(nth, value, gradient))
+        });
+    }
+}
+
+#[test]
+fn one_launch_moves_one_running_average_or_two() {
     let Some(machine) = emulator() else { return };
     let n = 2 * THREADS + 3;
-    for (dtype, bound) in TYPES {
-        // A parameter and a gradient that are the second halves of some memory.
-        let [both, gradients] = ["both", "gradient"].map(|name| rounded(name, &[2, n], dtype));
-        let (gradient, value) = (gradients.get(1).unwrap(), rounded("value", &[n], dtype));
-        let (exact_both, exact_gradient) = (exact(&both), exact(&gradient));
-        let second = exact_both.get(1).unwrap();
-        let check = |held: Held, expected: Tensor| {
-            let found = tensor(held.storage, (2, n));
-            assert_close(&found.get(0).unwrap(), &exact_both.get(0).unwrap(), 0.0);
+    let fresh: Vec<Tensor> =
+        ["mean", "variance"].map(|name| rounded(name, &[n], DType::F64)).into();
+    let scales = [1.0, 1.25];
+    for ((dtype, bound), count) in TYPES.into_iter().cartesian_product([1, 2]) {
+        let rows = ["a", "b"].map(|name| rounded(name, &[2, n], dtype));
+        let mut running: Vec<Held> = rows[..count].iter().map(second_row).collect();
+        let new: Vec<Held> = fresh.iter().map(held).collect();
+        let changes = running.iter_mut().zip(&new).map(|(running, new)| change(running, new));
+        update::average_into(machine, changes.collect(), 0.1, &scales).unwrap();
+        for (nth, found) in running.into_iter().enumerate() {
+            let (found, before) = (tensor(found.storage, (2, n)), exact(&rows[nth]));
+            let expected = combined([0.9, 0.1 * scales[nth]], &before.get(1).unwrap(), &fresh[nth]);
+            assert_close(&found.get(0).unwrap(), &before.get(0).unwrap(), 0.0);
             assert_close(&found.get(1).unwrap(), &expected, bound);
-        };
-        let (mut updated, pushed) = (second_row(&both), second_row(&gradients));
-        let step = 0.1 / 7.0;
-        update::descend(machine, updated.updated(), pushed.operand(), step).unwrap();
-        check(updated, (&second - (exact_gradient.as_tensor() * step).unwrap()).unwrap());
-
-        let (mut updated, constants) = (second_row(&both), [0.9, 0.25, 1e-2]);
-        let pulled = held(&value);
-        update::accelerate(
-            machine,
-            updated.updated(),
-            pushed.operand(),
-            pulled.operand(),
-            constants,
-        )
-        .unwrap();
-        let pull = ((exact_gradient.as_tensor() * 0.25).unwrap()
-            + (exact(&value).as_tensor() * 1e-2).unwrap())
-        .unwrap();
-        check(updated, ((&second * 0.9).unwrap() + pull).unwrap());
-
-        let mut updated = second_row(&both);
-        let fresh = held(&exact_gradient);
-        update::average_into(machine, updated.updated(), fresh.operand(), 0.1).unwrap();
-        let expected = (&second * 0.9).unwrap() + (exact_gradient.as_tensor() * 0.1).unwrap();
-        check(updated, expected.unwrap());
-
-        let mut other = held(&both);
-        let error = update::descend(machine, other.updated(), held(&gradient).operand(), step);
-        assert!(error.unwrap_err().to_string().contains("elements to update"));
+        }
     }
+}
+
+#[test]
+fn an_update_of_another_size_or_type_is_refused() {
+    let Some(machine) = emulator() else { return };
+    let [both, gradient] = ["both", "gradient"].map(|name| rounded(name, &[2, 30], DType::F32));
+    let refused = |mut value: Held, gradient: &Held| {
+        let changes = vec![change(&mut value, gradient)];
+        update::descend(machine, changes, 0.1).unwrap_err().to_string()
+    };
+    let error = refused(held(&both), &second_row(&gradient));
+    assert!(error.contains("30 elements to update 60 with"), "{error}");
+    let error = refused(held(&exact(&both)), &held(&gradient));
+    assert!(error.contains("expected F32 to be changed, got F64"), "{error}");
+    let three: Vec<Held> = (0..3).map(|_| held(&gradient)).collect();
+    let mut values: Vec<Held> = (0..3).map(|_| held(&both)).collect();
+    let changes = values.iter_mut().zip(&three).map(|(value, read)| change(value, read)).collect();
+    let error = update::descend(machine, changes, 0.1).unwrap_err().to_string();
+    assert!(error.contains("no kernel that updates 3 tensors"), "{error}");
 }

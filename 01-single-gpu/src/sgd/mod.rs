@@ -2,19 +2,19 @@
 //!
 //! A parameter is updated where it lies, in one walk over it and its gradient: 12 bytes of memory traffic and two
 //! operations for each element in f32. As a formula of tensors the same update
-//! makes two temporary tensors and a copy, four times the traffic, and fresh memory each time.
+//! makes two temporary tensors and a copy, four times the traffic, and fresh memory each time. On a GPU eight of them share
+//! one launch, whose start would cost more than what there is to do for a bias.
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CudaStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
-use rayon::prelude::*;
+mod descend;
+
+use candle_core::{Result, Tensor, bail};
 use tracing::info_span;
 
-use crate::ops::element::cpu_elements;
-use crate::ops::gpu::{self, Operand};
-use crate::ops::simd::vectorised;
-use crate::ops::{BLOCK, Element};
+use crate::ops::gpu;
 use crate::parameters::{Parameter, Parameters};
 use crate::report::trace::COMPUTE;
+
+pub use descend::{descend, descend_all};
 
 /// parameter −= learning_rate · gradient / batch_size, for every parameter.
 ///
@@ -40,11 +40,9 @@ pub fn sgd(
     let _span = info_span!(target: COMPUTE, "update").entered();
     // ANCHOR: update
     let step = learning_rate / batch_size as f64;
-    for (Parameter { value, .. }, gradient) in parameters.iter().zip(gradients) {
-        descend(value, gradient, step)?;
-    }
+    let values = parameters.iter().map(|parameter| parameter.value.as_tensor());
+    descend_all(values.zip(gradients), step)
     // ANCHOR_END: update
-    Ok(())
 }
 
 /// Makes sure, before anything is changed, that an update can be made: there is a gradient for each of the
@@ -82,97 +80,14 @@ fn are_alike(a: &Tensor, b: &Tensor) -> bool {
     a.shape() == b.shape() && a.dtype() == b.dtype()
 }
 
-/// value −= step · direction, in place.
+/// velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity, in place, for
+/// all triples of velocity, value and gradient, on a GPU. `constants` are momentum, share, decay and rate.
 ///
 /// # Errors
 ///
-/// When the two differ in shape or dtype.
-pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
-    if !are_alike(value, direction) {
-        bail!(
-            "sgd: {:?} {:?} cannot descend along {:?} {:?}",
-            value.dtype(),
-            value.dims(),
-            direction.dtype(),
-            direction.dims()
-        );
-    }
-    value.inplace_op2(&direction.contiguous()?, &Descend(step))
-}
-
-/// velocity ← momentum · velocity + (share · gradient + decay · value), in place, for tensors on a GPU: what momentum
-/// asks of it, as storage with layouts. `constants` are momentum, share and decay.
-///
-/// # Errors
-///
-/// When they are not contiguous, not of one type and size, or not on one GPU.
-pub fn accelerate_on_gpu(
-    velocity: (&mut CudaStorage, &Layout),
-    (gradient, gradient_layout): (&CudaStorage, &Layout),
-    (value, value_layout): (&CudaStorage, &Layout),
-    constants: [f64; 3],
-) -> Result<()> {
-    let (gpu, gradient) = (gradient.device(), Operand::new(gradient, gradient_layout)?);
-    gpu::update::accelerate(gpu, velocity, gradient, Operand::new(value, value_layout)?, constants)
-}
-
-/// value −= gradient · step, in place.
-struct Descend(f64);
-
-impl InplaceOp2 for Descend {
-    fn name(&self) -> &'static str {
-        "sgd"
-    }
-
-    fn cpu_fwd(
-        &self,
-        value: &mut CpuStorage,
-        value_layout: &Layout,
-        gradient: &CpuStorage,
-        gradient_layout: &Layout,
-    ) -> Result<()> {
-        let Some((start, end)) = value_layout.contiguous_offsets() else {
-            bail!("sgd: a parameter must be contiguous, got strides {:?}", value_layout.stride());
-        };
-        match value {
-            CpuStorage::F32(value) => walk(
-                &mut value[start..end],
-                cpu_elements(gradient, gradient_layout)?,
-                WithDType::from_f64(self.0),
-            ),
-            CpuStorage::F64(value) => {
-                walk(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
-            }
-            _ => bail!("sgd: works on f32 and f64"),
-        }
-        Ok(())
-    }
-
-    fn cuda_fwd(
-        &self,
-        value: &mut CudaStorage,
-        value_layout: &Layout,
-        gradient: &CudaStorage,
-        gradient_layout: &Layout,
-    ) -> Result<()> {
-        let (gpu, gradient) = (gradient.device(), Operand::new(gradient, gradient_layout)?);
-        gpu::update::descend(gpu, (value, value_layout), gradient, self.0)
-    }
-}
-
-/// The product is rounded before it is subtracted, as in a formula of tensors: both give the same bits.
-fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
-    let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
-    blocks.for_each(|(value, gradient)| {
-        vectorised(
-            #[inline(always)]
-            || {
-                for (value, &gradient) in value.iter_mut().zip(gradient) {
-                    *value -= gradient * step;
-                }
-            },
-        );
-    });
+/// When the three are not of one type and size, or do not lie contiguous on one GPU.
+pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
+    gpu::update::push_all(slots, constants)
 }
 
 #[cfg(test)]

@@ -1,0 +1,101 @@
+//! value −= step · direction, in place.
+
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
+use rayon::prelude::*;
+
+use super::are_alike;
+use crate::ops::element::cpu_elements;
+use crate::ops::gpu;
+use crate::ops::simd::vectorised;
+use crate::ops::{BLOCK, Element};
+
+/// value −= step · direction, in place, of one tensor.
+///
+/// # Errors
+///
+/// When the two differ in shape or dtype.
+pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
+    descend_all([(value, direction)], step)
+}
+
+/// value −= step · direction, in place, of several tensors with their directions.
+///
+/// # Errors
+///
+/// When a value and its direction differ in shape or dtype; then nothing was changed. When the values are not all on the
+/// first one's device, or the device fails.
+pub fn descend_all<'a>(
+    pairs: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
+    step: f64,
+) -> Result<()> {
+    let pairs: Vec<_> = pairs.into_iter().collect();
+    for (value, direction) in &pairs {
+        if !are_alike(value, direction) {
+            bail!(
+                "sgd: {:?} {:?} cannot descend along {:?} {:?}",
+                value.dtype(),
+                value.dims(),
+                direction.dtype(),
+                direction.dims()
+            );
+        }
+    }
+    if pairs.iter().any(|(value, _)| value.device().is_cuda()) {
+        let directions = pairs.iter().map(|(_, direction)| direction.contiguous());
+        let directions: Vec<Tensor> = directions.collect::<Result<_>>()?;
+        let values = pairs.iter().map(|(value, _)| *value);
+        let pairs: Vec<_> = values.zip(&directions).map(<[_; 2]>::from).collect();
+        return gpu::update::descend_all(&pairs, step);
+    }
+    pairs.iter().try_for_each(|(value, direction)| {
+        value.inplace_op2(&direction.contiguous()?, &Descend(step))
+    })
+}
+
+/// value −= gradient · step, in place.
+struct Descend(f64);
+
+impl InplaceOp2 for Descend {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn cpu_fwd(
+        &self,
+        value: &mut CpuStorage,
+        value_layout: &Layout,
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
+    ) -> Result<()> {
+        let Some((start, end)) = value_layout.contiguous_offsets() else {
+            bail!("sgd: a parameter must be contiguous, got strides {:?}", value_layout.stride());
+        };
+        match value {
+            CpuStorage::F32(value) => walk(
+                &mut value[start..end],
+                cpu_elements(gradient, gradient_layout)?,
+                WithDType::from_f64(self.0),
+            ),
+            CpuStorage::F64(value) => {
+                walk(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
+            }
+            _ => bail!("sgd: works on f32 and f64"),
+        }
+        Ok(())
+    }
+}
+
+/// The product is rounded before it is subtracted, as in a formula of tensors: both give the same bits.
+fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
+    let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
+    blocks.for_each(|(value, gradient)| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (value, &gradient) in value.iter_mut().zip(gradient) {
+                    *value -= gradient * step;
+                }
+            },
+        );
+    });
+}
