@@ -41,10 +41,6 @@ pub fn descend_all<'a>(
         }
     }
     if pairs.iter().any(|(value, _)| value.device().is_cuda()) {
-        let directions = pairs.iter().map(|(_, direction)| direction.contiguous());
-        let directions: Vec<Tensor> = directions.collect::<Result<_>>()?;
-        let values = pairs.iter().map(|(value, _)| *value);
-        let pairs: Vec<_> = values.zip(&directions).map(<[_; 2]>::from).collect();
         return gpu::update::descend_all(&pairs, step);
     }
     pairs.iter().try_for_each(|(value, direction)| {

@@ -85,7 +85,7 @@ fn are_alike(a: &Tensor, b: &Tensor) -> bool {
 ///
 /// # Errors
 ///
-/// When the three are not of one type and size, or do not lie contiguous on one GPU.
+/// When the three are not of one type and size, or do not lie on one GPU, velocity and value contiguous.
 pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     gpu::update::push_all(slots, constants)
 }

@@ -76,9 +76,7 @@ impl Sgd {
         }
         let slots = values.zip(gradients).zip(&self.velocities);
         if self.velocities.iter().any(|velocity| velocity.device().is_cuda()) {
-            let gradients = gradients.iter().map(Tensor::contiguous).collect::<Result<Vec<_>>>()?;
-            let slots = slots.zip(&gradients);
-            let slots: Vec<_> = slots.map(|(((w, _), v), gradient)| [v, w, gradient]).collect();
+            let slots: Vec<_> = slots.map(|((w, gradient), v)| [v, w, gradient]).collect();
             return push_on_gpu(&slots, [momentum, share, weight_decay, rate]);
         }
         let accelerate = Accelerate { momentum, share, weight_decay };

@@ -1,8 +1,6 @@
 //! Batch normalisation on a GPU: the same pieces, as kernels. Statistics and sums stay there.
 
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, Var, bail,
-};
+use candle_core::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use super::backward_blocks::Tensors;
 use super::gradient::GradientSums;
@@ -13,7 +11,6 @@ use crate::ops::element::computed_in;
 use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
 use crate::ops::gpu::bias::Merged;
 use crate::ops::gpu::blocks::Channels;
-use crate::ops::gpu::change::{are_apart, change};
 use crate::ops::gpu::{self, Operand, on_gpu};
 
 fn channels(images: &Shape) -> Result<Channels> {
@@ -173,24 +170,4 @@ pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Re
         gpu::batch_norm::input_gradient(gpu, sizes, &images, slopes)
     })?;
     Ok(gpu::tensor(dx, x.shape()))
-}
-
-/// running = (1 − momentum) · running + momentum · scale · new, in place, for each running average with what is new, in
-/// f64, and its scale.
-pub(super) fn average_into<const N: usize>(
-    averages: [(&Var, &Tensor, f64); N],
-    momentum: f64,
-) -> Result<()> {
-    let scales = averages.map(|(_, _, scale)| scale);
-    let new = averages.iter().map(|(_, new, _)| new.contiguous());
-    let new: Vec<Tensor> = new.collect::<Result<_>>()?;
-    let running = averages.iter().map(|(running, ..)| running.as_tensor());
-    let pairs: Vec<_> = running.zip(&new).collect();
-    let average = |pairs: &[_], scales: &[f64]| {
-        change(pairs, &|gpu, changes| gpu::update::average_into(gpu, changes, momentum, scales))
-    };
-    if are_apart(&pairs) {
-        return average(&pairs, &scales);
-    }
-    pairs.into_iter().zip(scales).try_for_each(|(pair, scale)| average(&[pair], &[scale]))
 }

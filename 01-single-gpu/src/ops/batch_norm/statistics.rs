@@ -11,6 +11,7 @@ use super::planes::Planes;
 use super::widened;
 use crate::ops::Element;
 use crate::ops::element::{elements, for_dtype};
+use crate::ops::gpu;
 use crate::ops::rounded::is_rounded;
 use crate::ops::simd::vectorised;
 
@@ -105,8 +106,11 @@ impl Statistics {
     pub fn average_into(&self, mean: &Var, variance: &Var, momentum: f64) -> Result<()> {
         if mean.device().is_cuda() {
             let scale = self.unbiased_over_biased();
-            let averages = [(mean, &self.mean, 1.0), (variance, &self.variance, scale)];
-            return on_gpu::average_into(averages, momentum);
+            let averages = [
+                (mean.as_tensor(), &self.mean, 1.0),
+                (variance.as_tensor(), &self.variance, scale),
+            ];
+            return gpu::update::average_all(&averages, momentum);
         }
         average_into(mean, &self.mean, momentum)?;
         average_into(variance, &self.unbiased_variance()?, momentum)
@@ -143,7 +147,7 @@ pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Re
 /// When the shapes do not fit, or `new` is not f64 (`running` may be f32).
 pub fn average_into(running: &Var, new: &Tensor, momentum: f64) -> Result<()> {
     if running.device().is_cuda() {
-        return on_gpu::average_into([(running, new, 1.0)], momentum);
+        return gpu::update::average_all(&[(running, new, 1.0)], momentum);
     }
     let old = running.as_detached_tensor().to_dtype(DType::F64)?;
     let sum = (old * (1.0 - momentum))?.add(&(new * momentum)?)?;

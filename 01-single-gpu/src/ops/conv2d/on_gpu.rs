@@ -6,6 +6,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 use super::Conv2d;
 use super::finish::Finish;
 use crate::ops::gpu::blocks::Channels;
+use crate::ops::gpu::pass::Pass;
 use crate::ops::gpu::{self, Operand, convolution, on_gpu};
 
 type Memory<'a> = Operand<'a, CudaStorage>;
@@ -24,11 +25,11 @@ impl Conv2d {
         bias: Option<Memory<'_>>,
     ) -> Result<(CudaStorage, Shape)> {
         let (gpu, sizes) = (x.storage.device(), self.channels());
-        let product = match self.finish {
-            Finish::Plain => convolution::output,
-            Finish::ReluPool(_) => convolution::output_for_relu,
+        let pass = match self.finish {
+            Finish::Plain => Pass::Output,
+            Finish::ReluPool(_) => Pass::OutputForRelu,
         };
-        let mut z = product(gpu, &self.geometry, x, weight)?;
+        let mut z = convolution::product(gpu, &self.geometry, pass, [x, weight])?;
         let y = match (&self.finish, bias) {
             (Finish::Plain, None) => z,
             (Finish::Plain, Some(bias)) => {
@@ -75,11 +76,13 @@ impl Conv2d {
             }
             (Finish::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
         };
-        let dweight = on_gpu([x, &dz], |gpu, [x, dz]| convolution::weight_gradient(gpu, g, x, dz))?;
+        let product = |pass, operands| {
+            on_gpu(operands, |gpu, operands| convolution::product(gpu, g, pass, operands))
+        };
+        let dweight = product(Pass::WeightGradient, [x, &dz])?;
         // The first layer's input is data: its gradient is a third of the work, and nobody wants it.
         let dx = if x.track_op() {
-            let dx =
-                on_gpu([weight, &dz], |gpu, [w, dz]| convolution::input_gradient(gpu, g, w, dz))?;
+            let dx = product(Pass::InputGradient, [weight, &dz])?;
             Some(gpu::tensor(dx, x.shape()))
         } else {
             None

@@ -21,11 +21,11 @@ pub(crate) struct Change<'a, S> {
 }
 
 /// What is done with the memory of several.
-pub(crate) type Work<'w> = dyn Fn(&CudaDevice, Vec<Change<'_, CudaStorage>>) -> Result<()> + 'w;
+pub(super) type Work<'w> = dyn Fn(&CudaDevice, Vec<Change<'_, CudaStorage>>) -> Result<()> + 'w;
 
 /// Whether one launch may change the first tensors of all `pairs`, and read the second: they are of one type each, and
 /// nothing that is changed shares its memory with anything else.
-pub(crate) fn are_apart(pairs: &[(&Tensor, &Tensor)]) -> bool {
+fn are_apart(pairs: &[(&Tensor, &Tensor)]) -> bool {
     let memory = |tensor: &Tensor| ptr::from_ref(&*tensor.storage_and_layout().0).addr();
     let changed: Vec<usize> = pairs.iter().map(|(changed, _)| memory(changed)).collect();
     changed.iter().all_unique()
@@ -35,15 +35,52 @@ pub(crate) fn are_apart(pairs: &[(&Tensor, &Tensor)]) -> bool {
 
 /// Calls `work` once, with the memory of the first tensor of each pair to change and of the second to read.
 ///
-/// All lie on one GPU, contiguous, and [apart](are_apart): for one pair candle makes sure of that, several would wait
-/// for each other.
+/// All lie on one GPU, and [apart](are_apart): for one pair candle makes sure of that, several would wait for each other.
+/// What is read is made contiguous.
 ///
 /// # Errors
 ///
-/// When one is not contiguous or not on a GPU, or that of `work`.
-pub(crate) fn change(pairs: &[(&Tensor, &Tensor)], work: &Work<'_>) -> Result<()> {
+/// When one does not lie on a GPU, or that of `work`.
+fn change(pairs: &[(&Tensor, &Tensor)], work: &Work<'_>) -> Result<()> {
+    ask(pairs, Vec::new(), work)
+}
+
+/// Asks for the memory of the first of `pairs`, where that of others is `held`.
+fn ask<'a>(
+    pairs: &'a [(&Tensor, &Tensor)],
+    held: Vec<Change<'a, CudaStorage>>,
+    work: &Work<'_>,
+) -> Result<()> {
     let Some(((changed, read), rest)) = pairs.split_first() else { return Ok(()) };
-    changed.inplace_op2(read, &Next { rest, held: RefCell::default(), work })
+    changed.inplace_op2(&read.contiguous()?, &Next { rest, held: RefCell::new(held), work })
+}
+
+/// Changes the tensors of all `slots`, those of several by one launch where there is a kernel for so many.
+///
+/// `counts` are of slots, the largest first, the last of them 1. A slot's tensors are `changes_of` it; `work` is given
+/// the memory of a group's, and its slots.
+///
+/// # Errors
+///
+/// Those of [`change`].
+pub(super) fn in_groups<'a, S, const N: usize>(
+    slots: &[S],
+    counts: impl IntoIterator<Item = usize> + Clone,
+    changes_of: impl Fn(&S) -> [(&'a Tensor, &'a Tensor); N],
+    work: impl Fn(&CudaDevice, Vec<Change<'_, CudaStorage>>, &[S]) -> Result<()>,
+) -> Result<()> {
+    let mut rest = slots;
+    while !rest.is_empty() {
+        let possible = counts.clone().into_iter().find_map(|count| {
+            let group = rest.get(..count)?;
+            let changes = group.iter().flat_map(&changes_of).collect_vec();
+            (count == 1 || are_apart(&changes)).then_some((group, changes))
+        });
+        let Some((group, changes)) = possible else { bail!("update: no kernel for one tensor") };
+        change(&changes, &|gpu, changes| work(gpu, changes, group))?;
+        rest = &rest[group.len()..];
+    }
+    Ok(())
 }
 
 /// The operation on one of the tensors, that asks for the next.
@@ -79,10 +116,7 @@ impl InplaceOp2 for Next<'_> {
         });
         match self.rest {
             [] => (self.work)(gpu, held),
-            [(changed, read), rest @ ..] => {
-                let next = Next { rest, held: RefCell::new(held), work: self.work };
-                changed.inplace_op2(read, &next)
-            }
+            rest => ask(rest, held, self.work),
         }
     }
 }

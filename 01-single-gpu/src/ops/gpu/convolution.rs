@@ -7,6 +7,7 @@ use half::bf16;
 
 use super::Operand;
 use super::cudnn;
+use super::pass::Pass;
 use crate::ops::conv2d::geometry::Geometry;
 
 type Memory<'a> = Operand<'a, CudaStorage>;
@@ -16,48 +17,28 @@ fn view<'a, T: CudaDType>(operand: &Memory<'a>) -> Result<CudaView<'a, T>> {
     Ok(operand.storage.as_cuda_slice::<T>()?.slice(range))
 }
 
-/// A function that calls cuDNN's of the same name for the type of its operands.
-macro_rules! product {
-    ($(#[doc = $doc:literal])* $name:ident) => {
-        $(#[doc = $doc])*
-        pub(in crate::ops) fn $name(
-            gpu: &CudaDevice,
-            geometry: &Geometry,
-            first: Memory<'_>,
-            second: Memory<'_>,
-        ) -> Result<CudaStorage> {
-            fn of_type<T: cudnn::Number + CudaDType>(
-                gpu: &CudaDevice,
-                geometry: &Geometry,
-                [first, second]: [Memory<'_>; 2],
-            ) -> Result<CudaStorage> {
-                let result = cudnn::$name::<T>(gpu, geometry, &view(&first)?, &view(&second)?)?;
-                Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
-            }
-            let operands = [first, second];
-            match first.dtype() {
-                DType::F32 => of_type::<f32>(gpu, geometry, operands),
-                DType::F64 => of_type::<f64>(gpu, geometry, operands),
-                DType::BF16 => of_type::<bf16>(gpu, geometry, operands),
-                other => bail!("conv2d: works on f32, f64 and bf16, not on {other:?}"),
-            }
-        }
-    };
+/// A product of two operands, in the order in which [`Pass`] names them; an output is without a bias.
+pub(in crate::ops) fn product(
+    gpu: &CudaDevice,
+    geometry: &Geometry,
+    pass: Pass,
+    operands: [Memory<'_>; 2],
+) -> Result<CudaStorage> {
+    match operands[0].dtype() {
+        DType::F32 => of_type::<f32>(gpu, geometry, pass, operands),
+        DType::F64 => of_type::<f64>(gpu, geometry, pass, operands),
+        DType::BF16 => of_type::<bf16>(gpu, geometry, pass, operands),
+        other => bail!("conv2d: works on f32, f64 and bf16, not on {other:?}"),
+    }
 }
 
-product! {
-    /// The output, from input and kernel, without a bias.
-    output
-}
-product! {
-    /// The same, with exactly 0 where nothing but zeros is seen.
-    output_for_relu
-}
-product! {
-    /// The gradient of the input, from the kernel and the output's gradient.
-    input_gradient
-}
-product! {
-    /// The gradient of the kernel, from the input and the output's gradient.
-    weight_gradient
+fn of_type<T: cudnn::Number + CudaDType>(
+    gpu: &CudaDevice,
+    geometry: &Geometry,
+    pass: Pass,
+    [first, second]: [Memory<'_>; 2],
+) -> Result<CudaStorage> {
+    let operands = [&view(&first)?, &view(&second)?];
+    let result = cudnn::product::<T>(gpu, geometry, pass, operands)?;
+    Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
 }

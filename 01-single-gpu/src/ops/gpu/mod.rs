@@ -8,7 +8,7 @@
 //! | `kernels/*.cu` | the kernels of each, in CUDA C++ |
 //! | `cuda` | a GPU as the machine: compiles the kernels when they are first used (NVRTC), and queues them |
 //! | `absent` | its place in a build without CUDA |
-//! | `cudnn`, `convolution` | the products of convolutions, by cuDNN |
+//! | `pass`, `cudnn`, `convolution` | the products of convolutions, by cuDNN |
 //! | `without_cudnn` | their place in a build without it |
 //! | `tensors` | launches on tensors, for backward passes |
 //! | `change` | launches that change several tensors in place |
@@ -43,6 +43,7 @@ mod emulator;
 mod kernel;
 mod launch;
 mod machine;
+pub(crate) mod pass;
 pub(crate) mod pooling;
 pub(crate) mod relu;
 mod tensors;

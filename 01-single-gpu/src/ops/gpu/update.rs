@@ -5,26 +5,29 @@ use candle_core::{DType, Layout, Result, Tensor, bail};
 use itertools::Itertools as _;
 
 use super::blocks::blocks_of;
-use super::change::{Change, Work, are_apart, change};
+use super::change::{Change, in_groups};
 use super::kernel::Source;
 use super::launch::Launch;
 use super::machine::Machine;
 
-/// Kernels that do the same for 8, 4, 2 or 1 of an optimiser's tensors.
-type Kernels = [(&'static str, usize); 4];
+/// Kernels that do the same for several slots of an update, and for how many: the most first.
+type Kernels = &'static [(&'static str, usize)];
 
-const DESCEND: Kernels = [("descend_8", 8), ("descend_4", 4), ("descend_2", 2), ("descend", 1)];
-const PUSH: Kernels = [("push_8", 8), ("push_4", 4), ("push_2", 2), ("push", 1)];
+const DESCEND: Kernels = &[("descend_8", 8), ("descend_4", 4), ("descend_2", 2), ("descend", 1)];
+const PUSH: Kernels = &[("push_8", 8), ("push_4", 4), ("push_2", 2), ("push", 1)];
+const AVERAGE: Kernels = &[("average_2", 2), ("average", 1)];
+
+fn counts(kernels: Kernels) -> impl Iterator<Item = usize> + Clone {
+    kernels.iter().map(|&(_, count)| count)
+}
 
 /// value −= direction · step, for all pairs of a value and its direction, in few launches.
 ///
 /// # Errors
 ///
-/// When the two differ in size or type, or do not lie contiguous on one GPU.
-pub(crate) fn descend_all(pairs: &[[&Tensor; 2]], step: f64) -> Result<()> {
-    in_groups(pairs, DESCEND, |&[value, direction]| [(value, direction)], &|gpu, changes| {
-        descend(gpu, changes, step)
-    })
+/// When the two differ in size or type, or do not lie on one GPU, the value contiguous.
+pub(crate) fn descend_all(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()> {
+    in_groups(pairs, counts(DESCEND), |&pair| [pair], |gpu, changes, _| descend(gpu, changes, step))
 }
 
 /// velocity = velocity · momentum + (gradient · share + value · decay), then value −= velocity · rate, for all triples of
@@ -32,31 +35,24 @@ pub(crate) fn descend_all(pairs: &[[&Tensor; 2]], step: f64) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When the three differ in size or type, or do not lie contiguous on one GPU.
+/// When the three differ in size or type, or do not lie on one GPU, velocity and value contiguous.
 pub(crate) fn push_all(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     let changes = |&[velocity, value, gradient]: &[_; 3]| [(velocity, gradient), (value, gradient)];
-    in_groups(slots, PUSH, changes, &|gpu, changes| push(gpu, changes, constants))
+    in_groups(slots, counts(PUSH), changes, |gpu, changes, _| push(gpu, changes, constants))
 }
 
-/// Changes the tensors of all `slots`, as many at once as there is a kernel for.
-fn in_groups<'a, S, const N: usize>(
-    slots: &[S],
-    kernels: Kernels,
-    changes_of: impl Fn(&S) -> [(&'a Tensor, &'a Tensor); N],
-    work: &Work<'_>,
-) -> Result<()> {
-    let mut rest = slots;
-    while !rest.is_empty() {
-        let group = |count| rest.get(..count).map(|slots| slots.iter().flat_map(&changes_of));
-        let possible = kernels.into_iter().find_map(|(_, count)| {
-            let changes = group(count)?.collect_vec();
-            (count == 1 || are_apart(&changes)).then_some((count, changes))
-        });
-        let Some((count, changes)) = possible else { break };
-        change(&changes, work)?;
-        rest = &rest[count..];
-    }
-    Ok(())
+/// running = (1 − momentum) · running + momentum · scale · fresh, for running averages of one size, each with what is
+/// fresh, in f64, and its scale.
+///
+/// # Errors
+///
+/// When they differ in size, or do not lie on one GPU, what is running contiguous.
+pub(crate) fn average_all(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Result<()> {
+    let change = |&(running, fresh, _): &(_, _, _)| [(running, fresh)];
+    in_groups(averages, counts(AVERAGE), change, |gpu, changes, averages| {
+        let scales = averages.iter().map(|(.., scale)| *scale);
+        average_into(gpu, changes, momentum, &scales.collect_vec())
+    })
 }
 
 /// The kernel for so many tensors.
@@ -123,7 +119,7 @@ pub(crate) fn average_into<M: Machine>(
     momentum: f64,
     scales: &[f64],
 ) -> Result<()> {
-    let name = if changes.len() == 1 { "average" } else { "average_2" };
+    let name = named(AVERAGE, changes.len())?;
     let Some(dtype) = changes.first().map(|change| change.changed.0.dtype()) else {
         bail!("there is no running average to change");
     };

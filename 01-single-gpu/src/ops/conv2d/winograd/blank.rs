@@ -67,7 +67,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     fn blank_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
         let g = self.geometry;
         let zeros = zeros_in_all_channels(image, g.height * g.width);
-        // Where a kernel reaches, before the padding is taken away and within the image.
+        // The rows or columns of the image itself that a kernel reaches.
         let seen = |first: usize, size: usize| {
             let inside = |place: usize| place.saturating_sub(g.padding).min(size);
             inside(first)..inside(first + R)

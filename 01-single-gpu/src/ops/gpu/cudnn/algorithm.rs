@@ -15,7 +15,7 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 
 use super::choice::Candidate;
 use super::descriptors::{Descriptors, Handle};
-use super::product::Pass;
+use crate::ops::gpu::pass::Pass;
 
 /// One of cuDNN's algorithms, for one of the products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

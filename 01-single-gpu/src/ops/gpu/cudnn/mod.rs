@@ -41,7 +41,8 @@ use candle_core::{Error, Result, WithDType, bail};
 use half::bf16;
 
 use crate::ops::conv2d::geometry::Geometry;
-use product::{Pass, Product};
+use crate::ops::gpu::pass::Pass;
+use product::Product;
 
 /// A number that cuDNN convolves.
 pub(in crate::ops) trait Number:
@@ -78,66 +79,13 @@ impl Number for bf16 {
     }
 }
 
-/// The output, `[B, O, H', W']`, of the convolution of `x`, `[B, C, H, W]`, with `weight`, `[O, C, KH, KW]`.
-///
-/// All of them lie contiguous in the memory of `device`, here and below.
+/// A product of operands that lie contiguous in the memory of `device`, in the order in which [`Pass`] names them.
 ///
 /// # Errors
 ///
-/// When there are no images, when a view has not the elements that `geometry` says, when a size is beyond what cuDNN
-/// counts with, when it has no algorithm as the module asks for, and when cuDNN or CUDA fails.
-pub(in crate::ops) fn output<T: Number>(
-    device: &CudaDevice,
-    geometry: &Geometry,
-    x: &CudaView<'_, T>,
-    weight: &CudaView<'_, T>,
-) -> Result<CudaSlice<T>> {
-    product(device, geometry, Pass::Output, [x, weight])
-}
-
-/// The same, but an output that sees nothing but zeros is zero, never nearly zero: a rectifier's slope changes there.
-///
-/// # Errors
-///
-/// Those of [`output`].
-pub(in crate::ops) fn output_for_relu<T: Number>(
-    device: &CudaDevice,
-    geometry: &Geometry,
-    x: &CudaView<'_, T>,
-    weight: &CudaView<'_, T>,
-) -> Result<CudaSlice<T>> {
-    product(device, geometry, Pass::OutputForRelu, [x, weight])
-}
-
-/// The gradient of the input, `[B, C, H, W]`, from the kernel and the output's gradient.
-///
-/// # Errors
-///
-/// Those of [`output`].
-pub(in crate::ops) fn input_gradient<T: Number>(
-    device: &CudaDevice,
-    geometry: &Geometry,
-    weight: &CudaView<'_, T>,
-    grad: &CudaView<'_, T>,
-) -> Result<CudaSlice<T>> {
-    product(device, geometry, Pass::InputGradient, [weight, grad])
-}
-
-/// The gradient of the kernel, `[O, C, KH, KW]`, from the input and the output's gradient; zeros without images.
-///
-/// # Errors
-///
-/// Those of [`output`], but for the images.
-pub(in crate::ops) fn weight_gradient<T: Number>(
-    device: &CudaDevice,
-    geometry: &Geometry,
-    x: &CudaView<'_, T>,
-    grad: &CudaView<'_, T>,
-) -> Result<CudaSlice<T>> {
-    product(device, geometry, Pass::WeightGradient, [x, grad])
-}
-
-fn product<T: Number>(
+/// When there are no images (but for the kernel's gradient), when a view has not the elements that `geometry` says, when
+/// a size is beyond what cuDNN counts with, when it has no algorithm as the module asks for, and when cuDNN or CUDA fails.
+pub(in crate::ops) fn product<T: Number>(
     device: &CudaDevice,
     geometry: &Geometry,
     pass: Pass,

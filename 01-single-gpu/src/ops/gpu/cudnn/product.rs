@@ -7,19 +7,7 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use candle_core::{DType, Result, bail};
 
 use crate::ops::conv2d::geometry::Geometry;
-
-/// Which of a convolution's three products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Pass {
-    /// From the input and the kernel.
-    Output,
-    /// The same, for a rectifier: what sees nothing but zeros must be zero, and nothing that is nearly zero.
-    OutputForRelu,
-    /// From the kernel and the output's gradient.
-    InputGradient,
-    /// From the input and the output's gradient.
-    WeightGradient,
-}
+use crate::ops::gpu::pass::Pass;
 
 /// Everything that decides how a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -19,8 +19,9 @@ use candle_core::{Error, Result, bail};
 use super::algorithm::{Places, candidates};
 use super::choice::{Choice, LARGEST_WORKSPACE, choose};
 use super::descriptors::{Descriptors, Handle};
-use super::product::{Pass, Product};
+use super::product::Product;
 use super::{Number, refused};
+use crate::ops::gpu::pass::Pass;
 
 /// cuDNN on one device, in one thread: a handle must not be in use in two threads at once.
 struct Session {

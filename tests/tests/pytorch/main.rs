@@ -8,7 +8,10 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod cases;
+
 use candle_core::{DType, Result, Tensor, Var};
+use cases::{BIAS, INPUT, PRECISIONS, WEIGHT, check_case, for_each_case, variable};
 use course_tests::{Fixture, device, noise};
 use single_gpu::data::Batch;
 use single_gpu::difference::relative_difference;
@@ -20,59 +23,6 @@ use single_gpu::ops::{
 };
 use single_gpu::parameters::{Parameter, Parameters};
 use single_gpu::train::local_gradients;
-
-const INPUT: u64 = 1;
-const WEIGHT: u64 = 2;
-const BIAS: u64 = 3;
-const UPSTREAM: u64 = 9;
-
-const PRECISIONS: [(DType, f64); 2] = [(DType::F64, 1e-12), (DType::F32, 1e-5)];
-
-/// A variable of noise.
-fn variable(shape: &[usize], salt: u64, dtype: DType) -> Result<Var> {
-    Var::from_tensor(&noise(shape, salt)?.to_dtype(dtype)?)
-}
-
-/// Runs an operation on variables, differentiates Σ output · noise, and compares with a case.
-fn check_case(
-    fixture: &Fixture,
-    case: &str,
-    (dtype, tolerance): (DType, f64),
-    inputs: &[(&str, &Var)],
-    output: Tensor,
-) -> Result<()> {
-    let upstream = noise(output.shape(), UPSTREAM)?.to_dtype(dtype)?;
-    let gradients = (&output * upstream)?.flatten_all()?.sum_all()?.backward()?;
-    let mut found = vec![("output", output)];
-    for (name, input) in inputs {
-        found.push((name, gradients.get(input).expect("a gradient").clone()));
-    }
-    for (name, value) in found {
-        let expected = fixture.get(&format!("{case}/{name}"))?;
-        let error = relative_difference(&value, expected)?;
-        assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
-    }
-    Ok(())
-}
-
-/// Calls `check` for every case of an operation, in both precisions. There must be some.
-fn for_each_case(
-    operation: &str,
-    at_least: usize,
-    check: impl Fn(&Fixture, &str, &[usize], (DType, f64)) -> Result<()>,
-) {
-    let fixture = Fixture::load().unwrap();
-    let cases = fixture.cases(operation);
-    assert!(cases.len() >= at_least, "{} cases of {operation}", cases.len());
-    for case in cases {
-        let case = format!("{operation}/{case}");
-        let geometry = fixture.geometry(&case).unwrap();
-        for precision in PRECISIONS {
-            check(&fixture, &case, &geometry, precision)
-                .unwrap_or_else(|error| panic!("{case}: {error}"));
-        }
-    }
-}
 
 #[test]
 fn the_noise_is_the_same_in_both_languages() {
