@@ -174,6 +174,16 @@ fn a_gpu_normalises_batches() {
 }
 
 #[test]
+fn a_gpu_normalises_images_from_wherever_they_begin() {
+    // One element behind where a vector could.
+    let elements = 2 * 3 * 4;
+    assert_same("batch_norm", WIDE, &[&[1 + elements], &[3], &[3]], &|t| {
+        let images = t[0].narrow(0, 1, elements)?.reshape((2, 3, 2, 2))?;
+        Ok(batch_norm(&images, t[1], t[2], 1e-3, true)?.0)
+    });
+}
+
+#[test]
 fn a_gpu_takes_losses() {
     let labels: Vec<u32> = (0..300).map(|row| row * 7 % 10).collect();
     let labels = |device: &Device| Tensor::new(labels.as_slice(), device);

@@ -11,7 +11,7 @@ use crate::ops::element::computed_in;
 use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
 use crate::ops::gpu::bias::Merged;
 use crate::ops::gpu::blocks::Channels;
-use crate::ops::gpu::{self, Operand, on_gpu};
+use crate::ops::gpu::{self, Operand, aligned, on_gpu};
 
 fn channels(images: &Shape) -> Result<Channels> {
     let Planes { batch, channels, plane } = Planes::new(images)?;
@@ -26,7 +26,7 @@ fn in_f64(of_channels: &Tensor) -> Result<Tensor> {
 /// [`Statistics::of`].
 pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
     let sizes = channels(x.shape())?;
-    let x = x.contiguous()?;
+    let x = aligned(x)?;
     let (mean, variance) = on_gpu([&x], |gpu, [x]| gpu::batch_norm::moments(gpu, sizes, x))?;
     let [mean, variance] = [mean, variance].map(|values| gpu::tensor(values, sizes.channels));
     Ok(Statistics { mean, variance, count: sizes.images * sizes.plane })
@@ -55,7 +55,7 @@ impl Normalise {
     }
 
     pub(super) fn apply(self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-        apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, self)
+        apply3(&aligned(x)?, &weight.contiguous()?, &bias.contiguous()?, self)
     }
 }
 
@@ -117,9 +117,14 @@ impl CustomOp3 for Normalise {
     }
 }
 
+fn where_vectors_begin(Tensors { x, output, grad }: &Tensors) -> Result<Tensors> {
+    let output = output.as_ref().map(aligned).transpose()?;
+    Ok(Tensors { x: aligned(x)?, output, grad: aligned(grad)? })
+}
+
 /// Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
 fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Merged<Tensor>> {
-    let Tensors { x, output, grad } = tensors;
+    let Tensors { x, output, grad } = &where_vectors_begin(tensors)?;
     let sizes = channels(x.shape())?;
     let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
     let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
@@ -155,7 +160,7 @@ pub(super) struct Constants<'a> {
 
 /// [`input_gradient`](super::input_gradient).
 pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
-    let Tensors { x, output, grad } = tensors;
+    let Tensors { x, output, grad } = &where_vectors_begin(tensors)?;
     let Constants { weight, statistics, sums, share, epsilon } = *constants;
     let sizes = channels(x.shape())?;
     let y = output.as_ref().unwrap_or(x);

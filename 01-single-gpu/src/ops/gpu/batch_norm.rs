@@ -4,11 +4,20 @@ use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
 use super::bias::{Merged, merge};
-use super::blocks::{Channels, blocks_of};
+use super::blocks::Channels;
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
 use super::machine::Machine;
 use crate::ops::element::computed_in;
+
+/// A launch of a kernel that begins with the images' sizes.
+fn on_images<'a, S: BackendStorage>(
+    name: &'static str,
+    dtype: DType,
+    sizes: Channels,
+) -> Launch<'a, S> {
+    Launch::new(Source::BatchNorm, name, dtype).by_vectors(sizes.vector()).channels(sizes)
+}
 
 /// Mean and variance of each channel, `[channels]` and `[channels]`, in f64.
 pub(crate) fn moments<M: Machine>(
@@ -18,22 +27,22 @@ pub(crate) fn moments<M: Machine>(
 ) -> Result<(M::Storage, M::Storage)> {
     let room = |elements| machine.room(elements, DType::F64);
     let (mut means, mut squares) = (room(sizes.blocks())?, room(sizes.blocks())?);
-    let launch = Launch::new(Source::BatchNorm, "moments_of_parts", x.dtype()).channels(sizes);
+    let launch = on_images("moments_of_parts", x.dtype(), sizes);
     machine.run(
-        launch.read(x, sizes.elements()).write(&mut means).write(&mut squares),
+        launch.read_vectors(x, sizes.elements()).write(&mut means).write(&mut squares),
         sizes.blocks(),
     )?;
 
     let parts = sizes.blocks();
     let of_parts = |storage| Operand::whole(storage, parts);
     let (mut mean, mut variance) = (room(sizes.channels)?, room(sizes.channels)?);
-    let launch = Launch::new(Source::BatchNorm, "merged_moments", x.dtype()).channels(sizes);
+    let launch = on_images("merged_moments", x.dtype(), sizes);
     let launch = launch.read_as(DType::F64, of_parts(&means), parts).read_as(
         DType::F64,
         of_parts(&squares),
         parts,
     );
-    machine.run(launch.write(&mut mean).write(&mut variance), blocks_of(sizes.channels))?;
+    machine.run(launch.write(&mut mean).write(&mut variance), sizes.channels)?;
     Ok((mean, variance))
 }
 
@@ -69,8 +78,8 @@ pub(crate) fn normalise<M: Machine>(
     relu: bool,
 ) -> Result<M::Storage> {
     let mut y = machine.room(sizes.elements(), x.dtype())?;
-    let launch = Launch::new(Source::BatchNorm, "normalise", x.dtype()).channels(sizes);
-    let launch = launch.flag(relu).number(moments.epsilon).read(x, sizes.elements());
+    let launch = on_images("normalise", x.dtype(), sizes);
+    let launch = launch.flag(relu).number(moments.epsilon).read_vectors(x, sizes.elements());
     let wide = computed_in(x.dtype());
     let launch = launch.read_as(wide, weight, sizes.channels).read_as(wide, bias, sizes.channels);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
@@ -89,7 +98,7 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
     /// A kernel that is told of no relu does not look at the output.
     fn images(self, images: &Images<'a, S>, sizes: Channels) -> Self {
         let all = [images.x, images.output.unwrap_or(images.x), images.grad];
-        all.into_iter().fold(self, |launch, operand| launch.read(operand, sizes.elements()))
+        all.into_iter().fold(self, |launch, operand| launch.read_vectors(operand, sizes.elements()))
     }
 }
 
@@ -103,7 +112,7 @@ pub(crate) fn gradient_sums<M: Machine>(
     let dtype = images.grad.dtype();
     let [parts, channels] = sizes.of_parts();
     let mut sums = machine.room(parts * 2 * channels, DType::F64)?;
-    let launch = Launch::new(Source::BatchNorm, "gradient_sums_of_parts", dtype).channels(sizes);
+    let launch = on_images("gradient_sums_of_parts", dtype, sizes);
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).images(images, sizes);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
     machine.run(launch.write(&mut sums), sizes.blocks())?;
@@ -130,7 +139,7 @@ pub(crate) fn input_gradient<M: Machine>(
     let dtype = images.grad.dtype();
     let Slopes { weight, moments, sums, share } = slopes;
     let mut dx = machine.room(sizes.elements(), dtype)?;
-    let launch = Launch::new(Source::BatchNorm, "input_gradient", dtype).channels(sizes);
+    let launch = on_images("input_gradient", dtype, sizes);
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).number(share);
     let launch = launch.images(images, sizes).read_as(computed_in(dtype), weight, sizes.channels);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);

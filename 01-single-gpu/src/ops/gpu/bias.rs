@@ -92,6 +92,6 @@ pub(super) fn merge<M: Machine>(
     let mut rounded = machine.room(n, dtype)?;
     let launch = Launch::new(Source::Bias, "merged_sums", dtype).count(n).count(parts);
     let launch = launch.read_as(DType::F64, Operand::whole(sums, parts * n), parts * n);
-    machine.run(launch.write(&mut exact).write(&mut rounded), blocks_of(n))?;
+    machine.run(launch.write(&mut exact).write(&mut rounded), n)?;
     Ok(Merged { exact, rounded })
 }

@@ -3,6 +3,10 @@
 /// Threads of a block, in every launch: a power of two, as blocks add up in a tree.
 pub(crate) const THREADS: usize = 256;
 
+/// Elements side by side that a thread reads or writes at once, where they allow it: 16 bytes of f32, the most that a GPU
+/// moves for a thread.
+pub(crate) const VECTOR: usize = 4;
+
 /// A thread that works element by element is given no more blocks than this to share its work with.
 const MOST_BLOCKS: usize = 4096;
 
@@ -25,6 +29,11 @@ pub(crate) struct Channels {
 impl Channels {
     /// Values of a channel that a block is given, sixteen for each thread.
     const PART: usize = 16 * THREADS;
+
+    /// Elements of a vector: it must not reach beyond a plane.
+    pub(super) fn vector(&self) -> usize {
+        if self.plane.is_multiple_of(VECTOR) { VECTOR } else { 1 }
+    }
 
     /// Parts of a channel.
     pub(super) fn parts(&self) -> usize {

@@ -15,7 +15,7 @@ use candle_core::cuda_backend::cudarc::nvrtc::{
 use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Shape, bail};
 
 use super::blocks::THREADS;
-use super::kernel::{Kernel, PRELUDE, Source, definitions};
+use super::kernel::{Elements, Kernel, PRELUDE, Source, definitions};
 use super::launch::{Argument, Launch};
 use super::machine::Machine;
 
@@ -31,12 +31,12 @@ impl Machine for CudaDevice {
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
     fn start(&self, launch: Launch<'_, CudaStorage>, blocks: usize) -> Result<()> {
         let Launch { kernel, arguments, .. } = launch;
-        let Kernel { source, name, dtype } = kernel;
-        let module = format!("{source:?} {}", dtype.as_str());
+        let Kernel { source, name, elements } = kernel;
+        let module = format!("{source:?} {} by {}", elements.dtype.as_str(), elements.vector);
         let stream = self.cuda_stream();
         // Functions are found in whatever context is current.
         stream.context().bind_to_thread().map_err(Error::wrap)?;
-        let function = self.get_or_load_custom_func(name, &module, &compiled(source, dtype)?)?;
+        let function = self.get_or_load_custom_func(name, &module, &compiled(source, elements)?)?;
         // Whoever else uses the memory is told, when these are dropped, that it was used here.
         let mut uses = Vec::with_capacity(arguments.len());
         let mut values = Vec::with_capacity(arguments.len());
@@ -120,21 +120,21 @@ fn address_to_write<'a>(
 }
 
 /// A file's kernels in the language that every driver translates for its GPU (PTX); compiled once in a process.
-fn compiled(source: Source, dtype: DType) -> Result<Arc<str>> {
-    type Compiled = HashMap<(Source, DType), Arc<str>>;
+fn compiled(source: Source, elements: Elements) -> Result<Arc<str>> {
+    type Compiled = HashMap<(Source, Elements), Arc<str>>;
     static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    match compiled.entry((source, dtype)) {
+    match compiled.entry((source, elements)) {
         Entry::Occupied(entry) => Ok(Arc::clone(entry.get())),
-        Entry::Vacant(entry) => Ok(Arc::clone(entry.insert(compile(source, dtype)?))),
+        Entry::Vacant(entry) => Ok(Arc::clone(entry.insert(compile(source, elements)?))),
     }
 }
 
-fn compile(source: Source, dtype: DType) -> Result<Arc<str>> {
+fn compile(source: Source, elements: Elements) -> Result<Arc<str>> {
     let options = CompileOptions {
         // A product that is added to a sum is rounded first, as on the CPU.
         fmad: Some(false),
-        options: definitions(dtype, THREADS)?.into(),
+        options: definitions(elements, THREADS)?.into(),
         ..CompileOptions::default()
     };
     let text = format!("{PRELUDE}\n{}", source.text());
@@ -143,7 +143,7 @@ fn compile(source: Source, dtype: DType) -> Result<Arc<str>> {
         Err(CompileError::CompileError { log, .. }) => {
             bail!(
                 "{source:?} for {}: the kernels do not compile: {}",
-                dtype.as_str(),
+                elements.dtype.as_str(),
                 log.to_string_lossy()
             )
         }
@@ -153,14 +153,18 @@ fn compile(source: Source, dtype: DType) -> Result<Arc<str>> {
 
 #[cfg(test)]
 mod tests {
+    use itertools::Itertools as _;
+
     use super::*;
+    use crate::ops::gpu::blocks::VECTOR;
 
     /// That needs no GPU.
     #[test]
     fn every_kernel_compiles_for_gpus() {
         for source in Source::ALL {
-            for dtype in [DType::F64, DType::F32, DType::BF16] {
-                let ptx = compile(source, dtype).unwrap();
+            let types = [DType::F64, DType::F32, DType::BF16];
+            for (dtype, vector) in types.into_iter().cartesian_product([1, VECTOR]) {
+                let ptx = compile(source, Elements { dtype, vector }).unwrap();
                 for kernel in source.kernels() {
                     assert!(ptx.contains(&format!(".entry {kernel}(")), "{kernel}: {ptx}");
                 }
@@ -170,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_type_without_kernels_is_refused() {
-        let error = compile(Source::Relu, DType::U32).unwrap_err().to_string();
+        let error = compile(Source::Relu, Elements { dtype: DType::U32, vector: 1 });
+        let error = error.unwrap_err().to_string();
         assert!(error.contains("for f64, f32 and bf16, not for u32"), "{error}");
     }
 }

@@ -46,25 +46,35 @@ impl Source {
 /// What all kernels begin with.
 pub(super) const PRELUDE: &str = include_str!("kernels/prelude.cuh");
 
+/// What a file of kernels is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Elements {
+    pub(super) dtype: DType,
+    /// How many lie in a vector, which a thread reads or writes at once: [`VECTOR`](super::blocks::VECTOR) or 1.
+    pub(super) vector: usize,
+}
+
 /// A kernel for elements of one type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
     pub(super) source: Source,
     pub(super) name: &'static str,
-    pub(super) dtype: DType,
+    pub(super) elements: Elements,
 }
 
-/// The macros that a compiler of kernels is given: how elements are stored, and threads of a block.
+/// The macros that a compiler of kernels is given: how elements are stored, how many make a vector, and threads of a
+/// block.
 ///
 /// # Errors
 ///
 /// For a type that there are no kernels for.
-pub(super) fn definitions(dtype: DType, threads: usize) -> Result<[String; 2]> {
-    let stored = match dtype {
+pub(super) fn definitions(elements: Elements, threads: usize) -> Result<[String; 3]> {
+    let stored = match elements.dtype {
         DType::F64 => "STORED_F64",
         DType::F32 => "STORED_F32",
         DType::BF16 => "STORED_BF16",
         other => bail!("there are kernels for f64, f32 and bf16, not for {}", other.as_str()),
     };
-    Ok([format!("-D{stored}"), format!("-DTHREADS={threads}")])
+    let vector = elements.vector;
+    Ok([format!("-D{stored}"), format!("-DVECTOR={vector}"), format!("-DTHREADS={threads}")])
 }

@@ -8,8 +8,8 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Layout, Result, bail};
 
-use super::blocks::Channels;
-use super::kernel::{Kernel, Source};
+use super::blocks::{Channels, VECTOR};
+use super::kernel::{Elements, Kernel, Source};
 
 /// Elements of a tensor, at most: kernels count in 32 bits, and may count one round too far.
 const MOST_ELEMENTS: usize = 1 << 31;
@@ -52,6 +52,12 @@ impl<'a, S: BackendStorage> Operand<'a, S> {
     pub(super) fn dtype(&self) -> DType {
         self.storage.dtype()
     }
+
+    /// Elements of the vectors that it can be read in.
+    pub(super) fn vector(&self) -> usize {
+        let whole = [self.start, self.elements].iter().all(|count| count.is_multiple_of(VECTOR));
+        if whole { VECTOR } else { 1 }
+    }
 }
 
 /// One argument of a kernel.
@@ -76,7 +82,14 @@ pub(crate) struct Launch<'a, S> {
 
 impl<'a, S: BackendStorage> Launch<'a, S> {
     pub(super) fn new(source: Source, name: &'static str, dtype: DType) -> Self {
-        Self { kernel: Kernel { source, name, dtype }, arguments: Vec::new(), mismatch: None }
+        let elements = Elements { dtype, vector: 1 };
+        Self { kernel: Kernel { source, name, elements }, arguments: Vec::new(), mismatch: None }
+    }
+
+    /// For vectors of so many elements.
+    pub(super) fn by_vectors(mut self, vector: usize) -> Self {
+        self.kernel.elements.vector = vector;
+        self
     }
 
     fn and(mut self, argument: Argument<'a, S>) -> Self {
@@ -99,8 +112,19 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
 
     /// So many elements of the kernel's type.
     pub(super) fn read(self, operand: Operand<'a, S>, elements: usize) -> Self {
-        let dtype = self.kernel.dtype;
+        let dtype = self.kernel.elements.dtype;
         self.read_as(dtype, operand, elements)
+    }
+
+    /// The same for a kernel that reads them in vectors.
+    pub(super) fn read_vectors(mut self, operand: Operand<'a, S>, elements: usize) -> Self {
+        let Kernel { name, elements: Elements { vector, .. }, .. } = self.kernel;
+        if !operand.start.is_multiple_of(vector) {
+            self.mismatch.get_or_insert_with(|| {
+                format!("{name}: vectors of {vector} cannot begin at element {}", operand.start)
+            });
+        }
+        self.read(operand, elements)
     }
 
     /// So many elements of a type that the kernel has there whatever its own is.
@@ -130,7 +154,7 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
 
     /// What is changed in place, from this element on: numbers of the kernel's type.
     pub(super) fn change(mut self, storage: &'a mut S, start: usize) -> Self {
-        let Kernel { name, dtype, .. } = self.kernel;
+        let Kernel { name, elements: Elements { dtype, .. }, .. } = self.kernel;
         if storage.dtype() != dtype {
             let found = storage.dtype();
             self.mismatch.get_or_insert_with(|| {
@@ -159,9 +183,10 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
         }
     }
 
-    /// What kernels that go through images channel by channel begin with.
+    /// What kernels that go through images channel by channel begin with; a plane's size is counted in vectors.
     pub(super) fn channels(self, sizes: Channels) -> Self {
         let Channels { images, channels, plane } = sizes;
+        let plane = plane / self.kernel.elements.vector;
         self.count(images).count(channels).count(plane).count(sizes.parts())
     }
 }

@@ -54,6 +54,6 @@ pub(crate) mod update;
 pub(crate) mod without_cudnn;
 
 pub(crate) use launch::Operand;
-pub(crate) use tensors::{on_gpu, tensor};
+pub(crate) use tensors::{aligned, on_gpu, tensor};
 #[cfg(not(feature = "cudnn"))]
 pub(crate) use without_cudnn as convolution;

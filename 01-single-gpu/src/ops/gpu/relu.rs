@@ -9,23 +9,15 @@ use super::machine::Machine;
 
 /// max(x, 0).
 pub(crate) fn relu<M: Machine>(machine: &M, x: Operand<'_, M::Storage>) -> Result<M::Storage> {
-    let n = x.elements;
-    let mut y = machine.room(n, x.dtype())?;
-    let launch = Launch::new(Source::Relu, "relu", x.dtype()).count(n).read(x, n).write(&mut y);
-    machine.run(launch, blocks_of(n))?;
-    Ok(y)
+    by_element(machine, "relu", [x])
 }
 
 /// max(x + y, 0).
 pub(crate) fn add_relu<M: Machine>(
     machine: &M,
-    [x, y]: [Operand<'_, M::Storage>; 2],
+    operands: [Operand<'_, M::Storage>; 2],
 ) -> Result<M::Storage> {
-    let n = x.elements;
-    let mut sum = machine.room(n, x.dtype())?;
-    let launch = Launch::new(Source::Relu, "add_relu", x.dtype());
-    machine.run(launch.count(n).read(x, n).read(y, n).write(&mut sum), blocks_of(n))?;
-    Ok(sum)
+    by_element(machine, "add_relu", operands)
 }
 
 /// What of a gradient passes a relu whose output was `y`.
@@ -34,9 +26,23 @@ pub(crate) fn gradient<M: Machine>(
     y: Operand<'_, M::Storage>,
     grad: Operand<'_, M::Storage>,
 ) -> Result<M::Storage> {
-    let n = y.elements;
-    let mut dx = machine.room(n, y.dtype())?;
-    let launch = Launch::new(Source::Relu, "relu_gradient", y.dtype());
-    machine.run(launch.count(n).read(y, n).read(grad, n).write(&mut dx), blocks_of(n))?;
-    Ok(dx)
+    by_element(machine, "relu_gradient", [y, grad])
+}
+
+/// A result that has an element for each of every operand's.
+fn by_element<M: Machine, const N: usize>(
+    machine: &M,
+    name: &'static str,
+    operands: [Operand<'_, M::Storage>; N],
+) -> Result<M::Storage> {
+    let Operand { elements, .. } = operands[0];
+    let vector = operands.iter().map(Operand::vector).min().unwrap_or(1);
+    let vectors = elements / vector;
+    let mut result = machine.room(elements, operands[0].dtype())?;
+    let launch = Launch::new(Source::Relu, name, operands[0].dtype()).by_vectors(vector);
+    let launch = operands
+        .into_iter()
+        .fold(launch.count(vectors), |launch, operand| launch.read_vectors(operand, elements));
+    machine.run(launch.write(&mut result), blocks_of(vectors))?;
+    Ok(result)
 }

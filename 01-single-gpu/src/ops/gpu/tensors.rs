@@ -4,6 +4,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Device, Result, Shape, Storage, Tensor, bail};
 use itertools::Itertools as _;
 
+use super::blocks::VECTOR;
 use super::launch::Operand;
 
 /// Calls `work` with the GPU that contiguous tensors lie on, and with their memory.
@@ -31,6 +32,16 @@ pub(crate) fn on_gpu<R, const N: usize>(
     match operands.try_into() {
         Ok(operands) => work(device, operands),
         Err(_) => bail!("there is an operand for each tensor"),
+    }
+}
+
+/// The same tensor, contiguous and beginning where a vector of elements can.
+pub(crate) fn aligned(tensor: &Tensor) -> Result<Tensor> {
+    let tensor = tensor.contiguous()?;
+    if tensor.layout().start_offset().is_multiple_of(VECTOR) {
+        Ok(tensor)
+    } else {
+        tensor.force_contiguous()
     }
 }
 

@@ -59,6 +59,11 @@ static void expect(char tag) {
     }
 }
 
+// The size of what memory is made of.
+template <class T> constexpr size_t element = sizeof(T);
+template <> constexpr size_t element<Vector> = sizeof(Stored);
+template <> constexpr size_t element<const Vector> = sizeof(Stored);
+
 // A count or a number.
 template <class T> struct Argument {
     static T next() {
@@ -75,8 +80,8 @@ template <class T> struct Argument<T *> {
         expect('m');
         uint64_t size, length;
         read(&size, sizeof size);
-        if (size != sizeof(T)) {
-            fprintf(stderr, "memory of elements of %zu bytes where the kernel has %zu\n", (size_t)size, sizeof(T));
+        if (size != element<T>) {
+            fprintf(stderr, "memory of elements of %zu bytes where the kernel has %zu\n", (size_t)size, element<T>);
             exit(3);
         }
         read(&length, sizeof length);

@@ -18,7 +18,7 @@ use half::bf16;
 use itertools::Itertools as _;
 use tempfile::TempDir;
 
-use super::kernel::{PRELUDE, Source, definitions};
+use super::kernel::{Elements, PRELUDE, Source, definitions};
 use super::launch::{Argument, Launch};
 use super::machine::Machine;
 
@@ -31,10 +31,10 @@ const THREADS: usize = 32;
 
 /// A machine that needs a C++ compiler and no GPU.
 pub(super) struct Emulator {
-    programs: Mutex<HashMap<DType, Program>>,
+    programs: Mutex<HashMap<Elements, Program>>,
 }
 
-/// A program with the kernels for one type.
+/// A program with the kernels for one type and vectors of one size.
 #[derive(Clone)]
 struct Program {
     path: Arc<Path>,
@@ -54,20 +54,20 @@ impl Emulator {
 
     /// Whether kernels that reach beyond their memory are found.
     pub(super) fn checks(&self) -> Result<bool> {
-        Ok(self.program(DType::F32)?.checks)
+        Ok(self.program(Elements { dtype: DType::F32, vector: 1 })?.checks)
     }
 
-    fn program(&self, dtype: DType) -> Result<Program> {
+    fn program(&self, elements: Elements) -> Result<Program> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(match programs.entry(dtype) {
+        Ok(match programs.entry(elements) {
             Entry::Occupied(program) => program.get().clone(),
-            Entry::Vacant(room) => room.insert(compiled(dtype)?).clone(),
+            Entry::Vacant(room) => room.insert(compiled(elements)?).clone(),
         })
     }
 }
 
-/// The program for a type. It lies beside the tests' own, and is made anew when a kernel has changed.
-fn compiled(dtype: DType) -> Result<Program> {
+/// The program for these elements. It lies beside the tests' own, and is made anew when a kernel has changed.
+fn compiled(elements: Elements) -> Result<Program> {
     let names = Source::ALL.into_iter().flat_map(Source::kernels);
     let files = [
         ("kernels.inc", format!("{PRELUDE}\n{}", Source::ALL.map(Source::text).concat())),
@@ -75,10 +75,10 @@ fn compiled(dtype: DType) -> Result<Program> {
         ("emulator.cpp", include_str!("emulator.cpp").to_owned()),
     ];
     let mut key = DefaultHasher::new();
-    (&files, definitions(dtype, THREADS)?, compiler()).hash(&mut key);
+    (&files, definitions(elements, THREADS)?, compiler()).hash(&mut key);
     let tests = env::current_exe()?;
     let folder = tests.with_file_name("gpu-emulator");
-    let key = format!("{}-{:016x}", dtype.as_str(), key.finish());
+    let key = format!("{}-{:016x}", elements.dtype.as_str(), key.finish());
     for checks in [true, false] {
         let path = folder.join(format!("{key}-{checks}"));
         if path.exists() {
@@ -93,7 +93,7 @@ fn compiled(dtype: DType) -> Result<Program> {
     let attempt = |checks: &[&str]| {
         let mut command = Command::new(compiler());
         command.args(["-std=c++20", "-O1", "-g1", "-pthread", "-ffp-contract=off"]);
-        command.args(definitions(dtype, THREADS)?).args(checks);
+        command.args(definitions(elements, THREADS)?).args(checks);
         command.args(["-o", "emulator", "emulator.cpp"]).current_dir(workshop.path());
         Ok::<_, candle_core::Error>(command.output()?)
     };
@@ -128,7 +128,7 @@ impl Machine for Emulator {
             bail!("{} is not a kernel of {:?}", kernel.name, kernel.source);
         }
         let input: Vec<u8> = arguments.iter().flat_map(sent).collect();
-        let mut program = Command::new(&*self.program(kernel.dtype)?.path);
+        let mut program = Command::new(&*self.program(kernel.elements)?.path);
         program.args([kernel.name, &blocks.to_string()]).stdin(Stdio::piped());
         let mut running = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         // It reads everything before it writes anything.

@@ -1,20 +1,23 @@
-// Batch normalisation: statistics, output, and the two halves of the gradient.
+// Batch normalisation: statistics, output, and the two halves of the gradient. `plane` counts vectors.
 
 // Mean of a part's values, and the sum of squared distances from it. Distances are taken from a value of the part, so
 // that nothing is lost however far the mean is from zero.
 KERNEL moments_of_parts(
-    Count images, Count channels, Count plane, Count parts, const Stored *x, double *mean, double *squares
+    Count images, Count channels, Count plane, Count parts, const Vector *x, double *mean, double *squares
 ) {
     Part part(images, channels, plane, parts);
-    Real from = part.begin < part.end ? real(x[part.first()]) : 0, distances = 0, squared = 0;
+    Real from = part.begin < part.end ? real(x[part.first()].of[0]) : 0, distances = 0, squared = 0;
     FOR_EACH_OF(part, walk) {
-        Real distance = real(x[walk.at()]) - from;
-        distances += distance;
-        squared += distance * distance;
+        Vector values = x[walk.at()];
+        FOR_EACH_OF_VECTOR(k) {
+            Real distance = real(values.of[k]) - from;
+            distances += distance;
+            squared += distance * distance;
+        }
     }
     double first = block_sum(distances), second = block_sum(squared);
     if (threadIdx.x == 0) {
-        double values = part.end > part.begin ? part.end - part.begin : 1;
+        double values = part.end > part.begin ? (part.end - part.begin) * VECTOR : 1;
         mean[part.place()] = from + first / values;
         // Rounding can take it below zero; a NaN stays one.
         second -= first * first / values;
@@ -22,27 +25,37 @@ KERNEL moments_of_parts(
     }
 }
 
-// The parts of each channel as one, in order (Chan, Golub, LeVeque 1983).
+__device__ inline double values_of_part(Count part, Count share, Count vectors) {
+    Count before = part * share, left = before < vectors ? vectors - before : 0;
+    return (double)(left < share ? left : share) * VECTOR;
+}
+
+// The parts of each channel as one, a channel's by a block: the mean of their means, and what they spread about it.
 KERNEL merged_moments(
     Count images, Count channels, Count plane, Count parts, const double *means, const double *squares, double *mean,
     double *variance
 ) {
-    FOR_EACH(channel, channels) {
-        Count values = images * plane, share = (values + parts - 1) / parts;
-        double before = 0, middle = 0, sum = 0;
-        for (Count part = 0; part < parts && part * share < values; part++) {
-            double count = values - part * share < share ? values - part * share : share;
-            double distance = means[part * channels + channel] - middle;
-            sum += squares[part * channels + channel] + distance * distance * (before * count / (before + count));
-            before += count;
-            middle += distance * (count / before);
-        }
+    Count channel = blockIdx.x, vectors = images * plane, share = (vectors + parts - 1) / parts;
+    double values = (double)vectors * VECTOR, sum = 0, spread = 0;
+    FOR_EACH_PART(part, parts) sum += means[part * channels + channel] * values_of_part(part, share, vectors);
+    double middle = block_sum(sum) / values;
+    FOR_EACH_PART(part, parts) {
+        double distance = means[part * channels + channel] - middle;
+        spread += squares[part * channels + channel] + distance * distance * values_of_part(part, share, vectors);
+    }
+    spread = block_sum(spread);
+    if (threadIdx.x == 0) {
         mean[channel] = middle;
-        variance[channel] = sum / values;
+        variance[channel] = spread / values;
     }
 }
 
 __device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
+
+// What becomes of a channel's values: (x − centre) · scale + shift.
+struct Line {
+    Real centre, scale, shift;
+};
 
 // y = (x − mean) / √(variance + ε) · γ + β; γ and β are Real. The mean is rounded; what that takes away goes to the
 // shift.
@@ -53,29 +66,47 @@ KERNEL normalise(
     Count parts,
     Count relu,
     double epsilon,
-    const Stored *x,
+    const Vector *x,
     const Real *weight,
     const Real *bias,
     const double *mean,
     const double *variance,
-    Stored *y
+    Vector *y
 ) {
     Part part(images, channels, plane, parts);
-    Count channel = part.channel;
-    double slope = weight[channel] * inverse_deviation(variance[channel], epsilon);
-    Real centre = mean[channel], scale = slope;
-    Real shift = bias[channel] + (centre - mean[channel]) * slope;
+    // By one thread for all: many GPUs are slow in double.
+    __shared__ Line of_channel;
+    if (threadIdx.x == 0) {
+        Count channel = part.channel;
+        double slope = weight[channel] * inverse_deviation(variance[channel], epsilon);
+        of_channel.centre = mean[channel];
+        of_channel.scale = slope;
+        of_channel.shift = bias[channel] + (of_channel.centre - mean[channel]) * slope;
+    }
+    __syncthreads();
+    Line line = of_channel;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
-        Real normalised = (real(x[at]) - centre) * scale + shift;
-        y[at] = stored(relu ? rectified(normalised) : normalised);
+        Vector values = x[at];
+        FOR_EACH_OF_VECTOR(k) {
+            Real normalised = (real(values.of[k]) - line.centre) * line.scale + line.shift;
+            values.of[k] = stored(relu ? rectified(normalised) : normalised);
+        }
+        y[at] = values;
     }
 }
 
-// What of an element's gradient passes the relu, if there is one, whose output was `y`.
-__device__ inline Real passed_at(Count at, Count relu, const Stored *y, const Stored *grad) {
-    return relu ? passed(real(y[at]), real(grad[at])) : real(grad[at]);
-}
+// The gradients at a place of the output, or what of them passes the relu, if there is one, whose output was `y`.
+struct Passed {
+    Real of[VECTOR];
+
+    __device__ Passed(Count at, Count relu, const Vector *y, const Vector *grad) {
+        Vector gradients = grad[at], outputs = relu ? y[at] : gradients;
+        FOR_EACH_OF_VECTOR(k) {
+            of[k] = relu ? passed(real(outputs.of[k]), real(gradients.of[k])) : real(gradients.of[k]);
+        }
+    }
+};
 
 // Σ dy and Σ dy · x̂ of each part, [parts, 2, channels], with dy what passes the relu, if there is one, whose output was
 // `y`.
@@ -86,9 +117,9 @@ KERNEL gradient_sums_of_parts(
     Count parts,
     Count relu,
     double epsilon,
-    const Stored *x,
-    const Stored *y,
-    const Stored *grad,
+    const Vector *x,
+    const Vector *y,
+    const Vector *grad,
     const double *mean,
     const double *variance,
     double *sums
@@ -97,9 +128,12 @@ KERNEL gradient_sums_of_parts(
     Real centre = mean[part.channel], gradients = 0, products = 0;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
-        Real through = passed_at(at, relu, y, grad);
-        gradients += through;
-        products += through * (real(x[at]) - centre);
+        Vector values = x[at];
+        Passed through(at, relu, y, grad);
+        FOR_EACH_OF_VECTOR(k) {
+            gradients += through.of[k];
+            products += through.of[k] * (real(values.of[k]) - centre);
+        }
     }
     double sum = block_sum(gradients), product = block_sum(products);
     if (threadIdx.x == 0) {
@@ -111,6 +145,11 @@ KERNEL gradient_sums_of_parts(
     }
 }
 
+// What becomes of a channel's gradients: (dy − push − (x − centre) · pull) · slope.
+struct GradientLine {
+    Real centre, push, pull, slope;
+};
+
 // dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n); `share` is 1 / n, or 0 where statistics were given, and
 // `sums` are [2, channels].
 KERNEL input_gradient(
@@ -121,25 +160,36 @@ KERNEL input_gradient(
     Count relu,
     double epsilon,
     double share,
-    const Stored *x,
-    const Stored *y,
-    const Stored *grad,
+    const Vector *x,
+    const Vector *y,
+    const Vector *grad,
     const Real *weight,
     const double *mean,
     const double *variance,
     const double *sums,
-    Stored *dx
+    Vector *dx
 ) {
     Part part(images, channels, plane, parts);
-    Count channel = part.channel;
-    double inverse = inverse_deviation(variance[channel], epsilon);
-    double pull = sums[channels + channel] * share * inverse;
-    Real centre = mean[channel], pulled = pull;
-    Real push = sums[channel] * share + (centre - mean[channel]) * pull;
-    Real slope = weight[channel] * inverse;
+    __shared__ GradientLine of_channel;
+    if (threadIdx.x == 0) {
+        Count channel = part.channel;
+        double inverse = inverse_deviation(variance[channel], epsilon);
+        double pull = sums[channels + channel] * share * inverse;
+        of_channel.centre = mean[channel];
+        of_channel.pull = pull;
+        of_channel.push = sums[channel] * share + (of_channel.centre - mean[channel]) * pull;
+        of_channel.slope = weight[channel] * inverse;
+    }
+    __syncthreads();
+    GradientLine line = of_channel;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
-        Real through = passed_at(at, relu, y, grad);
-        dx[at] = stored((through - push - (real(x[at]) - centre) * pulled) * slope);
+        Vector values = x[at];
+        Passed through(at, relu, y, grad);
+        FOR_EACH_OF_VECTOR(k) {
+            Real pulled = (real(values.of[k]) - line.centre) * line.pull;
+            values.of[k] = stored((through.of[k] - line.push - pulled) * line.slope);
+        }
+        dx[at] = values;
     }
 }

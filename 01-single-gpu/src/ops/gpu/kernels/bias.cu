@@ -38,12 +38,13 @@ KERNEL passed_and_channel_sums(
     leave_sum(part, own, sums);
 }
 
-// Sums [parts, n] become [n], the parts in order.
+// Sums [parts, n] become [n]; a block for each.
 KERNEL merged_sums(Count n, Count parts, const double *sums, double *merged, Stored *rounded) {
-    FOR_EACH(i, n) {
-        double sum = 0;
-        for (Count part = 0; part < parts; part++) sum += sums[part * n + i];
-        merged[i] = sum;
-        rounded[i] = stored(sum);
+    double sum = 0;
+    FOR_EACH_PART(part, parts) sum += sums[part * n + blockIdx.x];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        merged[blockIdx.x] = sum;
+        rounded[blockIdx.x] = stored(sum);
     }
 }

@@ -45,10 +45,19 @@ __device__ inline Stored stored(Real real) {
 #endif
 }
 
-// Every element once, whatever the number of blocks.
+// Elements that lie side by side: VECTOR of them, four or one. A thread reads or writes four in one access, so that more
+// of the memory is on its way at a time.
+struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vector {
+    Stored of[VECTOR];
+};
+
+#define FOR_EACH_OF_VECTOR(k) for (Count k = 0; k < VECTOR; k++)
+
+// Every element once, whatever the number of blocks; or every vector, if `n` counts those.
 #define FOR_EACH(i, n) for (Count i = blockIdx.x * THREADS + threadIdx.x; i < (n); i += gridDim.x * THREADS)
 
-// A block's share of images [images, channels, plane]: one part of the values of one channel.
+// A block's share of images [images, channels, plane]: one part of the values of one channel. Where `plane` counts
+// vectors, so does everything here.
 struct Part {
     Count channel, number, begin, end, channels, plane;
 
@@ -108,6 +117,9 @@ __device__ inline double block_sum(double value) {
     __syncthreads();
     return sums[0];
 }
+
+// What a thread adds up of the parts' numbers: every THREADS-th of them.
+#define FOR_EACH_PART(part, parts) for (Count part = threadIdx.x; part < (parts); part += THREADS)
 
 // Adds up what each thread has of a part, and leaves the sum at the part's place in [parts, channels].
 __device__ inline void leave_sum(const Part &part, Real own, double *sums) {

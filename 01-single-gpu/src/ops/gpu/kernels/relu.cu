@@ -1,13 +1,25 @@
-// The rectifier.
+// The rectifier. `n` counts vectors.
 
-KERNEL relu(Count n, const Stored *x, Stored *y) {
-    FOR_EACH(i, n) y[i] = stored(rectified(real(x[i])));
+KERNEL relu(Count n, const Vector *x, Vector *y) {
+    FOR_EACH(i, n) {
+        Vector values = x[i];
+        FOR_EACH_OF_VECTOR(k) values.of[k] = stored(rectified(real(values.of[k])));
+        y[i] = values;
+    }
 }
 
-KERNEL add_relu(Count n, const Stored *x, const Stored *y, Stored *sum) {
-    FOR_EACH(i, n) sum[i] = stored(rectified(real(x[i]) + real(y[i])));
+KERNEL add_relu(Count n, const Vector *x, const Vector *y, Vector *sum) {
+    FOR_EACH(i, n) {
+        Vector values = x[i], others = y[i];
+        FOR_EACH_OF_VECTOR(k) values.of[k] = stored(rectified(real(values.of[k]) + real(others.of[k])));
+        sum[i] = values;
+    }
 }
 
-KERNEL relu_gradient(Count n, const Stored *y, const Stored *grad, Stored *dx) {
-    FOR_EACH(i, n) dx[i] = stored(passed(real(y[i]), real(grad[i])));
+KERNEL relu_gradient(Count n, const Vector *y, const Vector *grad, Vector *dx) {
+    FOR_EACH(i, n) {
+        Vector values = y[i], gradients = grad[i];
+        FOR_EACH_OF_VECTOR(k) gradients.of[k] = stored(passed(real(values.of[k]), real(gradients.of[k])));
+        dx[i] = gradients;
+    }
 }

@@ -102,14 +102,17 @@ fn every_element_is_worked_on_whatever_the_number_of_blocks() {
     }
 }
 
+/// Elements that make whole vectors, and that do not.
+const COUNTS: [usize; 2] = [5 * 68, 5 * 67];
+
 #[test]
 fn relu_and_its_gradient() {
     let Some(machine) = emulator() else { return };
-    for (dtype, _) in TYPES {
-        let x = rounded("x", &[5, 67], DType::F32);
+    for ((dtype, _), count) in TYPES.into_iter().cartesian_product(COUNTS) {
+        let x = rounded("x", &[count], DType::F32);
         // Zeros among them, where the derivative is a choice.
         let x = (x * 2.0).unwrap().round().unwrap().to_dtype(dtype).unwrap();
-        let upstream = rounded("upstream", &[5, 67], dtype);
+        let upstream = rounded("upstream", &[count], dtype);
         let variable = exact(&x);
         let y = ops::relu(&variable).unwrap();
         let dx = &gradients(&y, &upstream, &[&variable])[0];
@@ -128,12 +131,25 @@ fn relu_and_its_gradient() {
 #[test]
 fn a_sum_and_its_relu() {
     let Some(machine) = emulator() else { return };
-    for (dtype, bound) in TYPES {
-        let (x, y) = (rounded("x", &[5, 67], dtype), rounded("y", &[5, 67], dtype));
+    for ((dtype, bound), count) in TYPES.into_iter().cartesian_product(COUNTS) {
+        let (x, y) = (rounded("x", &[count], dtype), rounded("y", &[count], dtype));
         let expected = ops::add_relu(&exact(&x), &exact(&y)).unwrap();
         let (x, y) = (held(&x), held(&y));
         let found = relu::add_relu(machine, [x.operand(), y.operand()]).unwrap();
-        assert_close(&tensor(found, (5, 67)), &expected, bound);
+        assert_close(&tensor(found, count), &expected, bound);
+    }
+}
+
+#[test]
+fn elements_are_worked_on_from_wherever_they_begin() {
+    let Some(machine) = emulator() else { return };
+    let x = rounded("x", &[69], DType::F32);
+    for from in 0..=1 {
+        let x = x.narrow(0, from, 68).unwrap();
+        let (storage, layout) = x.storage_and_layout();
+        let Storage::Cpu(storage) = &*storage else { unreachable!("tests are on the CPU") };
+        let found = relu::relu(machine, Operand::new(storage, layout).unwrap()).unwrap();
+        assert_close(&tensor(found, 68), &ops::relu(&exact(&x)).unwrap(), 0.0);
     }
 }
 

@@ -8,7 +8,9 @@ use crate::ops::element::computed_in;
 #[test]
 fn the_four_pieces_of_a_batch_norm() {
     let Some(machine) = emulator() else { return };
-    let shapes = [[3, 4, 5, 3], [1, 2, 7, 9], [5, 1, 1, 1], [3, 2, 71, 61]];
+    // Planes of single elements and of vectors, of one part and of several.
+    let shapes =
+        [[3, 4, 5, 3], [5, 1, 1, 1], [3, 2, 71, 61], [3, 4, 5, 4], [1, 3, 2, 2], [3, 2, 72, 61]];
     for (((dtype, bound), shape), relu) in
         TYPES.into_iter().cartesian_product(shapes).cartesian_product([false, true])
     {
@@ -73,4 +75,20 @@ fn the_four_pieces_of_a_batch_norm() {
         let expected = gradients(&y, &tensor(upstream.storage.clone(), &shape), &of);
         assert_close(&take(0.0), &expected[0], bound);
     }
+}
+
+#[test]
+fn vectors_begin_where_a_gpu_can_read_them() {
+    let Some(machine) = emulator() else { return };
+    let sizes = Channels { images: 1, channels: 2, plane: 4 };
+    let x = rounded("x", &[9], DType::F32);
+    let moments = |from: usize| {
+        let x = x.narrow(0, from, 8).unwrap();
+        let (storage, layout) = x.storage_and_layout();
+        let Storage::Cpu(storage) = &*storage else { unreachable!("tests are on the CPU") };
+        batch_norm::moments(machine, sizes, Operand::new(storage, layout).unwrap()).map(drop)
+    };
+    moments(0).unwrap();
+    let error = moments(1).unwrap_err().to_string();
+    assert!(error.contains("vectors of 4 cannot begin at element 1"), "{error}");
 }
