@@ -8,9 +8,7 @@
 //! The gradients of weight and bias stay what the rank's own images give: they are added up over the
 //! ranks later, with all others.
 
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp3, DType, Device, Layout, Result, Shape, Tensor,
-};
+use candle_core::{CpuStorage, CudaStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
@@ -111,7 +109,7 @@ impl CustomOp3 for Synchronised {
         let output = output.as_ref();
         let mut own = GradientSums::of(&x, output, grad, &self.statistics, EPSILON)?;
         if !self.counts {
-            own = GradientSums { bias: own.bias.zeros_like()?, weight: own.weight.zeros_like()? };
+            own = GradientSums::new(own.as_tensor().zeros_like()?);
         }
         let all = self.sum(&own)?;
         let dx = if self.counts {
@@ -121,7 +119,7 @@ impl CustomOp3 for Synchronised {
             x.zeros_like()?
         };
         let (d_weight, d_bias) =
-            (own.weight.to_dtype(weight.dtype())?, own.bias.to_dtype(bias.dtype())?);
+            (own.weight()?.to_dtype(weight.dtype())?, own.bias()?.to_dtype(bias.dtype())?);
         Ok((Some(dx), Some(d_weight), Some(d_bias)))
     }
 }
@@ -129,14 +127,8 @@ impl CustomOp3 for Synchronised {
 impl Synchronised {
     /// The sums over all ranks' images.
     fn sum(&self, own: &GradientSums) -> Result<GradientSums> {
-        let channels = own.bias.elem_count();
-        let both = Tensor::cat(&[&own.bias, &own.weight], 0)?.to_dtype(DType::F64)?;
-        let both = both.to_device(self.communicator.device())?;
-        let all = allreduce(&self.communicator, &both, Algorithm::OneShot);
-        let all = all.map_err(candle_core::Error::wrap)?;
-        Ok(GradientSums {
-            bias: all.narrow(0, 0, channels)?.contiguous()?,
-            weight: all.narrow(0, channels, channels)?.contiguous()?,
-        })
+        let own = own.as_tensor().to_device(self.communicator.device())?;
+        let all = allreduce(&self.communicator, &own, Algorithm::OneShot);
+        all.map(GradientSums::new).map_err(candle_core::Error::wrap)
     }
 }

@@ -115,9 +115,9 @@ impl Sums {
         }
     }
 
-    pub(super) fn to_tensors(&self) -> Result<GradientSums> {
-        let tensor = |values: &[f64]| Tensor::new(values, &Device::Cpu);
-        Ok(GradientSums { bias: tensor(&self.bias)?, weight: tensor(&self.weight)? })
+    pub(super) fn to_gradient_sums(&self) -> Result<GradientSums> {
+        let both = [self.bias.as_slice(), &self.weight].concat();
+        Tensor::from_vec(both, (2, self.bias.len()), &Device::Cpu).map(GradientSums::new)
     }
 }
 

@@ -24,14 +24,9 @@ use crate::ops::element::for_dtype;
 use crate::ops::rounded::is_rounded;
 use crate::ops::simd::vectorised;
 
-/// The first half of backward: Σ dy and Σ dy·x̂ of each channel, `[C]` and `[C]`, in f64.
+/// The first half of backward, `[2, C]` in f64: Σ dy of each channel and then Σ dy·x̂.
 #[derive(Clone, Debug)]
-pub struct GradientSums {
-    /// Σ dy: the gradient of the bias.
-    pub bias: Tensor,
-    /// Σ dy·x̂: the gradient of the weight.
-    pub weight: Tensor,
-}
+pub struct GradientSums(Tensor);
 
 impl GradientSums {
     /// The sums over a batch of images `x` with the output's gradient `grad`, both `[B, C, H, W]`; with
@@ -64,9 +59,37 @@ impl GradientSums {
                     let moments = moments.block(channels);
                     vectorised(#[inline(always)] || Sums::of_block(&planes, operands, channels, &moments, epsilon))
                 });
-                Sums::concatenated(sums.collect()).to_tensors()
+                Sums::concatenated(sums.collect()).to_gradient_sums()
             })
         })
+    }
+
+    /// Sums that were added up elsewhere, as over several ranks: `[2, C]` in f64.
+    pub fn new(sums: Tensor) -> Self {
+        Self(sums)
+    }
+
+    /// Both, `[2, C]`.
+    pub fn as_tensor(&self) -> &Tensor {
+        &self.0
+    }
+
+    /// Σ dy: the gradient of the bias, `[C]`.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn bias(&self) -> Result<Tensor> {
+        self.0.get(0)
+    }
+
+    /// Σ dy·x̂: the gradient of the weight, `[C]`.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn weight(&self) -> Result<Tensor> {
+        self.0.get(1)
     }
 }
 
@@ -89,14 +112,14 @@ pub fn input_gradient(
     epsilon: f64,
 ) -> Result<Tensor> {
     let planes = check(x, output, grad)?;
-    for (name, of_channels) in [
-        ("mean", &statistics.mean),
-        ("variance", &statistics.variance),
-        ("weight", weight),
-        ("gradient sum of the bias", &sums.bias),
-        ("gradient sum of the weight", &sums.weight),
-    ] {
+    for (name, of_channels) in
+        [("mean", &statistics.mean), ("variance", &statistics.variance), ("weight", weight)]
+    {
         check_channels(name, of_channels, planes.channels)?;
+    }
+    let (channels, found) = (planes.channels, sums.as_tensor().dims());
+    if found != [2, channels] {
+        bail!("batch_norm: {channels} channels need gradient sums [2, {channels}], got {found:?}");
     }
     if is_rounded(x) {
         let (wide, output) = (widened(x)?, output.map(widened).transpose()?);
@@ -107,13 +130,13 @@ pub fn input_gradient(
     let tensors = Tensors::new(x, output, grad)?;
     if !x.device().is_cpu() {
         let share = 1.0 / statistics.count as f64;
-        let sums = &Tensor::stack(&[&sums.bias, &sums.weight], 0)?;
+        let sums = sums.as_tensor();
         let constants = on_gpu::Constants { weight, statistics, sums, share, epsilon };
         return on_gpu::input_gradient(&tensors, &constants);
     }
     let moments = statistics.to_moments(planes.channels)?;
     let weight = weight.detach().to_dtype(DType::F64)?.to_vec1::<f64>()?;
-    let sums = Sums { bias: sums.bias.to_vec1()?, weight: sums.weight.to_vec1()? };
+    let sums = Sums { bias: sums.bias()?.to_vec1()?, weight: sums.weight()?.to_vec1()? };
     for_dtype!(x.dtype(), "batch_norm", T => {
         tensors.read::<T, _>(|operands| {
             let mut dx = vec![<T as num_traits::Zero>::zero(); x.elem_count()];

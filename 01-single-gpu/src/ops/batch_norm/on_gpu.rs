@@ -143,8 +143,7 @@ pub(super) fn gradient_sums(
     statistics: &Statistics,
     epsilon: f64,
 ) -> Result<GradientSums> {
-    let sums = sums(tensors, statistics, epsilon)?.exact;
-    Ok(GradientSums { bias: sums.get(0)?, weight: sums.get(1)? })
+    Ok(GradientSums::new(sums(tensors, statistics, epsilon)?.exact))
 }
 
 /// What the images' gradient is made of besides them.
