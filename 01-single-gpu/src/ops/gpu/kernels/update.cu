@@ -34,9 +34,11 @@ KERNEL descend_8(
 #define PUSHED(k) Count n##k, const Stored *gradient##k, Stored *velocity##k, Stored *value##k
 #define PUSH(k)                                                                                   \
     FOR_EACH(i, n##k) {                                                                           \
-        Real pull = real(gradient##k[i]) * (Real)share + real(value##k[i]) * (Real)decay;         \
-        velocity##k[i] = stored(real(velocity##k[i]) * (Real)momentum + pull);                    \
-        value##k[i] = stored(real(value##k[i]) - real(velocity##k[i]) * (Real)rate);              \
+        Real value = real(value##k[i]);                                                           \
+        Real pull = real(gradient##k[i]) * (Real)share + value * (Real)decay;                     \
+        Stored velocity = stored(real(velocity##k[i]) * (Real)momentum + pull);                   \
+        velocity##k[i] = velocity;                                                                \
+        value##k[i] = stored(value - real(velocity) * (Real)rate);                                \
     }
 #define CONSTANTS double momentum, double share, double decay, double rate
 
