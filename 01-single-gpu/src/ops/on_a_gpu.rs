@@ -12,7 +12,7 @@ use super::{
 use crate::backward::backward_from;
 use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
 use crate::difference::relative_difference;
-use crate::ops::batch_norm::Statistics;
+use crate::ops::batch_norm::{GradientSums, Statistics, input_gradient};
 use crate::sgd::{descend, descend_all, push_on_gpu};
 
 /// Types, and by how much a result may differ from that in f64. Products of 800 terms lose some digits of f32, and bf16
@@ -120,9 +120,16 @@ fn a_gpu_pools_and_rectifies() {
     for (kernel, stride) in [(2, 2), (3, 2), (2, 3)] {
         assert_same("avg_pool2d", &TYPES, &[&[3, 5, 9, 9]], &|x| avg_pool2d(x[0], kernel, stride));
     }
-    assert_same("relu", &TYPES, &[&[70, 31]], &|x| relu(x[0]));
+    // Not whole vectors, whole ones, and whole ones that begin behind where one could.
+    for (elements, from) in [(2170, 0), (2240, 0), (2240, 1)] {
+        let shape: &[usize] = &[elements + from];
+        let view = |x: &Tensor| x.narrow(0, from, elements);
+        assert_same("relu", &TYPES, &[shape], &|x| relu(&view(x[0])?));
+        assert_same("add_relu", &TYPES, &[shape, shape], &|t| {
+            add_relu(&view(t[0])?, &t[1].narrow(0, 0, elements)?)
+        });
+    }
     assert_same("relu of a view", &TYPES, &[&[70, 31]], &|x| relu(&x[0].t()?));
-    assert_same("add_relu", &TYPES, &[&[70, 31], &[70, 31]], &|t| add_relu(t[0], t[1]));
     for shape in [&[70, 31][..], &[3, 31, 9, 9]] {
         let shapes = [shape, &[31]];
         assert_same("add_bias", &TYPES, &shapes, &|t| add_bias(t[0], t[1]));
@@ -174,13 +181,39 @@ fn a_gpu_normalises_batches() {
 }
 
 #[test]
-fn a_gpu_normalises_images_from_wherever_they_begin() {
-    // One element behind where a vector could.
-    let elements = 2 * 3 * 4;
-    assert_same("batch_norm", WIDE, &[&[1 + elements], &[3], &[3]], &|t| {
-        let images = t[0].narrow(0, 1, elements)?.reshape((2, 3, 2, 2))?;
-        Ok(batch_norm(&images, t[1], t[2], 1e-3, true)?.0)
+fn a_gpu_normalises_images_of_more_parts_than_a_block_has_threads() {
+    // 258 parts of a channel.
+    let shapes: [&[usize]; 3] = [&[84, 1, 112, 112], &[1], &[1]];
+    assert_same("batch_norm", &TYPES[1..2], &shapes, &|t| {
+        Ok(batch_norm(t[0], t[1], t[2], 1e-3, true)?.0)
     });
+}
+
+#[test]
+fn a_gpu_normalises_images_from_wherever_they_begin() {
+    const SHAPE: [usize; 4] = [2, 3, 2, 2];
+    let elements = SHAPE.iter().product();
+    // One element behind where a vector could.
+    let behind = |t: &Tensor| t.narrow(0, 1, elements)?.reshape(&SHAPE);
+    let shapes: [&[usize]; 3] = [&[1 + elements], &[3], &[3]];
+    assert_same("batch_norm", WIDE, &shapes, &|t| {
+        Ok(batch_norm(&behind(t[0])?, t[1], t[2], 1e-3, true)?.0)
+    });
+    let Some(gpu) = gpu() else { return };
+    let pieces = |device: &Device| {
+        let images = |name: &str| noise(name, &[1 + elements]).as_detached_tensor();
+        let images = |name: &str| behind(&images(name).to_device(device)?);
+        let (x, y, grad) = (images("x")?, images("y")?, images("grad")?);
+        let weight = noise("weight", &[3]).as_detached_tensor().to_device(device)?;
+        let statistics = Statistics::of(&x)?;
+        let sums = GradientSums::of(&x, Some(&y), &grad, &statistics, 1e-3)?;
+        let dx = input_gradient(&x, Some(&y), &grad, &weight, &statistics, &sums, 1e-3)?;
+        Ok::<_, candle_core::Error>([sums.as_tensor().clone(), dx])
+    };
+    for (found, expected) in pieces(&gpu).unwrap().iter().zip(pieces(&Device::Cpu).unwrap()) {
+        let found = found.to_device(&Device::Cpu).unwrap();
+        assert!(relative_difference(&found, &expected).unwrap() <= 1e-12);
+    }
 }
 
 #[test]
@@ -216,13 +249,18 @@ fn a_gpu_updates_in_place() {
     }
 }
 
-/// Eleven tensors: a launch of eight, one of two, and the halves of one tensor, which must not share a launch.
+/// Eleven tensors: a launch of eight, one of two, and the halves of one tensor, which must not share a launch. Of
+/// gradients one is not contiguous.
 fn scattered(name: &str, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
     let of = |nth: usize, rows: usize| {
-        let noise = noise(&format!("{name} {nth}"), &[rows, 3 + 40 * nth]).as_detached_tensor();
+        let shape = [rows, 2, 3 + 20 * nth];
+        let noise = noise(&format!("{name} {nth}"), &shape).as_detached_tensor();
         noise.to_dtype(dtype)?.to_device(device)
     };
     let mut tensors = (0..9).map(|nth| of(nth, 1)).collect::<Result<Vec<_>>>()?;
+    if name == "gradient" {
+        tensors[2] = tensors[2].t()?.contiguous()?.t()?;
+    }
     let whole = of(9, 2)?;
     tensors.extend([whole.get(0)?, whole.get(1)?]);
     Ok(tensors)

@@ -109,7 +109,7 @@ impl CustomOp3 for Synchronised {
         let output = output.as_ref();
         let mut own = GradientSums::of(&x, output, grad, &self.statistics, EPSILON)?;
         if !self.counts {
-            own = GradientSums::new(own.as_tensor().zeros_like()?);
+            own = GradientSums::new(own.as_tensor().zeros_like()?)?;
         }
         let all = self.sum(&own)?;
         let dx = if self.counts {
@@ -129,6 +129,6 @@ impl Synchronised {
     fn sum(&self, own: &GradientSums) -> Result<GradientSums> {
         let own = own.as_tensor().to_device(self.communicator.device())?;
         let all = allreduce(&self.communicator, &own, Algorithm::OneShot);
-        all.map(GradientSums::new).map_err(candle_core::Error::wrap)
+        GradientSums::new(all.map_err(candle_core::Error::wrap)?)
     }
 }

@@ -117,7 +117,7 @@ impl Sums {
 
     pub(super) fn to_gradient_sums(&self) -> Result<GradientSums> {
         let both = [self.bias.as_slice(), &self.weight].concat();
-        Tensor::from_vec(both, (2, self.bias.len()), &Device::Cpu).map(GradientSums::new)
+        Tensor::from_vec(both, (2, self.bias.len()), &Device::Cpu).and_then(GradientSums::new)
     }
 }
 

@@ -65,8 +65,17 @@ impl GradientSums {
     }
 
     /// Sums that were added up elsewhere, as over several ranks: `[2, C]` in f64.
-    pub fn new(sums: Tensor) -> Self {
-        Self(sums)
+    ///
+    /// # Errors
+    ///
+    /// When they are something else.
+    pub fn new(sums: Tensor) -> Result<Self> {
+        match (sums.dtype(), sums.dims()) {
+            (DType::F64, [2, _]) => Ok(Self(sums)),
+            (dtype, dims) => {
+                bail!("batch_norm: gradient sums are F64 [2, channels], got {dtype:?} {dims:?}")
+            }
+        }
     }
 
     /// Both, `[2, C]`.
@@ -78,7 +87,7 @@ impl GradientSums {
     ///
     /// # Errors
     ///
-    /// When there is none.
+    /// None that is known.
     pub fn bias(&self) -> Result<Tensor> {
         self.0.get(0)
     }
@@ -87,7 +96,7 @@ impl GradientSums {
     ///
     /// # Errors
     ///
-    /// When there is none.
+    /// None that is known.
     pub fn weight(&self) -> Result<Tensor> {
         self.0.get(1)
     }

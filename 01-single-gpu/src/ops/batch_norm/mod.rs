@@ -78,6 +78,7 @@ pub fn batch_norm(
         return Ok((cast(&y, x.dtype())?, statistics));
     }
     if !x.device().is_cpu() {
+        let x = &on_gpu::aligned(x)?;
         let statistics = Statistics::of(x)?;
         let op = on_gpu::Normalise::new(&statistics, true, epsilon, relu)?;
         return Ok((op.apply(x, weight, bias)?, statistics));

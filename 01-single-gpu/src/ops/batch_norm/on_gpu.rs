@@ -11,11 +11,16 @@ use crate::ops::element::computed_in;
 use crate::ops::gpu::batch_norm::{Images, Moments, Slopes};
 use crate::ops::gpu::bias::Merged;
 use crate::ops::gpu::blocks::Channels;
-use crate::ops::gpu::{self, Operand, aligned, on_gpu};
+use crate::ops::gpu::{self, Operand, on_gpu};
 
 fn channels(images: &Shape) -> Result<Channels> {
     let Planes { batch, channels, plane } = Planes::new(images)?;
     Ok(Channels { images: batch, channels, plane })
+}
+
+/// Images, from where kernels can read them.
+pub(super) fn aligned(images: &Tensor) -> Result<Tensor> {
+    gpu::aligned(images, channels(images.shape())?.vector())
 }
 
 /// Numbers of channels, as kernels take them.
@@ -104,12 +109,12 @@ impl CustomOp3 for Normalise {
         y: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;
+        let tensors = all_aligned(&Tensors::new(x, self.relu.then_some(y), grad)?)?;
         let (statistics, share, epsilon) = (&self.statistics, self.share, self.epsilon);
         let Merged { exact, rounded } = sums(&tensors, statistics, epsilon)?;
         let dx = if x.track_op() {
             let constants = Constants { weight, statistics, sums: &exact, share, epsilon };
-            Some(input_gradient(&tensors, &constants)?)
+            Some(images_gradient(&tensors, &constants)?)
         } else {
             None
         };
@@ -117,14 +122,14 @@ impl CustomOp3 for Normalise {
     }
 }
 
-fn where_vectors_begin(Tensors { x, output, grad }: &Tensors) -> Result<Tensors> {
+fn all_aligned(Tensors { x, output, grad }: &Tensors) -> Result<Tensors> {
     let output = output.as_ref().map(aligned).transpose()?;
     Ok(Tensors { x: aligned(x)?, output, grad: aligned(grad)? })
 }
 
 /// Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
 fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Merged<Tensor>> {
-    let Tensors { x, output, grad } = &where_vectors_begin(tensors)?;
+    let Tensors { x, output, grad } = tensors;
     let sizes = channels(x.shape())?;
     let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
     let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
@@ -143,7 +148,7 @@ pub(super) fn gradient_sums(
     statistics: &Statistics,
     epsilon: f64,
 ) -> Result<GradientSums> {
-    Ok(GradientSums::new(sums(tensors, statistics, epsilon)?.exact))
+    GradientSums::new(sums(&all_aligned(tensors)?, statistics, epsilon)?.exact)
 }
 
 /// What the images' gradient is made of besides them.
@@ -159,7 +164,11 @@ pub(super) struct Constants<'a> {
 
 /// [`input_gradient`](super::input_gradient).
 pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
-    let Tensors { x, output, grad } = &where_vectors_begin(tensors)?;
+    images_gradient(&all_aligned(tensors)?, constants)
+}
+
+fn images_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
+    let Tensors { x, output, grad } = tensors;
     let Constants { weight, statistics, sums, share, epsilon } = *constants;
     let sizes = channels(x.shape())?;
     let y = output.as_ref().unwrap_or(x);

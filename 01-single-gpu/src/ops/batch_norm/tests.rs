@@ -259,7 +259,7 @@ fn an_input_gradient_refuses_other_channels_in_words() {
     assert!(take(&weight, &statistics, &sums).is_ok());
     for channels in [2, 4] {
         let other = noise("other", &[channels]).as_detached_tensor();
-        let both = GradientSums::new(Tensor::stack(&[&other, &other], 0).unwrap());
+        let both = GradientSums::new(Tensor::stack(&[&other, &other], 0).unwrap()).unwrap();
         for (result, expected) in [
             (take(&other, &statistics, &sums), format!("a weight [3], got [{channels}]")),
             (take(&weight, &statistics, &both), format!("sums [2, 3], got [2, {channels}]")),
@@ -269,5 +269,7 @@ fn an_input_gradient_refuses_other_channels_in_words() {
             assert!(error.starts_with("batch_norm: 3 channels need "), "{error}");
             assert!(error.contains(&expected), "{error}");
         }
+        let error = GradientSums::new(other).unwrap_err().to_string();
+        assert!(error.contains(&format!("F64 [2, channels], got F64 [{channels}]")), "{error}");
     }
 }

@@ -31,7 +31,7 @@ impl Channels {
     const PART: usize = 16 * THREADS;
 
     /// Elements of a vector: it must not reach beyond a plane.
-    pub(super) fn vector(&self) -> usize {
+    pub(crate) fn vector(&self) -> usize {
         if self.plane.is_multiple_of(VECTOR) { VECTOR } else { 1 }
     }
 

@@ -142,8 +142,9 @@ fn compile(source: Source, elements: Elements) -> Result<Arc<str>> {
         Ok(ptx) => Ok(ptx.to_src().into()),
         Err(CompileError::CompileError { log, .. }) => {
             bail!(
-                "{source:?} for {}: the kernels do not compile: {}",
+                "{source:?} for {} by {}: the kernels do not compile: {}",
                 elements.dtype.as_str(),
+                elements.vector,
                 log.to_string_lossy()
             )
         }
@@ -168,6 +169,10 @@ mod tests {
                 for kernel in source.kernels() {
                     assert!(ptx.contains(&format!(".entry {kernel}(")), "{kernel}: {ptx}");
                 }
+                // A vector is one access, and never put together in memory.
+                let has_vectors = matches!(source, Source::BatchNorm | Source::Relu);
+                assert_eq!(ptx.contains("ld.global.v"), has_vectors && vector > 1, "{source:?}");
+                assert!(!ptx.contains(".local"), "{source:?}");
             }
         }
     }

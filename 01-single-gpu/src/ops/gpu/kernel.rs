@@ -54,7 +54,7 @@ pub(crate) struct Elements {
     pub(super) vector: usize,
 }
 
-/// A kernel for elements of one type.
+/// A kernel, for some elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
     pub(super) source: Source,

@@ -15,8 +15,8 @@
 //! | `emulator` | for tests: this computer's processor as the machine |
 //!
 //! A kernel is launched as a number of *blocks* of 256 threads; threads of a block can wait for each other and
-//! share memory, blocks cannot. How many blocks there are, and what each adds up, depends on shapes alone, and what
-//! blocks have added up is added in order: the bits of a result never depend on the GPU's timing.
+//! share memory, blocks cannot. What each block adds up depends on shapes alone, and what blocks have added up is always
+//! added in the same order: the bits of a result never depend on the GPU's timing.
 //!
 //! **Known to be right before there is a GPU.** A kernel is C++ but for a few words. With those explained, the
 //! processor runs it as it stands, each thread of a block a thread; so tests hold every launch, with its blocks and

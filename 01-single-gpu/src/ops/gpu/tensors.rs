@@ -4,7 +4,6 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Device, Result, Shape, Storage, Tensor, bail};
 use itertools::Itertools as _;
 
-use super::blocks::VECTOR;
 use super::launch::Operand;
 
 /// Calls `work` with the GPU that contiguous tensors lie on, and with their memory.
@@ -35,10 +34,10 @@ pub(crate) fn on_gpu<R, const N: usize>(
     }
 }
 
-/// The same tensor, contiguous and beginning where a vector of elements can.
-pub(crate) fn aligned(tensor: &Tensor) -> Result<Tensor> {
+/// The same tensor, contiguous and beginning where a vector of so many elements can.
+pub(crate) fn aligned(tensor: &Tensor, vector: usize) -> Result<Tensor> {
     let tensor = tensor.contiguous()?;
-    if tensor.layout().start_offset().is_multiple_of(VECTOR) {
+    if tensor.layout().start_offset().is_multiple_of(vector) {
         Ok(tensor)
     } else {
         tensor.force_contiguous()

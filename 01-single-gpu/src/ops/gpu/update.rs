@@ -37,8 +37,14 @@ pub(crate) fn descend_all(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()>
 ///
 /// When the three differ in size or type, or do not lie on one GPU, velocity and value contiguous.
 pub(crate) fn push_all(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
-    let changes = |&[velocity, value, gradient]: &[_; 3]| [(velocity, gradient), (value, gradient)];
-    in_groups(slots, counts(PUSH), changes, |gpu, changes, _| push(gpu, changes, constants))
+    // Once, as both are changed by it.
+    let gradients = slots.iter().map(|[.., gradient]| gradient.contiguous());
+    let gradients: Vec<Tensor> = gradients.collect::<Result<_>>()?;
+    let slots: Vec<_> = slots.iter().zip(&gradients).collect();
+    let changes = |&(&[velocity, value, _], gradient): &(&[_; 3], _)| {
+        [(velocity, gradient), (value, gradient)]
+    };
+    in_groups(&slots, counts(PUSH), changes, |gpu, changes, _| push(gpu, changes, constants))
 }
 
 /// running = (1 − momentum) · running + momentum · scale · fresh, for running averages of one size, each with what is

@@ -25,8 +25,9 @@ KERNEL moments_of_parts(
     }
 }
 
+// No part is empty where there are values.
 __device__ inline double values_of_part(Count part, Count share, Count vectors) {
-    Count before = part * share, left = before < vectors ? vectors - before : 0;
+    Count left = vectors - part * share;
     return (double)(left < share ? left : share) * VECTOR;
 }
 

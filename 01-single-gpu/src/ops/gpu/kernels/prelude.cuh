@@ -45,8 +45,8 @@ __device__ inline Stored stored(Real real) {
 #endif
 }
 
-// Elements that lie side by side: VECTOR of them, four or one. A thread reads or writes four in one access, so that more
-// of the memory is on its way at a time.
+// Elements that lie side by side: VECTOR of them, four or one. A thread reads or writes four in one access (of f64 in
+// two), so that more of the memory is on its way at a time.
 struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vector {
     Stored of[VECTOR];
 };

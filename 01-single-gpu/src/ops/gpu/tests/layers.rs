@@ -15,18 +15,20 @@ fn half_way_bf16_is_rounded_to_even() {
     assert_eq!(tensor(y.storage, 2).to_vec1::<f64>().unwrap(), [1.0, 1.0 + 4.0 / 256.0]);
 }
 
-/// Images `[images, channels, plane]`: one part and several, dense layers, fewer values than threads.
-const SIZES: [Channels; 4] = [
+/// Images `[images, channels, plane]`: one part and several, dense layers, fewer values than threads, more parts than
+/// threads.
+const SIZES: [Channels; 5] = [
     Channels { images: 5, channels: 3, plane: 63 },
     Channels { images: 70, channels: 5, plane: 1 },
     Channels { images: 3, channels: 2, plane: 4331 },
     Channels { images: 1, channels: 300, plane: 1 },
+    Channels { images: 1, channels: 1, plane: 33 * 4096 + 1 },
 ];
 
 #[test]
 fn a_bias_its_relu_and_their_gradients() {
     let Some(machine) = emulator() else { return };
-    assert_eq!(SIZES.map(|sizes| sizes.parts()), [1, 1, 4, 1]);
+    assert_eq!(SIZES.map(|sizes| sizes.parts()), [1, 1, 4, 1, 34]);
     for ((dtype, bound), sizes) in TYPES.into_iter().cartesian_product(SIZES) {
         let Channels { images, channels, plane } = sizes;
         let shape = [images, channels, plane];

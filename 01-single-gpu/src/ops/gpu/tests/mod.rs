@@ -57,6 +57,12 @@ fn held(tensor: &Tensor) -> Held {
     }
 }
 
+/// So many elements of a tensor that has no others between them, with all of its memory.
+fn narrowed(tensor: &Tensor, from: usize, elements: usize) -> Held {
+    let Held { storage, .. } = held(tensor);
+    Held { storage, layout: Layout::contiguous_with_offset(elements, from) }
+}
+
 /// What a launch has written, in f64.
 fn tensor(storage: CpuStorage, shape: impl Into<Shape>) -> Tensor {
     let tensor = Tensor::from_storage(Storage::Cpu(storage), shape, BackpropOp::none(), false);
@@ -145,11 +151,9 @@ fn elements_are_worked_on_from_wherever_they_begin() {
     let Some(machine) = emulator() else { return };
     let x = rounded("x", &[69], DType::F32);
     for from in 0..=1 {
-        let x = x.narrow(0, from, 68).unwrap();
-        let (storage, layout) = x.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else { unreachable!("tests are on the CPU") };
-        let found = relu::relu(machine, Operand::new(storage, layout).unwrap()).unwrap();
-        assert_close(&tensor(found, 68), &ops::relu(&exact(&x)).unwrap(), 0.0);
+        let found = relu::relu(machine, narrowed(&x, from, 68).operand()).unwrap();
+        let x = exact(&x.narrow(0, from, 68).unwrap());
+        assert_close(&tensor(found, 68), &ops::relu(&x).unwrap(), 0.0);
     }
 }
 
@@ -157,9 +161,12 @@ fn elements_are_worked_on_from_wherever_they_begin() {
 fn what_is_not_a_number_stays_visible() {
     let Some(machine) = emulator() else { return };
     for (dtype, _) in TYPES {
-        let x = Tensor::new(&[f64::NAN, 1.0], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
-        let y = tensor(relu::relu(machine, held(&x).operand()).unwrap(), 2);
-        assert!(y.to_vec1::<f64>().unwrap()[0].is_nan());
+        for elements in [2, 4] {
+            let x = Tensor::full(f64::NAN, elements, &Device::Cpu).unwrap();
+            let y = relu::relu(machine, held(&x.to_dtype(dtype).unwrap()).operand()).unwrap();
+            let y = tensor(y, elements).to_vec1::<f64>().unwrap();
+            assert!(y.iter().all(|y| y.is_nan()), "{dtype:?}: {y:?}");
+        }
     }
 }
 

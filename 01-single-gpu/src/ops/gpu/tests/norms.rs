@@ -8,9 +8,9 @@ use crate::ops::element::computed_in;
 #[test]
 fn the_four_pieces_of_a_batch_norm() {
     let Some(machine) = emulator() else { return };
-    // Planes of single elements and of vectors, of one part and of several.
+    // Planes of single elements and of vectors; one part, several, and more than threads.
     let shapes =
-        [[3, 4, 5, 3], [5, 1, 1, 1], [3, 2, 71, 61], [3, 4, 5, 4], [1, 3, 2, 2], [3, 2, 72, 61]];
+        [[3, 4, 5, 3], [5, 1, 1, 1], [3, 2, 71, 61], [3, 4, 5, 4], [3, 2, 72, 61], [33, 1, 64, 64]];
     for (((dtype, bound), shape), relu) in
         TYPES.into_iter().cartesian_product(shapes).cartesian_product([false, true])
     {
@@ -81,14 +81,39 @@ fn the_four_pieces_of_a_batch_norm() {
 fn vectors_begin_where_a_gpu_can_read_them() {
     let Some(machine) = emulator() else { return };
     let sizes = Channels { images: 1, channels: 2, plane: 4 };
-    let x = rounded("x", &[9], DType::F32);
-    let moments = |from: usize| {
-        let x = x.narrow(0, from, 8).unwrap();
-        let (storage, layout) = x.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else { unreachable!("tests are on the CPU") };
-        batch_norm::moments(machine, sizes, Operand::new(storage, layout).unwrap()).map(drop)
+    let rows = rounded("x", &[9], DType::F32);
+    let [parameters, wide, sums] = [(2, DType::F32), (2, DType::F64), (4, DType::F64)]
+        .map(|(elements, dtype)| held(&rounded("of channels", &[elements], dtype)));
+    let moments =
+        || batch_norm::Moments { mean: wide.operand(), variance: wide.operand(), epsilon: 2.0 };
+    // Where x, the output and its gradient begin.
+    let launched = |from: [usize; 3]| {
+        let [x, y, grad] = from.map(|from| narrowed(&rows, from, 8));
+        let images =
+            batch_norm::Images { x: x.operand(), output: Some(y.operand()), grad: grad.operand() };
+        let slopes = batch_norm::Slopes {
+            weight: parameters.operand(),
+            moments: moments(),
+            sums: sums.operand(),
+            share: 0.0,
+        };
+        let own = [parameters.operand(); 2];
+        [
+            batch_norm::moments(machine, sizes, x.operand()).map(drop),
+            batch_norm::normalise(machine, sizes, x.operand(), own, moments(), true).map(drop),
+            batch_norm::gradient_sums(machine, sizes, &images, moments()).map(drop),
+            batch_norm::input_gradient(machine, sizes, &images, slopes).map(drop),
+        ]
     };
-    moments(0).unwrap();
-    let error = moments(1).unwrap_err().to_string();
-    assert!(error.contains("vectors of 4 cannot begin at element 1"), "{error}");
+    assert!(launched([0; 3]).iter().all(Result::is_ok));
+    for (from, refused) in [([1, 0, 0], 4), ([0, 1, 0], 2), ([0, 0, 1], 2)] {
+        let errors: Vec<String> = launched(from)
+            .into_iter()
+            .filter_map(|result| Some(result.err()?.to_string()))
+            .collect();
+        assert_eq!(errors.len(), refused, "{from:?}: {errors:?}");
+        for error in errors {
+            assert!(error.contains("vectors of 4 cannot begin at element 1"), "{error}");
+        }
+    }
 }
