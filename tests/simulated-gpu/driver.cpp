@@ -278,7 +278,7 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstr
     std::shared_ptr<std::vector<char>> kept;
     if (!is_pinned(from, bytes))
         kept = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
-    queue(stream, [=] {
+    queue_deed(stream, {Deed::COPY, nullptr, 1, bytes}, [=] {
         if (may_access(device, to, bytes, Access::write, "a copy to the GPU"))
             memcpy((void *)to, kept == nullptr ? from : kept->data(), bytes);
     });
@@ -289,7 +289,7 @@ CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream ha
     CALL;
     STREAM(handle);
     Device *device = stream->device;
-    queue(stream, [=] {
+    queue_deed(stream, {Deed::COPY, nullptr, 2, bytes}, [=] {
         if (may_access(device, from, bytes, Access::read, "a copy to the host")) memcpy(to, (const void *)from, bytes);
     });
     if (!is_pinned(to, bytes)) finish(stream, stream->queued);
@@ -305,7 +305,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
         simulated_fault("a copy on GPU %d is of another's memory", device->number);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    queue(stream, [=] { copy(device, to, device, from, bytes); });
+    queue_deed(stream, {Deed::COPY, nullptr, 8, bytes}, [=] { copy(device, to, device, from, bytes); });
     return CUDA_SUCCESS;
 }
 
@@ -317,7 +317,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext there, CUdeviceptr from, CU
         simulated_fault("a copy between GPUs: memory is not where its context says");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    queue(stream, [=] { copy(target, to, source, from, bytes); });
+    queue_deed(stream, {Deed::COPY_BETWEEN_GPUS, nullptr, 10, bytes}, [=] { copy(target, to, source, from, bytes); });
     return CUDA_SUCCESS;
 }
 
@@ -325,7 +325,7 @@ CUresult cuMemsetD8Async(CUdeviceptr place, unsigned char value, size_t bytes, C
     CALL;
     STREAM(handle);
     Device *device = stream->device;
-    queue(stream, [=] {
+    queue_deed(stream, {Deed::SET, nullptr, 0, bytes}, [=] {
         if (may_access(device, place, bytes, Access::write, "a setting of memory")) memset((void *)place, value, bytes);
     });
     return CUDA_SUCCESS;
@@ -368,7 +368,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned blocks_
     for (int i = 0; i < kernel->arguments; i++)
         memcpy(arguments->data() + kernel->starts[i], given[i], kernel->sizes[i]);
     Device *device = stream->device;
-    queue(stream, [=] { run(device, *kernel, shape, arguments->data()); });
+    queue_deed(stream, {Deed::KERNEL, kernel->name.c_str(), 0, 0},
+               [=] { run(device, *kernel, shape, arguments->data()); });
     return CUDA_SUCCESS;
 }
 }

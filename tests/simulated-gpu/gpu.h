@@ -29,6 +29,7 @@ struct Device {
 
 struct Stream {
     Device *device;
+    unsigned number;
     std::deque<Attempt> work;
     unsigned long queued = 0, done = 0;
     bool at_work = false;
@@ -77,6 +78,7 @@ extern thread_local Context *current;
 Stream *stream_of(CUstream handle);
 Stream *new_stream(Device *device);
 void queue(Stream *stream, const Work &work);
+void queue_deed(Stream *stream, const Deed &deed, const Work &work);
 void queue_attempt(Stream *stream, const Attempt &attempt);
 bool advance(Stream *stream, unsigned long until);
 void finish(Stream *stream, unsigned long until);

@@ -10,6 +10,9 @@
 //! the thread that drives it*: on CUDA a tensor made in one thread and used in another is not ordered,
 //! because each thread has a stream of its own.
 
+pub(crate) mod activity;
+#[cfg(feature = "cuda")]
+mod cupti;
 mod plan;
 #[cfg(feature = "cuda")]
 mod pool;

@@ -1,5 +1,7 @@
 //! For tests: every operation on a GPU, against the same on the CPU in f64. Without a GPU they are skipped, and say so.
 
+use std::time::Instant;
+
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use super::agreement::noise;
@@ -10,6 +12,7 @@ use super::{
     loss_and_correct, relu, transpose,
 };
 use crate::backward::backward_from;
+use crate::device::activity::{self, Activity};
 use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
 use crate::difference::relative_difference;
 use crate::ops::batch_norm::{GradientSums, Statistics, input_gradient};
@@ -309,5 +312,28 @@ fn a_gpu_pushes_several_tensors_at_once() {
         for (found, expected) in updated.iter().zip(&formula) {
             assert_eq!(numbers(found).unwrap(), numbers(expected).unwrap(), "{dtype:?}");
         }
+    }
+}
+
+#[test]
+fn a_gpu_tells_what_it_did() {
+    let Some(gpu) = gpu() else { return };
+    if let Err(why) = activity::watch() {
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    let before = Instant::now();
+    let x = noise("x", &[70, 31]).as_detached_tensor().to_device(&gpu).unwrap();
+    let y = relu(&x).unwrap().to_device(&Device::Cpu).unwrap();
+    assert_eq!(y.dims(), [70, 31]);
+    gpu.synchronize().unwrap();
+    let (done, left_out) = activity::activities();
+    assert_eq!(left_out, 0);
+    // Other tests have kernels of this name, too.
+    for name in ["relu", "copy to the GPU", "copy to the host"] {
+        let of_name = |activity: &&Activity| activity.kind.name() == name;
+        let found = done.iter().filter(of_name).find(|activity| activity.start >= before);
+        let found = found.unwrap_or_else(|| panic!("no {name} among {done:?}"));
+        assert!(found.end >= found.start && found.end <= Instant::now(), "{found:?}");
     }
 }

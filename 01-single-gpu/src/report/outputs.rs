@@ -99,7 +99,22 @@ impl Outputs {
     /// When one of them cannot be written: the message names the flag and the file.
     pub fn write(&self, title: &str) -> io::Result<()> {
         if let (Some(path), Some(recording)) = (&self.trace, &self.recording) {
-            recording.write(path).map_err(|error| file::of_flag("--trace", path, &error))?;
+            let of_gpus = recording.of_gpus();
+            recording
+                .write(path, &of_gpus)
+                .map_err(|error| file::of_flag("--trace", path, &error))?;
+            for busy in recording.busy(&of_gpus) {
+                line(busy)?;
+            }
+            if let Some(why) = of_gpus.why_none {
+                line(format_args!("note: the trace does not say when GPUs did what: {why}"))?;
+            }
+            if of_gpus.left_out > 0 {
+                line(format_args!(
+                    "note: the last {} kernels and copies were not recorded",
+                    thousands(of_gpus.left_out)
+                ))?;
+            }
         }
         if let Some(path) = &self.plot {
             plot::write(path, title, &self.runs)

@@ -50,14 +50,18 @@ impl Place {
 }
 
 impl Recorded {
-    /// Writes the whole file.
-    pub(super) fn write(&self, file: &mut dyn Write) -> io::Result<()> {
+    /// Writes the whole file: what was recorded, and further events.
+    pub(super) fn write(
+        &self,
+        file: &mut dyn Write,
+        further: impl Iterator<Item = Value>,
+    ) -> io::Result<()> {
         write!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
         let runs = self.runs.iter().enumerate().map(|(run, name)| run_name(run, name));
         let tracks = self.ranks.iter().flat_map(|(place, device)| track_names(*place, device));
         let spans = self.spans.iter().map(Span::event);
         let mut separator = "\n";
-        for event in runs.chain(tracks).chain(spans) {
+        for event in runs.chain(tracks).chain(spans).chain(further) {
             write!(file, "{separator}{event}")?;
             separator = ",\n";
         }

@@ -13,17 +13,20 @@
 //! ```
 //!
 //! A span shows what the rank's *thread* was doing. A GPU works on after the thread has queued its work:
-//! there, waiting shows where a result is read.
+//! there, waiting shows where a result is read. What the GPU did when lies beside it, a track for each of
+//! its streams, if NVIDIA's profiling library (CUPTI) is there to tell.
 //!
 //! Spans are kept in memory and written at the end, so that writing disturbs no measurement.
 
+mod busy;
 mod events;
+mod gpus;
 mod recorder;
 
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::info_span;
 use tracing::span::EnteredSpan;
@@ -32,6 +35,8 @@ use tracing_subscriber::registry::Registry;
 
 use super::file;
 use crate::device::ComputeDevice;
+use crate::device::activity::{self, Activity};
+pub(super) use busy::Busy;
 use events::{Recorded, Span};
 use recorder::Recorder;
 
@@ -57,13 +62,28 @@ const MOST_SPANS: usize = 500_000;
 
 /// Everything that this thread does until the guard is dropped is the work of `rank` on `device`.
 pub fn rank(run: &str, rank: usize, device: &ComputeDevice) -> EnteredSpan {
+    if device.tensors().is_cuda() && tracing::enabled!(target: RANK, tracing::Level::INFO) {
+        // Why nothing will be told is asked for when the trace is written.
+        let _ = activity::watch();
+    }
     info_span!(target: RANK, "rank", run, rank, device = %device).entered()
 }
 
 /// The trace of this process, while it is being recorded.
 #[derive(Debug)]
 pub struct Trace {
+    began: Instant,
     recorded: Arc<Mutex<Recorded>>,
+}
+
+/// What the GPUs of a recording did.
+#[derive(Debug, Default)]
+pub(super) struct OfGpus {
+    activities: Vec<Activity>,
+    /// How many activities had to be left out.
+    pub(super) left_out: usize,
+    /// Why nothing was told, if there was a GPU.
+    pub(super) why_none: Option<String>,
 }
 
 impl Trace {
@@ -74,9 +94,10 @@ impl Trace {
     /// When this process already has somebody listening to its spans.
     pub fn begin() -> io::Result<Self> {
         let (layer, recorded) = Recorder::new();
+        let began = layer.began();
         let subscriber = Registry::default().with(layer);
         tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
-        Ok(Self { recorded })
+        Ok(Self { began, recorded })
     }
 
     /// What was recorded so far.
@@ -84,14 +105,34 @@ impl Trace {
         lock(&self.recorded).spans.iter().map(Span::view).collect()
     }
 
+    /// What GPUs did so far. Waits for what they were asked to tell.
+    pub(super) fn of_gpus(&self) -> OfGpus {
+        if !lock(&self.recorded).ranks.iter().any(|(_, device)| device.starts_with("cuda:")) {
+            return OfGpus::default();
+        }
+        match activity::watch() {
+            Ok(()) => {
+                let (activities, left_out) = activity::activities();
+                OfGpus { activities, left_out, why_none: None }
+            }
+            Err(why) => OfGpus { why_none: Some(why), ..OfGpus::default() },
+        }
+    }
+
+    /// What became of GPUs' time.
+    pub(super) fn busy(&self, of_gpus: &OfGpus) -> Vec<Busy> {
+        Busy::of(&lock(&self.recorded), &of_gpus.activities, self.began)
+    }
+
     /// Writes what was recorded so far.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
+    pub(super) fn write(&self, path: &Path, of_gpus: &OfGpus) -> io::Result<()> {
         let recorded = lock(&self.recorded);
-        file::write(path, |file| recorded.write(file))
+        let of_gpus = gpus::events(&of_gpus.activities, self.began);
+        file::write(path, |file| recorded.write(file, of_gpus))
     }
 
     /// How many spans had to be left out.
@@ -152,7 +193,7 @@ mod tests {
             }
         });
         let mut file = Vec::new();
-        lock(&recorded).write(&mut file).unwrap();
+        lock(&recorded).write(&mut file, std::iter::empty()).unwrap();
         let trace: Value = serde_json::from_slice(&file).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str, name: &str| -> Vec<&Value> {

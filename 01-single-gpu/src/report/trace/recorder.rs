@@ -26,6 +26,10 @@ impl Recorder {
         let recorded = Arc::<Mutex<Recorded>>::default();
         (Self { began: Instant::now(), recorded: Arc::clone(&recorded) }, recorded)
     }
+
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
