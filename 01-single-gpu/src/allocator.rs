@@ -37,7 +37,8 @@ pub(crate) fn keep_freed_memory() {
     unsafe { mi_option_set_default(PURGE_DELAY, FOR_EVER) }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use std::hint::black_box;
     use std::time::Duration;

@@ -101,7 +101,7 @@ static ncclResult_t queue(ncclComm *comm, Part part) {
     part.device = comm->device;
     part.before = simulated_queued(part.stream) + 1;
     group->pending[number][rank] = part;
-    simulated_queue_attempt(part.stream, [=] {
+    simulated_queue_attempt(part.stream, part.root < 0 ? "ncclDevKernel_AllReduce" : "ncclDevKernel_Broadcast", [=] {
         if (group->done > number || *aborted) return true;
         auto &parts = group->pending[number];
         parts[rank].arrived = true;

@@ -22,7 +22,7 @@ struct Done {
     Deed deed;
     int device;
     unsigned stream;
-    // By a clock in nanoseconds.
+    // By the system's clock, in nanoseconds.
     uint64_t start, end;
 };
 
@@ -34,9 +34,9 @@ int simulated_device_of(const void *stream);
 // Whether they are of one GPU: a device, a stream, and the current context. If not, that is a fault.
 bool simulated_ready(int device, const void *stream, const char *who);
 
-// Queues work on a stream of the current context.
+// Queues work on a stream of the current context; what may have to wait, under a name.
 void simulated_queue(void *stream, const Work &work);
-void simulated_queue_attempt(void *stream, const Attempt &attempt);
+void simulated_queue_attempt(void *stream, const char *name, const Attempt &attempt);
 
 // Calls this after everything that any stream does from now on; and what the clock says.
 void simulated_tell(void (*told)(const Done &));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 
 #include "gpu.h"
 
@@ -38,7 +39,7 @@ void queue(Stream *stream, const Work &work) {
 }
 
 uint64_t simulated_time() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 void simulated_tell(void (*whom)(const Done &)) {
@@ -96,9 +97,18 @@ void simulated_queue(void *stream, const Work &work) {
     queue_deed(stream_of((CUstream)stream), {Deed::KERNEL, "a kernel of a library", 0, 0}, work);
 }
 
-void simulated_queue_attempt(void *stream, const Attempt &attempt) {
+// It takes from when its stream first comes to it until it is done.
+void simulated_queue_attempt(void *handle, const char *name, const Attempt &attempt) {
     Lock lock;
-    queue_attempt(stream_of((CUstream)stream), attempt);
+    Stream *stream = stream_of((CUstream)handle);
+    auto start = std::make_shared<uint64_t>(0);
+    queue_attempt(stream, [=] {
+        if (*start == 0) *start = simulated_time();
+        if (!attempt()) return false;
+        if (told != nullptr)
+            told({{Deed::KERNEL, name, 0, 0}, stream->device->number, stream->number, *start, simulated_time()});
+        return true;
+    });
 }
 
 unsigned long simulated_queued(void *stream) { return stream_of((CUstream)stream)->queued; }

@@ -1,4 +1,4 @@
-//! What GPUs did when: kernels, copies, and settings of memory, by the GPUs' own clocks.
+//! What GPUs did when: kernels, copies, and memory that was set.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,17 +27,30 @@ pub(crate) enum Kind {
     /// A copy, from where to where.
     Copy(&'static str),
     /// Memory that was filled with one byte.
-    Set,
+    Memset,
 }
 
 impl Kind {
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Kernel(name) => name,
-            Self::Copy(way) => way,
-            Self::Set => "fill memory",
+            Self::Copy(from_where_to_where) => from_where_to_where,
+            Self::Memset => "memset",
         }
     }
+}
+
+/// What was told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// In no order.
+    pub(crate) activities: Vec<Activity>,
+    /// How many more there were than is kept.
+    pub(crate) left_out: usize,
+    /// When the first of these began: what was told of the time before is all that there was.
+    pub(crate) whole_until: Option<Instant>,
+    /// What else is missing or wrong, and why.
+    pub(crate) flaws: Vec<String>,
 }
 
 /// Asks to be told of everything that this process's GPUs do from now on.
@@ -56,10 +69,17 @@ pub(crate) fn watch() -> Result<(), String> {
     Err("this binary was built without CUDA".to_owned())
 }
 
-/// What was told since [`watch`], and how much more there was than is kept.
-pub(crate) fn activities() -> (Vec<Activity>, usize) {
+/// Fetches what is known so far, if somebody watches: for a thread whose GPU may be given back next, as nobody promises
+/// that its records outlive it.
+pub(crate) fn fetch() {
     #[cfg(feature = "cuda")]
-    return super::cupti::activities();
+    super::cupti::fetch();
+}
+
+/// Takes what was told since [`watch`], or since this was called last.
+pub(crate) fn take() -> Told {
+    #[cfg(feature = "cuda")]
+    return super::cupti::take();
     #[cfg(not(feature = "cuda"))]
-    (Vec::new(), 0)
+    Told::default()
 }

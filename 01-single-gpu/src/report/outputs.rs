@@ -46,7 +46,7 @@ impl Outputs {
         Ok(Self {
             metrics: metrics.map(Metrics::create).transpose()?,
             plot,
-            recording: wanted.then(Trace::begin).transpose()?,
+            recording: wanted.then(|| Trace::begin(trace.is_some())).transpose()?,
             trace,
             timeline,
             runs: Vec::new(),
@@ -106,12 +106,13 @@ impl Outputs {
             for busy in recording.busy(&of_gpus) {
                 line(busy)?;
             }
-            if let Some(why) = of_gpus.why_none {
-                line(format_args!("note: the trace does not say when GPUs did what: {why}"))?;
+            for flaw in &of_gpus.flaws {
+                line(format_args!("note: the trace does not say all that GPUs did: {flaw}"))?;
             }
             if of_gpus.left_out > 0 {
                 line(format_args!(
-                    "note: the last {} kernels and copies were not recorded",
+                    "note: there was no room for {} kernels and copies: what became of GPUs' time is told of the time \
+                     before",
                     thousands(of_gpus.left_out)
                 ))?;
             }

@@ -1,4 +1,4 @@
-//! What became of a GPU's time in a run: kernels, copies beside which no kernel ran, and nothing.
+//! What became of a GPU's time in a run: kernels, collectives and copies beside which no kernel ran, and nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,23 +6,30 @@ use std::time::{Duration, Instant};
 
 use itertools::Itertools as _;
 
-use super::STEPS;
 use super::events::{Recorded, Span};
-use crate::device::activity::{Activity, Kind};
+use super::windows::{Windows, covered};
+use crate::device::activity::{Activity, Kind, Told};
 use crate::report::{counted, seconds};
 
 /// Kinds of activities that are told by themselves: those that took longest.
-const TOLD: usize = 12;
+const LONGEST: usize = 12;
 
-/// A GPU's time, from a run's first step to its last.
+/// How many characters of a kernel's name are told.
+const NAME: usize = 60;
+
+/// What became of a GPU's time in the epochs of a run.
 #[derive(Debug)]
 pub(in crate::report) struct Busy {
     run: String,
     device: String,
     steps: usize,
+    /// Whether first steps do not count.
+    without_first: bool,
     time: Duration,
-    /// While kernels ran.
+    /// While kernels ran that are not NCCL's.
     kernels: Duration,
+    /// While NCCL's ran and no other: a rank that waits for others waits in one.
+    collectives: Duration,
     /// While there was something to do, with kernels or without.
     busy: Duration,
     /// Names, how often, and how long in all: the longest first.
@@ -31,61 +38,49 @@ pub(in crate::report) struct Busy {
 
 impl Busy {
     /// Of all runs, and all GPUs that they had.
-    pub(super) fn of(recorded: &Recorded, activities: &[Activity], began: Instant) -> Vec<Self> {
+    pub(super) fn of(recorded: &Recorded, told: &Told, began: Instant) -> Vec<Self> {
+        let spans = recorded.spans.iter().map(Span::view).into_group_map_by(|span| span.run);
         let of_run = |(run, name): (usize, &String)| {
             let ranks = recorded.ranks.iter().filter(|(place, _)| place.run == run);
-            // Ranks that share a GPU say so behind its name.
-            let gpu = |(_, device): &(_, String)| device.split(' ').next().map(str::to_owned);
-            let gpus = ranks.filter_map(gpu).unique().sorted().collect_vec();
-            let steps = recorded.spans.iter().filter(|span| {
-                let view = span.view();
-                (view.run, view.target) == (run, STEPS) && view.name == "step"
-            });
-            let steps = steps.collect_vec();
-            gpus.into_iter()
-                .filter_map(|gpu| Self::of_steps(name, gpu, &steps, activities, began))
-                .collect_vec()
+            let gpus = ranks.filter_map(|(_, device)| number(device)).unique().sorted();
+            let windows = Windows::of(spans.get(&run)?, began, told.whole_until)?;
+            let of_gpu = |gpu| Self::of_gpu(name, gpu, &windows, &told.activities);
+            Some(gpus.filter_map(of_gpu).collect_vec())
         };
-        recorded.runs.iter().enumerate().flat_map(of_run).collect()
+        recorded.runs.iter().enumerate().filter_map(of_run).flatten().collect()
     }
 
-    fn of_steps(
-        run: &str,
-        device: String,
-        steps: &[&Span],
-        activities: &[Activity],
-        began: Instant,
-    ) -> Option<Self> {
-        let first = began + steps.iter().map(|step| step.start).min()?;
-        let last = began + steps.iter().map(|step| step.start + step.duration).max()?;
-        let within = |activity: &&Activity| {
-            format!("cuda:{}", activity.device) == device
-                && activity.start < last
-                && activity.end > first
+    fn of_gpu(run: &str, gpu: u32, windows: &Windows, activities: &[Activity]) -> Option<Self> {
+        let of_gpu = activities.iter().filter(|activity| activity.device == gpu);
+        let parts = of_gpu.flat_map(|activity| {
+            let parts = windows.parts((activity.start, activity.end));
+            parts.map(move |part| (&activity.kind, part))
+        });
+        let parts = parts.collect_vec();
+        let covered_by = |counts: fn(&Kind) -> bool| {
+            covered(parts.iter().filter(|(kind, _)| counts(kind)).map(|&(_, part)| part))
         };
-        let within = activities.iter().filter(within).collect_vec();
-        if within.is_empty() {
-            return None;
-        }
-        let clipped = |of: &Activity| (of.start.max(first), of.end.min(last));
-        let kernels = within.iter().filter(|activity| matches!(activity.kind, Kind::Kernel(_)));
+        let kernels = covered_by(|kind| is_kernel(kind) && !is_collective(kind));
         let mut of_kinds: HashMap<&str, (usize, Duration)> = HashMap::new();
-        for activity in &within {
-            let (times, sum) = of_kinds.entry(activity.kind.name()).or_default();
+        for &(kind, (start, end)) in &parts {
+            let (times, sum) = of_kinds.entry(kind.name()).or_default();
             *times += 1;
-            *sum += activity.end - activity.start;
+            *sum += end - start;
+        }
+        if of_kinds.is_empty() {
+            return None;
         }
         let of_kinds =
             of_kinds.into_iter().map(|(name, (times, sum))| (name.to_owned(), times, sum));
-        // Of one rank, as all ranks make the same steps.
-        let of_ranks = steps.iter().counts_by(|step| step.place.rank);
         Some(Self {
             run: run.to_owned(),
-            device,
-            steps: of_ranks.into_values().max()?,
-            time: last - first,
-            kernels: covered(kernels.map(|activity| clipped(activity))),
-            busy: covered(within.iter().map(|activity| clipped(activity))),
+            device: format!("cuda:{gpu}"),
+            steps: windows.steps,
+            without_first: windows.without_first,
+            time: windows.time(),
+            kernels,
+            collectives: covered_by(is_kernel) - kernels,
+            busy: covered_by(|_| true),
             of_kinds: of_kinds
                 .sorted_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)))
                 .collect(),
@@ -93,37 +88,58 @@ impl Busy {
     }
 }
 
-/// How much time intervals cover, those that overlap once.
-fn covered(intervals: impl Iterator<Item = (Instant, Instant)>) -> Duration {
-    let merged = intervals.sorted().coalesce(|(start, end), next| match next.0 <= end {
-        true => Ok((start, end.max(next.1))),
-        false => Err(((start, end), next)),
-    });
-    merged.map(|(start, end)| end - start).sum()
+/// The number of a rank's GPU, if it has one.
+fn number(device: &str) -> Option<u32> {
+    // Ranks that share a GPU say so behind its name.
+    device.strip_prefix("cuda:")?.split(' ').next()?.parse().ok()
+}
+
+fn is_kernel(kind: &Kind) -> bool {
+    matches!(kind, Kind::Kernel(_))
+}
+
+fn is_collective(kind: &Kind) -> bool {
+    kind.name().starts_with("nccl")
+}
+
+/// A name, or its beginning and its end, where cuDNN's say of what size their tiles are.
+fn shortened(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= NAME {
+        return name.to_owned();
+    }
+    let half = NAME / 2;
+    let (begin, end) = (name.chars().take(half), name.chars().skip(length - (NAME - half - 1)));
+    begin.chain(['…']).chain(end).collect()
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { run, device, steps, time, kernels, busy, of_kinds } = self;
+        let Self { run, device, time, .. } = self;
         let share = |of: Duration| 100.0 * of.as_secs_f64() / time.as_secs_f64();
+        let which = if self.without_first { " after the first of an epoch" } else { "" };
         write!(
             f,
-            "{device} in {} of \"{run}\", {} s: kernels {:.1} %, copies alone {:.1} %, nothing {:.1} %",
-            counted(*steps, "step"),
+            "{device} in {}{which} of \"{run}\", {} s: kernels {:.1} %, ",
+            counted(self.steps, "step"),
             seconds(time.as_secs_f64()),
-            share(*kernels),
-            share(*busy - *kernels),
-            share(*time - *busy),
+            share(self.kernels),
         )?;
-        for (name, times, sum) in of_kinds.iter().take(TOLD) {
+        if !self.collectives.is_zero() {
+            write!(f, "NCCL alone {:.1} %, ", share(self.collectives))?;
+        }
+        let with_kernels = self.kernels + self.collectives;
+        write!(
+            f,
+            "copies alone {:.1} %, idle {:.1} %",
+            share(self.busy - with_kernels),
+            share(*time - self.busy),
+        )?;
+        for (name, times, sum) in self.of_kinds.iter().take(LONGEST) {
             let each = sum.as_secs_f64() * 1e6 / *times as f64;
-            let a_step = *times as f64 / *steps as f64;
-            let name: String = name.chars().take(60).collect();
-            write!(
-                f,
-                "\n  {:5.1} %  {a_step:6.1} a step  {each:8.1} µs each  {name}",
-                share(*sum)
-            )?;
+            let a_step = *times as f64 / self.steps as f64;
+            let (share, name) = (share(*sum), shortened(name));
+            write!(f, "\n  {share:5.1} %  {a_step:6.1} a step  {each:8.1} µs each  {name}")?;
         }
         Ok(())
     }
@@ -131,7 +147,7 @@ impl fmt::Display for Busy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::events::{Fields, Place, Span};
+    use super::super::events::{Fields, Place};
     use super::super::{STEPS, TRACKS};
     use super::*;
 
@@ -139,24 +155,29 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// Steps of each rank at these milliseconds.
-    fn recorded(device: &str, steps: &[(usize, [u64; 2])]) -> Recorded {
-        let span = |&(rank, [start, end]): &(usize, [u64; 2])| Span {
-            name: "step",
+    /// Epochs and steps of ranks at these milliseconds.
+    fn recorded(device: &str, spans: &[(&'static str, usize, [u64; 2])]) -> Recorded {
+        let span = |&(name, rank, [start, end]): &(&'static str, usize, [u64; 2])| Span {
+            name,
             track: TRACKS.iter().position(|track| *track == STEPS).unwrap(),
             place: Place { run: 0, rank },
             start: ms(start),
             duration: ms(end - start),
             fields: Fields::default(),
         };
-        let ranks =
-            steps.iter().map(|(rank, _)| (Place { run: 0, rank: *rank }, device.to_owned()));
+        let ranks = spans.iter().map(|&(_, rank, _)| (Place { run: 0, rank }, device.to_owned()));
         Recorded {
             runs: vec!["one".to_owned()],
             ranks: ranks.collect(),
-            spans: steps.iter().map(span).collect(),
+            spans: spans.iter().map(span).collect(),
             left_out: 0,
         }
+    }
+
+    /// Three steps, of which the first does not count: 100 ms.
+    fn steps(device: &str) -> Recorded {
+        let spans = [("epoch", 0, [0, 110]), ("step", 0, [0, 10]), ("step", 0, [10, 60])];
+        recorded(device, &[spans.as_slice(), &[("step", 0, [60, 110])]].concat())
     }
 
     fn activity(began: Instant, kind: Kind, [start, end]: [u64; 2]) -> Activity {
@@ -167,42 +188,77 @@ mod tests {
         Kind::Kernel(name.into())
     }
 
+    fn told(activities: impl Into<Vec<Activity>>) -> Told {
+        Told { activities: activities.into(), ..Told::default() }
+    }
+
     #[test]
     fn time_is_of_kernels_of_copies_alone_and_of_nothing() {
         let began = Instant::now();
-        let recorded = recorded("cuda:0 (shared)", &[(0, [10, 60]), (1, [12, 58]), (0, [60, 110])]);
         let activities = [
-            // Before the first step, and across its beginning.
+            // Before the second step, and across its beginning.
             activity(began, kernel("early"), [0, 5]),
             activity(began, kernel("first"), [5, 20]),
             // Two at once, and a copy half beside one of them.
             activity(began, kernel("second"), [30, 50]),
             activity(began, kernel("second"), [40, 60]),
             activity(began, Kind::Copy("copy to the GPU"), [50, 70]),
-            activity(began, Kind::Set, [80, 85]),
+            activity(began, Kind::Memset, [80, 85]),
             Activity { device: 1, ..activity(began, kernel("elsewhere"), [20, 30]) },
         ];
-        let [busy] = Busy::of(&recorded, &activities, began).try_into().unwrap();
-        assert_eq!((busy.steps, busy.time), (2, ms(100)));
-        assert_eq!((busy.kernels, busy.busy), (ms(40), ms(55)));
-        let told = busy.to_string();
-        let lines: Vec<&str> = told.lines().collect();
-        assert_eq!(
-            lines[0],
-            "cuda:0 in 2 steps of \"one\", 0.10 s: kernels 40.0 %, copies alone 15.0 %, nothing 45.0 %"
-        );
-        assert_eq!(lines[1], "   40.0 %     1.0 a step   20000.0 µs each  second");
-        assert_eq!(lines[2], "   20.0 %     0.5 a step   20000.0 µs each  copy to the GPU");
-        assert_eq!(lines.len(), 5);
+        let recorded = steps("cuda:0 (shared)");
+        let [busy] = Busy::of(&recorded, &told(activities), began).try_into().unwrap();
+        let expected = [
+            "cuda:0 in 2 steps after the first of an epoch of \"one\", 0.10 s: kernels 40.0 %, copies alone 15.0 %, \
+             idle 45.0 %",
+            "   40.0 %     1.0 a step   20000.0 µs each  second",
+            "   20.0 %     0.5 a step   20000.0 µs each  copy to the GPU",
+            "   10.0 %     0.5 a step   10000.0 µs each  first",
+            "    5.0 %     0.5 a step    5000.0 µs each  memset",
+        ];
+        assert_eq!(busy.to_string().lines().collect_vec(), expected);
+    }
+
+    #[test]
+    fn who_waits_for_others_in_nccl_is_not_said_to_compute() {
+        let began = Instant::now();
+        let activities = [
+            activity(began, kernel("one"), [10, 30]),
+            activity(began, kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), [20, 60]),
+            activity(began, Kind::Copy("copy to the GPU"), [50, 70]),
+        ];
+        let busy = &Busy::of(&steps("cuda:0"), &told(activities), began)[0];
+        let line = busy.to_string();
+        let end = "kernels 20.0 %, NCCL alone 30.0 %, copies alone 10.0 %, idle 40.0 %";
+        assert_eq!(line.lines().next().unwrap().split_once(" s: ").unwrap().1, end);
+    }
+
+    #[test]
+    fn nothing_is_said_of_the_time_after_something_was_left_out() {
+        let began = Instant::now();
+        let whole_until = Some(began + ms(60));
+        let activities = vec![activity(began, kernel("some"), [20, 45])];
+        let told = Told { activities, left_out: 9, whole_until, ..Told::default() };
+        let line = Busy::of(&steps("cuda:0"), &told, began)[0].to_string();
+        assert!(line.starts_with("cuda:0 in 1 step after the first"), "{line}");
+        assert!(line.contains("kernels 50.0 %"), "{line}");
     }
 
     #[test]
     fn where_nothing_was_told_nothing_is() {
         let began = Instant::now();
-        assert!(Busy::of(&recorded("cuda:0", &[(0, [10, 60])]), &[], began).is_empty());
-        let of_cpu = recorded("cpu:0 (2 cores)", &[(0, [10, 60])]);
-        let activities = [activity(began, kernel("some"), [20, 30])];
-        assert!(Busy::of(&of_cpu, &activities, began).is_empty());
-        assert!(Busy::of(&recorded("cuda:0", &[]), &activities, began).is_empty());
+        assert!(Busy::of(&steps("cuda:0"), &Told::default(), began).is_empty());
+        let told = told([activity(began, kernel("some"), [20, 30])]);
+        assert!(Busy::of(&steps("cpu:0 (2 cores)"), &told, began).is_empty());
+        assert!(Busy::of(&recorded("cuda:0", &[]), &told, began).is_empty());
+    }
+
+    #[test]
+    fn of_a_long_name_both_ends_are_told() {
+        let name = format!("sm90_{}_tilesize128x64", "x".repeat(60));
+        let short = shortened(&name);
+        assert_eq!(short.chars().count(), NAME);
+        assert!(short.starts_with("sm90_x") && short.ends_with("_tilesize128x64"), "{short}");
+        assert_eq!(shortened("descend_8"), "descend_8");
     }
 }

@@ -20,7 +20,7 @@ fn thread(device: u32, stream: u32) -> u64 {
 /// The events, and before them those that name processes and threads. Times are in microseconds since the trace began.
 pub(super) fn events(activities: &[Activity], began: Instant) -> impl Iterator<Item = Value> {
     let devices = activities.iter().map(|activity| activity.device).unique().map(|device| {
-        let name = format!("cuda:{device}, by its own clock");
+        let name = format!("cuda:{device} kernels and copies");
         json!({"ph": "M", "name": "process_name", "pid": process(device), "args": {"name": name}})
     });
     let streams = activities.iter().map(|activity| (activity.device, activity.stream)).unique();

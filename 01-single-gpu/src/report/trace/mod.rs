@@ -22,20 +22,21 @@ mod busy;
 mod events;
 mod gpus;
 mod recorder;
+mod windows;
 
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tracing::info_span;
 use tracing::span::EnteredSpan;
+use tracing::{Level, info_span};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
 
 use super::file;
 use crate::device::ComputeDevice;
-use crate::device::activity::{self, Activity};
+use crate::device::activity::{self, Told};
 pub(super) use busy::Busy;
 use events::{Recorded, Span};
 use recorder::Recorder;
@@ -56,17 +57,39 @@ const TRACKS: [&str; 4] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND];
 /// The target of the span around everything that a rank does.
 const RANK: &str = "rank";
 
+/// A target that somebody listens to where GPUs are to tell what they do.
+const GPUS: &str = "gpus";
+
 /// The most spans that a trace holds: about three times what the default run has on two devices, in
 /// about 100 MB of memory. Later ones are left out, and the run says so.
 const MOST_SPANS: usize = 500_000;
 
+/// Until it is dropped, everything that this thread does is the work of a rank.
+#[must_use = "what is done after it was dropped is no rank's work"]
+#[derive(Debug)]
+pub struct Rank {
+    _span: EnteredSpan,
+    /// Whether its GPU is asked what it does.
+    on_gpu: bool,
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        if self.on_gpu {
+            // Next, the thread may end, and with it its part of the GPU.
+            activity::fetch();
+        }
+    }
+}
+
 /// Everything that this thread does until the guard is dropped is the work of `rank` on `device`.
-pub fn rank(run: &str, rank: usize, device: &ComputeDevice) -> EnteredSpan {
-    if device.tensors().is_cuda() && tracing::enabled!(target: RANK, tracing::Level::INFO) {
+pub fn rank(run: &str, rank: usize, device: &ComputeDevice) -> Rank {
+    let on_gpu = device.tensors().is_cuda() && tracing::enabled!(target: GPUS, Level::INFO);
+    if on_gpu {
         // Why nothing will be told is asked for when the trace is written.
         let _ = activity::watch();
     }
-    info_span!(target: RANK, "rank", run, rank, device = %device).entered()
+    Rank { _span: info_span!(target: RANK, "rank", run, rank, device = %device).entered(), on_gpu }
 }
 
 /// The trace of this process, while it is being recorded.
@@ -76,24 +99,14 @@ pub struct Trace {
     recorded: Arc<Mutex<Recorded>>,
 }
 
-/// What the GPUs of a recording did.
-#[derive(Debug, Default)]
-pub(super) struct OfGpus {
-    activities: Vec<Activity>,
-    /// How many activities had to be left out.
-    pub(super) left_out: usize,
-    /// Why nothing was told, if there was a GPU.
-    pub(super) why_none: Option<String>,
-}
-
 impl Trace {
-    /// Begins to record the spans of all threads.
+    /// Begins to record the spans of all threads and, if `gpus` says so, what GPUs do.
     ///
     /// # Errors
     ///
     /// When this process already has somebody listening to its spans.
-    pub fn begin() -> io::Result<Self> {
-        let (layer, recorded) = Recorder::new();
+    pub fn begin(gpus: bool) -> io::Result<Self> {
+        let (layer, recorded) = Recorder::new(gpus);
         let began = layer.began();
         let subscriber = Registry::default().with(layer);
         tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
@@ -105,23 +118,24 @@ impl Trace {
         lock(&self.recorded).spans.iter().map(Span::view).collect()
     }
 
-    /// What GPUs did so far. Waits for what they were asked to tell.
-    pub(super) fn of_gpus(&self) -> OfGpus {
+    /// Takes what GPUs did so far: all that was done when ranks' last results had been read.
+    pub(super) fn of_gpus(&self) -> Told {
         if !lock(&self.recorded).ranks.iter().any(|(_, device)| device.starts_with("cuda:")) {
-            return OfGpus::default();
+            return Told::default();
         }
-        match activity::watch() {
-            Ok(()) => {
-                let (activities, left_out) = activity::activities();
-                OfGpus { activities, left_out, why_none: None }
-            }
-            Err(why) => OfGpus { why_none: Some(why), ..OfGpus::default() },
+        let mut told = match activity::watch() {
+            Ok(()) => activity::take(),
+            Err(why) => return Told { flaws: vec![why], ..Told::default() },
+        };
+        if told.activities.is_empty() {
+            told.flaws.push("CUPTI told of nothing".to_owned());
         }
+        told
     }
 
     /// What became of GPUs' time.
-    pub(super) fn busy(&self, of_gpus: &OfGpus) -> Vec<Busy> {
-        Busy::of(&lock(&self.recorded), &of_gpus.activities, self.began)
+    pub(super) fn busy(&self, of_gpus: &Told) -> Vec<Busy> {
+        Busy::of(&lock(&self.recorded), of_gpus, self.began)
     }
 
     /// Writes what was recorded so far.
@@ -129,7 +143,7 @@ impl Trace {
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub(super) fn write(&self, path: &Path, of_gpus: &OfGpus) -> io::Result<()> {
+    pub(super) fn write(&self, path: &Path, of_gpus: &Told) -> io::Result<()> {
         let recorded = lock(&self.recorded);
         let of_gpus = gpus::events(&of_gpus.activities, self.began);
         file::write(path, |file| recorded.write(file, of_gpus))
@@ -182,7 +196,7 @@ mod tests {
 
     #[test]
     fn spans_lie_on_the_track_of_their_rank_and_kind() {
-        let (recorder, recorded) = Recorder::new();
+        let (recorder, recorded) = Recorder::new(false);
         tracing::subscriber::with_default(Registry::default().with(recorder), || {
             info_span!(target: COMPUTE, "of no rank").in_scope(|| ());
             for (run, rank) in [("one", 0u64), ("two", 0), ("two", 1)] {
@@ -218,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_full_trace_counts_what_it_leaves_out() {
-        let (recorder, recorded) = Recorder::new();
+        let (recorder, recorded) = Recorder::new(false);
         tracing::subscriber::with_default(Registry::default().with(recorder), || {
             let _rank = info_span!(target: RANK, "rank", run = "one", rank = 0u64).entered();
             for _ in 0..MOST_SPANS + 3 {

@@ -9,7 +9,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::events::{Fields, Place, Recorded, Span};
-use super::{BACKGROUND, MOST_SPANS, RANK, TRACKS, lock};
+use super::{BACKGROUND, GPUS, MOST_SPANS, RANK, TRACKS, lock};
 
 /// When a span was entered.
 struct Entered(Instant);
@@ -17,14 +17,16 @@ struct Entered(Instant);
 /// Listens to spans. The registry below it keeps, for each open span, its parent and what we attach.
 pub(super) struct Recorder {
     began: Instant,
+    /// Whether GPUs are to tell what they do.
+    gpus: bool,
     recorded: Arc<Mutex<Recorded>>,
 }
 
 impl Recorder {
     /// A recorder, and what it records.
-    pub(super) fn new() -> (Self, Arc<Mutex<Recorded>>) {
+    pub(super) fn new(gpus: bool) -> (Self, Arc<Mutex<Recorded>>) {
         let recorded = Arc::<Mutex<Recorded>>::default();
-        (Self { began: Instant::now(), recorded: Arc::clone(&recorded) }, recorded)
+        (Self { began: Instant::now(), gpus, recorded: Arc::clone(&recorded) }, recorded)
     }
 
     pub(super) fn began(&self) -> Instant {
@@ -35,7 +37,8 @@ impl Recorder {
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     /// Other crates have spans too; they have no place on our tracks.
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        metadata.target() == RANK || TRACKS.contains(&metadata.target())
+        let target = metadata.target();
+        target == RANK || TRACKS.contains(&target) || (target == GPUS && self.gpus)
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
