@@ -62,16 +62,18 @@ def measure_steps(make_model, description, batch):
     flags = parser(description, batch=batch)
     flags.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     flags.add_argument("--precision", default="f32", choices=["f32", "tf32", "bf16"])
-    flags.add_argument("--compile", action="store_true", help="with torch.compile")
+    flags.add_argument("--compiled", action="store_true", help="with torch.compile")
+    flags.add_argument("--deterministic", action="store_true", help="with cuDNN's deterministic convolutions")
     args = parsed(flags)
     torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
+    torch.backends.cudnn.deterministic = args.deterministic
     compute = contextlib.nullcontext
     if args.precision == "bf16":
         compute = functools.partial(torch.autocast, args.device, torch.bfloat16)
     model = make_model().to(args.device)
     optimizer = sgd(model)
-    model = torch.compile(model) if args.compile else model
+    model = torch.compile(model) if args.compiled else model
     images, labels = random_batch(args.batch)
     if args.device == "cuda":
         images, labels = images.pin_memory(), labels.pin_memory()

@@ -269,11 +269,10 @@ mod tests {
             let first = &sides.next().unwrap().arguments;
             let threads = ["--threads".to_owned(), comparison.threads.each.to_string()];
             assert!(first.windows(2).any(|pair| pair == threads), "{comparison:?}");
-            // Beyond them an algorithm may be named, or a compiler asked for.
+            // Beyond them an algorithm may be named, or another way asked for.
+            const BEYOND: [&str; 3] = ["--algorithm", "--compiled", "--deterministic"];
             let beyond = |arguments: &[String]| {
-                let of_one_side =
-                    |argument: &String| ["--algorithm", "--compile"].contains(&argument.as_str());
-                arguments.iter().position(of_one_side)
+                arguments.iter().position(|argument| BEYOND.contains(&argument.as_str()))
             };
             let sizes = |arguments: &[String]| {
                 arguments[..beyond(arguments).unwrap_or(arguments.len())].to_vec()

@@ -1,4 +1,5 @@
-//! What is compared on a GPU: training steps, beside PyTorch's with and without its compiler.
+//! What is compared on a GPU: training steps, beside PyTorch's as they are, with its compiler, and with convolutions that
+//! have the same bits every time, as ours always have.
 
 use single_gpu::cli::name_of;
 
@@ -28,14 +29,21 @@ fn there(mut comparison: Comparison, precision: Precision) -> Comparison {
     for side in comparison.ours.iter_mut().chain(&mut comparison.peers) {
         side.arguments.extend(["--device", "cuda", "--precision", &name].map(str::to_owned));
     }
-    let compiled: Vec<Side> = comparison.peers.iter().map(compiled).collect();
-    comparison.peers.extend(compiled);
+    let further =
+        |how: &str| -> Vec<Side> { comparison.peers.iter().map(|side| with(side, how)).collect() };
+    let mut others = further("compiled");
+    // With tensor cores, cuDNN's heuristics prefer what has the same bits every time anyway.
+    if precision == Precision::F32 {
+        others.extend(further("deterministic"));
+    }
+    comparison.peers.extend(others);
     comparison
 }
 
-fn compiled(side: &Side) -> Side {
-    let mut compiled = side.clone();
-    compiled.label.push_str(", compiled");
-    compiled.arguments.push("--compile".to_owned());
-    compiled
+/// The same in another way, which the script has a flag for.
+fn with(side: &Side, how: &str) -> Side {
+    let mut other = side.clone();
+    other.label.push_str(&format!(", {how}"));
+    other.arguments.push(format!("--{how}"));
+    other
 }
