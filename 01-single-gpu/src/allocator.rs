@@ -30,50 +30,10 @@ const FOR_EVER: c_long = -1;
 ///
 /// By default they go back to the system after a second. A step that takes about as long, as ResNet-18's does on a few
 /// cores, then gets all of its memory anew from the system, which clears every page of it in one thread while the
-/// others wait. As every step needs as much as the one before, the most memory that is held stays the same.
+/// others wait. The most memory that is held hardly grows, as a step needs what the one before it did.
 #[expect(unsafe_code, reason = "the allocator's settings are calls into C")]
 pub(crate) fn keep_freed_memory() {
-    // SAFETY: it sets one number, of an option that mimalloc has.
+    // SAFETY: it sets one number, of an option that mimalloc has; nobody else reads it yet, as this is called first
+    // thing in `main`.
     unsafe { mi_option_set_default(PURGE_DELAY, FOR_EVER) }
-}
-
-#[cfg(test)]
-#[cfg(target_os = "linux")]
-mod tests {
-    use std::hint::black_box;
-    use std::time::Duration;
-    use std::{fs, thread};
-
-    use super::*;
-
-    /// How often this thread had to wait for the system to give it a page.
-    fn page_faults() -> u64 {
-        let said = fs::read_to_string("/proc/thread-self/stat").unwrap();
-        // The name, in brackets, may hold anything. `minflt` is the tenth field, the eighth behind it.
-        let behind_name = said.rsplit_once(')').unwrap().1;
-        behind_name.split_whitespace().nth(7).unwrap().parse().unwrap()
-    }
-
-    /// What a step does: takes memory, writes to it, and gives it back.
-    fn step() {
-        for megabytes in [64, 3, 17] {
-            black_box(vec![1u8; megabytes << 20]);
-        }
-    }
-
-    #[test]
-    fn a_later_step_gets_the_memory_of_the_one_before() {
-        keep_freed_memory();
-        let faults_of_a_step = || {
-            let before = page_faults();
-            step();
-            page_faults() - before
-        };
-        faults_of_a_step();
-        // Longer than mimalloc would keep it.
-        thread::sleep(Duration::from_millis(1200));
-        let faults = [faults_of_a_step(), faults_of_a_step()];
-        // Of 84 MiB, however large the pages are.
-        assert!(faults.iter().sum::<u64>() < 16, "{faults:?} page faults");
-    }
 }

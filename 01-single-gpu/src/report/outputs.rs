@@ -103,8 +103,17 @@ impl Outputs {
             recording
                 .write(path, &of_gpus)
                 .map_err(|error| file::of_flag("--trace", path, &error))?;
-            for busy in recording.busy(&of_gpus) {
+            let busy = recording.busy(&of_gpus);
+            for busy in &busy {
                 line(busy)?;
+            }
+            // Where nothing is known of GPUs at all, that is said below.
+            if !of_gpus.activities.is_empty() {
+                for run in recording.untold(&busy) {
+                    line(format_args!(
+                        "note: what became of GPUs' time in \"{run}\" is not told, as no step of it was recorded with them"
+                    ))?;
+                }
             }
             for flaw in &of_gpus.flaws {
                 line(format_args!("note: the trace does not say all that GPUs did: {flaw}"))?;

@@ -17,6 +17,8 @@ pub(super) type Status = c_int;
 pub(super) const SUCCESS: Status = 0;
 /// `CUPTI_ERROR_MAX_LIMIT_REACHED`: there is no further record.
 pub(super) const END_OF_BUFFER: Status = 12;
+/// `CUPTI_ERROR_INVALID_KIND`: of a record, that it is not finished.
+pub(super) const UNFINISHED: Status = 21;
 
 type NextRecord = unsafe extern "C" fn(*mut u64, usize, *mut *const c_int) -> Status;
 type Dropped = unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> Status;
@@ -124,8 +126,8 @@ impl Library {
         self.began.here + Duration::from_nanos(nanoseconds.saturating_sub(self.began.there))
     }
 
-    /// Whether CUPTI's clock, which is the system's, and ours still agree.
-    pub(super) fn clock_was_left_alone(&self) -> Result<(), String> {
+    /// Whether CUPTI's clock, on most systems the one that tells the date, and ours still agree.
+    pub(super) fn clocks_agree(&self) -> Result<(), String> {
         /// They are read one after the other.
         const TOLERANCE: Duration = Duration::from_millis(1);
         let now = self.now()?;
@@ -134,7 +136,7 @@ impl Library {
             return Ok(());
         }
         Err(format!(
-            "the system's clock was set meanwhile: times of GPUs are up to {off:.1?} away from those of ranks"
+            "CUPTI's clock and this program's went apart: times of GPUs are up to {off:.1?} away from those of ranks"
         ))
     }
 

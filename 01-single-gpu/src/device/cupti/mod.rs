@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use super::activity::Told;
-use library::{END_OF_BUFFER, Library, SUCCESS};
+use library::{END_OF_BUFFER, Library, SUCCESS, UNFINISHED};
 use records::{Records, records};
 
 /// Bytes of a buffer.
@@ -53,7 +53,7 @@ pub(super) fn fetch() {
 pub(super) fn take() -> Told {
     let Some(library) = watching() else { return Told::default() };
     hand_over(library, FORCED);
-    if let Err(flaw) = library.clock_was_left_alone() {
+    if let Err(flaw) = library.clocks_agree() {
         records().flaw(flaw);
     }
     std::mem::take(&mut *records()).told()
@@ -97,7 +97,14 @@ unsafe extern "C" fn completed(
     if buffer.is_null() {
         return;
     }
+    // Before the records are held, as CUPTI may hold something of its own meanwhile.
+    let dropped = watching().map(Library::dropped);
     let mut records = records();
+    match dropped {
+        Some(Ok(dropped)) => records.lost += dropped,
+        Some(Err(flaw)) => records.flaw(flaw),
+        None => {}
+    }
     match watching() {
         // SAFETY: the caller's.
         Some(library) => unsafe { read(&mut records, library, buffer, filled) },
@@ -122,14 +129,14 @@ unsafe fn read(records: &mut Records, library: &Library, buffer: *mut u64, fille
             // SAFETY: it is a record of CUPTI's, and the buffer that it is in still lives.
             SUCCESS => unsafe { records.take(record, |time| library.time(time)) },
             END_OF_BUFFER => break,
+            UNFINISHED => {
+                records.flaw("CUPTI handed over a record that was not finished".to_owned());
+                break;
+            }
             status => {
                 records.flaw(library.failure("cuptiActivityGetNextRecord", status));
                 break;
             }
         }
-    }
-    match library.dropped() {
-        Ok(dropped) => records.lost += dropped,
-        Err(flaw) => records.flaw(flaw),
     }
 }

@@ -1,6 +1,6 @@
 //! CUPTI's records, and what is kept of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_char, c_int};
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -70,7 +70,7 @@ pub(super) struct Records {
     /// Each once.
     flaws: Vec<String>,
     /// Kernels' names, as CUPTI has them.
-    names: HashMap<String, Arc<str>>,
+    names: HashSet<Arc<str>>,
 }
 
 static RECORDS: LazyLock<Mutex<Records>> = LazyLock::new(Mutex::default);
@@ -135,7 +135,7 @@ impl Records {
     pub(super) fn told(mut self) -> Told {
         let written: HashMap<_, Arc<str>> = mem::take(&mut self.names)
             .into_iter()
-            .map(|(name, kept)| (kept, as_written(&name).into()))
+            .map(|name| (Arc::clone(&name), as_written(&name).into()))
             .collect();
         for activity in &mut self.activities {
             if let Kind::Kernel(name) = &mut activity.kind
@@ -168,7 +168,7 @@ impl Records {
             return Arc::clone(known);
         }
         let kept: Arc<str> = Arc::from(&*name);
-        self.names.insert(name.into_owned(), Arc::clone(&kept));
+        self.names.insert(Arc::clone(&kept));
         kept
     }
 }

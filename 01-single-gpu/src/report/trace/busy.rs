@@ -1,4 +1,4 @@
-//! What became of a GPU's time in a run: kernels, collectives and copies beside which no kernel ran, and nothing.
+//! What became of a GPU's time in a run: kernels, collectives and copies beside which no kernel ran, or idle.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -48,6 +48,18 @@ impl Busy {
             Some(gpus.filter_map(of_gpu).collect_vec())
         };
         recorded.runs.iter().enumerate().filter_map(of_run).flatten().collect()
+    }
+
+    /// The runs that had GPUs of which none of these tells.
+    pub(super) fn untold<'a>(recorded: &'a Recorded, told: &[Self]) -> Vec<&'a str> {
+        let had_gpus = |run| {
+            let mut ranks = recorded.ranks.iter().filter(|(place, _)| place.run == run);
+            ranks.any(|(_, device)| number(device).is_some())
+        };
+        let runs = recorded.runs.iter().enumerate();
+        let untold =
+            runs.filter(|(run, name)| had_gpus(*run) && told.iter().all(|busy| busy.run != **name));
+        untold.map(|(_, name)| name.as_str()).collect()
     }
 
     fn of_gpu(run: &str, gpu: u32, windows: &Windows, activities: &[Activity]) -> Option<Self> {
@@ -117,10 +129,10 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { run, device, time, .. } = self;
         let share = |of: Duration| 100.0 * of.as_secs_f64() / time.as_secs_f64();
-        let which = if self.without_first { " after the first of an epoch" } else { "" };
+        let which = if self.without_first { " (without each epoch's first)" } else { "" };
         write!(
             f,
-            "{device} in {}{which} of \"{run}\", {} s: kernels {:.1} %, ",
+            "{device} in {} of \"{run}\"{which}, {} s: kernels {:.1} %, ",
             counted(self.steps, "step"),
             seconds(time.as_secs_f64()),
             share(self.kernels),
@@ -209,7 +221,7 @@ mod tests {
         let recorded = steps("cuda:0 (shared)");
         let [busy] = Busy::of(&recorded, &told(activities), began).try_into().unwrap();
         let expected = [
-            "cuda:0 in 2 steps after the first of an epoch of \"one\", 0.10 s: kernels 40.0 %, copies alone 15.0 %, \
+            "cuda:0 in 2 steps of \"one\" (without each epoch's first), 0.10 s: kernels 40.0 %, copies alone 15.0 %, \
              idle 45.0 %",
             "   40.0 %     1.0 a step   20000.0 µs each  second",
             "   20.0 %     0.5 a step   20000.0 µs each  copy to the GPU",
@@ -240,16 +252,22 @@ mod tests {
         let activities = vec![activity(began, kernel("some"), [20, 45])];
         let told = Told { activities, left_out: 9, whole_until, ..Told::default() };
         let line = Busy::of(&steps("cuda:0"), &told, began)[0].to_string();
-        assert!(line.starts_with("cuda:0 in 1 step after the first"), "{line}");
+        assert!(line.starts_with("cuda:0 in 1 step of "), "{line}");
         assert!(line.contains("kernels 50.0 %"), "{line}");
     }
 
     #[test]
     fn where_nothing_was_told_nothing_is() {
         let began = Instant::now();
-        assert!(Busy::of(&steps("cuda:0"), &Told::default(), began).is_empty());
+        let recorded_on_gpu = steps("cuda:0");
+        assert!(Busy::of(&recorded_on_gpu, &Told::default(), began).is_empty());
+        assert_eq!(Busy::untold(&recorded_on_gpu, &[]), ["one"]);
         let told = told([activity(began, kernel("some"), [20, 30])]);
-        assert!(Busy::of(&steps("cpu:0 (2 cores)"), &told, began).is_empty());
+        let recorded_on_cpu = steps("cpu:0 (2 cores)");
+        assert!(Busy::of(&recorded_on_cpu, &told, began).is_empty());
+        assert!(Busy::untold(&recorded_on_cpu, &[]).is_empty());
+        let busy = Busy::of(&recorded_on_gpu, &told, began);
+        assert!(Busy::untold(&recorded_on_gpu, &busy).is_empty());
         assert!(Busy::of(&recorded("cuda:0", &[]), &told, began).is_empty());
     }
 

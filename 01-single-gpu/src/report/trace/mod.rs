@@ -138,6 +138,11 @@ impl Trace {
         Busy::of(&lock(&self.recorded), of_gpus, self.began)
     }
 
+    /// The runs on GPUs of which none of `busy` tells.
+    pub(super) fn untold(&self, busy: &[Busy]) -> Vec<String> {
+        Busy::untold(&lock(&self.recorded), busy).into_iter().map(str::to_owned).collect()
+    }
+
     /// Writes what was recorded so far.
     ///
     /// # Errors

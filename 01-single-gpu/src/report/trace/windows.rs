@@ -64,8 +64,9 @@ impl Windows {
 
     /// The parts of an interval that lie within.
     pub(super) fn parts(&self, (start, end): Interval) -> impl Iterator<Item = Interval> {
-        let parts =
-            self.intervals.iter().map(move |&(from, until)| (start.max(from), end.min(until)));
+        let first = self.intervals.partition_point(|&(_, until)| until <= start);
+        let touched = self.intervals[first..].iter().take_while(move |&&(from, _)| from < end);
+        let parts = touched.map(move |&(from, until)| (start.max(from), end.min(until)));
         parts.filter(|(start, end)| start < end)
     }
 
