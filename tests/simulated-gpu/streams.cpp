@@ -31,12 +31,15 @@ void queue_attempt(Stream *stream, const Attempt &attempt) {
     if (eager) advance(stream, stream->queued);
 }
 
-void queue(Stream *stream, const Work &work) {
-    queue_attempt(stream, [=] {
+// It succeeds at once.
+static Attempt attempt_of(const Work &work) {
+    return [=] {
         work();
         return true;
-    });
+    };
 }
+
+void queue(Stream *stream, const Work &work) { queue_attempt(stream, attempt_of(work)); }
 
 uint64_t simulated_time() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -47,13 +50,19 @@ void simulated_tell(void (*whom)(const Done &)) {
     told = whom;
 }
 
-// The same, and tells of it.
-void queue_deed(Stream *stream, const Deed &deed, const Work &work) {
-    queue(stream, [=] {
-        uint64_t start = simulated_time();
-        work();
-        if (told != nullptr) told({deed, stream->device->number, stream->number, start, simulated_time()});
+// Queues it, and tells of it: it takes from when its stream first comes to it until it is done.
+static void queue_deed_attempt(Stream *stream, const Deed &deed, const Attempt &attempt) {
+    auto start = std::make_shared<uint64_t>(0);
+    queue_attempt(stream, [=] {
+        if (*start == 0) *start = simulated_time();
+        if (!attempt()) return false;
+        if (told != nullptr) told({deed, stream->device->number, stream->number, *start, simulated_time()});
+        return true;
     });
+}
+
+void queue_deed(Stream *stream, const Deed &deed, const Work &work) {
+    queue_deed_attempt(stream, deed, attempt_of(work));
 }
 
 bool advance(Stream *stream, unsigned long until) {
@@ -97,18 +106,9 @@ void simulated_queue(void *stream, const Work &work) {
     queue_deed(stream_of((CUstream)stream), {Deed::KERNEL, "a kernel of a library", 0, 0}, work);
 }
 
-// It takes from when its stream first comes to it until it is done.
-void simulated_queue_attempt(void *handle, const char *name, const Attempt &attempt) {
+void simulated_queue_attempt(void *stream, const char *name, const Attempt &attempt) {
     Lock lock;
-    Stream *stream = stream_of((CUstream)handle);
-    auto start = std::make_shared<uint64_t>(0);
-    queue_attempt(stream, [=] {
-        if (*start == 0) *start = simulated_time();
-        if (!attempt()) return false;
-        if (told != nullptr)
-            told({{Deed::KERNEL, name, 0, 0}, stream->device->number, stream->number, *start, simulated_time()});
-        return true;
-    });
+    queue_deed_attempt(stream_of((CUstream)stream), {Deed::KERNEL, name, 0, 0}, attempt);
 }
 
 unsigned long simulated_queued(void *stream) { return stream_of((CUstream)stream)->queued; }

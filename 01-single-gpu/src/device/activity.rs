@@ -83,3 +83,44 @@ pub(crate) fn take() -> Told {
     #[cfg(not(feature = "cuda"))]
     Told::default()
 }
+
+#[cfg(feature = "cuda")]
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+    use crate::ops::{on_a_gpu, relu};
+
+    #[test]
+    fn a_gpu_tells_what_it_did() {
+        let Some(gpu) = on_a_gpu::device() else { return };
+        let gpu = gpu.tensors();
+        if let Err(why) = watch() {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+        let before = Instant::now();
+        let x = Tensor::ones((70, 31), DType::F64, &Device::Cpu).unwrap().to_device(gpu).unwrap();
+        let y = relu(&x).unwrap().to_device(&Device::Cpu).unwrap();
+        assert_eq!(y.dims(), [70, 31]);
+        gpu.synchronize().unwrap();
+        // What other tests' threads have under way is not finished.
+        fetch();
+        let told = take();
+        assert_eq!(told.left_out, 0, "{:?}", told.flaws);
+        let done = told.activities;
+        // CUPTI computes the system's times from those of the GPU.
+        let tolerance = Duration::from_millis(1);
+        let (after, before) = (Instant::now() + tolerance, before - tolerance);
+        // Other tests have kernels of this name, too.
+        for name in ["relu", "copy to the GPU", "copy to the host"] {
+            let of_name = |activity: &&Activity| activity.kind.name() == name;
+            let found = done.iter().filter(of_name).find(|activity| activity.start >= before);
+            let found = found.unwrap_or_else(|| panic!("no {name} among {done:?}"));
+            assert!(found.end >= found.start && found.end <= after, "{found:?}");
+        }
+    }
+}

@@ -37,7 +37,7 @@ pub(crate) mod gpu;
 mod lanes;
 #[cfg(feature = "cuda")]
 #[cfg(test)]
-mod on_a_gpu;
+pub(crate) mod on_a_gpu;
 mod rounded;
 mod scratch;
 pub(crate) mod simd;

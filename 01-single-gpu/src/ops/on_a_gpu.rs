@@ -1,6 +1,6 @@
 //! For tests: every operation on a GPU, against the same on the CPU in f64. Without a GPU they are skipped, and say so.
 
-use std::time::{Duration, Instant};
+mod updates;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -12,11 +12,9 @@ use super::{
     loss_and_correct, relu, transpose,
 };
 use crate::backward::backward_from;
-use crate::device::activity::{self, Activity};
 use crate::device::{ComputeDevice, DeviceKind, DevicePlan};
 use crate::difference::relative_difference;
 use crate::ops::batch_norm::{GradientSums, Statistics, input_gradient};
-use crate::sgd::{descend, descend_all, push_on_gpu};
 
 /// Types, and by how much a result may differ from that in f64. Products of 800 terms lose some digits of f32, and bf16
 /// is rounded where it is written: forward, and at each operation backward.
@@ -34,7 +32,7 @@ pub(super) fn has(dtype: DType) -> bool {
 }
 
 /// A GPU, if there is one.
-pub(super) fn device() -> Option<ComputeDevice> {
+pub(crate) fn device() -> Option<ComputeDevice> {
     match DevicePlan::new(DeviceKind::Cuda, 1, None) {
         Ok(plan) => Some(plan.slots()[0].open().unwrap()),
         Err(error) => {
@@ -233,113 +231,4 @@ fn a_gpu_takes_losses() {
         loss_and_correct(&loss, &logits, &labels(device)?)?.to_vec1::<f64>()
     };
     assert_eq!(count(&gpu).unwrap(), count(&Device::Cpu).unwrap());
-}
-
-#[test]
-fn a_gpu_updates_in_place() {
-    let Some(gpu) = gpu() else { return };
-    for dtype in [DType::F32, DType::F64] {
-        let updated = |device: &Device| {
-            let [value, gradient] = ["value", "gradient"].map(|name| {
-                noise(name, &[70, 31]).as_detached_tensor().to_dtype(dtype)?.to_device(device)
-            });
-            let value = Var::from_tensor(&value?)?;
-            descend(&value, &gradient?.t()?.contiguous()?.t()?, 0.1 / 7.0)?;
-            value.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()
-        };
-        // To the last bit: the kernel rounds where the CPU does.
-        assert_eq!(updated(&gpu).unwrap(), updated(&Device::Cpu).unwrap(), "{dtype:?}");
-    }
-}
-
-/// Eleven tensors: a launch of eight, one of two, and the halves of one tensor, which must not share a launch. Of
-/// gradients one is not contiguous.
-fn scattered(name: &str, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
-    let of = |nth: usize, rows: usize| {
-        let shape = [rows, 2, 3 + 20 * nth];
-        let noise = noise(&format!("{name} {nth}"), &shape).as_detached_tensor();
-        noise.to_dtype(dtype)?.to_device(device)
-    };
-    let mut tensors = (0..9).map(|nth| of(nth, 1)).collect::<Result<Vec<_>>>()?;
-    if name == "gradient" {
-        tensors[2] = tensors[2].t()?.contiguous()?.t()?;
-    }
-    let whole = of(9, 2)?;
-    tensors.extend([whole.get(0)?, whole.get(1)?]);
-    Ok(tensors)
-}
-
-fn numbers(tensors: &[Tensor]) -> Result<Vec<Vec<f64>>> {
-    let numbers = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1();
-    tensors.iter().map(numbers).collect()
-}
-
-#[test]
-fn a_gpu_updates_several_tensors_at_once() {
-    let Some(gpu) = gpu() else { return };
-    for dtype in [DType::F32, DType::F64] {
-        let updated = |device: &Device| {
-            let values = scattered("value", dtype, device)?;
-            descend_all(values.iter().zip(&scattered("gradient", dtype, device)?), 0.1 / 7.0)?;
-            numbers(&values)
-        };
-        let found = updated(&gpu).unwrap();
-        assert_eq!(found, updated(&Device::Cpu).unwrap(), "{dtype:?}");
-        assert_ne!(found, numbers(&scattered("value", dtype, &gpu).unwrap()).unwrap());
-    }
-}
-
-#[test]
-fn a_gpu_pushes_several_tensors_at_once() {
-    let Some(gpu) = gpu() else { return };
-    let [momentum, share, decay, rate] = [0.9, 0.25, 1e-2, 0.1];
-    for dtype in [DType::F32, DType::F64] {
-        let tensors = |device: &Device| {
-            ["velocity", "value", "gradient"].map(|name| scattered(name, dtype, device).unwrap())
-        };
-        let mut formula = tensors(&Device::Cpu);
-        let [velocities, values, gradients] = &mut formula;
-        for ((velocity, value), gradient) in velocities.iter_mut().zip(values).zip(gradients) {
-            let pull = ((&*gradient * share).unwrap() + (&*value * decay).unwrap()).unwrap();
-            *velocity = ((&*velocity * momentum).unwrap() + pull).unwrap();
-            *value = (&*value - (&*velocity * rate).unwrap()).unwrap();
-        }
-        let updated = tensors(&gpu);
-        let [velocities, values, gradients] = &updated;
-        let slots = velocities.iter().zip(values).zip(gradients);
-        let slots: Vec<_> = slots.map(|((velocity, value), g)| [velocity, value, g]).collect();
-        push_on_gpu(&slots, [momentum, share, decay, rate]).unwrap();
-        for (found, expected) in updated.iter().zip(&formula) {
-            assert_eq!(numbers(found).unwrap(), numbers(expected).unwrap(), "{dtype:?}");
-        }
-    }
-}
-
-#[test]
-fn a_gpu_tells_what_it_did() {
-    let Some(gpu) = gpu() else { return };
-    if let Err(why) = activity::watch() {
-        eprintln!("SKIPPED: {why}");
-        return;
-    }
-    let before = Instant::now();
-    let x = noise("x", &[70, 31]).as_detached_tensor().to_device(&gpu).unwrap();
-    let y = relu(&x).unwrap().to_device(&Device::Cpu).unwrap();
-    assert_eq!(y.dims(), [70, 31]);
-    gpu.synchronize().unwrap();
-    // What other tests' threads have under way is not finished.
-    activity::fetch();
-    let told = activity::take();
-    assert_eq!(told.left_out, 0, "{:?}", told.flaws);
-    let done = told.activities;
-    // CUPTI computes the system's times from those of the GPU.
-    let tolerance = Duration::from_millis(1);
-    let (after, before) = (Instant::now() + tolerance, before - tolerance);
-    // Other tests have kernels of this name, too.
-    for name in ["relu", "copy to the GPU", "copy to the host"] {
-        let of_name = |activity: &&Activity| activity.kind.name() == name;
-        let found = done.iter().filter(of_name).find(|activity| activity.start >= before);
-        let found = found.unwrap_or_else(|| panic!("no {name} among {done:?}"));
-        assert!(found.end >= found.start && found.end <= after, "{found:?}");
-    }
 }

@@ -97,18 +97,18 @@ unsafe extern "C" fn completed(
     if buffer.is_null() {
         return;
     }
-    // Before the records are held, as CUPTI may hold something of its own meanwhile.
-    let dropped = watching().map(Library::dropped);
-    let mut records = records();
-    match dropped {
-        Some(Ok(dropped)) => records.lost += dropped,
-        Some(Err(flaw)) => records.flaw(flaw),
-        None => {}
-    }
-    match watching() {
+    if let Some(library) = watching() {
+        // Before the records are held, as CUPTI may hold something of its own meanwhile.
+        let dropped = library.dropped();
+        let mut records = records();
+        match dropped {
+            Ok(dropped) => records.lost += dropped,
+            Err(flaw) => records.flaw(flaw),
+        }
         // SAFETY: the caller's.
-        Some(library) => unsafe { read(&mut records, library, buffer, filled) },
-        None => records.flaw("records came before they were asked for".to_owned()),
+        unsafe { read(&mut records, library, buffer, filled) }
+    } else {
+        records().flaw("records came before they were asked for".to_owned());
     }
     // SAFETY: it was made by `requested`, of this size.
     drop(unsafe {

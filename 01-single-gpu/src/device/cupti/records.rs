@@ -9,6 +9,7 @@ use std::time::Instant;
 use cpp_demangle::{DemangleOptions, Symbol};
 
 use crate::device::activity::{Activity, Kind, Told};
+use crate::report::counted;
 
 /// The most activities that are kept: a step of LeNet has about 70, one of ResNet-18 about 400.
 const MOST: usize = 1_000_000;
@@ -94,13 +95,11 @@ impl Records {
                     let of = &*record.cast::<KernelRecord>();
                     (Kind::Kernel(self.name(of.name)), of.device, of.stream, of.start, of.end)
                 }
-                MEMCPY | MEMCPY2 => {
+                kind @ (MEMCPY | MEMCPY2 | MEMSET) => {
                     let of = &*record.cast::<MemoryRecord>();
-                    (Kind::Copy(copy(of.copy_kind)), of.device, of.stream, of.start, of.end)
-                }
-                MEMSET => {
-                    let of = &*record.cast::<MemoryRecord>();
-                    (Kind::Memset, of.device, of.stream, of.start, of.end)
+                    let copied = || Kind::Copy(copy(of.copy_kind));
+                    let kind = if kind == MEMSET { Kind::Memset } else { copied() };
+                    (kind, of.device, of.stream, of.start, of.end)
                 }
                 _ => return,
             }
@@ -119,8 +118,8 @@ impl Records {
             return;
         }
         // Buffers come in no order.
-        let earlier = self.whole_until.is_none_or(|first| activity.start < first);
-        self.whole_until = if earlier { Some(activity.start) } else { self.whole_until };
+        let first = self.whole_until.map_or(activity.start, |first| first.min(activity.start));
+        self.whole_until = Some(first);
         self.left_out += 1;
     }
 
@@ -144,10 +143,8 @@ impl Records {
                 *name = Arc::clone(written);
             }
         }
-        match self.lost {
-            0 => {}
-            1 => self.flaws.push("CUPTI lost a record".to_owned()),
-            lost => self.flaws.push(format!("CUPTI lost {lost} records")),
+        if self.lost > 0 {
+            self.flaws.push(format!("CUPTI lost {}", counted(self.lost, "record")));
         }
         let Self { activities, left_out, whole_until, flaws, .. } = self;
         Told { activities, left_out, whole_until, flaws }

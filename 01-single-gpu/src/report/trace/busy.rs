@@ -41,21 +41,16 @@ impl Busy {
     pub(super) fn of(recorded: &Recorded, told: &Told, began: Instant) -> Vec<Self> {
         let spans = recorded.spans.iter().map(Span::view).into_group_map_by(|span| span.run);
         let of_run = |(run, name): (usize, &String)| {
-            let ranks = recorded.ranks.iter().filter(|(place, _)| place.run == run);
-            let gpus = ranks.filter_map(|(_, device)| number(device)).unique().sorted();
             let windows = Windows::of(spans.get(&run)?, began, told.whole_until)?;
             let of_gpu = |gpu| Self::of_gpu(name, gpu, &windows, &told.activities);
-            Some(gpus.filter_map(of_gpu).collect_vec())
+            Some(gpus(recorded, run).sorted().filter_map(of_gpu).collect_vec())
         };
         recorded.runs.iter().enumerate().filter_map(of_run).flatten().collect()
     }
 
     /// The runs that had GPUs of which none of these tells.
     pub(super) fn untold<'a>(recorded: &'a Recorded, told: &[Self]) -> Vec<&'a str> {
-        let had_gpus = |run| {
-            let mut ranks = recorded.ranks.iter().filter(|(place, _)| place.run == run);
-            ranks.any(|(_, device)| number(device).is_some())
-        };
+        let had_gpus = |run| gpus(recorded, run).next().is_some();
         let runs = recorded.runs.iter().enumerate();
         let untold =
             runs.filter(|(run, name)| had_gpus(*run) && told.iter().all(|busy| busy.run != **name));
@@ -98,6 +93,12 @@ impl Busy {
                 .collect(),
         })
     }
+}
+
+/// The numbers of a run's GPUs.
+fn gpus(recorded: &Recorded, run: usize) -> impl Iterator<Item = u32> {
+    let ranks = recorded.ranks.iter().filter(move |(place, _)| place.run == run);
+    ranks.filter_map(|(_, device)| number(device)).unique()
 }
 
 /// The number of a rank's GPU, if it has one.

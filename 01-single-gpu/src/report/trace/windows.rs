@@ -3,13 +3,11 @@
 //! Between epochs test images are evaluated, and other runs of a comparison take their turn. In a first step, kernels are
 //! compiled and cuDNN makes its plans.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use itertools::Itertools as _;
 
-use super::STEPS;
-use super::View;
+use super::{STEPS, View};
 
 /// From, and until.
 pub(super) type Interval = (Instant, Instant);
@@ -38,13 +36,10 @@ impl Windows {
         let steps = named("step").map(|step| (step.rank, interval(step))).collect_vec();
         let later = |&(from, until): &Interval| {
             let within = steps.iter().filter(|(_, step)| (from..until).contains(&step.0));
-            let mut firsts = HashMap::new();
-            for &(rank, step) in within.clone() {
-                let first = firsts.entry(rank).or_insert(step);
-                *first = step.min(*first);
-            }
+            let within = within.copied().collect_vec();
+            let firsts = within.iter().copied().into_grouping_map().min();
             let all_began = firsts.into_values().map(|(_, end)| end).max()?;
-            within.into_iter().any(|(_, step)| step.0 >= all_began).then_some((all_began, until))
+            within.iter().any(|(_, step)| step.0 >= all_began).then_some((all_began, until))
         };
         let later = epochs.iter().filter_map(later).collect_vec();
         let without_first = !later.is_empty();
