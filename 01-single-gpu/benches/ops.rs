@@ -13,7 +13,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use single_gpu::{cli, init, ops};
 
 /// Batch, channels in, image's side, channels out, kernel's side, stride, padding.
-const CONVOLUTIONS: [(&str, [usize; 7]); 12] = [
+const CONVOLUTIONS: [(&str, [usize; 7]); 14] = [
     ("LeNet 1", [256, 1, 28, 20, 3, 1, 0]),
     ("LeNet 2", [256, 20, 13, 50, 5, 1, 0]),
     ("ResNet stem", [16, 1, 28, 64, 3, 1, 1]),
@@ -22,8 +22,10 @@ const CONVOLUTIONS: [(&str, [usize; 7]); 12] = [
     ("ResNet 64-128 short cut", [16, 64, 28, 128, 1, 2, 0]),
     ("ResNet 128", [16, 128, 14, 128, 3, 1, 1]),
     ("ResNet 128-256 stride 2", [16, 128, 14, 256, 3, 2, 1]),
+    ("ResNet 128-256 short cut", [16, 128, 14, 256, 1, 2, 0]),
     ("ResNet 256", [16, 256, 7, 256, 3, 1, 1]),
     ("ResNet 256-512 stride 2", [16, 256, 7, 512, 3, 2, 1]),
+    ("ResNet 256-512 short cut", [16, 256, 7, 512, 1, 2, 0]),
     ("ResNet 512", [16, 512, 4, 512, 3, 1, 1]),
     ("ResNet 512, batch 64", [64, 512, 4, 512, 3, 1, 1]),
 ];

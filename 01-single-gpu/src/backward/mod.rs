@@ -27,6 +27,7 @@ use candle_core::{Result, Tensor, TensorId, bail};
 pub use given::Given;
 pub use node::{apply1, apply2, apply3};
 
+use crate::ops::sum::sum;
 use node::{Node, remembered};
 
 /// The gradients that a backward pass found, of variables.
@@ -51,7 +52,7 @@ impl Gradients {
             );
         }
         let sum = match self.0.remove(&tensor.id()) {
-            Some(earlier) => earlier.add(&gradient)?,
+            Some(earlier) => sum(&earlier, &gradient)?,
             None => gradient,
         };
         // Gradients have no gradients.

@@ -17,6 +17,7 @@ use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::blocks::Channels;
 use super::gpu::{self, Operand};
 use super::relu::{self, rectified};
+use super::room::room;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply2;
 
@@ -63,7 +64,7 @@ impl AddBias {
     fn forward<T: Element>(&self, x: &[T], bias: &[T]) -> Vec<T> {
         let Channels { channels, plane, .. } = self.sizes;
         let (image, plane) = ((channels * plane).max(1), plane.max(1));
-        let mut y = vec![T::zero(); x.len()];
+        let mut y = room(x.len());
         y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
             let planes = y.chunks_exact_mut(plane).zip(x.chunks_exact(plane));
             for ((y, x), &bias) in planes.zip(bias) {

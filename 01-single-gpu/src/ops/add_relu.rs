@@ -9,12 +9,11 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail,
 };
-use rayon::prelude::*;
 
-use super::BLOCK;
 use super::element::{Element, cpu_elements, for_dtype};
 use super::gpu::{self, Operand};
 use super::relu::{gradient, rectified};
+use super::room::made;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply2;
 
@@ -84,14 +83,11 @@ impl CustomOp2 for AddRelu {
 }
 
 fn forward<T: Element>(x: &[T], y: &[T]) -> Vec<T> {
-    let mut sums = vec![T::zero(); x.len()];
-    let blocks = x.par_chunks(BLOCK).zip(y.par_chunks(BLOCK));
-    sums.par_chunks_mut(BLOCK).zip(blocks).for_each(|(sums, (x, y))| {
-        for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
+    made(x.len(), |places, sums| {
+        for ((sum, &x), &y) in sums.iter_mut().zip(&x[places.clone()]).zip(&y[places]) {
             *sum = rectified(x + y);
         }
-    });
-    sums
+    })
 }
 
 #[cfg(test)]

@@ -38,9 +38,11 @@ mod lanes;
 #[cfg(feature = "cuda")]
 #[cfg(test)]
 pub(crate) mod on_a_gpu;
+mod room;
 mod rounded;
 mod scratch;
 pub(crate) mod simd;
+pub(crate) mod sum;
 
 pub mod add_bias;
 pub mod add_relu;

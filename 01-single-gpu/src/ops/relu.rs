@@ -3,16 +3,15 @@
 //! Its derivative at exactly 0 is a choice. Ours is 0, as in PyTorch. It matters: the black border of an
 //! image and a bias that starts at zero put many activations at exactly 0.
 //!
-//! Cost: memory. Every element is read and written once, by tasks of 16 K elements. Where a convolution
+//! Cost: memory. Every element is read and written once, by all threads. Where a convolution
 //! or a dense layer comes before it, their operations with a relu of their own save that.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
-use rayon::prelude::*;
 
-use super::BLOCK;
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::{self, Operand, on_gpu};
+use super::room::made;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply1;
 
@@ -83,24 +82,19 @@ pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
 }
 
 fn forward<T: Element>(x: &[T]) -> Vec<T> {
-    let mut y = vec![T::zero(); x.len()];
-    y.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(y, x)| {
-        for (y, &x) in y.iter_mut().zip(x) {
+    made(x.len(), |places, y| {
+        for (y, &x) in y.iter_mut().zip(&x[places]) {
             *y = rectified(x);
         }
-    });
-    y
+    })
 }
 
 fn backward<T: Element>(y: &[T], grad: &[T]) -> Vec<T> {
-    let mut dx = vec![T::zero(); y.len()];
-    let blocks = y.par_chunks(BLOCK).zip(grad.par_chunks(BLOCK));
-    dx.par_chunks_mut(BLOCK).zip(blocks).for_each(|(dx, (y, grad))| {
-        for ((dx, &y), &grad) in dx.iter_mut().zip(y).zip(grad) {
+    made(y.len(), |places, dx| {
+        for ((dx, &y), &grad) in dx.iter_mut().zip(&y[places.clone()]).zip(&grad[places]) {
             *dx = passed(y, grad);
         }
-    });
-    dx
+    })
 }
 
 #[cfg(test)]

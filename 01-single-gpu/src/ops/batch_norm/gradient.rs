@@ -21,6 +21,7 @@ use super::planes::Planes;
 use super::statistics::{Statistics, check_channels};
 use super::widened;
 use crate::ops::element::for_dtype;
+use crate::ops::room::room;
 use crate::ops::rounded::is_rounded;
 use crate::ops::simd::vectorised;
 
@@ -148,7 +149,7 @@ pub fn input_gradient(
     let sums = Sums { bias: sums.bias()?.to_vec1()?, weight: sums.weight()?.to_vec1()? };
     for_dtype!(x.dtype(), "batch_norm", T => {
         tensors.read::<T, _>(|operands| {
-            let mut dx = vec![<T as num_traits::Zero>::zero(); x.elem_count()];
+            let mut dx = room(x.elem_count());
             let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut dx));
             blocks.for_each(|(channels, dx)| {
                 let (moments, sums) = (moments.block(&channels), sums.block(&channels));

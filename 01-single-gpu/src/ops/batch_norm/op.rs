@@ -14,6 +14,7 @@ use super::planes::Planes;
 use super::statistics::Moments;
 use crate::ops::Element;
 use crate::ops::element::{cpu_elements, for_dtype};
+use crate::ops::room::room;
 use crate::ops::simd::vectorised;
 
 /// One application: it keeps the statistics from forward for backward.
@@ -40,7 +41,7 @@ impl BatchNorm {
         weight: &[T],
         bias: &[T],
     ) -> (Vec<T>, Moments) {
-        let mut y = vec![T::zero(); x.len()];
+        let mut y = room(x.len());
         let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut y));
         let moments = blocks.map(|(channels, y)| {
             vectorised(
@@ -69,7 +70,7 @@ impl BatchNorm {
         weight: &[f64],
         want_dx: bool,
     ) -> (Option<Vec<T>>, Sums) {
-        let mut dx = want_dx.then(|| vec![T::zero(); planes.count() * planes.channels]);
+        let mut dx = want_dx.then(|| room(planes.count() * planes.channels));
         let blocks = planes.blocks();
         let rooms: Vec<Option<_>> = match &mut dx {
             Some(dx) => planes.split_mut(dx).into_iter().map(Some).collect(),

@@ -7,6 +7,7 @@ use super::frame::Frame;
 use super::geometry::Geometry;
 use crate::ops::Element;
 use crate::ops::lanes::{LANES, Lane};
+use crate::ops::room::room;
 
 /// The gradient of a convolution's finished output.
 pub(super) struct Upstream<'a, T> {
@@ -52,11 +53,10 @@ impl<T: Element> Gradients<T> {
     /// Zeros.
     pub(super) fn new(geometry: &Geometry, want_dx: bool) -> Self {
         let Geometry { batch, out_channels, .. } = *geometry;
-        let zeros = |len| vec![T::zero(); len];
         Self {
-            x: want_dx.then(|| zeros(batch * geometry.image())),
-            weight: zeros(out_channels * geometry.patch()),
-            bias: zeros(out_channels),
+            x: want_dx.then(|| room(batch * geometry.image())),
+            weight: room(out_channels * geometry.patch()),
+            bias: room(out_channels),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::frame::{Frame, by_channel};
 use super::geometry::Geometry;
 use crate::ops::Element;
 use crate::ops::lanes::{LANES, Lane};
+use crate::ops::room::room;
 
 /// What a forward pass makes.
 pub(super) struct Output<'a, T> {
@@ -46,7 +47,7 @@ impl<'a, T: Element> Output<'a, T> {
         let planes = geometry.batch * geometry.out_channels;
         let blocks = geometry.batch.div_ceil(LANES);
         let signs = blocks * geometry.out_channels * finish.signs(geometry);
-        let y = vec![T::zero(); planes * height * width];
+        let y = room(planes * height * width);
         Self { geometry, finish, bias, y, signs: vec![[0; LANES]; signs] }
     }
 

@@ -35,15 +35,15 @@ use crate::ops::lanes::{LANES, lanes, lanes_mut};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised;
 
-/// Numbers of a band of the unfolded matrix: what fits a core's own cache beside the weights.
+/// Numbers of a band of the unfolded matrix, at most: what fits a core's own cache beside the weights.
 const BAND: usize = 1 << 18;
 
-/// Groups of channels, at most, and so the tasks of a backward pass.
-const GROUPS: usize = 8;
+/// The tasks of a forward pass, at least, as far as there are rows of outputs; those of a backward pass, at most.
+const TASKS: usize = 8;
 
 /// Rows of the unfolded matrix in a group, at least: each group reads all gradients, so small ones would
 /// do little else.
-const ROWS: usize = 144;
+const ROWS: usize = 32;
 
 /// A convolution by unfolding.
 pub(super) struct Unfolded<'a> {
@@ -58,7 +58,7 @@ impl<'a> Unfolded<'a> {
     /// Output rows in a band.
     fn band(&self) -> usize {
         let g = self.geometry;
-        (BAND / (g.patch() * g.out_w * LANES)).clamp(1, g.out_h)
+        (BAND / (g.patch() * g.out_w * LANES)).clamp(1, g.out_h.div_ceil(TASKS))
     }
 
     /// Convolves the batch `x` and finishes it into `output`.
@@ -116,7 +116,7 @@ impl<'a> Unfolded<'a> {
         let g = self.geometry;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let (padded, places, columns) = (g.padded(), g.kernel_h * g.kernel_w, g.pixels() * LANES);
-        let rows = ROWS.max(g.patch().div_ceil(GROUPS));
+        let rows = ROWS.max(g.patch().div_ceil(TASKS));
         let group = rows.div_ceil(places).min(g.in_channels);
         let mut grads = Scratch::new(g.out_channels * columns);
         let mut transposed = Scratch::new(g.patch() * g.out_channels);

@@ -30,6 +30,7 @@ use crate::backward::apply3;
 use crate::ops::element::{Element, cpu_elements, elements, for_dtype};
 use crate::ops::gemm::{Matrix, Store, gemm};
 use crate::ops::relu::{passed, rectified};
+use crate::ops::room::{made, room};
 use crate::ops::rounded::{is_rounded, rounded};
 
 /// Rows of a task: enough that reading the other matrix is a small part of the work.
@@ -88,7 +89,7 @@ impl Linear {
     fn forward<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
         let Self { inputs, outputs, with_relu } = *self;
         let weight = Matrix::new(weight, inputs, outputs);
-        let mut y = vec![T::zero(); x.len() / inputs * outputs];
+        let mut y = room(x.len() / inputs * outputs);
         let tasks = y.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs));
         tasks.for_each(|(y, x)| {
             gemm(Matrix::new(x, x.len() / inputs, inputs), weight, y, Store::Replace);
@@ -107,7 +108,11 @@ impl Linear {
         if !self.with_relu {
             return grad.to_vec();
         }
-        y.iter().zip(grad).map(|(&y, &grad)| passed(y, grad)).collect()
+        made(grad.len(), |places, sums| {
+            for ((sum, &y), &grad) in sums.iter_mut().zip(&y[places.clone()]).zip(&grad[places]) {
+                *sum = passed(y, grad);
+            }
+        })
     }
 
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
@@ -123,7 +128,7 @@ impl Linear {
     fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
         let Self { inputs, outputs, .. } = *self;
         let samples = x.len() / inputs;
-        let mut dweight = vec![T::zero(); inputs * outputs];
+        let mut dweight = room(inputs * outputs);
         // There are no columns to give a task.
         if samples == 0 {
             return dweight;
@@ -142,7 +147,7 @@ impl Linear {
     fn input_gradient<T: Element>(&self, weight: &[T], grad: &[T]) -> Vec<T> {
         let Self { inputs, outputs, .. } = *self;
         let weight = Matrix::new(weight, inputs, outputs).transposed();
-        let mut dx = vec![T::zero(); grad.len() / outputs * inputs];
+        let mut dx = room(grad.len() / outputs * inputs);
         let tasks = dx.par_chunks_mut(ROWS * inputs).zip(grad.par_chunks(ROWS * outputs));
         tasks.for_each(|(dx, grad)| {
             let grad = Matrix::new(grad, grad.len() / outputs, outputs);

@@ -1,0 +1,70 @@
+//! The sum of two gradients of one tensor, where both of those who used it have sent theirs.
+//!
+//! candle's addition has one thread here, as candle's own pool is left idle.
+//!
+//! Cost: two elements are read and one is written.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::element::{Element, elements, for_dtype};
+use super::room::made;
+
+/// a + b by element; both of one shape and type.
+///
+/// # Errors
+///
+/// When shapes or types differ.
+pub(crate) fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let ours = a.device().is_cpu() && matches!(a.dtype(), DType::F32 | DType::F64);
+    if !ours || a.shape() != b.shape() || a.dtype() != b.dtype() {
+        return a + b;
+    }
+    let (a, b) = (a.contiguous()?, b.contiguous()?);
+    let ((a_storage, a_layout), (b_storage, b_layout)) =
+        (a.storage_and_layout(), b.storage_and_layout());
+    for_dtype!(a.dtype(), "sum", T => {
+        let sums = of::<T>(elements(&a_storage, a_layout)?, elements(&b_storage, b_layout)?);
+        Tensor::from_vec(sums, a.shape(), a.device())
+    })
+}
+
+fn of<T: Element>(a: &[T], b: &[T]) -> Vec<T> {
+    made(a.len(), |places, sums| {
+        for ((sum, &a), &b) in sums.iter_mut().zip(&a[places.clone()]).zip(&b[places]) {
+            *sum = a + b;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::BLOCK;
+    use crate::ops::agreement::noise;
+
+    #[test]
+    fn sums_are_candles_to_the_last_bit() {
+        for (dtype, rows) in [(DType::F32, BLOCK), (DType::F64, 3), (DType::BF16, 3)] {
+            let of = |name| {
+                noise(name, &[rows, 5]).as_detached_tensor().to_dtype(dtype).expect("a type")
+            };
+            let (a, b) = (of("a"), of("b"));
+            // One that is turned, too.
+            for b in [b.clone(), b.t().unwrap().contiguous().unwrap().t().unwrap()] {
+                let (found, expected) = (sum(&a, &b).unwrap(), (&a + &b).unwrap());
+                assert_eq!((found.dims(), found.dtype()), (a.dims(), dtype));
+                let bits = |sums: &Tensor| {
+                    let wide = sums.to_dtype(DType::F64).unwrap();
+                    wide.flatten_all().unwrap().to_vec1::<f64>().unwrap()
+                };
+                assert_eq!(bits(&found), bits(&expected));
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let error = sum(&noise("a", &[2, 3]), &noise("b", &[3])).unwrap_err().to_string();
+        assert!(error.contains("shape mismatch"), "{error}");
+    }
+}
