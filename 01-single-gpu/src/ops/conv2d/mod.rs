@@ -1,11 +1,12 @@
 //! Two-dimensional convolution, and what follows it.
 //!
-//! Three ways to compute it, behind one operation; which one is taken depends on shapes alone:
+//! Four ways to compute it, behind one operation; which one is taken depends on shapes alone:
 //!
 //! | way | for | cost an output and pair of channels |
 //! | --- | --- | --- |
 //! | `direct` | patches of few numbers: a single grey channel | R² multiplications, no preparation |
 //! | `winograd` | 3×3 and 5×5 kernels that move one pixel at a time | a fifth to less than a half of R², and transforms |
+//! | `sampled` | 1×1 kernels that move by several pixels | that of `unfolded`, for fewer pixels |
 //! | `unfolded` | everything else | R², as one matrix product near the processor's peak |
 //!
 //! All of them work on blocks of sixteen images side by side (`lanes`), hand every finished
@@ -25,6 +26,7 @@ mod gradients;
 mod input;
 mod on_gpu;
 mod output;
+mod sampled;
 #[cfg(test)]
 mod tests;
 mod unfold;

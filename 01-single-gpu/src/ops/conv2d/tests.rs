@@ -31,7 +31,7 @@ fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {
 }
 
 /// Shapes of every kind: partial blocks, several runs, borders, odd sizes, strides, one pixel.
-const SHAPES: [[usize; 9]; 12] = [
+const SHAPES: [[usize; 9]; 13] = [
     [1, 1, 5, 5, 2, 3, 3, 1, 0],
     [35, 2, 6, 5, 3, 3, 3, 1, 1],
     [3, 3, 7, 6, 2, 2, 3, 2, 1],
@@ -43,6 +43,7 @@ const SHAPES: [[usize; 9]; 12] = [
     [3, 8, 7, 7, 8, 5, 5, 1, 2],
     [17, 40, 3, 5, 20, 3, 3, 2, 1],
     [20, 18, 2, 3, 33, 1, 1, 2, 0],
+    [17, 5, 9, 8, 3, 1, 1, 3, 0],
     [1, 3, 3, 3, 2, 3, 3, 1, 0],
 ];
 
@@ -59,6 +60,7 @@ fn every_way_is_the_formula() {
         match (g.kernel_h, g.kernel_w, g.stride) {
             (3, 3, 1) => ways.extend([Way::Winograd2, Way::Winograd4]),
             (5, 5, 1) => ways.push(Way::Winograd3),
+            (1, 1, 2..) if g.padding == 0 => ways.push(Way::Sampled),
             _ => {}
         }
         for way in ways {
@@ -89,7 +91,7 @@ fn a_shape_chooses_its_way() {
     assert_eq!(way([16, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd2);
     assert_eq!(way([64, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd4);
     assert_eq!(way([16, 64, 28, 28, 128, 3, 3, 2, 1]), Way::Unfolded);
-    assert_eq!(way([16, 64, 28, 28, 128, 1, 1, 2, 0]), Way::Unfolded);
+    assert_eq!(way([16, 64, 28, 28, 128, 1, 1, 2, 0]), Way::Sampled);
     // A single pixel has nothing to share with a neighbour, a single channel no sum to save on.
     assert_eq!(way([16, 64, 1, 1, 64, 3, 3, 1, 1]), Way::Unfolded);
     assert_eq!(way([16, 1, 28, 28, 64, 3, 3, 1, 1]), Way::Unfolded);

@@ -4,6 +4,7 @@ use super::direct::{Direct, LARGEST_PATCH};
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
 use super::output::Output;
+use super::sampled::Sampled;
 use super::unfolded::Unfolded;
 use super::winograd::Winograd;
 use crate::ops::Element;
@@ -34,6 +35,7 @@ pub(super) enum Way {
     Winograd2,
     Winograd4,
     Winograd3,
+    Sampled,
     Unfolded,
 }
 
@@ -67,6 +69,7 @@ impl Way {
                 }
             }
             (5, 5, 1) if enough && cost3 < limit => Self::Winograd3,
+            _ if Sampled::suits(g) => Self::Sampled,
             _ => Self::Unfolded,
         }
     }
@@ -84,6 +87,7 @@ impl Way {
             Self::Winograd2 => Winograd2::new(geometry).forward(x, weight, output),
             Self::Winograd4 => Winograd4::new(geometry).forward(x, weight, output),
             Self::Winograd3 => Winograd3::new(geometry).forward(x, weight, output),
+            Self::Sampled => Sampled::new(geometry).forward(x, weight, output),
             Self::Unfolded => Unfolded::new(geometry).forward(x, weight, output),
         }
     }
@@ -102,6 +106,7 @@ impl Way {
             Self::Winograd2 => Winograd2::new(geometry).backward(x, weight, upstream, gradients),
             Self::Winograd4 => Winograd4::new(geometry).backward(x, weight, upstream, gradients),
             Self::Winograd3 => Winograd3::new(geometry).backward(x, weight, upstream, gradients),
+            Self::Sampled => Sampled::new(geometry).backward(x, weight, upstream, gradients),
             Self::Unfolded => Unfolded::new(geometry).backward(x, weight, upstream, gradients),
         }
     }
