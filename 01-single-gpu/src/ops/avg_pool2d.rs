@@ -26,6 +26,7 @@ use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::{self, Operand, on_gpu};
+use super::room::room;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply1;
 
@@ -104,7 +105,7 @@ impl Windows {
     fn forward<T: Element>(&self, x: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = x.len() / self.in_plane();
-        let mut y = vec![T::zero(); planes * self.out_plane()];
+        let mut y = room(planes * self.out_plane());
         y.par_chunks_mut(self.out_plane()).zip(x.par_chunks(self.in_plane())).for_each(|(y, x)| {
             self.for_each(self.width, |out, first| {
                 let mut sum = T::zero();
@@ -123,7 +124,7 @@ impl Windows {
     fn backward<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = grad.len() / self.out_plane();
-        let mut dx = vec![T::zero(); planes * self.in_plane()];
+        let mut dx = room(planes * self.in_plane());
         let chunks = dx.par_chunks_mut(self.in_plane()).zip(grad.par_chunks(self.out_plane()));
         chunks.for_each(|(dx, grad)| {
             self.for_each(self.width, |out, first| {

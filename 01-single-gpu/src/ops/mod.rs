@@ -26,7 +26,7 @@
 //! (`gpu`), and products by NVIDIA's libraries: cuBLAS for matrices, cuDNN for convolutions, where the build has it.
 //! Either way its bits depend on shapes and values only, never on how many threads there are or on their timing.
 
-/// Elements of a parallel task of an operation by element: enough work to be worth handing to another thread.
+/// Elements of a parallel task of an operation by element, at least: enough work to be worth handing to another thread.
 pub const BLOCK: usize = 16 * 1024;
 
 #[cfg(test)]

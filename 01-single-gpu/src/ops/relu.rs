@@ -3,7 +3,7 @@
 //! Its derivative at exactly 0 is a choice. Ours is 0, as in PyTorch. It matters: the black border of an
 //! image and a bias that starts at zero put many activations at exactly 0.
 //!
-//! Cost: memory. Every element is read and written once, by all threads. Where a convolution
+//! Cost: memory. Every element is read and written once, by all threads where there are many. Where a convolution
 //! or a dense layer comes before it, their operations with a relu of their own save that.
 
 use candle_core::backend::BackendStorage as _;

@@ -18,7 +18,7 @@ pub(crate) fn room<T: Element>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::zero(); len] } else { made(len, |_, _| {}) }
 }
 
-/// `len` numbers of which `make` writes neighbouring ones, given their places and zeros in these.
+/// `len` numbers. For each run of neighbours `make` is given their places, and zeros to write them over.
 pub(crate) fn made<T: Element>(
     len: usize,
     make: impl Fn(Range<usize>, &mut [T]) + Sync + Send,
@@ -38,18 +38,23 @@ pub(crate) fn made<T: Element>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
     fn every_number_is_made_once_at_its_place() {
         for len in [0, 1, RUN - 1, RUN, RUN + 1, 3 * BLOCK + 5] {
+            let count = AtomicUsize::new(0);
             let numbers = made::<f64>(len, |places, numbers| {
                 assert_eq!(places.len(), numbers.len());
+                count.fetch_add(places.len(), Ordering::Relaxed);
                 for (place, number) in places.zip(numbers) {
                     *number += place as f64;
                 }
             });
             assert_eq!(numbers, (0..len).map(|place| place as f64).collect::<Vec<_>>());
+            assert_eq!(count.into_inner(), len);
             assert_eq!(room::<f32>(len), vec![0.0; len]);
         }
     }

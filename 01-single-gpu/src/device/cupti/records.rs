@@ -97,8 +97,10 @@ impl Records {
                 }
                 kind @ (MEMCPY | MEMCPY2 | MEMSET) => {
                     let of = &*record.cast::<MemoryRecord>();
-                    let copied = || Kind::Copy(copy(of.copy_kind));
-                    let kind = if kind == MEMSET { Kind::Memset } else { copied() };
+                    let kind = match kind {
+                        MEMSET => Kind::Memset,
+                        _ => Kind::Copy(copy(of.copy_kind)),
+                    };
                     (kind, of.device, of.stream, of.start, of.end)
                 }
                 _ => return,

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | `direct` | patches of few numbers: a single grey channel | R² multiplications, no preparation |
 //! | `winograd` | 3×3 and 5×5 kernels that move one pixel at a time | a fifth to less than a half of R², and transforms |
-//! | `sampled` | 1×1 kernels that move by several pixels | that of `unfolded`, for fewer pixels |
+//! | `sampled` | 1×1 kernels that move by several pixels | that of `unfolded`, which is given only what they look at |
 //! | `unfolded` | everything else | R², as one matrix product near the processor's peak |
 //!
 //! All of them work on blocks of sixteen images side by side (`lanes`), hand every finished

@@ -1,7 +1,7 @@
 //! A convolution whose kernel is one pixel, and that moves by several: a short cut to where planes are smaller.
 //!
-//! It looks at one pixel in stride². The others would go through all of its work for nothing, so what it looks at is
-//! taken first, and what is left is a convolution by unfolding that moves by one:
+//! It looks at one pixel in stride². By unfolding, all of them would be laid side by side, and of the gradient all would
+//! be taken apart again. So what it looks at is taken first, and what is left is a convolution that moves by one:
 //!
 //! ```text
 //! a · b · c
@@ -13,13 +13,15 @@
 //!
 //! Cost: that of the smaller convolution, and the pixels that are taken, copied.
 
+use std::mem::take;
+
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
 use super::output::Output;
 use super::unfolded::Unfolded;
-use crate::ops::scratch::Scratch;
+use crate::ops::room::room;
 use crate::ops::{BLOCK, Element};
 
 /// A convolution of the pixels that it looks at.
@@ -30,7 +32,7 @@ pub(super) struct Sampled<'a> {
 }
 
 impl<'a> Sampled<'a> {
-    /// Whether a convolution can be computed so, and there is something to leave out.
+    /// Whether a convolution can be computed so.
     pub(super) fn suits(g: &Geometry) -> bool {
         (g.kernel_h, g.kernel_w, g.padding) == (1, 1, 0) && g.stride > 1
     }
@@ -53,7 +55,11 @@ impl<'a> Sampled<'a> {
         upstream: &Upstream<'_, T>,
         gradients: &mut Gradients<T>,
     ) {
-        let mut of_taken = Gradients::new(&self.dense, gradients.x.is_some());
+        let mut of_taken = Gradients {
+            x: gradients.x.as_ref().map(|_| room(self.dense.batch * self.dense.image())),
+            weight: take(&mut gradients.weight),
+            bias: take(&mut gradients.bias),
+        };
         let unfolded = Unfolded::new(&self.dense);
         unfolded.backward(&self.taken(x), weight, upstream, &mut of_taken);
         if let (Some(dx), Some(taken)) = (&mut gradients.x, &of_taken.x) {
@@ -62,10 +68,10 @@ impl<'a> Sampled<'a> {
         (gradients.weight, gradients.bias) = (of_taken.weight, of_taken.bias);
     }
 
-    /// The pixels of `x` that are looked at.
-    fn taken<T: Element>(&self, x: &[T]) -> Scratch<T> {
+    /// The pixels of `x` that are looked at. All of the batch's, so in memory that is given back.
+    fn taken<T: Element>(&self, x: &[T]) -> Vec<T> {
         let Geometry { stride, height, width, .. } = *self.geometry;
-        let mut taken = Scratch::new(self.dense.batch * self.dense.image());
+        let mut taken = room(self.dense.batch * self.dense.image());
         let planes = taken.par_chunks_mut(self.dense.pixels()).zip(x.par_chunks(height * width));
         planes.with_min_len(BLOCK / (height * width)).for_each(|(taken, plane)| {
             let rows = plane.chunks(stride * width);

@@ -31,7 +31,7 @@ fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {
 }
 
 /// Shapes of every kind: partial blocks, several runs, borders, odd sizes, strides, one pixel.
-const SHAPES: [[usize; 9]; 13] = [
+const SHAPES: [[usize; 9]; 14] = [
     [1, 1, 5, 5, 2, 3, 3, 1, 0],
     [35, 2, 6, 5, 3, 3, 3, 1, 1],
     [3, 3, 7, 6, 2, 2, 3, 2, 1],
@@ -43,7 +43,8 @@ const SHAPES: [[usize; 9]; 13] = [
     [3, 8, 7, 7, 8, 5, 5, 1, 2],
     [17, 40, 3, 5, 20, 3, 3, 2, 1],
     [20, 18, 2, 3, 33, 1, 1, 2, 0],
-    [17, 5, 9, 8, 3, 1, 1, 3, 0],
+    [17, 40, 8, 10, 20, 1, 1, 3, 0],
+    [3, 33, 20, 19, 4, 1, 1, 2, 0],
     [1, 3, 3, 3, 2, 3, 3, 1, 0],
 ];
 
@@ -192,10 +193,12 @@ fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
 
 #[test]
 fn an_empty_batch_has_gradients_of_zero() {
-    // Without images no transform pays, so that these two are all the ways that are taken.
-    for ([c, h, w, o, kernel, stride, padding], way) in
-        [([1, 5, 5, 2, 3, 1, 0], Way::Direct), ([9, 5, 7, 3, 3, 2, 1], Way::Unfolded)]
-    {
+    // Without images no transform pays, so that these are all the ways that are taken.
+    for ([c, h, w, o, kernel, stride, padding], way) in [
+        ([1, 5, 5, 2, 3, 1, 0], Way::Direct),
+        ([9, 5, 7, 3, 3, 2, 1], Way::Unfolded),
+        ([40, 5, 7, 3, 1, 2, 0], Way::Sampled),
+    ] {
         let g = geometry([0, c, h, w, o, kernel, kernel, stride, padding]);
         assert_eq!(Way::new(&g), way);
         let (weight, bias) = (noise("weight", &[o, c, kernel, kernel]), noise("bias", &[o]));

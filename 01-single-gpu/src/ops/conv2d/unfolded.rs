@@ -58,7 +58,7 @@ impl<'a> Unfolded<'a> {
     /// Output rows in a band.
     fn band(&self) -> usize {
         let g = self.geometry;
-        (BAND / (g.patch() * g.out_w * LANES)).clamp(1, g.out_h.div_ceil(TASKS))
+        (BAND / (g.patch() * g.out_w * LANES)).clamp(1, (g.out_h / TASKS).max(1))
     }
 
     /// Convolves the batch `x` and finishes it into `output`.

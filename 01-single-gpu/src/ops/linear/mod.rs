@@ -20,6 +20,8 @@
 
 mod on_gpu;
 
+use std::borrow::Cow;
+
 use candle_core::backend::BackendStorage as _;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail,
@@ -104,15 +106,16 @@ impl Linear {
     }
 
     /// The gradient of the sums, before the rectifier.
-    fn sums<T: Element>(&self, y: &[T], grad: &[T]) -> Vec<T> {
+    fn sums<'a, T: Element>(&self, y: &[T], grad: &'a [T]) -> Cow<'a, [T]> {
         if !self.with_relu {
-            return grad.to_vec();
+            return grad.into();
         }
-        made(grad.len(), |places, sums| {
+        let passed = made(grad.len(), |places, sums| {
             for ((sum, &y), &grad) in sums.iter_mut().zip(&y[places.clone()]).zip(&grad[places]) {
                 *sum = passed(y, grad);
             }
-        })
+        });
+        passed.into()
     }
 
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
