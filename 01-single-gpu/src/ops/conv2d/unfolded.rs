@@ -43,7 +43,10 @@ const TASKS: usize = 8;
 
 /// Rows of the unfolded matrix in a group, at least: each group reads all gradients, so small ones would
 /// do little else.
-const ROWS: usize = 32;
+const ROWS: usize = 144;
+
+/// The same where a patch is one pixel of each channel, so that there are few rows.
+const ROWS_OF_PIXELS: usize = 32;
 
 /// A convolution by unfolding.
 pub(super) struct Unfolded<'a> {
@@ -116,7 +119,8 @@ impl<'a> Unfolded<'a> {
         let g = self.geometry;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let (padded, places, columns) = (g.padded(), g.kernel_h * g.kernel_w, g.pixels() * LANES);
-        let rows = ROWS.max(g.patch().div_ceil(TASKS));
+        let least = if places == 1 { ROWS_OF_PIXELS } else { ROWS };
+        let rows = least.max(g.patch().div_ceil(TASKS));
         let group = rows.div_ceil(places).min(g.in_channels);
         let mut grads = Scratch::new(g.out_channels * columns);
         let mut transposed = Scratch::new(g.patch() * g.out_channels);
