@@ -10,10 +10,10 @@ use candle_core::{
     CpuStorage, CudaStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail,
 };
 
-use super::element::{Element, cpu_elements, for_dtype};
+use super::element::{cpu_elements, for_dtype};
 use super::gpu::{self, Operand};
 use super::relu::{gradient, rectified};
-use super::room::made;
+use super::room::of_two;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply2;
 
@@ -53,7 +53,8 @@ impl CustomOp2 for AddRelu {
         y_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         for_dtype!(x.dtype(), self.name(), T => {
-            let sums = forward::<T>(cpu_elements(x, x_layout)?, cpu_elements(y, y_layout)?);
+            let (x, y) = (cpu_elements::<T>(x, x_layout)?, cpu_elements(y, y_layout)?);
+            let sums = of_two(x, y, |x, y| rectified(x + y));
             Ok((T::to_cpu_storage_owned(sums), x_layout.shape().clone()))
         })
     }
@@ -80,14 +81,6 @@ impl CustomOp2 for AddRelu {
         let gradient = gradient(sum, grad)?;
         Ok((Some(gradient.clone()), Some(gradient)))
     }
-}
-
-fn forward<T: Element>(x: &[T], y: &[T]) -> Vec<T> {
-    made(x.len(), |places, sums| {
-        for ((sum, &x), &y) in sums.iter_mut().zip(&x[places.clone()]).zip(&y[places]) {
-            *sum = rectified(x + y);
-        }
-    })
 }
 
 #[cfg(test)]

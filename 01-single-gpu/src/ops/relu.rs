@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Ten
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::{self, Operand, on_gpu};
-use super::room::made;
+use super::room::{made, of_two};
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply1;
 
@@ -61,8 +61,8 @@ pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let (y_storage, y_layout) = y.storage_and_layout();
     let (grad_storage, grad_layout) = grad.storage_and_layout();
     for_dtype!(y.dtype(), "relu", T => {
-        let y_elements = elements(&y_storage, y_layout)?;
-        let dx = backward::<T>(y_elements, elements(&grad_storage, grad_layout)?);
+        let y_elements = elements::<T>(&y_storage, y_layout)?;
+        let dx = of_two(y_elements, elements(&grad_storage, grad_layout)?, passed);
         Tensor::from_vec(dx, y.shape(), y.device())
     })
 }
@@ -85,14 +85,6 @@ fn forward<T: Element>(x: &[T]) -> Vec<T> {
     made(x.len(), |places, y| {
         for (y, &x) in y.iter_mut().zip(&x[places]) {
             *y = rectified(x);
-        }
-    })
-}
-
-fn backward<T: Element>(y: &[T], grad: &[T]) -> Vec<T> {
-    made(y.len(), |places, dx| {
-        for ((dx, &y), &grad) in dx.iter_mut().zip(&y[places.clone()]).zip(&grad[places]) {
-            *dx = passed(y, grad);
         }
     })
 }

@@ -36,6 +36,15 @@ pub(crate) fn made<T: Element>(
     numbers
 }
 
+/// `of` by element of two tensors of one size.
+pub(crate) fn of_two<T: Element>(a: &[T], b: &[T], of: impl Fn(T, T) -> T + Sync + Send) -> Vec<T> {
+    made(a.len(), |places, results| {
+        for ((result, &a), &b) in results.iter_mut().zip(&a[places.clone()]).zip(&b[places]) {
+            *result = of(a, b);
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,8 +7,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::element::{Element, elements, for_dtype};
-use super::room::made;
+use super::element::{elements, for_dtype};
+use super::room::of_two;
 
 /// a + b by element; both of one shape and type.
 ///
@@ -24,16 +24,8 @@ pub(crate) fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let ((a_storage, a_layout), (b_storage, b_layout)) =
         (a.storage_and_layout(), b.storage_and_layout());
     for_dtype!(a.dtype(), "sum", T => {
-        let sums = of::<T>(elements(&a_storage, a_layout)?, elements(&b_storage, b_layout)?);
-        Tensor::from_vec(sums, a.shape(), a.device())
-    })
-}
-
-fn of<T: Element>(a: &[T], b: &[T]) -> Vec<T> {
-    made(a.len(), |places, sums| {
-        for ((sum, &a), &b) in sums.iter_mut().zip(&a[places.clone()]).zip(&b[places]) {
-            *sum = a + b;
-        }
+        let (of_a, of_b) = (elements::<T>(&a_storage, a_layout)?, elements(&b_storage, b_layout)?);
+        Tensor::from_vec(of_two(of_a, of_b, |a, b| a + b), a.shape(), a.device())
     })
 }
 

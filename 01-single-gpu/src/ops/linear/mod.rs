@@ -32,7 +32,7 @@ use crate::backward::apply3;
 use crate::ops::element::{Element, cpu_elements, elements, for_dtype};
 use crate::ops::gemm::{Matrix, Store, gemm};
 use crate::ops::relu::{passed, rectified};
-use crate::ops::room::{made, room};
+use crate::ops::room::{of_two, room};
 use crate::ops::rounded::{is_rounded, rounded};
 
 /// Rows of a task: enough that reading the other matrix is a small part of the work.
@@ -107,15 +107,7 @@ impl Linear {
 
     /// The gradient of the sums, before the rectifier.
     fn sums<'a, T: Element>(&self, y: &[T], grad: &'a [T]) -> Cow<'a, [T]> {
-        if !self.with_relu {
-            return grad.into();
-        }
-        let passed = made(grad.len(), |places, sums| {
-            for ((sum, &y), &grad) in sums.iter_mut().zip(&y[places.clone()]).zip(&grad[places]) {
-                *sum = passed(y, grad);
-            }
-        });
-        passed.into()
+        if self.with_relu { of_two(y, grad, passed).into() } else { grad.into() }
     }
 
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
