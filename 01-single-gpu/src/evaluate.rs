@@ -11,6 +11,28 @@ use crate::train::{BatchSums, read_sums};
 /// Images per forward pass: enough to keep a device busy, few enough to fit anywhere.
 const BATCH: usize = 256;
 
+/// What one device evaluates of a data set, where several share it: every `of`-th batch, from the `nth` on.
+///
+/// Whole batches, and not shares of each: then every batch is computed as one device would, to the last bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which part, counted from 0; less than `of`.
+    pub nth: usize,
+    /// How many parts there are.
+    pub of: usize,
+}
+
+impl Part {
+    /// All batches.
+    pub const WHOLE: Self = Self { nth: 0, of: 1 };
+
+    /// The samples of each of this part's batches, of so many `samples` in batches of `size`; the last may be shorter.
+    pub fn batches(self, samples: usize, size: usize) -> impl Iterator<Item = Vec<u32>> {
+        let begins = (0..samples).step_by(size).skip(self.nth).step_by(self.of);
+        begins.map(move |begin| (begin as u32..).take(size.min(samples - begin)).collect())
+    }
+}
+
 /// Sums of loss and correct answers over a whole data set, on the model's device.
 ///
 /// # Errors
@@ -22,14 +44,49 @@ pub fn evaluate(
     dtype: DType,
     device: &Device,
 ) -> Result<BatchSums> {
+    evaluate_part(model, dataset, Part::WHOLE, dtype, device)
+}
+
+/// The same over a part of it, which may have no batch.
+///
+/// # Errors
+///
+/// When the images do not fit the model.
+pub fn evaluate_part(
+    model: &impl Module,
+    dataset: &Dataset,
+    part: Part,
+    dtype: DType,
+    device: &Device,
+) -> Result<BatchSums> {
     let _span = info_span!(target: COMPUTE, "evaluate").entered();
-    let indices: Vec<u32> = (0..).take(dataset.len()).collect();
     let mut total = BatchSums::default();
-    for chunk in indices.chunks(BATCH) {
-        let batch = dataset.batch(chunk, dtype)?.to_device(device)?;
+    for samples in part.batches(dataset.len(), BATCH) {
+        let batch = dataset.batch(&samples, dtype)?.to_device(device)?;
         let logits = model.forward(&batch.images)?;
         let loss = cross_entropy(&logits, &batch.labels)?;
         total += read_sums(&loss, &logits, &batch)?;
     }
     Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sample_is_in_one_batch_of_one_part() {
+        for (samples, of) in [(0, 1), (1, 3), (8, 1), (9, 2), (31, 2), (32, 3), (33, 3)] {
+            let batches = |part: Part| part.batches(samples, 4).collect::<Vec<_>>();
+            let whole = batches(Part::WHOLE);
+            assert_eq!(whole.concat(), (0..samples as u32).collect::<Vec<_>>());
+            let mut found = vec![Vec::new(); whole.len()];
+            for nth in 0..of {
+                for (place, batch) in batches(Part { nth, of }).into_iter().enumerate() {
+                    found[nth + place * of] = batch;
+                }
+            }
+            assert_eq!(found, whole, "{samples} samples in {of} parts");
+        }
+    }
 }

@@ -14,6 +14,7 @@
 //! | [`reproducible`] | the same bits on any number of devices |
 //! | [`method`] | which of these a run uses |
 //! | [`replicas`] | are they still one model? |
+//! | [`mod@evaluate`] | test images on all devices |
 //! | [`breakage`] | the field's real bugs, to be run on purpose |
 //!
 //! Left out on purpose: gradients that travel while the backward pass still runs, and a wrapper that
@@ -21,6 +22,7 @@
 
 pub mod breakage;
 mod error;
+pub mod evaluate;
 pub mod method;
 pub mod replicas;
 pub mod reproducible;
@@ -31,4 +33,4 @@ pub use error::Error;
 pub use method::Method;
 pub use reproducible::{check_shards, train_batch_reproducible};
 pub use train::train;
-pub use train_batch::train_batch;
+pub use train_batch::{allreduce_sums, train_batch};

@@ -11,7 +11,7 @@ use params_and_allreduce::{Algorithm, nccl::with_nccl};
 use single_gpu::data::loader::Loader;
 use single_gpu::data::source::LoadedData;
 use single_gpu::device::DevicePlan;
-use single_gpu::evaluate::evaluate;
+use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::lenet::Lenet;
 use single_gpu::parameters::Snapshot;
 use single_gpu::report::Report;
@@ -19,6 +19,7 @@ use single_gpu::report::trace;
 use single_gpu::train::{EpochRecord, TrainOptions, run_epochs};
 use single_gpu::weights_hash::WeightsHash;
 
+use crate::evaluate::evaluate_together;
 use crate::{Error, Method, replicas};
 
 /// What came out of a run.
@@ -44,7 +45,7 @@ struct RankOutcome {
 /// Trains a fresh LeNet on all devices of a plan.
 ///
 /// Every rank starts from a copy of the same parameters, sees the same batches, and works on its own
-/// shard of each. Rank 0 measures accuracy and reports. After each epoch all replicas must have the same
+/// shard of each. All measure accuracy, each on a part of the test images, and rank 0 reports. After each epoch all replicas must have the same
 /// weights hash, unless the `method` is a bug on purpose.
 ///
 /// # Errors
@@ -122,13 +123,16 @@ impl<C: Communicator> Replica<'_, C> {
                 Ok(step.sums)
             },
             || {
-                if self.method.breakage().is_none() {
-                    replicas::compare::<Error>(self.rank, || self.model.parameters().snapshot())?;
+                let evaluate = |part| -> Result<_, Error> {
+                    let device = self.rank.device();
+                    Ok(evaluate_part(&self.model, &data.test, part, self.dtype, device)?)
+                };
+                if self.method.breakage().is_some() {
+                    // Replicas may differ, and some may have left: rank 0 answers for itself.
+                    return (self.rank.rank() == 0).then(|| evaluate(Part::WHOLE)).transpose();
                 }
-                if self.rank.rank() > 0 {
-                    return Ok(None);
-                }
-                Ok(Some(evaluate(&self.model, &data.test, self.dtype, self.rank.device())?))
+                replicas::compare::<Error>(self.rank, || self.model.parameters().snapshot())?;
+                evaluate_together(self.rank, evaluate)
             },
         );
         let records = records.map_err(|error| error.blame(self.method.breakage()))?;

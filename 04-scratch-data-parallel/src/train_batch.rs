@@ -1,7 +1,7 @@
 //! One step of data-parallel training.
 
 use candle_core::{Device, Tensor};
-use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::communicator::{self, Communicator};
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
@@ -60,12 +60,16 @@ pub(crate) fn allreduce_all(
     tensors.iter().map(|tensor| Ok(allreduce(rank, tensor, algorithm)?)).collect()
 }
 
-/// Loss, correct answers, samples and interrupts of all shards together.
-pub(crate) fn allreduce_sums(
+/// Loss, correct answers, samples and interrupts of all ranks' shards together, the same on every rank.
+///
+/// # Errors
+///
+/// When another rank stops or stalls.
+pub fn allreduce_sums(
     rank: &impl Communicator,
     sums: BatchSums,
     algorithm: Algorithm,
-) -> Result<BatchSums, Error> {
+) -> Result<BatchSums, communicator::Error> {
     let total = allreduce(rank, &sums.to_tensor(rank.device())?, algorithm)?;
     Ok(BatchSums::from_tensor(&total)?)
 }

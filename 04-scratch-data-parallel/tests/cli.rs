@@ -225,16 +225,19 @@ fn a_trace_tells_computing_from_communicating() {
         let name = names.iter().find(|name| name["tid"] == event["tid"]);
         name.expect("every track has a name")["args"]["name"].as_str().expect("text").to_owned()
     };
-    // Three runs on four devices, two epochs of three steps each.
-    for (name, track, per_step) in
-        [("forward", "compute", 1), ("update", "compute", 1), ("all-reduce", "communication", 9)]
-    {
+    // Three runs on four devices, two epochs of three steps each. All devices evaluate.
+    for (name, track, per_step, per_epoch) in [
+        ("forward", "compute", 1, 0),
+        ("update", "compute", 1, 0),
+        ("evaluate", "compute", 0, 1),
+        ("all-reduce", "communication", 9, 1),
+    ] {
         let spans = named(&trace, name);
-        assert_eq!(spans.len(), 4 * 6 * per_step, "{name}");
+        assert_eq!(spans.len(), 4 * 2 * (3 * per_step + per_epoch), "{name}");
         assert!(spans.iter().all(|span| span["cat"] == track && title(span).contains(track)));
     }
     let second = named(&trace, "all-reduce").iter().filter(|s| title(s).contains("rank 1")).count();
-    assert_eq!(second, 6 * 9);
+    assert_eq!(second, 2 * (3 * 9 + 1));
     let runs: Vec<_> = named(&trace, "process_name").iter().map(|e| &e["args"]["name"]).collect();
     assert_eq!(runs, ["one device", "data parallel", "one device, all cores"]);
 }

@@ -6,7 +6,9 @@
 //! is there `latency + bytes / bandwidth` after it has left, and not before. Each rank has one port: of the
 //! messages that it sends, one is on its way at a time, to whomever they go, and so with those it receives.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
@@ -38,24 +40,29 @@ impl Slowness {
 
 /// A communicator whose messages take their time.
 ///
-/// Each message is announced by another: for how long it waits until the sender's port is free.
+/// Each message is announced by another: when that was, and when the sender's port is free.
 pub struct SlowLink {
     link: SharedCommunicator,
     slowness: Slowness,
-    /// When the port will have sent, and received, all that it was given so far.
+    /// All times are counted from here.
+    origin: Instant,
     ports: Mutex<Ports>,
 }
 
+/// Times since this rank's origin.
 #[derive(Default)]
 struct Ports {
-    out: Option<Instant>,
-    into: Option<Instant>,
+    /// When the port will have sent, and received, all that it was given so far.
+    out: Duration,
+    into: Duration,
+    /// By rank, when its clock began at the latest, in seconds: no announcement has come sooner after it was sent.
+    began: HashMap<usize, f64>,
 }
 
 impl SlowLink {
     /// Slows a communicator down; all ranks have to.
     pub fn new(link: SharedCommunicator, slowness: Slowness) -> Self {
-        Self { link, slowness, ports: Mutex::default() }
+        Self { link, slowness, origin: Instant::now(), ports: Mutex::default() }
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
@@ -68,39 +75,47 @@ impl SlowLink {
         Duration::from_secs_f64(bytes as f64 / self.slowness.bandwidth)
     }
 
-    /// Puts a message in the queue of this rank's port, and says to its receiver how long the queue is.
+    /// Puts a message in the queue of this rank's port, and says to its receiver when it will leave.
     fn announce(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         let takes = self.takes(tensor.shape(), tensor.dtype());
-        let now = Instant::now();
+        let now = self.origin.elapsed();
         let leaves = {
             let mut ports = self.ports();
-            let leaves = ports.out.map_or(now, |free| free.max(now));
-            ports.out = Some(leaves + takes);
+            let leaves = ports.out.max(now);
+            ports.out = leaves + takes;
             leaves
         };
-        self.link.send(to, &Tensor::new(&[(leaves - now).as_secs_f64()], &Device::Cpu)?)
+        let times = [now, leaves].map(|time| time.as_secs_f64());
+        self.link.send(to, &Tensor::new(&times, &Device::Cpu)?)
     }
 
-    /// How long the next message from `from` waits for that rank's port.
-    fn queue(&self, from: usize) -> Result<Duration, Error> {
-        let announced = self.link.recv(from, &Shape::from(1), DType::F64)?.to_vec1::<f64>()?;
-        Ok(Duration::from_secs_f64(announced[0]))
-    }
-
-    /// Waits as long as a message takes, counted from now.
+    /// When the next message from `from` leaves that rank's port, on this rank's clock.
     ///
-    /// From now, and not from when it was sent: the sender's clock is not known here. A rank that comes to
-    /// receive late waits longer than it would have to, so nothing is made to look better than it is.
-    fn travel(&self, queue: Duration, shape: &Shape, dtype: DType) {
+    /// The sender's clock is not known here, only that it was read before its announcement came. So it is taken to be
+    /// as far behind as the quickest of its announcements says: a message never arrives too early, and a rank that
+    /// comes to receive late does not wait for what has long arrived.
+    fn left(&self, from: usize) -> Result<Duration, Error> {
+        let times = self.link.recv(from, &Shape::from(2), DType::F64)?.to_vec1::<f64>()?;
+        let (announced, leaves) = (times[0], times[1]);
+        let latest = self.origin.elapsed().as_secs_f64() - announced;
+        let began = {
+            let mut ports = self.ports();
+            let began = ports.began.entry(from).or_insert(latest);
+            *began = began.min(latest);
+            *began
+        };
+        Ok(Duration::from_secs_f64((began + leaves).max(0.0)))
+    }
+
+    /// Waits until a message that leaves at that time has arrived.
+    fn travel(&self, left: Duration, shape: &Shape, dtype: DType) {
         let arrival = {
             let mut ports = self.ports();
-            let leaves = Instant::now() + queue;
-            let begins = ports.into.map_or(leaves, |free| free.max(leaves));
-            let arrival = begins + self.slowness.latency + self.takes(shape, dtype);
-            ports.into = Some(arrival);
+            let arrival = ports.into.max(left) + self.slowness.latency + self.takes(shape, dtype);
+            ports.into = arrival;
             arrival
         };
-        std::thread::sleep(arrival.saturating_duration_since(Instant::now()));
+        thread::sleep(arrival.saturating_sub(self.origin.elapsed()));
     }
 }
 
@@ -133,16 +148,16 @@ impl Communicator for SlowLink {
 
     // What takes its time is not lent: the lender would have to wait until it is read.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        let queue = self.queue(from)?;
+        let left = self.left(from)?;
         let message = self.link.recv(from, shape, dtype)?;
-        self.travel(queue, shape, dtype);
+        self.travel(left, shape, dtype);
         Ok(message)
     }
 
     fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        let queue = self.queue(from)?;
+        let left = self.left(from)?;
         let message = self.link.borrow(from, shape, dtype)?;
-        self.travel(queue, shape, dtype);
+        self.travel(left, shape, dtype);
         Ok(message)
     }
 }
@@ -184,5 +199,39 @@ mod tests {
         let ring = seconds(Algorithm::Ring, slowness);
         assert!(ring >= 6.0 * 0.0135, "{ring}");
         assert!(ring < 0.300, "{ring}");
+    }
+
+    /// What waits in a sender's port waits there once, and not again for each message before it.
+    #[test]
+    fn many_messages_at_once_take_as_long_as_their_bytes() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let slowness = Slowness { latency: Duration::ZERO, bandwidth: 4e6 };
+        let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
+            let slow = SlowLink::new(Arc::new(rank.line()), slowness);
+            // 40 messages of 10 ms each.
+            let message = Tensor::ones(10_000, DType::F32, &Device::Cpu)?;
+            barrier(rank)?;
+            let start = Instant::now();
+            for _ in 0..40 {
+                match rank.rank() {
+                    0 => slow.send(1, &message)?,
+                    _ => drop(slow.recv(0, message.shape(), DType::F32)?),
+                }
+            }
+            let seconds = start.elapsed().as_secs_f64();
+            // What has arrived while nobody looked is there at once.
+            match rank.rank() {
+                0 => slow.send(1, &message)?,
+                _ => {
+                    thread::sleep(Duration::from_millis(200));
+                    let start = Instant::now();
+                    slow.recv(0, message.shape(), DType::F32)?;
+                    assert!(start.elapsed() < Duration::from_millis(100));
+                }
+            }
+            Ok::<_, Error>(seconds)
+        });
+        let seconds = seconds.unwrap()[1];
+        assert!((0.399..1.5).contains(&seconds), "{seconds}");
     }
 }

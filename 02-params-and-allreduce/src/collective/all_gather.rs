@@ -43,7 +43,6 @@ pub(crate) fn gather_shared(
     len: usize,
 ) -> Result<Vec<Tensor>, Error> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
-    let (next, previous) = neighbours(communicator);
     let length = |index: usize| chunk_range(len, world_size, index).len();
     if chunk.dims() != [length(rank)] {
         let message = format!(
@@ -63,6 +62,7 @@ pub(crate) fn gather_shared(
         return (0..world_size).map(of).collect();
     }
     // ANCHOR: all_gather
+    let (next, previous) = neighbours(communicator);
     let mut chunks = vec![chunk; world_size];
     for step in 0..world_size - 1 {
         let passed_on = (rank + world_size - step) % world_size;

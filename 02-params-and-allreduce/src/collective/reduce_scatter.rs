@@ -40,12 +40,7 @@ pub(crate) fn scatter_lent(
     tensor: &Tensor,
 ) -> Result<Tensor, Error> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
-    let (next, previous) = neighbours(communicator);
     let flat = tensor.detach().flatten_all()?;
-    let chunk = |index: usize| {
-        let range = chunk_range(flat.elem_count(), world_size, index % world_size);
-        flat.narrow(0, range.start, range.len())
-    };
     if world_size == 1 {
         return Ok(flat.force_contiguous()?);
     }
@@ -54,6 +49,11 @@ pub(crate) fn scatter_lent(
         return Ok(engine.sum(&flat)?.narrow(0, own.start, own.len())?.force_contiguous()?);
     }
     // ANCHOR: reduce_scatter
+    let (next, previous) = neighbours(communicator);
+    let chunk = |index: usize| {
+        let range = chunk_range(flat.elem_count(), world_size, index % world_size);
+        flat.narrow(0, range.start, range.len())
+    };
     communicator.lend(next, &chunk(rank + world_size - 1)?)?;
     let mut step = 1;
     loop {

@@ -10,6 +10,7 @@ use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
 use single_gpu::data::Dataset;
+use single_gpu::evaluate::Part;
 use single_gpu::parameters::overwrite;
 use single_gpu::train::{BatchSums, Step};
 
@@ -93,6 +94,8 @@ impl<M: ModuleT> Model for Broken<M> {
 
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.ddp.share_buffers()?;
-        self.ddp.evaluate_first(images)
+        // Replicas may differ: rank 0 answers for itself.
+        let alone = || self.ddp.evaluate_alone(images, Part::WHOLE);
+        (self.ddp.rank.rank() == 0).then(alone).transpose()
     }
 }

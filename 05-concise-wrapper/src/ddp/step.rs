@@ -1,12 +1,13 @@
 //! A step's loss and gradients, over all ranks.
 
 use candle_core::{ModuleT, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce};
-use scratch_data_parallel::replicas;
+use scratch_data_parallel::evaluate::evaluate_together;
+use scratch_data_parallel::{allreduce_sums, replicas};
 use single_gpu::data::Dataset;
-use single_gpu::evaluate::evaluate;
+use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::train::{BatchSums, Step};
 
 use super::blame::blame;
@@ -19,25 +20,24 @@ use crate::weights::Weights;
 impl<M: ModuleT> Ddp<M> {
     /// Loss and correct answers of all ranks' shards together.
     pub(super) fn sums_of_all(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
-        let tensors = sums.iter().map(|sums| sums.to_tensor(self.rank.device()));
-        let tensors = tensors.collect::<candle_core::Result<Vec<_>>>()?;
         let all = match &self.way {
-            Way::Tree(tree) => tree.sum(&self.rank, &tensors)?,
-            Way::Buckets(_) => allreduce(&self.rank, &tensors[0], Algorithm::OneShot)?,
+            Way::Tree(tree) => {
+                let tensors = sums.iter().map(|sums| sums.to_tensor(self.rank.device()));
+                let tensors = tensors.collect::<candle_core::Result<Vec<_>>>()?;
+                BatchSums::from_tensor(&tree.sum(&self.rank, &tensors)?)?
+            }
+            Way::Buckets(_) => allreduce_sums(&self.rank, sums[0], Algorithm::OneShot)?,
         };
-        let all = BatchSums::from_tensor(&all)?;
         if !all.loss.is_finite() {
             blame(&self.rank, sums)?;
         }
         Ok(all)
     }
 
-    /// Rank 0's replica on these images, whatever the others hold.
-    pub(super) fn evaluate_first(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        if self.rank.rank() > 0 {
-            return Ok(None);
-        }
-        Ok(Some(evaluate(&self.network, images, self.network.dtype(), self.network.device())?))
+    /// This rank's replica on a part of these images, whatever the others hold.
+    pub(super) fn evaluate_alone(&self, images: &Dataset, part: Part) -> Result<BatchSums, Error> {
+        let (dtype, device) = (self.network.dtype(), self.network.device());
+        Ok(evaluate_part(&self.network, images, part, dtype, device)?)
     }
 
     /// A step's backward in reproducible mode: shard by shard, then along the tree.
@@ -88,11 +88,11 @@ impl<M: ModuleT> Model for Ddp<M> {
         Some(&self.rank)
     }
 
-    /// Rank 0 does it, after all replicas were found to be equal.
+    /// All ranks share it, after their replicas were found to be equal; rank 0 gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.share_buffers()?;
         replicas::compare::<Error>(&self.rank, || self.weights().snapshot())?;
-        self.evaluate_first(images)
+        evaluate_together(&self.rank, |part| self.evaluate_alone(images, part))
     }
 }
 
@@ -110,6 +110,28 @@ mod tests {
     use crate::Network;
     use crate::ddp::Reduction;
     use crate::lenet::LeNet;
+
+    #[test]
+    fn all_ranks_answer_for_a_part_of_the_images_and_together_as_one() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        // Five batches of 256, the last of them shorter.
+        let image = |number: usize| std::array::from_fn(|pixel| (pixel * number % 251) as u8);
+        let labels = (0..).map(|number| number % 10).take(1100).collect();
+        let images = Dataset::new((0..1100).map(image).collect(), labels).unwrap();
+        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let expected = network.evaluate(&images).unwrap();
+        let evaluated = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let replica = network.replica(rank.device())?;
+            let alone = Part { nth: rank.rank(), of: 3 };
+            let model = Ddp::new(replica, rank, Reduction::default())?;
+            let samples = model.evaluate_alone(&images, alone)?.samples;
+            Ok::<_, Error>((model.evaluate(&images)?, samples))
+        });
+        let evaluated = evaluated.unwrap();
+        let (all, samples): (Vec<_>, Vec<_>) = evaluated.into_iter().unzip();
+        assert_eq!(all, [expected, None, None]);
+        assert_eq!(samples, [512, 256 + 76, 256]);
+    }
 
     #[test]
     fn a_replica_that_went_its_own_way_is_found_before_an_evaluation() {

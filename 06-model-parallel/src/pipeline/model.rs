@@ -9,11 +9,12 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Error, Model, Network, replicas, text};
+use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::data::Dataset;
+use single_gpu::evaluate::Part;
 use single_gpu::train::{BatchSums, Step};
 
 use super::check::Checked;
@@ -114,8 +115,8 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
     /// Loss and correct answers of all micro-batches of all replicas, and whether anybody asks for an end; the
     /// same on all ranks.
     fn sums_of_all(&self, mine: Option<BatchSums>) -> Result<BatchSums, communicator::Error> {
-        let mine = mine.unwrap_or_else(BatchSums::of_no_samples).to_tensor(self.all.device())?;
-        Ok(BatchSums::from_tensor(&allreduce(&self.all, &mine, Algorithm::OneShot)?)?)
+        let mine = mine.unwrap_or_else(BatchSums::of_no_samples);
+        allreduce_sums(&self.all, mine, Algorithm::OneShot)
     }
 }
 
@@ -152,26 +153,13 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
         self.pipeline.world_size() == 1
     }
 
-    /// The first replica does it, after all were found to be equal, and its first stage gets the result.
+    /// All replicas share it, after they were found to be equal; the first rank gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         replicas::compare::<Error>(&self.replicas, || self.weights().snapshot())?;
-        if self.replicas.rank() > 0 {
-            return Ok(None);
-        }
-        let sums = self.worker.evaluate(images)?;
-        let last = self.pipeline.world_size() - 1;
-        if last == 0 {
-            return Ok(sums);
-        }
-        let device = self.pipeline.device();
-        if let Some(sums) = sums {
-            self.pipeline.send(0, &sums.to_tensor(device)?)?;
-        } else if self.pipeline.rank() == 0 {
-            let like = BatchSums::default().to_tensor(device)?;
-            let sums = self.pipeline.recv(last, like.shape(), like.dtype())?;
-            return Ok(Some(BatchSums::from_tensor(&sums)?));
-        }
-        Ok(None)
+        let part = Part { nth: self.replicas.rank(), of: self.replicas.world_size() };
+        // Of each pipeline the last stage has the sums; the others add nothing.
+        let of_all = self.sums_of_all(self.worker.evaluate(images, part)?)?;
+        Ok((self.all.rank() == 0).then_some(of_all))
     }
 }
 

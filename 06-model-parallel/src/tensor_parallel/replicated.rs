@@ -78,7 +78,7 @@ impl<M: ModuleT> Model for Replicated<M> {
         self.layout.group().ranks() == 1
     }
 
-    /// The first replica does it.
+    /// All replicas share it; the first rank gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         let sums = self.ddp.evaluate(images)?;
         Ok(sums.filter(|_| self.all.rank() == 0))

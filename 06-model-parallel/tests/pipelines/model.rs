@@ -23,6 +23,7 @@ use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
 use single_gpu::data::{CLASSES, Dataset, PIXELS, SAMPLE};
 use single_gpu::difference::largest_difference;
+use single_gpu::evaluate::Part;
 use single_gpu::parameters::overwrite;
 use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
@@ -90,7 +91,7 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
         let line = Arc::new(Counted { line, unread: zero(), most: zero() });
         let network = layers.build(cut[rank.rank()].clone(), 1, DType::F64, &Device::Cpu)?;
         let worker = Worker::new(&checked, network, line.clone(), &SAMPLE, Instant::now()).unwrap();
-        let sums = worker.evaluate(&data).unwrap();
+        let sums = worker.evaluate(&data, Part::WHOLE).unwrap();
         let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         Ok::<_, Error>((sums, count(&line.most), count(&line.unread)))
     });
@@ -105,8 +106,9 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
     }
 }
 
+/// Test images of three batches, the last of them shorter: the first replica takes two, the second one.
 fn data() -> LoadedData {
-    LoadedData { name: "noise".to_owned(), note: None, train: images(19), test: images(9) }
+    LoadedData { name: "noise".to_owned(), note: None, train: images(19), test: images(300) }
 }
 
 /// Batches of 8, 8 and 3 samples, twice.
@@ -137,10 +139,11 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
         let found = trained(&model, None)?;
         let evaluated = model.evaluate(&data().test)?;
+        let samples = evaluated.map(|sums| sums.samples);
         assert_eq!(
-            evaluated.is_some(),
-            rank.rank() == 0,
-            "one rank has what all others left to it"
+            samples,
+            (rank.rank() == 0).then_some(300),
+            "one rank tells what all have found"
         );
         Ok::<_, Error>((found.records, model.whole(found.weights)?, model.held(EXTRAS.constants)))
     });

@@ -49,6 +49,9 @@ fn replicas_of_a_network_in_parts_are_one_device() {
     let network = dense(WIDTHS, 3);
     three_steps(&network).unwrap();
     let expected = network.weights().snapshot().unwrap();
+    // A batch for each replica.
+    let many = Dataset::new(images().images().repeat(17), images().labels().repeat(17)).unwrap();
+    let answers = network.evaluate(&many).unwrap().unwrap();
     let mesh: Mesh = "2x1x2".parse().unwrap();
     let outcomes: Vec<Snapshot> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
         let all: Lines = rank.into();
@@ -56,7 +59,12 @@ fn replicas_of_a_network_in_parts_are_one_device() {
         let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
         let model = Replicated::new(in_parts(&group, &build)?, &all, mesh, Reduction::default())?;
         three_steps(&model)?;
-        assert_eq!(model.evaluate(&images())?.is_some(), rank.rank() == 0);
+        let evaluated = model.evaluate(&many)?;
+        assert_eq!(evaluated.is_some(), rank.rank() == 0);
+        if let Some(sums) = evaluated {
+            assert_eq!((sums.samples, sums.correct), (answers.samples, answers.correct));
+            assert!((sums.loss / answers.loss - 1.0).abs() < 1e-10);
+        }
         let weights = model.weights().snapshot()?;
         let whole = model.whole(weights)?;
         assert_eq!(whole.is_some(), rank.rank() % 2 == 0);

@@ -53,6 +53,8 @@ fn a_number_with_a_unit_was_measured_or_has_a_source() {
     fault(PAGE, "6.1 s", "6.2 s", &[&nowhere("6.2 s")]);
     fault(OTHER, " <!-- source: physics -->", "", &["two.md:15: \"3.3 ns\" is in no output"]);
     fault(OTHER, "source: physics", "source:", &[&nowhere("3.3 ns")]);
+    // With three decimals a number needs no unit for that.
+    fault(PAGE, "3.5× as fast", "0.6813 apart", &["0.6813 is in no output"]);
     // A caption is read as well.
     fault(PAGE, "Drawn.", "Drawn in 12 s.", &[&nowhere("12 s")]);
     // The command is not what was measured.

@@ -6,6 +6,7 @@
 use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
 use single_gpu::data::Dataset;
+use single_gpu::evaluate::Part;
 use single_gpu::ops::cross_entropy;
 use single_gpu::report::trace::COMPUTE;
 use single_gpu::train::{BatchSums, read_sums};
@@ -20,38 +21,37 @@ const BATCH: usize = 128;
 const CAPACITY: usize = 2;
 
 impl<M: ModuleT> Worker<'_, M> {
-    /// Sums of loss and correct answers over a data set, with the running statistics of batch norms; on the
-    /// last stage. All stages of one pipeline call this together.
+    /// Sums of loss and correct answers over a part of a data set, with the running statistics of batch norms; on
+    /// the last stage. All stages of one pipeline call this together, with the same part.
     ///
     /// # Errors
     ///
     /// When the images do not fit the model, or another stage stops or stalls: the message names the stage.
-    pub fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+    pub fn evaluate(&self, images: &Dataset, part: Part) -> Result<Option<BatchSums>, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let stage = self.stage;
         let failed =
             |source: LineError| Error::Evaluation { stage, source: Box::new(source.into()) };
-        self.all_batches(images).map_err(failed)
+        self.all_batches(images, part).map_err(failed)
     }
 
-    fn all_batches(&self, images: &Dataset) -> Result<Option<BatchSums>, LineError> {
+    fn all_batches(&self, images: &Dataset, part: Part) -> Result<Option<BatchSums>, LineError> {
         let Self { line, stage, shapes, network, .. } = self;
         let (dtype, device) = (network.dtype(), network.device());
-        let indices: Vec<u32> = (0..).take(images.len()).collect();
         let mut total = BatchSums::default();
         let mut unread = 0;
-        for chunk in indices.chunks(BATCH) {
+        for samples in part.batches(images.len(), BATCH) {
             let x = if *stage == 0 {
-                images.batch(chunk, dtype)?.images.to_device(device)?
+                images.batch(&samples, dtype)?.images.to_device(device)?
             } else {
-                let shape = meeting::shape(chunk.len(), &shapes.input);
+                let shape = meeting::shape(samples.len(), &shapes.input);
                 let x = line.recv(stage - 1, &shape, dtype)?;
                 line.send(stage - 1, &Tensor::new(0u8, device)?)?;
                 x
             };
             let output = network.forward(&x)?;
             if self.is_last() {
-                let batch = images.batch(chunk, dtype)?.to_device(device)?;
+                let batch = images.batch(&samples, dtype)?.to_device(device)?;
                 let loss = cross_entropy(&output, &batch.labels)?;
                 total += read_sums(&loss, &output, &batch)?;
                 continue;

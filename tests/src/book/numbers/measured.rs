@@ -62,6 +62,11 @@ impl Measured {
             || self.plain.iter().any(|value| fits_plain(number, *kind, *scale, *value))
     }
 
+    /// Whether an output has a number without a unit, or one that rounds to it.
+    pub(super) fn has_exact(&self, number: &Number) -> bool {
+        self.plain.iter().any(|value| number.rounds(*value))
+    }
+
     /// Takes in the numbers of a value, of a kind that names around it tell.
     fn store(&mut self, value: &Value, kind: Option<Kind>) {
         match value {

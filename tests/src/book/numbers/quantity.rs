@@ -66,6 +66,10 @@ static QUANTITY: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a valid expression")
 });
 
+/// A number with three decimals or more: nobody writes so many who has not read them somewhere.
+static EXACT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\d+\.\d{3,}").expect("a valid expression"));
+
 /// A number as it is written.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Number {
@@ -86,6 +90,18 @@ pub(super) struct Quantity {
 }
 
 impl Number {
+    /// All of a text that have three decimals or more and are no part of a link or a version.
+    pub(super) fn all_exact_in(text: &str) -> Vec<Self> {
+        let outside = |found: &regex::Match<'_>| {
+            let before = text[..found.start()].chars().next_back();
+            let after = text[found.end()..].chars().next();
+            let part_of_a_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '/' | '-');
+            !before.is_some_and(|c| part_of_a_name(c) || c == '.')
+                && !after.is_some_and(part_of_a_name)
+        };
+        EXACT.find_iter(text).filter(outside).filter_map(|n| Self::parse(n.as_str())).collect()
+    }
+
     pub(super) fn parse(text: &str) -> Option<Self> {
         let plain = text.trim_end_matches(',').replace(',', "");
         let value: f64 = plain.parse().ok()?;
@@ -109,6 +125,12 @@ impl Number {
     /// Whether it is what somebody would write who rounds `value`.
     pub(super) fn rounds(&self, value: f64) -> bool {
         (value - self.value).abs() <= 0.500_001 * self.last_place
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -156,7 +178,7 @@ fn whole_unit(unit: &str) -> bool {
 
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.number.text, self.unit)
+        write!(f, "{} {}", self.number, self.unit)
     }
 }
 
@@ -190,6 +212,16 @@ mod tests {
         for text in ["a 3×3 kernel", "2 × 1 threads", "f32 sums", "3 stages", "v1.2 s", "4 samples"]
         {
             assert_eq!(told(text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn exact_numbers_are_found_outside_of_links_and_versions() {
+        let exact =
+            |text| Number::all_exact_in(text).iter().map(Number::to_string).collect::<Vec<_>>();
+        assert_eq!(exact("1.9364 and 0.6813, then 2.303."), ["1.9364", "0.6813", "2.303"]);
+        for text in ["0.29 of it", "arxiv.org/abs/1811.06965", "1.2.3456", "v2.11.012"] {
+            assert_eq!(exact(text), [""; 0], "{text}");
         }
     }
 
