@@ -134,6 +134,8 @@ static cudnnStatus_t queue(cudnnHandle_t handle, const void *alpha, const void *
         simulated_fault("cuDNN: %s", wrong);
         return CUDNN_STATUS_BAD_PARAM;
     }
+    // Now and then cuDNN refuses what its heuristics have suggested: here, transforms of kernels of one pixel.
+    if (algorithm != 0 && c.weight.height * c.weight.width == 1) return CUDNN_STATUS_NOT_SUPPORTED;
     c.device = known->device;
     c.workspace_size = needed;
     c.transforms = c.pass == OUTPUT && algorithm == CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;

@@ -12,7 +12,10 @@
 
 pub(crate) mod activity;
 #[cfg(feature = "cuda")]
+mod contexts;
+#[cfg(feature = "cuda")]
 mod cupti;
+mod moment;
 mod plan;
 #[cfg(feature = "cuda")]
 mod pool;
@@ -23,10 +26,12 @@ mod upload;
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
+pub use moment::Moment;
 pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS, PlanError};
 
 /// The kind of device a run asks for.
@@ -45,6 +50,8 @@ pub enum DeviceKind {
 pub struct ComputeDevice {
     slot: DeviceSlot,
     device: Device,
+    /// Opened when it is asked for.
+    beside: OnceLock<Device>,
     pool: Option<ThreadPool>,
 }
 
@@ -52,6 +59,18 @@ impl ComputeDevice {
     /// The candle device on which this device's tensors are made.
     pub fn tensors(&self) -> &Device {
         &self.device
+    }
+
+    /// The same device for a thread that works beside the one that drives it.
+    ///
+    /// Of a GPU it is another stream: what one thread queues does not wait for what the other has queued, and tensors go
+    /// from one to the other by way of a [`Moment`], and back by [`move_view`]. (If there is no room for another, it is
+    /// the same stream; then all waits for all.) A slice of the CPU has no streams.
+    pub fn beside(&self) -> &Device {
+        self.beside.get_or_init(|| {
+            let other = self.slot.beside().transpose().ok().flatten();
+            other.unwrap_or_else(|| self.device.clone())
+        })
     }
 
     /// Runs `work` on this device's own threads and waits for it.
@@ -122,6 +141,8 @@ fn gpu_count() -> usize {
 
 /// A GPU with a stream of its own.
 fn open_gpu(ordinal: usize) -> Result<Device> {
+    #[cfg(feature = "cuda")]
+    contexts::context(ordinal)?;
     let device = Device::new_cuda_with_stream(ordinal)?;
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = &device {
@@ -133,9 +154,7 @@ fn open_gpu(ordinal: usize) -> Result<Device> {
 
 #[cfg(feature = "cuda")]
 fn compute_capability(ordinal: usize) -> candle_core::Result<(i32, i32)> {
-    use candle_core::cuda_backend::cudarc::driver::CudaContext;
-    let capability = CudaContext::new(ordinal).and_then(|gpu| gpu.compute_capability());
-    capability.map_err(candle_core::Error::wrap)
+    contexts::context(ordinal)?.compute_capability().map_err(candle_core::Error::wrap)
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 
 use candle_core::{Device, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -45,7 +46,15 @@ impl DeviceSlot {
             // A stream of its own per replica, so that replicas on one GPU do not wait for each other.
             Placement::Gpu { ordinal, .. } => (open_gpu(ordinal)?, None),
         };
-        Ok(ComputeDevice { slot: *self, device, pool })
+        Ok(ComputeDevice { slot: *self, device, beside: OnceLock::new(), pool })
+    }
+
+    /// Another stream of the same GPU; `None` of a CPU slice, which has none.
+    pub(super) fn beside(&self) -> Option<Result<Device>> {
+        match self.placement {
+            Placement::CpuSlice { .. } => None,
+            Placement::Gpu { ordinal, .. } => Some(open_gpu(ordinal)),
+        }
     }
 
     /// The GPU's compute capability, such as (9, 0): what it can compute. `None` of a CPU slice.

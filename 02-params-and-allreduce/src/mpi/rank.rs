@@ -47,9 +47,10 @@ impl<'a> Rank<'a> {
 
     /// A second connection to all others, for a thread that talks while this one works.
     ///
-    /// What is sent through one connection never meets what is sent through the other.
+    /// What is sent through one connection never meets what is sent through the other. Its tensors are those of the device
+    /// [`beside`](ComputeDevice::beside) this rank's.
     pub fn background_line(&self) -> Line {
-        Line::new(self.background, self.device.tensors())
+        Line::new(self.background, self.device.beside())
     }
 }
 

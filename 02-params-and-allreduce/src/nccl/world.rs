@@ -105,11 +105,11 @@ impl World {
         let of_meeting = |error| ConnectError::Join { meeting: place.meeting.clone(), error };
         let device = plan.slots()[place.local_rank].open();
         let device = device.map_err(|error| of_meeting(error.into()))?;
-        let connect = |name| Self::joined(name, &device, place, timeout).map_err(of_meeting);
-        let (main, its_thread) = connect("main")?;
+        let connect = |name, gpu| Self::joined(name, gpu, place, timeout).map_err(of_meeting);
+        let (main, its_thread) = connect("main", device.tensors())?;
         // Both listen at the same place, so the first has to be done with it.
         barrier(&main).map_err(of_meeting)?;
-        let (background, other) = connect("background")?;
+        let (background, other) = connect("background", device.beside())?;
         let threads = vec![its_thread, other];
         Ok(Self { place: place.clone(), device, main, background, threads })
     }
@@ -117,16 +117,16 @@ impl World {
     /// A connection with all others.
     fn joined(
         name: &str,
-        device: &ComputeDevice,
+        device: &Device,
         place: &Place,
         timeout: Duration,
     ) -> Result<(Line, JoinHandle<()>), Error> {
-        let Device::Cuda(gpu) = device.tensors() else {
-            return Err(failure(format!("{device} is no GPU")));
+        let Device::Cuda(gpu) = device else {
+            return Err(failure("NCCL: this rank's device is no GPU".to_owned()));
         };
         let (post, thread) = Post::start(name, gpu, place, timeout)?;
         let (rank, world_size) = (place.rank, place.world_size);
-        Ok((Line { rank, world_size, device: device.tensors().clone(), post }, thread))
+        Ok((Line { rank, world_size, device: device.clone(), post }, thread))
     }
 
     /// This process's rank, from 0.
@@ -215,7 +215,8 @@ impl Rank<'_> {
         self.0.main.clone()
     }
 
-    /// A second connection to all others, for a thread that talks while this one works.
+    /// A second connection to all others, for a thread that talks while this one works. Its tensors are those of the
+    /// device [`beside`](ComputeDevice::beside) this rank's.
     pub fn background_line(&self) -> Line {
         self.0.background.clone()
     }

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use candle_core::{Result, Tensor, bail};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
+use single_gpu::device::move_view;
 use single_gpu::parameters::overwrite;
 
 use super::bucket::{BucketCaps, buckets};
@@ -137,10 +138,13 @@ impl Reducer {
             return Ok(carried.into_iter().flatten().collect());
         };
         for (bucket, Bucket { flat, .. }) in buckets.iter().enumerate().skip(*next) {
-            worker.add_up(bucket, flat);
+            worker.add_up(bucket, flat)?;
         }
-        let sums = buckets.iter().map(|_| worker.sum());
-        let sums = sums.collect::<std::result::Result<Vec<Tensor>, _>>()?;
+        let sums = buckets.iter().map(|Bucket { flat, .. }| {
+            // Back from the background's stream, if it has one of its own.
+            Ok(move_view(&worker.sum()?, flat.device())?)
+        });
+        let sums = sums.collect::<std::result::Result<Vec<Tensor>, communicator::Error>>()?;
         let gradient = |Place { bucket, start, shape }: &Place| {
             let elements = shape.iter().product();
             sums[*bucket].narrow(0, *start, elements)?.reshape(shape.as_slice())
@@ -182,7 +186,7 @@ impl OnGradient for Reducer {
             && let Some(bucket) = state.buckets.get(state.next)
             && bucket.missing == 0
         {
-            worker.add_up(state.next, &bucket.flat);
+            worker.add_up(state.next, &bucket.flat)?;
             state.next += 1;
         }
         Ok(())

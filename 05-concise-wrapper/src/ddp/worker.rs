@@ -8,6 +8,7 @@ use params_and_allreduce::communicator::Communicator;
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl::with_nccl;
 use params_and_allreduce::{Algorithm, allreduce, communicator};
+use single_gpu::device::Moment;
 use single_gpu::report::trace::BACKGROUND;
 use tracing::{Span, info_span};
 
@@ -15,9 +16,17 @@ use super::lines::Lines;
 
 type Sum = std::result::Result<Tensor, communicator::Error>;
 
+/// A bucket that is full, in the memory where the next step's gradients will be.
+struct Full {
+    bucket: usize,
+    flat: Tensor,
+    /// From when on it is.
+    since: Moment,
+}
+
 /// The background thread.
 pub(super) struct Worker {
-    buckets: Sender<(usize, Tensor)>,
+    buckets: Sender<Full>,
     sums: Receiver<Sum>,
 }
 
@@ -51,13 +60,15 @@ impl Worker {
         Ok(Self { buckets, sums })
     }
 
-    /// Hands a bucket over, and goes on.
-    pub(super) fn add_up(&self, bucket: usize, flat: &Tensor) {
+    /// Hands over a bucket that the device has been told to fill, and goes on.
+    pub(super) fn add_up(&self, bucket: usize, flat: &Tensor) -> Result<()> {
+        let since = Moment::of(flat.device())?;
         // A thread that is gone has left its error behind, for `sum` to find.
-        let _ = self.buckets.send((bucket, flat.clone()));
+        let _ = self.buckets.send(Full { bucket, flat: flat.clone(), since });
+        Ok(())
     }
 
-    /// Waits for the next sum.
+    /// Waits for the next sum, which is on the background's device.
     pub(super) fn sum(&self) -> Sum {
         let gone = || {
             let text = "the thread that adds gradients up is gone".to_owned();
@@ -71,13 +82,19 @@ impl Worker {
 fn add_up(
     communicator: &impl Communicator,
     algorithm: Algorithm,
-    full: &Receiver<(usize, Tensor)>,
+    full: &Receiver<Full>,
     done: &Sender<Sum>,
 ) {
-    for (bucket, flat) in full {
+    for Full { bucket, flat, since } in full {
         let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
-        let sum = allreduce(communicator, &flat, algorithm);
+        let carried = since.carry(&flat, communicator.device());
+        let sum = carried.map_err(communicator::Error::from);
+        let sum = sum.and_then(|carried| allreduce(communicator, &carried, algorithm));
         let failed = sum.is_err();
+        if failed {
+            // The bucket may be freed now, and somebody might still read it.
+            let _ = communicator.device().synchronize();
+        }
         // After a failure the ranks no longer agree on what comes next.
         if done.send(sum).is_err() || failed {
             break;

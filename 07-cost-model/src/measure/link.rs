@@ -81,16 +81,16 @@ fn messages(
     times: usize,
 ) -> Result<Vec<f64>, Error> {
     let (me, of) = (rank.rank(), rank.world_size());
-    let mine = Tensor::ones(numbers, DType::F32, rank.device())?;
+    let mine = Tensor::ones(numbers, DType::F32, line.device())?;
     let mut seconds = Vec::with_capacity(times);
     for time in 0..=times {
-        rank.device().synchronize()?;
+        line.device().synchronize()?;
         barrier(rank)?;
         let start = Instant::now();
         line.lend((me + 1) % of, &mine)?;
         let sum = (&mine + &*line.borrow((me + of - 1) % of, mine.shape(), mine.dtype())?)?;
         line.reclaim()?;
-        rank.device().synchronize()?;
+        line.device().synchronize()?;
         drop(sum);
         if time > 0 {
             seconds.push(start.elapsed().as_secs_f64());

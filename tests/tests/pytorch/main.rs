@@ -11,7 +11,7 @@
 mod cases;
 
 use candle_core::{DType, Result, Tensor, Var};
-use cases::{BIAS, INPUT, PRECISIONS, WEIGHT, check_case, for_each_case, variable};
+use cases::{BIAS, INPUT, WEIGHT, check_case, for_each_case, precisions, variable};
 use course_tests::{Fixture, device, noise};
 use single_gpu::data::Batch;
 use single_gpu::difference::relative_difference;
@@ -248,7 +248,7 @@ fn lenet_agrees_in_logits_loss_and_all_eight_gradients() {
     let fixture = Fixture::load().unwrap();
     let geometry = fixture.get("lenet/geometry").unwrap().to_vec1::<i64>().unwrap();
     let images: Vec<usize> = geometry[..4].iter().map(|&size| size as usize).collect();
-    for (dtype, tolerance) in PRECISIONS {
+    for (dtype, tolerance) in precisions() {
         let model = lenet(&fixture, dtype).unwrap();
         let images = noise(images.as_slice(), INPUT).unwrap().to_dtype(dtype).unwrap();
         let labels = labels(images.dim(0).unwrap(), 10).unwrap();

@@ -1,4 +1,4 @@
-//! Which algorithm it will be: a rule about lists, which needs no GPU.
+//! Which algorithms it may be, and in which order: a rule about lists, which needs no GPU.
 
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 
@@ -27,22 +27,22 @@ pub(super) struct Choice {
     pub(super) workspace: usize,
 }
 
-/// The first that works, is deterministic, rounds no more than `asked` lets it, and makes do with
-/// [`LARGEST_WORKSPACE`].
+/// Those that work, are deterministic, round no more than `asked` lets them, and make do with
+/// [`LARGEST_WORKSPACE`], in the candidates' order. The first is to be taken.
 ///
 /// `workspace` tells the bytes that an algorithm needs, `None` if it does not work after all.
-pub(super) fn choose(
+pub(super) fn choices(
     candidates: &[Candidate],
     asked: Math,
     mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
-) -> Option<Choice> {
-    candidates.iter().filter(|candidate| candidate.works && candidate.deterministic).find_map(
-        |&Candidate { algorithm, math, .. }| {
-            let math = granted(asked, math)?;
-            let workspace = workspace(algorithm, math).filter(|&size| size <= LARGEST_WORKSPACE)?;
-            Some(Choice { algorithm, math, workspace })
-        },
-    )
+) -> Vec<Choice> {
+    let usable = candidates.iter().filter(|candidate| candidate.works && candidate.deterministic);
+    let choice = |&Candidate { algorithm, math, .. }: &Candidate| {
+        let math = granted(asked, math)?;
+        let workspace = workspace(algorithm, math).filter(|&size| size <= LARGEST_WORKSPACE)?;
+        Some(Choice { algorithm, math, workspace })
+    };
+    usable.filter_map(choice).collect()
 }
 
 /// What an algorithm is told to multiply with, if it wants `wanted`; `None` if that rounds more than `asked`.

@@ -4,7 +4,7 @@
 //! differs from run to run. So the one that is taken here
 //!
 //! - **depends on the shape alone**: cuDNN's heuristics rank them, and nothing is timed. Another GPU or another cuDNN
-//!   may rank them differently;
+//!   may rank them differently. If it then refuses to run the one that it suggested, the next one is taken;
 //! - **is deterministic**: the same operands give the same bits, again and again;
 //! - **keeps zeros** where a rectifier follows: Winograd's and Fourier's transforms make nearly zero of them;
 //! - **rounds no more than was asked for**: f32 is multiplied on tensor cores, as TF32, where candle's switch for

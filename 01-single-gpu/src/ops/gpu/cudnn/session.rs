@@ -3,13 +3,14 @@
 #![expect(unsafe_code, reason = "cuDNN takes raw pointers; lengths are checked")]
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use candle_core::cuda_backend::cudarc::cudnn::result;
+use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
+use candle_core::cuda_backend::cudarc::cudnn::result::{self, CudnnResult};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaStream, CudaView, DevicePtr, DevicePtrMut,
 };
@@ -17,7 +18,7 @@ use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
 
 use super::algorithm::{Places, candidates};
-use super::choice::{Choice, LARGEST_WORKSPACE, choose};
+use super::choice::{Choice, LARGEST_WORKSPACE, choices};
 use super::descriptors::{Descriptors, Handle};
 use super::product::Product;
 use super::{Number, refused};
@@ -36,7 +37,10 @@ struct Session {
 /// How a product is computed.
 struct Plan {
     descriptors: Descriptors,
+    /// The one that the descriptors are set to.
     choice: Choice,
+    /// What is left if cuDNN refuses to run that one.
+    others: VecDeque<Choice>,
 }
 
 thread_local! {
@@ -90,26 +94,34 @@ impl Session {
             Entry::Occupied(plan) => plan.into_mut(),
             Entry::Vacant(place) => place.insert(Plan::new::<T>(&self.handle, product)?),
         };
-        let Plan { descriptors, choice } = plan;
-        let workspace = grown(&mut self.workspace, &self.stream, choice.workspace)?;
         let (first, _read) = first.device_ptr(&self.stream);
         let (second, _read_too) = second.device_ptr(&self.stream);
         let (result, _written) = result.device_ptr_mut(&self.stream);
-        let workspace = workspace.map(|memory| memory.device_ptr_mut(&self.stream));
-        let places = Places {
-            operands: [first as *const c_void, second as *const c_void],
-            result: result as *mut c_void,
-            workspace: workspace.as_ref().map_or(ptr::null_mut(), |&(place, _)| place as *mut _),
-            // Not all that there is: what earlier products needed has no say in this one.
-            workspace_size: choice.workspace,
-        };
-        let scales = [T::one(), T::zero()].map(T::into_scaling_parameter);
-        // SAFETY: operands and result have the elements that the descriptors say, and all memory here is of the
-        // handle's stream: `product` and `compute` see to both. What is queued there later, on whatever memory, is done
-        // later, and memory is given back in the stream's order as well. So operands and result stay as they are until
-        // the product is computed, and one workspace serves one product after the other.
-        unsafe { choice.algorithm.queue(&self.handle, descriptors, &places, &scales) }
-            .map_err(|error| refused(product, error))
+        loop {
+            let Plan { descriptors, choice, .. } = &*plan;
+            let workspace = grown(&mut self.workspace, &self.stream, choice.workspace)?;
+            let workspace = workspace.map(|memory| memory.device_ptr_mut(&self.stream));
+            let places = Places {
+                operands: [first as *const c_void, second as *const c_void],
+                result: result as *mut c_void,
+                workspace: workspace
+                    .as_ref()
+                    .map_or(ptr::null_mut(), |&(place, _)| place as *mut _),
+                // Not all that there is: what earlier products needed has no say in this one.
+                workspace_size: choice.workspace,
+            };
+            let scales = [T::one(), T::zero()].map(T::into_scaling_parameter);
+            // SAFETY: operands and result have the elements that the descriptors say, and all memory here is of the
+            // handle's stream: `product` and `compute` see to both. What is queued there later, on whatever memory, is
+            // done later, and memory is given back in the stream's order as well. So operands and result stay as they
+            // are until the product is computed, and one workspace serves one product after the other.
+            let queued =
+                unsafe { choice.algorithm.queue(&self.handle, descriptors, &places, &scales) };
+            match queued {
+                Ok(()) => return Ok(()),
+                Err(error) => plan.fall_back(error).map_err(|error| refused(product, error))?,
+            }
+        }
     }
 }
 
@@ -130,20 +142,28 @@ impl Plan {
         if product.pass == Pass::OutputForRelu {
             found.retain(|candidate| candidate.algorithm.keeps_zeros());
         }
-        let choice = choose(&found, product.math, |algorithm, math| {
+        let usable = choices(&found, product.math, |algorithm, math| {
             convolution.set_math(math).ok()?;
             algorithm.workspace(handle, &descriptors).ok()
         });
-        let Some(choice) = choice else {
+        let mut others = VecDeque::from(usable);
+        let Some(choice) = others.pop_front() else {
             bail!(
                 "cuDNN: {product}: of {} algorithms none is deterministic, works on this GPU and makes do with \
                  {LARGEST_WORKSPACE} bytes of memory",
                 found.len()
             );
         };
-        // The last that was asked about is the one that was chosen, but that is for `choose` to know.
         convolution.set_math(choice.math).map_err(|error| refused(product, error))?;
-        Ok(Self { descriptors, choice })
+        Ok(Self { descriptors, choice, others })
+    }
+
+    /// Takes the next algorithm, for good: cuDNN has refused to run what it had suggested, which it does now and then.
+    ///
+    /// Whether it refuses depends on the shape as well, so the same algorithm computes the same product each time.
+    fn fall_back(&mut self, refusal: CudnnError) -> CudnnResult<()> {
+        self.choice = self.others.pop_front().ok_or(refusal)?;
+        self.descriptors.convolution.set_math(self.choice.math)
     }
 }
 

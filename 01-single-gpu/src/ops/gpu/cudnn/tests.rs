@@ -6,7 +6,7 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 use candle_core::{DType, Device};
 
 use super::algorithm::Algorithm;
-use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, choose};
+use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, choices};
 use super::descriptors::Descriptors;
 use super::product::counts;
 use super::*;
@@ -22,7 +22,7 @@ const GOOD: Candidate =
     Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
 
 fn chosen(candidates: &[Candidate], asked: Math) -> Option<Choice> {
-    choose(candidates, asked, |_, _| Some(7))
+    choices(candidates, asked, |_, _| Some(7)).first().copied()
 }
 
 #[test]
@@ -34,6 +34,9 @@ fn the_first_that_works_and_is_deterministic_is_taken() {
     assert_eq!(taken(Candidate { deterministic: false, ..GOOD }), Some(SECOND));
     assert_eq!(chosen(&[], Math::CUDNN_FMA_MATH), None);
     assert_eq!(chosen(&[Candidate { works: false, ..GOOD }], Math::CUDNN_FMA_MATH), None);
+    // The other stands behind it.
+    let both = choices(&[GOOD, second], Math::CUDNN_FMA_MATH, |_, _| Some(7));
+    assert_eq!(both.iter().map(|choice| choice.algorithm).collect::<Vec<_>>(), [FIRST, SECOND]);
 }
 
 #[test]
@@ -41,10 +44,11 @@ fn memory_has_a_limit_and_is_asked_for_as_the_algorithm_will_run() {
     let candidates =
         [GOOD, Candidate { algorithm: SECOND, math: Math::CUDNN_DEFAULT_MATH, ..GOOD }];
     let taken = |first: Option<usize>| {
-        choose(&candidates, Math::CUDNN_FMA_MATH, |algorithm, math| {
+        let found = choices(&candidates, Math::CUDNN_FMA_MATH, |algorithm, math| {
             assert_eq!(math, Math::CUDNN_FMA_MATH);
             if algorithm == FIRST { first } else { Some(0) }
-        })
+        });
+        found.first().copied()
     };
     let choice =
         |algorithm, workspace| Some(Choice { algorithm, math: Math::CUDNN_FMA_MATH, workspace });
