@@ -7,7 +7,7 @@ use params_and_allreduce::Algorithm;
 use serde::Serialize;
 use single_gpu::report::thousands;
 
-use super::ours::Work;
+use super::ours::{Precision, Work};
 
 /// A kind of work, as `--only` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -77,6 +77,9 @@ impl fmt::Display for Threads {
 pub(super) struct Comparison {
     pub(super) topic: Topic,
     pub(super) what: String,
+    /// The images of a step, where steps are made.
+    pub(super) batch: Option<usize>,
+    pub(super) precision: Precision,
     pub(super) threads: Threads,
     pub(super) unit: Unit,
     /// What each side times, under the names that the answers have for it.
@@ -96,6 +99,8 @@ impl Comparison {
         Self {
             topic,
             what: what.into(),
+            batch: None,
+            precision: Precision::F32,
             threads: Threads { each: threads, devices: 1 },
             unit: Unit::Seconds,
             series: &["step"],
@@ -116,6 +121,10 @@ impl Comparison {
         let side = self.side(label, program, sizes);
         self.peers.push(side);
         self
+    }
+
+    fn batch(self, batch: usize) -> Self {
+        Self { batch: Some(batch), ..self }
     }
 
     fn side(&self, label: impl Into<String>, program: Program, sizes: &[(&str, usize)]) -> Side {
@@ -157,6 +166,7 @@ pub(super) fn all(quick: bool) -> Vec<Comparison> {
 pub(super) fn lenet_step(threads: usize, repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", 256), repetitions];
     Comparison::new(Topic::LenetStep, "LeNet step, batch 256", threads)
+        .batch(256)
         .ours("ours", Work::LenetStep, &sizes)
         .peer("PyTorch", Program::Script("lenet_step.py"), &sizes)
 }
@@ -165,6 +175,7 @@ fn convolutions(batch: usize, threads: usize, repetitions: (&str, usize)) -> Com
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18's convolutions, batch {batch}");
     let comparison = Comparison::new(Topic::Convolutions, what, threads)
+        .batch(batch)
         .ours("ours", Work::Convolutions, &sizes)
         .peer("PyTorch", Program::Script("convolutions.py"), &sizes);
     Comparison { series: &["forward", "backward", "both"], ..comparison }
@@ -178,6 +189,7 @@ pub(super) fn resnet18_step(
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18 step, batch {batch}");
     Comparison::new(Topic::Resnet18Step, what, threads)
+        .batch(batch)
         .ours("ours", Work::Resnet18Step, &sizes)
         .peer("PyTorch", Program::Script("resnet18_step.py"), &sizes)
 }
@@ -186,6 +198,7 @@ fn resnet18_ddp_step(batch: usize, repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18 step on two devices, batch {batch}");
     let comparison = Comparison::new(Topic::Resnet18DdpStep, what, 1)
+        .batch(batch)
         .ours("ours", Work::Resnet18DdpStep, &sizes)
         .peer("ours, one device", Program::Ours(Work::Resnet18Step), &sizes)
         .peer("PyTorch DDP, Gloo", Program::Script("resnet18_ddp_step.py"), &sizes);
@@ -199,6 +212,7 @@ fn data_parallel_step(repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", 256), repetitions];
     let what = "LeNet step on two devices, batch 256";
     let comparison = Comparison::new(Topic::DataParallelStep, what, 1)
+        .batch(256)
         .ours("ours", Work::DataParallelStep, &sizes)
         .peer("ours, one device", Program::Ours(Work::LenetStep), &sizes)
         .peer("PyTorch DDP, Gloo", Program::Script("data_parallel_step.py"), &sizes);

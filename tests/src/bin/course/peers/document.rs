@@ -1,11 +1,13 @@
 //! The file: all rows, and what has to be known about them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use course_tests::Machine;
 use serde::Serialize;
 use serde_json::Value;
+use single_gpu::report::file;
 
 use super::report::Row;
 use super::software::Software;
@@ -23,6 +25,9 @@ pub(super) struct Document {
     machine: Machine,
     versions: Software,
     rows: Vec<Row>,
+    /// All work that there is, by name: of it, a run may do a part.
+    #[serde(skip)]
+    all: Vec<String>,
 }
 
 impl Document {
@@ -32,6 +37,7 @@ impl Document {
         alternations: usize,
         quick: bool,
         peers: BTreeMap<String, Option<String>>,
+        all: Vec<String>,
     ) -> Self {
         Self {
             command,
@@ -41,6 +47,7 @@ impl Document {
             machine: this_machine(),
             versions: Software::with(peers),
             rows: Vec::new(),
+            all,
         }
     }
 
@@ -48,7 +55,8 @@ impl Document {
         self.rows.extend(rows);
     }
 
-    /// The stored table with this one's rows in place of its rows of the same topics.
+    /// The stored table with this one's rows: in place of its rows of the same work, or behind those of the same topic.
+    /// Of these topics, rows of work that there is no longer are left out.
     ///
     /// # Errors
     ///
@@ -61,19 +69,42 @@ impl Document {
                 bail!("the stored table has another entry \"{what}\": measure all of it");
             }
         }
-        let measured = |row: &Value| {
-            self.rows
-                .iter()
-                .any(|own| serde_json::to_value(own.topic).is_ok_and(|t| t == row["topic"]))
-        };
-        let mut rows: Vec<Value> = stored["rows"].as_array().cloned().unwrap_or_default();
-        let place = rows.iter().position(measured).unwrap_or(rows.len());
-        rows.retain(|row| !measured(row));
-        let place = place.min(rows.len());
-        rows.splice(place..place, new["rows"].as_array().cloned().unwrap_or_default());
+        let rows_of = |table: &Value| table["rows"].as_array().cloned().unwrap_or_default();
+        let (mut rows, own) = (rows_of(&stored), rows_of(&new));
+        let there_is = |row: &Value| self.all.iter().any(|what| row["what"] == **what);
+        let of_own_topic = |row: &Value| own.iter().any(|own| own["topic"] == row["topic"]);
+        rows.retain(|row| there_is(row) || !of_own_topic(row));
+        for row in &own {
+            let like =
+                |keys: &[&str], other: &Value| keys.iter().all(|key| other[*key] == row[*key]);
+            let same = |other: &Value| like(&["topic", "what", "series", "threads"], other);
+            if let Some(place) = rows.iter().position(same) {
+                rows[place] = row.clone();
+                continue;
+            }
+            let last = rows.iter().rposition(|other| like(&["topic"], other));
+            rows.insert(last.map_or(rows.len(), |last| last + 1), row.clone());
+        }
         stored["rows"] = rows.into();
         stored["date"] = new["date"].clone();
         Ok(stored)
+    }
+
+    /// Writes the file: this table, or what `--update` puts into one, with these rows in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::put_into`], and when the file cannot be written.
+    pub(super) fn write(&self, path: &Path, stored: Option<&str>) -> anyhow::Result<()> {
+        let updated = stored.map(|stored| self.put_into(stored)).transpose()?;
+        file::write(path, |file| {
+            match &updated {
+                Some(table) => serde_json::to_writer_pretty(&mut *file, table)?,
+                None => serde_json::to_writer_pretty(&mut *file, self)?,
+            }
+            writeln!(file)
+        })
+        .with_context(|| format!("{}", path.display()))
     }
 
     /// Those that failed, each once.

@@ -33,6 +33,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use comparison::{Comparison, Side, Topic};
 use document::Document;
+use ours::Precision;
 use report::{Header, Outcome, Row};
 use side::Programs;
 use single_gpu::cli::{UsageError, name_of};
@@ -75,7 +76,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 1..)]
     only: Vec<Topic>,
 
-    /// Put the numbers of --only into the stored table, if that is from this machine with these versions
+    /// Of these, only steps on so many images; stored as with --only
+    #[arg(long, value_name = "IMAGES", value_delimiter = ',', num_args = 1..)]
+    batch: Vec<usize>,
+
+    /// Of these, only what is computed in this; stored as with --only
+    #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',', num_args = 1..)]
+    precision: Vec<Precision>,
+
+    /// Put the numbers of --only into the stored table, if that is from this machine with these versions; a file that
+    /// --output names may be a new one
     #[arg(long, requires = "only", conflicts_with = "quick")]
     update: bool,
 
@@ -103,13 +113,27 @@ impl Arguments {
             .map_or(if self.quick { 1 } else { 7 }, |alternations| alternations as usize)
     }
 
-    fn comparisons(&self) -> Vec<Comparison> {
-        let asked = |topic| self.only.is_empty() || self.only.contains(&topic);
-        let all = match self.device {
+    fn all(&self) -> Vec<Comparison> {
+        match self.device {
             On::Cpu => comparison::all(self.quick),
             On::Cuda => on_a_gpu::all(self.quick),
+        }
+    }
+
+    /// Those that were asked for.
+    fn comparisons(&self) -> Vec<Comparison> {
+        let asked = |one: &Comparison| {
+            let of_batch = |batch| one.batch == Some(batch);
+            (self.only.is_empty() || self.only.contains(&one.topic))
+                && (self.batch.is_empty() || self.batch.iter().copied().any(of_batch))
+                && (self.precision.is_empty() || self.precision.contains(&one.precision))
         };
-        all.into_iter().filter(|one| asked(one.topic)).collect()
+        self.all().into_iter().filter(asked).collect()
+    }
+
+    /// Whether some of the table is not asked for.
+    fn partial(&self) -> bool {
+        !(self.only.is_empty() && self.batch.is_empty() && self.precision.is_empty())
     }
 
     /// The file that is written, if one is: what is known to be less than the whole table replaces it only on
@@ -117,7 +141,7 @@ impl Arguments {
     fn output(&self) -> anyhow::Result<Option<PathBuf>> {
         let path = match &self.output {
             Some(path) => path.clone(),
-            None if self.quick || (!self.only.is_empty() && !self.update) => return Ok(None),
+            None if self.quick || (self.partial() && !self.update) => return Ok(None),
             None => {
                 let folder = Path::new(PACKAGE).with_file_name("book").join("data");
                 std::fs::create_dir_all(&folder)
@@ -132,22 +156,32 @@ impl Arguments {
         Ok(Some(path))
     }
 
-    /// The table that `--update` puts numbers into.
+    /// The table that `--update` puts numbers into, if this run does not begin it.
     fn stored(&self, output: Option<&Path>) -> anyhow::Result<Option<String>> {
         let Some(path) = output.filter(|_| self.update) else { return Ok(None) };
+        if self.output.is_some() && !path.exists() {
+            return Ok(None);
+        }
         let stored = std::fs::read_to_string(path);
         let what = || format!("{}, which --update puts numbers into", path.display());
         stored.map(Some).with_context(what)
     }
 
-    /// The command that measures the same: without the names of this machine's files.
+    /// The command that measures the same, or the table of which this is a part: without the names of this machine's
+    /// files.
     fn command(&self) -> String {
         let mut command = format!("cargo course peers --alternations {}", self.alternations());
         if self.device == On::Cuda {
             command.push_str(" --device cuda");
         }
-        for topic in &self.only {
-            command.push_str(&format!(" --only {}", name_of(topic)));
+        // A table that --update begins will have more.
+        if !self.update {
+            let only = self.only.iter().map(|topic| ("only", name_of(topic)));
+            let batch = self.batch.iter().map(|batch| ("batch", batch.to_string()));
+            let precision = self.precision.iter().map(|chosen| ("precision", name_of(chosen)));
+            for (flag, value) in only.chain(batch).chain(precision) {
+                command.push_str(&format!(" --{flag} {value}"));
+            }
         }
         if self.quick {
             command.push_str(" --quick");
@@ -166,9 +200,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let comparisons = arguments.comparisons();
     if comparisons.is_empty() {
-        bail!(UsageError::new(
-            "on a GPU only training steps on one device are measured: --only lenet-step,resnet18-step"
-        ));
+        bail!(UsageError::new(match arguments.device {
+            On::Cpu =>
+                "nothing that is measured has all that --only, --batch and --precision ask for",
+            On::Cuda =>
+                "on a GPU only training steps on one device are measured: --only lenet-step,resnet18-step, \
+                 --batch 256,512, --precision f32,tf32,bf16 (LeNet: 256; f32,tf32)",
+        }));
     }
     let output = arguments.output()?;
     let scripts = arguments.scripts.clone().unwrap_or_else(|| Path::new(PACKAGE).join("peers"));
@@ -184,7 +222,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let programs = Programs { ours, python, scripts };
     let versions = environment::versions(&programs)?;
     let alternations = arguments.alternations();
-    let mut document = Document::new(arguments.command(), alternations, arguments.quick, versions);
+    let all = arguments.all().into_iter().map(|one| one.what).collect();
+    let mut document =
+        Document::new(arguments.command(), alternations, arguments.quick, versions, all);
 
     let stored = arguments.stored(output.as_deref())?;
     if let Some(stored) = &stored {
@@ -196,24 +236,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         line("note: this machine has one core: times of two threads show overhead, not speed-up")?;
     }
     line(Header)?;
-    for comparison in comparisons {
-        let rows = measure(&comparison, alternations, &programs);
+    for (position, comparison) in comparisons.iter().enumerate() {
+        let rows = measure(comparison, alternations, &programs);
         if interrupt::requested() {
             return Err(process::interrupted());
         }
         rows.iter().try_for_each(line)?;
         document.add(rows);
-    }
-    if let Some(path) = output {
-        let updated = stored.as_deref().map(|stored| document.put_into(stored)).transpose()?;
-        file::write(&path, |file| {
-            match &updated {
-                Some(table) => serde_json::to_writer_pretty(&mut *file, table)?,
-                None => serde_json::to_writer_pretty(&mut *file, &document)?,
-            }
-            writeln!(file)
-        })
-        .with_context(|| format!("{}", path.display()))?;
+        // Whatever ends this early, what was measured is there. But the book's table is replaced only by a whole one.
+        let last = position + 1 == comparisons.len();
+        let now = last || arguments.output.is_some() || arguments.update;
+        if let Some(path) = output.as_deref().filter(|_| now) {
+            document.write(path, stored.as_deref())?;
+        }
     }
     match document.failures()[..] {
         [] => Ok(()),

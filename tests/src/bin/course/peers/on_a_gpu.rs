@@ -25,6 +25,7 @@ pub(super) fn all(quick: bool) -> Vec<Comparison> {
 fn there(mut comparison: Comparison, precision: Precision) -> Comparison {
     let name = name_of(&precision);
     comparison.what = format!("{}, {name}", comparison.what);
+    comparison.precision = precision;
     comparison.may_round = precision != Precision::F32;
     for side in comparison.ours.iter_mut().chain(&mut comparison.peers) {
         side.arguments.extend(["--device", "cuda", "--precision", &name].map(str::to_owned));
@@ -46,4 +47,19 @@ fn with(side: &Side, how: &str) -> Side {
     other.label.push_str(&format!(", {how}"));
     other.arguments.push(format!("--{how}"));
     other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_precision_and_images_name_one_comparison() {
+        let named = |one: &Comparison| (name_of(&one.topic), name_of(&one.precision), one.batch);
+        let names: Vec<_> = all(false).iter().map(named).collect();
+        for (position, name) in names.iter().enumerate() {
+            assert!(name.2.is_some(), "{name:?}");
+            assert!(!names[..position].contains(name), "{name:?}");
+        }
+    }
 }
