@@ -243,7 +243,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         rows.iter().try_for_each(line)?;
         document.add(rows);
-        // Whatever ends this early, what was measured is there. But the book's table is replaced only by a whole one.
+        // Whatever ends this early, what was measured is there. But only a whole table replaces the book's.
         let last = position + 1 == comparisons.len();
         let now = last || arguments.output.is_some() || arguments.update;
         if let Some(path) = output.as_deref().filter(|_| now) {

@@ -13,8 +13,8 @@ use super::comparison::{Comparison, Program, Side, Unit};
 use super::ours;
 use crate::process::{Group, How, Printed};
 
-/// The longest measurement takes a minute or two; a process that has not ended by then hangs. Less than `.ci/gpu-run` gives
-/// a whole comparison: who hangs is named, before all are ended.
+/// The longest measurement takes a minute or two; a process that has not ended by then hangs. Less than `.ci/gpu-run`
+/// gives a whole comparison: who hangs is named, before all are ended.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What a process prints as its last line: the numbers of each thing that it measured, by name.
