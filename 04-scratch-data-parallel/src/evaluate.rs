@@ -11,6 +11,11 @@ use single_gpu::train::BatchSums;
 
 use crate::allreduce_sums;
 
+/// What a rank evaluates, where all ranks of a communicator share a data set.
+pub fn part_of(rank: &impl Communicator) -> Part {
+    Part { nth: rank.rank(), of: rank.world_size() }
+}
+
 /// Sums of loss and correct answers over a data set of which each rank evaluates a part; on rank 0, and `None` on the
 /// others. All ranks call this together.
 ///
@@ -25,7 +30,7 @@ pub fn evaluate_together<E: From<Error>>(
     rank: &impl Communicator,
     evaluate: impl FnOnce(Part) -> Result<BatchSums, E>,
 ) -> Result<Option<BatchSums>, E> {
-    let mine = evaluate(Part { nth: rank.rank(), of: rank.world_size() })?;
+    let mine = evaluate(part_of(rank))?;
     let of_all = allreduce_sums(rank, mine, Algorithm::OneShot)?;
     Ok((rank.rank() == 0).then_some(of_all))
 }
@@ -38,7 +43,8 @@ mod tests {
     use candle_core::{DType, Device};
     use params_and_allreduce::get_params;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::data::{Dataset, PIXELS};
+    use single_gpu::data::Split;
+    use single_gpu::data::synthetic::dataset;
     use single_gpu::device::{DeviceKind, DevicePlan};
     use single_gpu::evaluate::{evaluate, evaluate_part};
     use single_gpu::lenet::Lenet;
@@ -49,10 +55,7 @@ mod tests {
     #[test]
     fn on_any_number_of_devices_the_sums_are_those_of_one_to_the_last_bit() {
         // Three batches of 256, the last of them shorter.
-        let image = |number: usize| std::array::from_fn(|pixel| (pixel * number % 251) as u8);
-        let labels = (0..).map(|number| number % 10).take(600).collect();
-        let images: Vec<[u8; PIXELS]> = (0..600).map(image).collect();
-        let images = Dataset::new(images, labels).unwrap();
+        let images = dataset(Split::Test, 600);
         let lenet = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
         let expected = evaluate(&lenet, &images, DType::F32, &Device::Cpu).unwrap();
         for devices in [1, 2, 3, 5] {

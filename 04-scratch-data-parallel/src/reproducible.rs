@@ -12,7 +12,7 @@
 
 use candle_core::Tensor;
 use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::cli::UsageError;
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
@@ -76,7 +76,21 @@ pub fn train_batch_reproducible(
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     // ANCHOR_END: reproducible
 
-    let sums = hosted.iter().map(|step| step.sums.to_tensor(rank.device()));
-    let sums = tree.sum(rank, &sums.collect::<Result<Vec<_>, _>>()?)?;
-    Ok(Step { sums: BatchSums::from_tensor(&sums)?, gradients })
+    let sums: Vec<BatchSums> = hosted.iter().map(|step| step.sums).collect();
+    Ok(Step { sums: tree_sums(rank, &sums, &tree)?, gradients })
+}
+
+/// Loss, correct answers, samples and interrupts of all shards together, along the tree, of which this rank holds `sums`.
+///
+/// # Errors
+///
+/// When another rank stops or stalls.
+pub fn tree_sums(
+    rank: &impl Communicator,
+    sums: &[BatchSums],
+    tree: &FixedTree,
+) -> Result<BatchSums, communicator::Error> {
+    let leaves = sums.iter().map(|sums| sums.to_tensor(rank.device()));
+    let total = tree.sum(rank, &leaves.collect::<candle_core::Result<Vec<_>>>()?)?;
+    Ok(BatchSums::from_tensor(&total)?)
 }

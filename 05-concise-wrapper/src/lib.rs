@@ -51,5 +51,5 @@ pub use error::Error;
 pub use model::Model;
 pub use network::Network;
 pub use precision::Precision;
-pub use scratch_data_parallel::{allreduce_sums, replicas};
+pub use scratch_data_parallel::{allreduce_sums, evaluate, replicas};
 pub use train::train;

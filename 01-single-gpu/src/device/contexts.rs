@@ -9,15 +9,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::{Error, Result};
 
+use super::pool;
+
 static KEPT: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
 
-/// The context of a GPU.
+/// The context of a GPU, which keeps its memory from the first time on that it is asked for.
 pub(super) fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(context) = kept.iter().find(|context| context.ordinal() == ordinal) {
         return Ok(Arc::clone(context));
     }
     let context = CudaContext::new(ordinal).map_err(Error::wrap)?;
+    pool::keep_memory(&context)?;
     kept.push(Arc::clone(&context));
     Ok(context)
 }

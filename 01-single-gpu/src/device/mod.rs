@@ -67,10 +67,7 @@ impl ComputeDevice {
     /// from one to the other by way of a [`Moment`], and back by [`move_view`]. (If there is no room for another, it is
     /// the same stream; then all waits for all.) A slice of the CPU has no streams.
     pub fn beside(&self) -> &Device {
-        self.beside.get_or_init(|| {
-            let other = self.slot.beside().transpose().ok().flatten();
-            other.unwrap_or_else(|| self.device.clone())
-        })
+        self.beside.get_or_init(|| self.slot.beside().unwrap_or_else(|| self.device.clone()))
     }
 
     /// Runs `work` on this device's own threads and waits for it.
@@ -147,7 +144,6 @@ fn open_gpu(ordinal: usize) -> Result<Device> {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(gpu) = &device {
         streams::order_by_ourselves(gpu);
-        pool::keep_memory(gpu.cuda_stream().context())?;
     }
     Ok(device)
 }

@@ -49,11 +49,11 @@ impl DeviceSlot {
         Ok(ComputeDevice { slot: *self, device, beside: OnceLock::new(), pool })
     }
 
-    /// Another stream of the same GPU; `None` of a CPU slice, which has none.
-    pub(super) fn beside(&self) -> Option<Result<Device>> {
+    /// Another stream of the same GPU; `None` if there is no room for one, and of a CPU slice, which has none.
+    pub(super) fn beside(&self) -> Option<Device> {
         match self.placement {
             Placement::CpuSlice { .. } => None,
-            Placement::Gpu { ordinal, .. } => Some(open_gpu(ordinal)),
+            Placement::Gpu { ordinal, .. } => open_gpu(ordinal).ok(),
         }
     }
 

@@ -7,7 +7,7 @@
 //! a training step for nothing, each as long as a small kernel. And it is not enough where streams do meet: who writes is
 //! noted when memory is handed out to be written to, and candle writes the results of its kernels to memory that it was
 //! lent to read. So it is switched off, and the few places where streams meet make their own order: uploads, NCCL's
-//! collectives, and [`transferred`].
+//! collectives, [`transferred`], and a [`Moment`](super::Moment).
 
 #![expect(unsafe_code, reason = "cudarc leaves the order between streams to whoever asks for it")]
 
@@ -15,8 +15,9 @@ use candle_core::{CudaDevice, Device, Error, Result, Tensor};
 
 /// Leaves the order between this device's stream and others to us; called before there is any memory on the device.
 pub(super) fn order_by_ourselves(gpu: &CudaDevice) {
-    // SAFETY: a device's memory is allocated, used and freed on its stream, except where this module, uploads and NCCL's
-    // collectives use it on another, and those see to it that it is used after it was written, and freed after that.
+    // SAFETY: a device's memory is allocated, used and freed on its stream, except where this module, uploads, moments and
+    // NCCL's collectives use it on another, and those (of a moment, whoever carries a tensor from it) see to it that it is
+    // used after it was written, and freed after that.
     unsafe { gpu.disable_event_tracking() };
 }
 

@@ -5,6 +5,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use scratch_data_parallel::evaluate::evaluate_together;
+use scratch_data_parallel::reproducible::tree_sums;
 use scratch_data_parallel::{allreduce_sums, replicas};
 use single_gpu::data::Dataset;
 use single_gpu::evaluate::{Part, evaluate_part};
@@ -21,11 +22,7 @@ impl<M: ModuleT> Ddp<M> {
     /// Loss and correct answers of all ranks' shards together.
     pub(super) fn sums_of_all(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
         let all = match &self.way {
-            Way::Tree(tree) => {
-                let tensors = sums.iter().map(|sums| sums.to_tensor(self.rank.device()));
-                let tensors = tensors.collect::<candle_core::Result<Vec<_>>>()?;
-                BatchSums::from_tensor(&tree.sum(&self.rank, &tensors)?)?
-            }
+            Way::Tree(tree) => tree_sums(&self.rank, sums, tree)?,
             Way::Buckets(_) => allreduce_sums(&self.rank, sums[0], Algorithm::OneShot)?,
         };
         if !all.loss.is_finite() {
@@ -102,7 +99,8 @@ mod tests {
 
     use candle_core::{DType, Device};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::data::PIXELS;
+    use single_gpu::data::synthetic::dataset;
+    use single_gpu::data::{PIXELS, Split};
     use single_gpu::device::{DeviceKind, DevicePlan};
     use single_gpu::parameters::overwrite;
 
@@ -115,9 +113,7 @@ mod tests {
     fn all_ranks_answer_for_a_part_of_the_images_and_together_as_one() {
         let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
         // Five batches of 256, the last of them shorter.
-        let image = |number: usize| std::array::from_fn(|pixel| (pixel * number % 251) as u8);
-        let labels = (0..).map(|number| number % 10).take(1100).collect();
-        let images = Dataset::new((0..1100).map(image).collect(), labels).unwrap();
+        let images = dataset(Split::Test, 1100);
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
         let expected = network.evaluate(&images).unwrap();
         let evaluated = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {

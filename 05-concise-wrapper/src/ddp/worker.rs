@@ -87,9 +87,8 @@ fn add_up(
 ) {
     for Full { bucket, flat, since } in full {
         let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
-        let carried = since.carry(&flat, communicator.device());
-        let sum = carried.map_err(communicator::Error::from);
-        let sum = sum.and_then(|carried| allreduce(communicator, &carried, algorithm));
+        let carried = since.carry(&flat, communicator.device()).map_err(Into::into);
+        let sum = carried.and_then(|carried| allreduce(communicator, &carried, algorithm));
         let failed = sum.is_err();
         if failed {
             // The bucket may be freed now, and somebody might still read it.

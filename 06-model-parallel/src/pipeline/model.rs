@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use candle_core::ModuleT;
 use concise_wrapper::ddp::alike;
+use concise_wrapper::evaluate::part_of;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Share;
@@ -14,7 +15,6 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
 use single_gpu::data::Dataset;
-use single_gpu::evaluate::Part;
 use single_gpu::train::{BatchSums, Step};
 
 use super::check::Checked;
@@ -156,9 +156,9 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
     /// All replicas share it, after they were found to be equal; the first rank gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         replicas::compare::<Error>(&self.replicas, || self.weights().snapshot())?;
-        let part = Part { nth: self.replicas.rank(), of: self.replicas.world_size() };
         // Of each pipeline the last stage has the sums; the others add nothing.
-        let of_all = self.sums_of_all(self.worker.evaluate(images, part)?)?;
+        let of_pipeline = self.worker.evaluate(images, part_of(&self.replicas))?;
+        let of_all = self.sums_of_all(of_pipeline)?;
         Ok((self.all.rank() == 0).then_some(of_all))
     }
 }

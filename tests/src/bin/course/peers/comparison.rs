@@ -114,6 +114,7 @@ impl Comparison {
     fn ours(mut self, label: impl Into<String>, work: Work, sizes: &[(&str, usize)]) -> Self {
         let side = self.side(label, Program::Ours(work), sizes);
         self.ours.push(side);
+        self.batch = sizes.iter().find(|(name, _)| *name == "batch").map(|&(_, images)| images);
         self
     }
 
@@ -121,10 +122,6 @@ impl Comparison {
         let side = self.side(label, program, sizes);
         self.peers.push(side);
         self
-    }
-
-    fn batch(self, batch: usize) -> Self {
-        Self { batch: Some(batch), ..self }
     }
 
     fn side(&self, label: impl Into<String>, program: Program, sizes: &[(&str, usize)]) -> Side {
@@ -166,7 +163,6 @@ pub(super) fn all(quick: bool) -> Vec<Comparison> {
 pub(super) fn lenet_step(threads: usize, repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", 256), repetitions];
     Comparison::new(Topic::LenetStep, "LeNet step, batch 256", threads)
-        .batch(256)
         .ours("ours", Work::LenetStep, &sizes)
         .peer("PyTorch", Program::Script("lenet_step.py"), &sizes)
 }
@@ -175,7 +171,6 @@ fn convolutions(batch: usize, threads: usize, repetitions: (&str, usize)) -> Com
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18's convolutions, batch {batch}");
     let comparison = Comparison::new(Topic::Convolutions, what, threads)
-        .batch(batch)
         .ours("ours", Work::Convolutions, &sizes)
         .peer("PyTorch", Program::Script("convolutions.py"), &sizes);
     Comparison { series: &["forward", "backward", "both"], ..comparison }
@@ -189,7 +184,6 @@ pub(super) fn resnet18_step(
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18 step, batch {batch}");
     Comparison::new(Topic::Resnet18Step, what, threads)
-        .batch(batch)
         .ours("ours", Work::Resnet18Step, &sizes)
         .peer("PyTorch", Program::Script("resnet18_step.py"), &sizes)
 }
@@ -198,7 +192,6 @@ fn resnet18_ddp_step(batch: usize, repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", batch), repetitions];
     let what = format!("ResNet-18 step on two devices, batch {batch}");
     let comparison = Comparison::new(Topic::Resnet18DdpStep, what, 1)
-        .batch(batch)
         .ours("ours", Work::Resnet18DdpStep, &sizes)
         .peer("ours, one device", Program::Ours(Work::Resnet18Step), &sizes)
         .peer("PyTorch DDP, Gloo", Program::Script("resnet18_ddp_step.py"), &sizes);
@@ -212,7 +205,6 @@ fn data_parallel_step(repetitions: (&str, usize)) -> Comparison {
     let sizes = [("batch", 256), repetitions];
     let what = "LeNet step on two devices, batch 256";
     let comparison = Comparison::new(Topic::DataParallelStep, what, 1)
-        .batch(256)
         .ours("ours", Work::DataParallelStep, &sizes)
         .peer("ours, one device", Program::Ours(Work::LenetStep), &sizes)
         .peer("PyTorch DDP, Gloo", Program::Script("data_parallel_step.py"), &sizes);

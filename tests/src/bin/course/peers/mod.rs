@@ -123,9 +123,9 @@ impl Arguments {
     /// Those that were asked for.
     fn comparisons(&self) -> Vec<Comparison> {
         let asked = |one: &Comparison| {
-            let of_batch = |batch| one.batch == Some(batch);
+            let of_batch = || one.batch.is_some_and(|batch| self.batch.contains(&batch));
             (self.only.is_empty() || self.only.contains(&one.topic))
-                && (self.batch.is_empty() || self.batch.iter().copied().any(of_batch))
+                && (self.batch.is_empty() || of_batch())
                 && (self.precision.is_empty() || self.precision.contains(&one.precision))
         };
         self.all().into_iter().filter(asked).collect()
