@@ -6,6 +6,7 @@
 pub mod book;
 mod device;
 mod fixture;
+pub mod html;
 mod machine;
 mod noise;
 pub mod number;

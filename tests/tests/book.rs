@@ -49,6 +49,11 @@ fn every_output_is_recorded_and_shown() {
 }
 
 #[test]
+fn every_output_says_where_it_was_recorded() {
+    keeps("recorded");
+}
+
+#[test]
 fn every_figure_works_inside_a_page() {
     keeps("figures");
 }

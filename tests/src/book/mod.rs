@@ -10,6 +10,7 @@
 //! | [`comments`] | comments that tear a paragraph in two |
 //! | [`code`] | code that was retyped instead of included |
 //! | [`outputs`] | recorded outputs |
+//! | [`recorded`] | where and when each was recorded |
 //! | [`figures`] | drawings |
 //! | [`summary`] | pages that the table of contents does not know |
 //! | [`links`] | links within the book |
@@ -33,6 +34,7 @@ mod markdown;
 pub mod numbers;
 pub mod outputs;
 pub mod page;
+pub mod recorded;
 pub mod summary;
 
 use std::collections::BTreeSet;
@@ -64,13 +66,14 @@ pub struct Problem {
 pub type Rule = fn(&Book) -> io::Result<Vec<Problem>>;
 
 /// All rules, by name.
-pub const RULES: [(&str, Rule); 11] = [
+pub const RULES: [(&str, Rule); 12] = [
     ("summary", summary::check),
     ("includes", include::check),
     ("anchors", include::check_anchors_are_used),
     ("code", code::check),
     ("comments", comments::check),
     ("outputs", outputs::check),
+    ("recorded", recorded::check),
     ("figures", figures::check),
     ("links", links::check),
     ("exercises", exercises::check),

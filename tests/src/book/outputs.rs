@@ -62,6 +62,11 @@ impl Recordings {
         self.0.get(name)
     }
 
+    /// Each with the name of its output, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Recording)> {
+        self.0.iter().map(|(name, recording)| (&**name, recording))
+    }
+
     /// Takes in a recording, in place of an older one.
     pub fn insert(&mut self, name: &str, recording: Recording) {
         self.0.insert(name.to_owned(), recording);

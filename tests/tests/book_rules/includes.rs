@@ -1,6 +1,6 @@
 //! What pages take from elsewhere: code, outputs, drawings.
 
-use crate::{CODE, FIGURE, OTHER, OUTPUT, PAGE, RECORDINGS, addition, fault};
+use crate::{CODE, FIGURE, OTHER, OUTPUT, PAGE, RECORDED, RECORDINGS, addition, fault};
 
 #[test]
 fn an_include_leads_to_a_file_and_an_anchor() {
@@ -100,14 +100,18 @@ fn an_output_is_shown_begins_with_its_command_and_was_recorded() {
         "",
         &[
             "run.txt: not recorded yet: `cargo course outputs run`",
-            "one.md:19: \"6.1 s\" is in no output",
+            "one.md:20: \"6.1 s\" is in no output",
         ],
     );
     fault(
         RECORDINGS,
         "\"run\"",
         "\"ran\"",
-        &["there is no output ran.txt", "run.txt: not recorded yet"],
+        &[
+            "there is no output ran.txt",
+            "recorded.html: does not go with",
+            "run.txt: not recorded yet",
+        ],
     );
     fault(RECORDINGS, "}}", "", &["machine.json: "]);
     addition(
@@ -115,6 +119,28 @@ fn an_output_is_shown_begins_with_its_command_and_was_recorded() {
         "$ ls\nx\n",
         &["more.txt: no page shows", "more.txt: not recorded"],
     );
+}
+
+#[test]
+fn below_an_output_a_page_says_where_it_was_recorded() {
+    let missing = "one.md:16: the line behind this output's code block says where it was recorded: \
+                   {{#include ../outputs/recorded.html:run}}";
+    let line = "```\n{{#include ../outputs/recorded.html:run}}\n";
+    fault(PAGE, line, "```\n", &[missing]);
+    fault(PAGE, line, &line.replace("```\n", "```\n\n"), &[missing]);
+    fault(
+        PAGE,
+        "recorded.html:run",
+        "recorded.html:walk",
+        &[missing, "one.md:18: book/outputs/recorded.html has no anchor walk"],
+    );
+    // Two outputs may not share one line.
+    let output = "```console\n{{#include ../outputs/run.txt}}\n```\n";
+    fault(PAGE, output, &output.repeat(2), &[missing]);
+    let stale = "recorded.html: does not go with book/outputs/machine.json";
+    fault(RECORDED, "2 cores", "3 cores", &[stale]);
+    fault(RECORDINGS, "\"seconds\": 6", "\"seconds\": 7", &[stale]);
+    fault(RECORDINGS, "\"P\"", "\"P & Q\"", &[stale]);
 }
 
 #[test]

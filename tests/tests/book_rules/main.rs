@@ -19,6 +19,7 @@ const OTHER: &str = "book/src/two.md";
 const CODE: &str = "01-stage/src/lib.rs";
 const OUTPUT: &str = "book/outputs/run.txt";
 const RECORDINGS: &str = "book/outputs/machine.json";
+const RECORDED: &str = "book/outputs/recorded.html";
 const DATA: &str = "book/data/times.json";
 const FIGURE: &str = "book/figures/drawing.svg";
 const EXERCISE: &str = "tests/exercises/ch01_adding/exercise.rs";
@@ -32,7 +33,7 @@ fn small_book() -> TempDir {
             "# One\n\nA step takes 27.1 ms, 29 % of theirs, and 3.5× as fast; see [two](two.md#a-heading) and\n\
              [the web](https://example.com).\n\n```rust\n{{#include ../../01-stage/src/lib.rs:adding}}\n```\n\n\
              <figure>\n{{#include ../figures/drawing.svg}}\n<figcaption>Drawn.</figcaption>\n</figure>\n\n\
-             ```console\n{{#include ../outputs/run.txt}}\n```\n\nThe run took 6.1 s.\n",
+             ```console\n{{#include ../outputs/run.txt}}\n```\n{{#include ../outputs/recorded.html:run}}\n\nThe run took 6.1 s.\n",
         ),
         (
             OTHER,
@@ -45,6 +46,11 @@ fn small_book() -> TempDir {
             RECORDINGS,
             r#"{"run": {"machine": {"processor": "P", "cores": 2, "instruction_sets": [], "memory": null,
                 "system": "S"}, "date": null, "seconds": 6}}"#,
+        ),
+        (
+            RECORDED,
+            "<!-- ANCHOR: run -->\n<p class=\"recorded\">Recorded on P, 2 cores, in 6 s.</p>\n\
+             <!-- ANCHOR_END: run -->\n",
         ),
         (
             DATA,

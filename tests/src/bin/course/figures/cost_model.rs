@@ -4,6 +4,7 @@ use anyhow::{Context as _, ensure};
 use cost_model::all_reduce::Way;
 use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
+use course_tests::html::escaped;
 use course_tests::scaling::Measurement;
 use itertools::Itertools as _;
 use single_gpu::report::lanes::spacing;
@@ -12,7 +13,7 @@ use single_gpu::statistics::median;
 
 use super::Figure;
 use super::chart::{legend, legend_height};
-use super::drawing::{Anchor, Drawing, WIDTH, escaped, series_class};
+use super::drawing::{Anchor, Drawing, WIDTH, series_class};
 use super::measurement::caption;
 
 /// From the left edge of one link's half to its axis, and from its last bar to the right edge.

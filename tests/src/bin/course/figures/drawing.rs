@@ -5,6 +5,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use course_tests::html::escaped;
+
 /// Wide enough to be read on a telephone, where it is drawn smaller.
 pub(super) const WIDTH: f64 = 480.0;
 
@@ -130,11 +132,6 @@ impl Drawing {
 /// The class that gives a series its colour.
 pub(super) fn series_class(series: usize) -> String {
     format!("series-{}", series + 1)
-}
-
-/// Text that can stand in SVG or HTML, between tags and in quotes.
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

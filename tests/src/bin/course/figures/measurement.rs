@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use course_tests::Machine;
+use course_tests::html::escaped;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use single_gpu::report::file;
 
-use super::drawing::escaped;
 use crate::machine::{this_machine, today};
 use crate::{checkout, shell};
 

@@ -1,6 +1,7 @@
 //! One step of each pipeline of stage 6: what was predicted, and below it what was measured.
 
 use anyhow::{Context as _, ensure};
+use course_tests::html::escaped;
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::schedule::Action;
 use model_parallel::pipeline::timeline::Span;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use single_gpu::report::lanes::ticks;
 
 use super::Figure;
-use super::drawing::{Anchor, Drawing, WIDTH, escaped, series_class};
+use super::drawing::{Anchor, Drawing, WIDTH, series_class};
 use super::measurement::{Recorded, lines_of};
 
 /// What a stage does, in the order of the series that give it its colour.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use course_tests::book::outputs::{FOLDER, Recording, Recordings, names, needs_gpu};
+use course_tests::book::recorded;
 use mask::Mask;
 use similar::{ChangeTag, TextDiff};
 use single_gpu::report::{counted, file, line};
@@ -124,11 +125,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
         let (machine, date) = (this_machine(), today());
         let seconds = ended.seconds.round();
         recordings.insert(name, Recording { machine, date, seconds, fails });
-        let json = serde_json::to_vec_pretty(&recordings)?;
-        file::write(&root.join(Recordings::FILE), |file| {
-            file.write_all(&json)?;
-            writeln!(file)
-        })?;
+        store(root, &recordings)?;
         line(format_args!("{name}: recorded in {:.0} s", ended.seconds))?;
         return Ok(Outcome::Done);
     }
@@ -146,6 +143,17 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     line(format_args!("{name}: different; - as recorded, + as it is now, {mask} masked"))?;
     line(difference(&was, &is).trim_end())?;
     Ok(Outcome::Different)
+}
+
+/// How all outputs came about: as data, and as pages tell it.
+fn store(root: &Path, recordings: &Recordings) -> anyhow::Result<()> {
+    let json = serde_json::to_vec_pretty(recordings)?;
+    file::write(&root.join(Recordings::FILE), |file| {
+        file.write_all(&json)?;
+        writeln!(file)
+    })?;
+    let told = recorded::file(recordings);
+    Ok(file::write(&root.join(recorded::FILE), |file| file.write_all(told.as_bytes()))?)
 }
 
 /// The command that builds what a command runs.
