@@ -4,6 +4,7 @@
 //!
 //! | way | seconds |
 //! | --- | --- |
+//! | one-shot | (n − 1)·(α + m·(β + h)) + (n − 2)·m·β |
 //! | naive | n·α + 2(n − 1)·m·β + n·m·h |
 //! | tree | 2⌈log₂ n⌉·(α + m·(β + h)) |
 //! | ring | 2(n − 1)·(α + m/n·(β + h)) |
@@ -13,8 +14,8 @@
 //! what *our* code does: rank 0 of naive takes one tensor after the other and adds it, and lends the sum to all at
 //! once. A test runs stage 2's collectives on clocks that obey [`Link`], and compares.)
 //!
-//! The first two move whole tensors, the tree a few times, naive once for every rank. The ring moves less than two
-//! however many ranks there are, but in ever more steps that wait for each other.
+//! The first three move whole tensors, the tree a few times, the others once for every rank. The ring moves less than
+//! two however many ranks there are, but in ever more steps that wait for each other.
 
 use std::fmt;
 
@@ -28,6 +29,8 @@ use crate::link::Link;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
+    /// Everyone sends to everyone, everyone adds all up
+    OneShot,
     /// Gather to the first rank, add, broadcast back
     Naive,
     /// Add up along a binomial tree, broadcast down it
@@ -48,15 +51,13 @@ pub struct Cost {
 }
 
 impl Way {
-    /// Those that stage 2 has, and so can be measured.
-    pub const MEASURABLE: [Self; 3] = [Self::Naive, Self::Tree, Self::Ring];
-
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Naive, Self::Tree, Self::Ring, Self::Rings];
+    /// Those that are compared for many devices: not [`Self::OneShot`], which is for few of them or small tensors.
+    pub const FOR_MANY: [Self; 4] = [Self::Naive, Self::Tree, Self::Ring, Self::Rings];
 
     /// Stage 2's, if it has it.
     pub fn algorithm(self) -> Option<Algorithm> {
         match self {
+            Self::OneShot => Some(Algorithm::OneShot),
             Self::Naive => Some(Algorithm::Naive),
             Self::Tree => Some(Algorithm::Tree),
             Self::Ring => Some(Algorithm::Ring),
@@ -70,6 +71,7 @@ impl Way {
             return Cost::default();
         }
         match self {
+            Self::OneShot => one_shot(ranks, bytes, hosts),
             Self::Naive => naive(ranks, bytes, hosts),
             Self::Tree => tree(ranks, bytes, hosts),
             Self::Ring => ring(ranks, bytes, hosts),
@@ -81,6 +83,7 @@ impl Way {
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::OneShot => "one-shot",
             Self::Naive => "naive",
             Self::Tree => "tree",
             Self::Ring => "ring",
@@ -89,10 +92,19 @@ impl fmt::Display for Way {
     }
 }
 
+/// Every rank takes the other tensors one after the other. The first that it wants may be the last that leaves.
+fn one_shot(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
+    let (near, far) = near_and_far(ranks, hosts);
+    let (inside, between) = (hosts.inside, hosts.shared());
+    let waits = |link: Link, messages: f64| f64::max(messages - 1.0, 0.0) * bytes * link.wire;
+    let taken = near * inside.message(bytes) + far * between.message(bytes);
+    let seconds = waits(inside, near).max(waits(between, far)) + taken;
+    Cost { seconds, busy: bytes * (near * inside.handling + far * between.handling) }
+}
+
 /// Rank 0 takes the other tensors one after the other, and sends the sum to everyone.
 fn naive(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
-    let near = (ranks.min(hosts.each) - 1) as f64;
-    let far = ranks as f64 - 1.0 - near;
+    let (near, far) = near_and_far(ranks, hosts);
     let Hosts { inside, between, .. } = hosts;
     let gather = near * inside.message(bytes) + far * between.message(bytes);
     // The ports towards its own host and towards the others work side by side.
@@ -144,22 +156,21 @@ fn rings(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     if count < 2 {
         return inside;
     }
-    let shared = Link { wire: hosts.between.wire * each as f64, ..hosts.between };
-    let outside = ring(count, bytes / each as f64, &Hosts::one(shared));
+    let outside = ring(count, bytes / each as f64, &Hosts::one(hosts.shared()));
     Cost { seconds: inside.seconds + outside.seconds, busy: inside.busy + outside.busy }
 }
 
-/// Seconds until every rank has every other's `bytes` and has added them up, by one message between every two.
-pub fn one_shot(ranks: usize, bytes: f64, hosts: &Hosts) -> f64 {
+/// How many other ranks a rank has in its host and in others, if all hosts are full.
+fn near_and_far(ranks: usize, hosts: &Hosts) -> (f64, f64) {
     let near = (ranks.min(hosts.each) - 1) as f64;
-    let far = ranks as f64 - 1.0 - near;
-    near * hosts.inside.message(bytes) + far * hosts.between.message(bytes)
+    (near, ranks as f64 - 1.0 - near)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ALL: [Way; 5] = [Way::OneShot, Way::Naive, Way::Tree, Way::Ring, Way::Rings];
     const LINK: Link = Link { latency: 1.0, wire: 0.01, handling: 0.002 };
 
     fn seconds(way: Way, ranks: usize, hosts: &Hosts) -> f64 {
@@ -172,6 +183,8 @@ mod tests {
         for n in [2usize, 3, 4, 8] {
             let (ranks, m) = (n as f64, 1000.0);
             let Link { latency, wire, handling } = LINK;
+            let one_shot = (ranks - 1.0) * LINK.message(m) + (ranks - 2.0) * m * wire;
+            close(seconds(Way::OneShot, n, &one), one_shot);
             let naive = ranks * latency + 2.0 * (ranks - 1.0) * m * wire + ranks * m * handling;
             close(seconds(Way::Naive, n, &one), naive);
             let rounds = (n as f64).log2().ceil();
@@ -184,7 +197,7 @@ mod tests {
 
     #[test]
     fn one_rank_has_nothing_to_add_up() {
-        for way in Way::ALL {
+        for way in ALL {
             assert_eq!(way.cost(1, 1000.0, &Hosts::one(LINK)), Cost::default());
         }
     }
@@ -198,18 +211,9 @@ mod tests {
         assert!(at_64(Way::Rings) < at_64(Way::Ring));
         assert!(at_64(Way::Ring) < at_64(Way::Tree));
         assert!(at_64(Way::Tree) < at_64(Way::Naive));
-        for way in Way::ALL {
+        for way in ALL {
             assert!(at_64(way) > seconds(way, 64, &Hosts::one(LINK)), "{way}");
         }
-    }
-
-    #[test]
-    fn in_one_shot_every_other_rank_sends_a_message() {
-        let slow = Link { latency: 5.0, ..LINK };
-        let hosts = Hosts { each: 4, inside: LINK, between: slow };
-        let [near, far] = [LINK, slow].map(|link| link.message(1000.0));
-        close(one_shot(3, 1000.0, &hosts), 2.0 * near);
-        close(one_shot(6, 1000.0, &hosts), 3.0 * near + 2.0 * far);
     }
 
     fn close(a: f64, b: f64) {

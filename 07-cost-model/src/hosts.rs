@@ -21,6 +21,11 @@ impl Hosts {
         Self { each: usize::MAX, inside: link, between: link }
     }
 
+    /// Between two devices of different hosts, when all devices of both hosts use the port.
+    pub fn shared(&self) -> Link {
+        Link { wire: self.between.wire * self.each as f64, ..self.between }
+    }
+
     /// How many hosts so many ranks need.
     pub fn hosts(&self, ranks: usize) -> usize {
         ranks.div_ceil(self.each)

@@ -146,9 +146,9 @@ pub fn counts(most: usize) -> impl Iterator<Item = usize> {
     (0..usize::BITS).map(|power| 1 << power).take_while(move |&devices| devices <= most)
 }
 
-/// All ways with overlap.
+/// All ways for many devices, with overlap.
 pub fn sums() -> [Sum; 4] {
-    Way::ALL.map(|way| Sum { way, overlap: true })
+    Way::FOR_MANY.map(|way| Sum { way, overlap: true })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::all_reduce::{Way, one_shot};
+use crate::all_reduce::Way;
 use crate::compute::Line;
 use crate::hosts::Hosts;
 use crate::model::Bucket;
@@ -36,7 +36,8 @@ pub fn step(
     if ranks < 2 {
         return Predicted::alone(&compute);
     }
-    let loss = one_shot(ranks, LOSS, hosts).min(Way::Tree.cost(ranks, LOSS, hosts).seconds);
+    let told = |way: Way| way.cost(ranks, LOSS, hosts).seconds;
+    let loss = told(Way::OneShot).min(told(Way::Tree));
     let reduction = Reduction {
         buckets,
         overlap: sum.overlap,

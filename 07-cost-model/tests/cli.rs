@@ -102,7 +102,7 @@ fn on_paper_it_says_what_the_library_says() {
     let model = Model::lenet().unwrap();
     let scenario = Scenario::new(&model, &Device::default(), hosts, Batch::Each(256));
     let times = |way| format!("{:.2}", scenario.speed_up(64, Sum { way, overlap: true }).unwrap());
-    let [naive, tree, ring, rings] = Way::ALL.map(times);
+    let [naive, tree, ring, rings] = Way::FOR_MANY.map(times);
     program()
         .args(["--on-paper", "--model=lenet"])
         .assert()
@@ -122,7 +122,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     let cases: [(&[&str], &str); 11] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
         (&["--model=alexnet"], "lenet, resnet18"),
-        (&["--algorithm=one-shot"], "naive, tree, ring, rings"),
+        (&["--algorithm=star"], "one-shot, naive, tree, ring, rings"),
         (&["--algorithm=rings"], "can be had with --on-paper only"),
         (&["--batch-size=4"], "4 is not in 8.."),
         (&["--batch-size=8", "--devices=8"], "batch size 8 on 8 devices"),
