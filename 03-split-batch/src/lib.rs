@@ -7,7 +7,7 @@
 //! | module | what it teaches |
 //! | --- | --- |
 //! | [`split`] | which samples are whose, and a batch cut accordingly: `split_batch` |
-//! | [`sampler`] | a whole epoch shared out: each rank's samples, step by step |
+//! | [`sampler`] | a whole epoch shared out: each rank's samples, step by step; and four ways to get that wrong |
 //! | [`mod@gather`] | the parts put together again, in order |
 
 pub mod gather;
@@ -16,4 +16,5 @@ pub mod split;
 
 pub use gather::gather;
 pub use sampler::Sampler;
+pub use sampler::breakage::Breakage;
 pub use split::{shard_range, split_batch};

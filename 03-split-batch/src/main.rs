@@ -1,26 +1,25 @@
 //! Shows a batch shared out over devices and put together again, and who gets which samples of an epoch.
 
+mod epochs;
+
 use std::process::ExitCode;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpirun;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::cli::{self, SeveralDevices, UsageError};
-use single_gpu::device::move_view;
+use single_gpu::device::{DevicePlan, move_view};
 use single_gpu::report::line;
-use split_batch::{Sampler, gather, split_batch};
+use split_batch::{Breakage, gather, split_batch};
 
 /// Values of one sample in the example.
 const COLUMNS: usize = 5;
 
-/// Decides the shuffles of the example.
-const SEED: u64 = 1;
-
 /// Split a small batch over devices, gather it again, and share out two epochs.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, disable_help_flag = true)]
 struct Arguments {
     #[command(flatten)]
     devices: SeveralDevices,
@@ -34,6 +33,15 @@ struct Arguments {
     #[arg(long, default_value_t = 10, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     epoch_samples: u32,
+
+    /// Share the epochs out as a common mistake does, and show that alone
+    #[arg(long = "break", value_enum, value_name = "BUG")]
+    breakage: Option<Breakage>,
+
+    /// Print help
+    // `-h` as well explains the bugs, which clap's short help would only list.
+    #[arg(short, long, action = clap::ArgAction::HelpLong)]
+    help: Option<bool>,
 }
 
 fn main() -> ExitCode {
@@ -49,16 +57,30 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         ))
         .into());
     }
+    if arguments.breakage == Some(Breakage::OwnShuffle) && devices == 1 {
+        return Err(
+            UsageError::new("--break own-shuffle takes at least two devices to part").into()
+        );
+    }
     let plan = arguments.devices.plan()?;
+    if arguments.breakage.is_none() {
+        show_batch(samples, &plan)?;
+        line("")?;
+    }
+    epochs::show(arguments.epoch_samples as usize, samples, devices, arguments.breakage)
+}
+
+/// A batch, its shards on the devices, and what is gathered from them.
+fn show_batch(samples: usize, plan: &DevicePlan) -> anyhow::Result<()> {
     let values: Vec<f32> = (0u16..).take(samples * COLUMNS).map(f32::from).collect();
     let batch = Tensor::from_vec(values, (samples, COLUMNS), &Device::Cpu)?;
-    let labels = Tensor::from_vec((0..arguments.batch_size).collect(), samples, &Device::Cpu)?;
+    let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
 
     line(format_args!("input, {samples} samples of {COLUMNS} values"))?;
     let width = width(samples * COLUMNS - 1, 4);
     show(&batch, width)?;
-    let shards = split_batch(&batch, &labels, devices)?;
-    let parts = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+    let shards = split_batch(&batch, &labels, plan.slots().len())?;
+    let parts = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let (shard, _) = &shards[rank.rank()];
         let on_device = move_view(shard, rank.device())?;
         Ok::<_, Error>(on_device.to_device(&Device::Cpu)?)
@@ -68,26 +90,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         show(part, width)?;
     }
     line("\ngathered again")?;
-    show(&gather(&parts, &Device::Cpu)?, width)?;
-    show_epochs(arguments.epoch_samples as usize, samples, devices)
-}
-
-/// Who gets which samples in two epochs: steps side by side, ranks below each other.
-fn show_epochs(samples: usize, global_batch: usize, ranks: usize) -> anyhow::Result<()> {
-    line(format_args!("\nan epoch of {samples} samples in global batches of {global_batch}"))?;
-    let width = width(samples - 1, 3);
-    for epoch in [0, 1] {
-        line(format_args!("  epoch {epoch}"))?;
-        for rank in 0..ranks {
-            let sampler = Sampler::new(samples, global_batch, ranks, rank, SEED);
-            let steps: Vec<String> = sampler
-                .epoch(epoch)
-                .map(|step| step.iter().map(|sample| format!("{sample:width$}")).collect())
-                .collect();
-            line(format_args!("    rank {rank}: {}", steps.join(" |")))?;
-        }
-    }
-    Ok(())
+    show(&gather(&parts, &Device::Cpu)?, width)
 }
 
 fn show(samples: &Tensor, width: usize) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! The binary as a newcomer meets it.
 
 use assert_cmd::Command;
+use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;
 
 fn split_batch(arguments: &[&str]) -> Command {
@@ -43,6 +44,23 @@ fn two_epochs_are_shared_out() {
 }
 
 #[test]
+fn a_mistake_is_shown_with_what_it_does_to_the_samples() {
+    for (breakage, told) in [
+        ("own-shuffle", "more than once: "),
+        ("own-shuffle", "; never: "),
+        ("same-order", "every sample once, in the order of the epoch before\n"),
+        ("drop-last", "\n    never: "),
+        ("fill-up", "\n    more than once: "),
+    ] {
+        let arguments = ["--break", breakage];
+        let begins = predicates::str::starts_with("an epoch of 10 samples");
+        split_batch(&arguments).assert().success().stdout(begins).stdout(contains(told));
+    }
+    let right = contains("every sample once\n").count(2);
+    split_batch(&[]).assert().success().stdout(right).stdout(contains("order of").not());
+}
+
+#[test]
 fn large_numbers_stay_apart() {
     let arguments = ["--devices=1", "--batch-size=300", "--epoch-samples=300"];
     let output = split_batch(&arguments).output().unwrap();
@@ -70,6 +88,7 @@ fn help_and_refusals() {
     for (arguments, complaint) in [
         (["--devices", "0"], "a run has 1 to 1024 devices"),
         (["--devices", "5"], "a batch of 4 cannot give each of 5 devices a sample"),
+        (["--break=own-shuffle", "--devices=1"], "takes at least two devices to part"),
         (["--batch-size", "0"], "0 is not in 1..=1000"),
         (["--epoch-samples", "0"], "0 is not in 1..=1000"),
     ] {

@@ -15,6 +15,8 @@
 //! other: nothing is dropped, nothing is repeated to fill it up. And because the global batches are those
 //! of one device, so are the numbers.
 
+pub mod breakage;
+
 use single_gpu::data::loader::{batch_of, epoch_order};
 
 use crate::split::shard_range;
@@ -59,7 +61,11 @@ impl Sampler {
     /// last batch has fewer samples than there are ranks; they must take part all the same.
     // ANCHOR: epoch
     pub fn epoch(&self, epoch: usize) -> impl Iterator<Item = Vec<u32>> + use<> {
-        let order = epoch_order(self.samples, self.seed, epoch);
+        self.shards_of(epoch_order(self.samples, self.seed, epoch))
+    }
+
+    /// This rank's shard of each batch of an epoch in this order.
+    fn shards_of(&self, order: Vec<u32>) -> impl Iterator<Item = Vec<u32>> + use<> {
         let Self { global_batch, world_size, rank, .. } = *self;
         (0..self.steps()).map(move |step| {
             let batch = batch_of(&order, global_batch, step);

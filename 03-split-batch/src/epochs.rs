@@ -1,0 +1,103 @@
+//! Who gets which samples in two epochs, and whether anybody is forgotten.
+
+use single_gpu::report::line;
+use split_batch::{Breakage, Sampler};
+
+use crate::width;
+
+/// Decides the shuffles of the example.
+const SEED: u64 = 1;
+
+/// Samples that a list names, at most.
+const NAMED: usize = 10;
+
+/// Two epochs: steps side by side, ranks below each other.
+pub(crate) fn show(
+    samples: usize,
+    global_batch: usize,
+    ranks: usize,
+    breakage: Option<Breakage>,
+) -> anyhow::Result<()> {
+    line(format_args!("an epoch of {samples} samples in global batches of {global_batch}"))?;
+    let width = width(samples - 1, 3);
+    let mut before = None;
+    for epoch in [0, 1] {
+        line(format_args!("  epoch {epoch}"))?;
+        let shares = shares(samples, global_batch, ranks, epoch, breakage);
+        for (rank, share) in shares.iter().enumerate() {
+            let steps: Vec<String> = share
+                .iter()
+                .map(|step| step.iter().map(|sample| format!("{sample:width$}")).collect())
+                .collect();
+            line(format_args!("    rank {rank}: {}", steps.join(" |")))?;
+        }
+        let again = if before.as_ref() == Some(&shares) {
+            ", in the order of the epoch before"
+        } else {
+            ""
+        };
+        line(format_args!("    {}{again}", tally(samples, &shares)))?;
+        before = Some(shares);
+    }
+    Ok(())
+}
+
+/// Every rank's samples of an epoch, step by step.
+fn shares(
+    samples: usize,
+    global_batch: usize,
+    ranks: usize,
+    epoch: usize,
+    breakage: Option<Breakage>,
+) -> Vec<Vec<Vec<u32>>> {
+    let share = |rank| {
+        let sampler = Sampler::new(samples, global_batch, ranks, rank, SEED);
+        match breakage {
+            Some(breakage) => sampler.broken_epoch(epoch, breakage),
+            None => sampler.epoch(epoch).collect(),
+        }
+    };
+    (0..ranks).map(share).collect()
+}
+
+/// `every sample once`, or which are not.
+fn tally(samples: usize, shares: &[Vec<Vec<u32>>]) -> String {
+    let mut times = vec![0; samples];
+    for &sample in shares.iter().flatten().flatten() {
+        times[sample as usize] += 1;
+    }
+    let of = |wanted: fn(usize) -> bool| -> Vec<usize> {
+        (0..samples).filter(|&sample| wanted(times[sample])).collect()
+    };
+    let (never, often) = (of(|times| times == 0), of(|times| times > 1));
+    let told = [("more than once", often), ("never", never)];
+    let told: Vec<String> = told
+        .iter()
+        .filter(|(_, samples)| !samples.is_empty())
+        .map(|(how, samples)| format!("{how}: {}", list(samples)))
+        .collect();
+    if told.is_empty() { "every sample once".to_owned() } else { told.join("; ") }
+}
+
+/// `3, 8`, or the first of many and how many they are.
+fn list(samples: &[usize]) -> String {
+    let named: Vec<String> = samples.iter().take(NAMED).map(ToString::to_string).collect();
+    let named = named.join(", ");
+    if samples.len() > NAMED { format!("{named} … ({} in all)", samples.len()) } else { named }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tally_names_who_is_there_twice_and_who_is_not() {
+        let once = [vec![vec![0, 2]], vec![vec![1], vec![3]]];
+        assert_eq!(tally(4, &once), "every sample once");
+        assert_eq!(tally(5, &once), "never: 4");
+        let twice = [vec![vec![0, 2]], vec![vec![2], vec![0]]];
+        assert_eq!(tally(4, &twice), "more than once: 0, 2; never: 1, 3");
+        let nobody = [vec![], vec![]];
+        assert_eq!(tally(12, &nobody), "never: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 … (12 in all)");
+    }
+}
