@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch01_cross_entropy
+//! cargo course check ch01_cross_entropy
 //! ```
 
 /// Cross-entropy, summed over a batch, and its gradient with respect to the logits.

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch01_pool_gradient
+//! cargo course check ch01_pool_gradient
 //! ```
 
 /// The way back through average pooling with 2×2 windows that do not overlap.

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch02_allreduce
+//! cargo course check ch02_allreduce
 //! ```
 
 use candle_core::Var;

@@ -3,7 +3,7 @@ mod exercise;
 
 // All-reduce around a ring, where a send waits for its receiver, on numbers that tell who is missing.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
 use exercises::ranks::{self, Sends};
@@ -13,6 +13,12 @@ use params_and_allreduce::{Algorithm, allreduce};
 /// The law that a deadlock breaks, whatever else was being checked.
 const MEETING: &str = "a send waits until it is received: somewhere in the ring a rank has to receive first, \
                        and somewhere one has to send first";
+
+const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; after the \
+                      all-gather every rank has every chunk's whole sum";
+const SHAPE: &str = "the sum has the shape of what came in";
+const OWN: &str =
+    "the sum is in its own memory: what is written into the one that came in does not change it";
 
 /// What a rank gets, and what it has sent.
 struct Outcome {
@@ -44,6 +50,7 @@ fn outcomes(world_size: usize, shape: &'static [usize], law: &str) -> Vec<Outcom
 fn check_sum(world_size: usize, shape: &'static [usize], law: &str) {
     let expected = sum(world_size, shape).expect("a sum of contributions can be made");
     for (rank, outcome) in outcomes(world_size, shape, law).iter().enumerate() {
+        let law = if outcome.sum.dims() == shape { law } else { SHAPE };
         Expectation::of(format!("shape {shape:?} on {world_size} ranks: the sum on rank {rank}"))
             .law(law)
             .guess(guess(world_size))
@@ -61,9 +68,8 @@ fn even_chunks() {
 
 #[test]
 fn a_length_that_is_no_multiple_of_k() {
-    let law = "every element is in exactly one chunk, and chunks differ by at most one element";
     for (world_size, shape) in [(2, &[3]), (3, &[7]), (4, &[10]), (4, &[5]), (5, &[13])] {
-        check_sum(world_size, shape, law);
+        check_sum(world_size, shape, CHUNKS);
     }
 }
 
@@ -77,9 +83,32 @@ fn fewer_elements_than_ranks() {
 
 #[test]
 fn any_shape_and_a_single_rank() {
-    let law = "the sum has the shape of what came in";
     for (world_size, shape) in [(3, &[2, 3, 4][..]), (2, &[]), (1, &[5]), (1, &[2, 2])] {
-        check_sum(world_size, shape, law);
+        check_sum(world_size, shape, CHUNKS);
+    }
+}
+
+/// An optimiser writes into the memory of its tensors.
+#[test]
+fn the_sum_is_nobody_elses_memory() {
+    for world_size in [3, 2, 1] {
+        let shape: &[usize] = &[5];
+        let sums = ranks::run(world_size, Sends::WaitForReceiver, move |rank| {
+            let own = Var::from_tensor(&contribution(rank.rank(), shape)?)?;
+            let sum = exercise::ring(rank, own.as_tensor())?;
+            own.set(&own.zeros_like()?)?;
+            Ok(sum)
+        });
+        let expected = sum(world_size, shape).expect("a sum of contributions can be made");
+        let written = |_, got| (got == 0.0).then(|| "that was written afterwards".to_owned());
+        for (rank, got) in sums.iter().enumerate() {
+            Expectation::of(format!(
+                "shape {shape:?} on {world_size} ranks: the sum on rank {rank}"
+            ))
+            .law(OWN)
+            .guess(written)
+            .check_tensor(&expected, got);
+        }
     }
 }
 

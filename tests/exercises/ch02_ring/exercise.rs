@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch02_ring
+//! cargo course check ch02_ring
 //! ```
 
 use candle_core::Tensor;
@@ -34,6 +34,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// - Any number of elements n on any number of ranks k: k need not divide n, and n may be smaller than k,
 ///   or 0. Chunks may differ in size, by at most one element, and may be empty.
 /// - A rank sends 2(k − 1) messages, and none is larger than the largest chunk.
+/// - The result's memory is its own with a single rank as well.
 /// - **A send waits for its receiver**: here [`Communicator::send`] returns when the other rank has
 ///   received the message, as it is with NCCL, and with MPI when messages are large. If all ranks send
 ///   first, none ever receives. If all receive first, none ever sends.

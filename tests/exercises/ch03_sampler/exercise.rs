@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch03_sampler
+//! cargo course check ch03_sampler
 //! ```
 
 use single_gpu::data::loader::epoch_order;

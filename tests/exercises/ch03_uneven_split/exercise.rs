@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch03_uneven_split
+//! cargo course check ch03_uneven_split
 //! ```
 
 use candle_core::{Result, Tensor};

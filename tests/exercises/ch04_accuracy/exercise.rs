@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch04_accuracy
+//! cargo course check ch04_accuracy
 //! ```
 
 use candle_core::{D, DType, Tensor};

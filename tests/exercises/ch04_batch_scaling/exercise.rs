@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch04_batch_scaling
+//! cargo course check ch04_batch_scaling
 //! ```
 
 use exercises::classifier::Classifier;

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch04_fused_allreduce
+//! cargo course check ch04_fused_allreduce
 //! ```
 
 use candle_core::Tensor;

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch04_learning_rate
+//! cargo course check ch04_learning_rate
 //! ```
 
 use exercises::classifier::Classifier;

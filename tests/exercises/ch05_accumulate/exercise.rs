@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch05_accumulate
+//! cargo course check ch05_accumulate
 //! ```
 
 use candle_core::Tensor;

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch05_buckets
+//! cargo course check ch05_buckets
 //! ```
 
 use concise_wrapper::ddp::bucket::BucketCaps;

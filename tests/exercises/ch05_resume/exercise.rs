@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch05_resume
+//! cargo course check ch05_resume
 //! ```
 
 use candle_core::{Result, Tensor};

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch05_sync_batch_norm
+//! cargo course check ch05_sync_batch_norm
 //! ```
 
 use candle_core::{DType, Device, Tensor};

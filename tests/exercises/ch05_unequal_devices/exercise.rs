@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch05_unequal_devices
+//! cargo course check ch05_unequal_devices
 //! ```
 
 use candle_core::bail;

@@ -131,7 +131,7 @@ impl Case {
                 format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0))
             };
             let law = "devices wait while the pipeline fills and while it drains, and not in between: the bubble is \
-                       (p − 1)/(m + p − 1)";
+                       (p − 1)/(m + p − 1). So each result is sent before the next pass begins";
             self.fail("the bubble is too large", &told(&expected), &told(&got), law);
         }
     }

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch06_1f1b
+//! cargo course check ch06_1f1b
 //! ```
 
 use model_parallel::pipeline::Action::{
@@ -42,10 +42,10 @@ use model_parallel::pipeline::Action::{
 ///
 /// A stage does one thing after the other, and waits where it has to. Between two neighbours there is a channel
 /// for activations and one for gradients. A channel holds one message: whoever sends the next one waits until the
-/// first is received. So stages may wait for each other in a circle, for ever. Or they may all come to their end,
+/// first is received. (In chapter 2's ring a send waited for its own message to be received.) So stages may wait for each other in a circle, for ever. Or they may all come to their end,
 /// but later than in the drawing, because somebody sends too late. Neither may happen here.
 ///
-/// Stage 6's `Kind::OneFOneB` and its order are not to be used.
+/// The check counts stages, micro-batches and instructions from 0. Stage 6's `Kind::OneFOneB` and its order are not to be used.
 pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     // TODO: forward until the last stage has work, then both in turn, then backward; with messages, and an update.
     todo!("what the stage does")

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch06_balance
+//! cargo course check ch06_balance
 //! ```
 
 use std::ops::Range;

@@ -245,10 +245,10 @@ fn same(one: &Tensor, other: &Tensor) -> bool {
 
 #[test]
 fn ranks_compute_what_one_device_does() -> Result<()> {
-    // Columns that can be shared out evenly; one rank; columns that cannot; a column for each rank; one of
+    // Columns that can be shared out evenly, and no two sizes alike; one rank; columns that cannot; a column for each rank; one of
     // everything.
     for (ranks, batch, inputs, hidden, outputs) in [
-        (2, 2, 3, 4, 2),
+        (2, 3, 6, 4, 5),
         (1, 2, 3, 4, 2),
         (2, 2, 3, 5, 2),
         (3, 3, 2, 7, 4),

@@ -3,7 +3,7 @@
 //! Check your answer:
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch06_tensor_parallel
+//! cargo course check ch06_tensor_parallel
 //! ```
 
 use candle_core::{DType, Tensor};

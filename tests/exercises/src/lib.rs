@@ -3,7 +3,7 @@
 //! Each exercise is a folder of this package. A learner writes in its `exercise.rs` and asks with
 //!
 //! ```text
-//! cargo test --release -p exercises --test ch02_ring
+//! cargo course check ch02_ring
 //! ```
 //!
 //! Nobody should have to guess what a failure means, and no answer may hang or hide another:

@@ -10,14 +10,16 @@ fn a_wrong_name_gets_the_nearest_ones() {
     let checkout = Checkout::new();
     for command in ["check", "hint", "watch", "solution", "reset", "soak"] {
         let refused = checkout.course(&[command, "rnig"]).assert().code(2).stdout("");
-        refused.stderr(diff(
-            "error: no exercise is called 'rnig'; the nearest: ch02_ring, ch01_sum\n",
-        ));
+        refused.stderr(diff("error: no exercise is called 'rnig'; the nearest: ch02_ring\n"));
+        let nothing_like_it = checkout.course(&[command, "conv"]).assert().code(2);
+        nothing_like_it
+            .stderr(diff("error: no exercise is called 'conv'; `cargo course list` shows all\n"));
         let several = checkout.course(&[command, "ch0"]).assert().code(2);
         several.stderr(diff("error: 'ch0' fits several exercises: ch01_sum, ch02_ring\n"));
     }
-    // A part is enough, in any case, with any dash.
-    for part in ["ring", "ch02", "CH02-Ring", "rin", "ch02_ring/"] {
+    // A part is enough, in any case, with any dash; so is a path.
+    let file = "tests/exercises/ch02_ring/exercise.rs";
+    for part in ["ring", "ch02", "CH02-Ring", "rin", "ch02_ring/", "CH02_RING/", file] {
         checkout.course(&["hint", part]).assert().success().stdout(starts_with("ch02_ring"));
     }
 }

@@ -25,7 +25,7 @@ fn what_passed_is_remembered_until_the_answer_changes() {
         .and(contains("cargo course hint ch01_sum"))
         .and(contains("book/src/ch01-sums.md"))
         .and(contains("RUST_BACKTRACE").or(contains("panicked")).or(contains("failures:")).not());
-    course(&["check"]).code(1).stdout(told).stderr(contains("2 of 2 checks fail"));
+    course(&["check"]).code(1).stdout(told).stderr(contains("2 of 2 checks fail\n"));
 
     checkout.sum_is("a * b");
     let law = contains("    2 + 3: expected 5, got 6\n    law: sum, then divide once\n");
@@ -77,6 +77,8 @@ fn a_hint_comes_step_by_step() {
     hint(&[]).success().stdout(only(3).and(contains("A plus.")).and(contains("the last step")));
     hint(&[]).success().stdout(only(1).and(only(2)).and(only(3)));
     // Of another exercise nothing was read.
+    // Without a name it is the next exercise's.
+    checkout.course(&["hint", "--all"]).assert().success().stdout(contains("ch01_sum · hint 3"));
     checkout.course(&["hint", "ring"]).assert().success().stdout(only(1));
     checkout.course(&["hint", "ring", "--all"]).assert().success().stdout(only(1).and(only(3)));
 }

@@ -51,7 +51,7 @@ fn every_flaw_is_told() {
         "ch03_lost: no [[test]] of the package names its check.rs",
         &format!("{folder}/wrong/first.rs: its first line is not `// expect: TEXT`"),
         &format!("{folder}/exercise.rs: passes: nothing is left to write"),
-        &format!("{folder}/solution.rs: 1 of 2 checks fail\nadds: 2 + 3: expected 5, got -1"),
+        &format!("{folder}/solution.rs: 1 of 2 checks fails\nadds: 2 + 3: expected 5, got -1"),
         &format!("{folder}/wrong/less.rs: passes, and is wrong"),
         &format!(
             "{folder}/wrong/product.rs: is rejected without \"rank 7\", but with\nadds: 2 + 3"

@@ -1,4 +1,4 @@
-// expect: A on rank 0 (columns 0..2 of H): expected a tensor F64 [3, 2], got F64 [2, 4]
+// expect: A on rank 0 (columns 0..2 of H): expected a tensor F64 [6, 2], got F64 [3, 4]
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};

@@ -1,4 +1,4 @@
-// expect: expected a tensor F64 [2, 2], got F64 [2, 4]
+// expect: expected a tensor F64 [3, 5], got F64 [3, 10]
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};

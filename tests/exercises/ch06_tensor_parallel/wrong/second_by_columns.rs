@@ -1,4 +1,4 @@
-// expect: B on rank 0 (columns 0..2 of H): expected a tensor F64 [2, 2], got F64 [4, 1]
+// expect: B on rank 0 (columns 0..2 of H): expected a tensor F64 [2, 5], got F64 [4, 3]
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};

@@ -27,7 +27,7 @@ use single_gpu::cli;
 
 /// The tool around the course.
 #[derive(Debug, Parser)]
-#[command(name = "cargo course", bin_name = "cargo course", version)]
+#[command(name = "cargo course", bin_name = "cargo course", version, after_help = for_authors())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -49,21 +49,41 @@ enum Command {
     /// Build the book with mdBook, and check that its pages load nothing from elsewhere
     Book,
     /// Make the book's recorded outputs anew, or check that they would come out again
+    #[command(hide = true)]
     Outputs(outputs::Arguments),
     /// Draw the book's measured figures from its data
+    #[command(hide = true)]
     Figures(figures::Arguments),
     /// Run every command of every page of the book
+    #[command(hide = true)]
     Walk(walk::Arguments),
     /// Record what each all-reduce sends, for the book's stepper
+    #[command(hide = true)]
     Steps,
     /// Write down stage 6's pipeline schedules, for the book's figure
+    #[command(hide = true)]
     Schedules,
     /// Write down what stage 7's cost model says, for the book's figure
+    #[command(hide = true)]
     Scaling,
     /// Find the first step, rank and tensor in which two recordings of stage 5 part
     Divergence(divergence::Arguments),
     /// Print what the changelog says of this version, if all files that name it agree
+    #[command(hide = true)]
     ReleaseNotes(release_notes::Arguments),
+}
+
+/// What is there for those who write the course, in the words of each command.
+fn for_authors() -> String {
+    let all = Command::augment_subcommands(clap::Command::new("course"));
+    let hidden = all.get_subcommands().filter(|command| command.is_hide_set());
+    // `peers` starts this one by itself.
+    let told = hidden.filter(|command| command.get_name() != "peers-ours").map(|command| {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        format!("  {:<13}  {about}", command.get_name())
+    });
+    let told: Vec<String> = told.collect();
+    format!("For those who write the course:\n{}", told.join("\n"))
 }
 
 fn main() -> ExitCode {

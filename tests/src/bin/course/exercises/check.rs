@@ -63,7 +63,8 @@ impl Outcome {
         match self {
             Self::Passed(_) => "passes".to_owned(),
             Self::Failed(Counts { passed, failed }, _) => {
-                format!("{failed} of {} checks fail", passed + failed)
+                let fail = if *failed == 1 { "fails" } else { "fail" };
+                format!("{failed} of {} {fail}", counted(passed + failed, "check"))
             }
             Self::DoesNotCompile => "it does not compile".to_owned(),
             Self::Crashed { status, during: check, .. } => {
@@ -84,12 +85,8 @@ impl Outcome {
 /// When it does not pass.
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
-    let exercise = match name {
-        Some(name) => tree.named(name)?,
-        None => match Progress::load(tree)?.next(tree) {
-            Some(exercise) => exercise,
-            None => return list::all_solved(tree),
-        },
+    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
+        return list::all_solved(tree);
     };
     let outcome = once(tree, exercise, limit)?;
     tell(tree, exercise, &outcome)?;

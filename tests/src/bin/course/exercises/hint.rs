@@ -5,6 +5,7 @@ use std::fs;
 use anyhow::{Context as _, bail};
 use single_gpu::report::line;
 
+use super::list;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
 
@@ -50,17 +51,20 @@ fn parse(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Shows the step after those that were read, or all of them.
+/// Shows the step after those that were read, or all of them, of the exercise that is named or the next.
 ///
 /// # Errors
 ///
 /// When there is no hint, or what was read cannot be remembered.
-pub(super) fn run(tree: &Tree, exercise: &Exercise, all: bool) -> anyhow::Result<()> {
+pub(super) fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
+    let mut progress = Progress::load(tree)?;
+    let Some(exercise) = progress.named_or_next(tree, name)? else {
+        return list::all_solved(tree);
+    };
     let steps = steps(exercise)?;
     if steps.is_empty() {
         bail!("{} has no step: no line that begins with `## `", exercise.hint().display());
     }
-    let mut progress = Progress::load(tree)?;
     let read = progress.hints(exercise);
     // Whoever has read them all and asks again wants to see them again.
     let shown = if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 };

@@ -50,8 +50,8 @@ pub(crate) enum Command {
     Watch(CheckArguments),
     /// Show the next step of an exercise's hint
     Hint {
-        #[command(flatten)]
-        exercise: Named,
+        /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
+        name: Option<String>,
         /// Show all steps
         #[arg(long)]
         all: bool,
@@ -60,9 +60,11 @@ pub(crate) enum Command {
     Solution(Asking),
     /// Bring an exercise back as it was given, and put your version aside
     Reset(Asking),
-    /// Check the exercises themselves: stubs fail, solutions pass, wrong answers get their message
+    /// Check the exercises: stubs fail, solutions pass, wrong answers are told as such
+    #[command(hide = true)]
     Verify(Limit),
-    /// Change solutions in small ways, and see whether the checks notice
+    /// Change solutions in small ways: do the checks notice? Or kill ranks (--kills)
+    #[command(hide = true)]
     Soak(soak::Arguments),
 }
 
@@ -118,7 +120,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
         Command::Watch(arguments) => {
             watch::run(&tree, arguments.name.as_deref(), arguments.limit.duration())
         }
-        Command::Hint { exercise, all } => hint::run(&tree, tree.named(&exercise.name)?, *all),
+        Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
         Command::Solution(Asking { exercise, yes }) => {
             solution::run(&tree, tree.named(&exercise.name)?, *yes)
         }

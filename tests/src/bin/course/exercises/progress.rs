@@ -82,6 +82,22 @@ impl Progress {
         tree.exercises.iter().find(|exercise| self.of(exercise) != Standing::Solved)
     }
 
+    /// The exercise of that name, else the next; none if all are solved.
+    ///
+    /// # Errors
+    ///
+    /// When no exercise, or several, are called so.
+    pub(super) fn named_or_next<'a>(
+        &self,
+        tree: &'a Tree,
+        name: Option<&str>,
+    ) -> anyhow::Result<Option<&'a Exercise>> {
+        match name {
+            Some(name) => tree.named(name).map(Some),
+            None => Ok(self.next(tree)),
+        }
+    }
+
     /// How many exercises are solved.
     pub(super) fn solved(&self, tree: &Tree) -> usize {
         tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()

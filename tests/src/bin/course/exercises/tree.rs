@@ -17,6 +17,9 @@ const HERE: &str = "run this in a checkout of the course";
 /// So many names are offered in place of one that is none.
 const OFFERED: usize = 3;
 
+/// Of so many letters that were typed, one may be another in a name that is offered.
+const NEAR: usize = 2;
+
 /// A checkout of the course.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
@@ -77,13 +80,16 @@ impl Tree {
     }
 
     /// The exercise of that name, or the only one that the name fits: without its chapter (`ring`), at the
-    /// beginning (`ch01_p`), anywhere (`entropy`).
+    /// beginning (`ch01_p`), anywhere (`entropy`). Or the one that the path of a file is in.
     ///
     /// # Errors
     ///
     /// When there is none, with the nearest names, or when several fit, with those.
     pub(super) fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
-        let wanted = asked.trim_end_matches('/').to_lowercase().replace('-', "_");
+        let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
+        let in_path = asked.split(['/', '\\']).find(is_name);
+        let wanted =
+            in_path.unwrap_or(asked.trim_end_matches('/')).to_lowercase().replace('-', "_");
         let fits: [&dyn Fn(&Exercise) -> bool; 4] = [
             &|exercise| exercise.name == wanted,
             &|exercise| exercise.topic() == wanted,
@@ -101,15 +107,19 @@ impl Tree {
                 }
             }
         }
-        let mut nearest: Vec<&Exercise> = self.exercises.iter().collect();
-        nearest.sort_by_key(|exercise| {
+        let changes = |exercise: &Exercise| {
             let to = |name: &str| strsim::damerau_levenshtein(&wanted, name);
             to(&exercise.name).min(to(exercise.topic()))
-        });
+        };
+        let near = |exercise: &&Exercise| NEAR * changes(exercise) <= wanted.chars().count();
+        let mut nearest: Vec<&Exercise> = self.exercises.iter().filter(near).collect();
+        nearest.sort_by_key(|exercise| changes(exercise));
         nearest.truncate(OFFERED);
-        let names = names(nearest.into_iter());
-        Err(UsageError::new(format!("no exercise is called '{asked}'; the nearest: {names}"))
-            .into())
+        let instead = match names(nearest.into_iter()) {
+            none if none.is_empty() => "`cargo course list` shows all".to_owned(),
+            names => format!("the nearest: {names}"),
+        };
+        Err(UsageError::new(format!("no exercise is called '{asked}'; {instead}")).into())
     }
 
     /// A path as it is told: from the workspace's folder.

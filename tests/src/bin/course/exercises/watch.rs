@@ -23,10 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let terminal = Term::stdout();
-    let mut current = match name {
-        Some(name) => Some(tree.named(name)?),
-        None => Progress::load(tree)?.next(tree),
-    };
+    let mut current = Progress::load(tree)?.named_or_next(tree, name)?;
     let mut saved = true;
     while let Some(exercise) = current {
         let text = exercise.text()?;
