@@ -41,7 +41,7 @@ fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
     let mut runs = Runs::default();
     for planned in prepared.plan()? {
         line(format_args!("\n{planned}"))?;
-        if interrupt::requested() {
+        if interrupted(launch)? {
             line("  left out after the interrupt")?;
             continue;
         }
@@ -58,10 +58,18 @@ fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
     Ok(outputs.write(&headline)?)
 }
 
+/// Whether all leave the next run out. A signal may have reached one process alone.
+fn interrupted(launch: &Launch) -> anyhow::Result<bool> {
+    Ok(launch.any(interrupt::requested())?)
+}
+
 /// The same runs in a process for which rank 0's speaks.
 fn follow(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     for planned in prepared.plan()? {
+        if interrupted(launch)? {
+            continue;
+        }
         Run::train(&planned, &prepared, launch, &mut outputs)?;
     }
     Ok(())

@@ -34,6 +34,9 @@ pub trait Model {
     /// When the batch does not fit the model, or another rank stops or stalls.
     fn backward(&self, share: &Share) -> std::result::Result<Step, Error>;
 
+    /// The loop tells it how many steps were made before its first: some, where it goes on.
+    fn begins_after(&self, _steps: usize) {}
+
     /// The tensors to update. The wrapper sees to it that all devices use the new values.
     fn weights(&self) -> &Weights;
 

@@ -98,7 +98,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
         }
         WrapperKind::DataParallel => {
             // ANCHOR: data_parallel
-            let model = DataParallel::new(network, plan)?;
+            let model = DataParallel::with_timeout(network, plan, prepared.timeout)?;
             // ANCHOR_END: data_parallel
             let model = match planned.norm {
                 Norm::Sync => model.synchronise_norms()?,

@@ -7,6 +7,7 @@
 //! messages that it sends, one is on its way at a time, to whomever they go, and so with those it receives.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +17,9 @@ use params_and_allreduce::communicator::{Communicator, Error, Received, SharedCo
 
 /// As flags count them.
 const MEGABYTE: f64 = 1_048_576.0;
+
+/// What a flag may ask for, in MB a second.
+const SPEEDS: RangeInclusive<f64> = 0.001..=1e6;
 
 /// How slow a link is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,6 +39,22 @@ impl Slowness {
     /// How many MB in a second.
     pub fn megabytes(&self) -> f64 {
         self.bandwidth / MEGABYTE
+    }
+}
+
+/// Reads how many MB in a second a flag asks for.
+///
+/// # Errors
+///
+/// With what would be right.
+pub fn parse_speed(argument: &str) -> Result<f64, String> {
+    match argument.parse() {
+        Ok(speed) if SPEEDS.contains(&speed) => Ok(speed),
+        _ => Err(format!(
+            "this is a number of megabytes in a second, from {} to {}, such as 25",
+            SPEEDS.start(),
+            SPEEDS.end()
+        )),
     }
 }
 

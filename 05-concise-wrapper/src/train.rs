@@ -58,6 +58,7 @@ pub fn train(
     let run = Run::new(checkpoints, data, options, extras, precision, shares.batches_per_epoch());
     let (saver, start) = run.begin(model, &mut sgd, report)?;
     let mut steps = start.steps(shares.batches_per_epoch());
+    model.begins_after(steps);
     // The step and the checkpoint after it use the optimiser in turn.
     let sgd = RefCell::new(sgd);
     let records = continue_epochs::<_, Error, _>(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
-use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::slow_link::{Slowness, parse_speed};
 use concise_wrapper::{resnet, sizing};
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     ways: Vec<Way>,
 
     /// MB a second of the link that is slow on purpose
-    #[arg(long, value_name = "MB/S", default_value_t = 100.0, value_parser = parse_positive)]
+    #[arg(long, value_name = "MB/S", default_value_t = 100.0, value_parser = parse_speed)]
     slow_link: f64,
 
     /// Microseconds that each message takes on it at the least

@@ -126,7 +126,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--algorithm=rings"], "can be had with --on-paper only"),
         (&["--batch-size=4"], "4 is not in 8.."),
         (&["--batch-size=8", "--devices=8"], "batch size 8 on 8 devices"),
-        (&["--slow-link=0"], "this is a positive number such as 100"),
+        (&["--slow-link=0"], "this is a number of megabytes in a second, from 0.001"),
         (&["--within=nan"], "this is a positive number such as 100"),
         (&["--tflops=10"], "--on-paper"),
         (&["--on-paper", "--within=25"], "cannot be used with"),

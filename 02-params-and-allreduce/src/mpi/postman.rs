@@ -13,9 +13,11 @@
 //! The second waits for everything of one round before the next round begins. As every postman fetches, that
 //! is soon. And it is what lets MPI read the tensors where they are: MPI's `scope` sees to it that no buffer
 //! is let go while MPI still uses it.
+//!
+//! It is not soon where a receiver has been stopped. So while it waits for a large message to leave, or to come, a
+//! postman still asks and answers who waits for whom: else it would be blamed itself.
 
 use std::collections::VecDeque;
-use std::io::{self, Write as _};
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,12 +35,16 @@ use super::pace::Pace;
 use super::parcel::{Arrival, Parcel, parts, parts_mut};
 use super::sum::Sum;
 use super::waiting::{Waiting, WaitsFor};
+use crate::thread::tell;
 
 /// Marks a note, which is text.
 const NOTE: Tag = 1;
 
 /// Marks bytes of the tensor that the note before them announced.
 const BYTES: Tag = 2;
+
+/// Marks a question or an answer, which are notes that wait for no others.
+const QUESTION: Tag = 3;
 
 /// What a line asks of its postman.
 #[derive(Debug)]
@@ -108,16 +114,15 @@ impl Postman {
                 });
             }
         }
+        // An answer that came too late for its question.
+        self.converse();
     }
 
     /// The rank gave a sum up, and went on as if nothing had happened. MPI does not: a sum that has begun
     /// cannot be called off, and nobody could leave.
     fn abandon(&self) -> ! {
         let rank = self.world.rank();
-        drop(writeln!(
-            io::stderr(),
-            "rank {rank} failed: it left while a sum of all ranks was unfinished"
-        ));
+        tell(&format!("rank {rank} failed: it left while a sum of all ranks was unfinished"));
         abort()
     }
 
@@ -128,15 +133,7 @@ impl Postman {
 
     /// Does what there is to do, or waits a moment if that is nothing.
     fn step(&mut self, pace: &mut Pace) {
-        let mut busy = false;
-        loop {
-            match self.orders.try_recv() {
-                Ok(order) => self.take(order),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => break self.leave(),
-            }
-            busy = true;
-        }
+        let mut busy = self.converse();
         busy |= self.send();
         busy |= self.fetch();
         if busy {
@@ -155,11 +152,47 @@ impl Postman {
         }
     }
 
+    /// Takes all orders, and asks and answers; `false` if there was nothing of the kind.
+    fn converse(&mut self) -> bool {
+        let mut busy = false;
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => self.take(order),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => break self.leave(),
+            }
+            busy = true;
+        }
+        while let Some((from, text)) = self.note(QUESTION) {
+            match text.parse() {
+                Ok(Note::Ask) => self.tell(from, &Note::Answer(self.line.whom())),
+                // Nobody has to be listening any more: the question had a time limit.
+                Ok(Note::Answer(whom)) => drop(self.answers.send((from, whom))),
+                _ => self.deliver(from, Arrival::Unreadable { text }),
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Sends a question or an answer. So short a message needs no receiver to leave.
+    fn tell(&self, to: usize, note: &Note) {
+        let text = note.to_string();
+        scope(|scope| {
+            let to = self.world.process_at_rank(to as i32);
+            let mut pending = vec![to.immediate_send_with_tag(scope, text.as_bytes(), QUESTION)];
+            let pace = Pace::new();
+            while !all_done(&mut pending) {
+                pace.pause();
+            }
+        });
+    }
+
     fn take(&mut self, order: Order) {
         match order {
             Order::Send(parcel) => self.outgoing.push(parcel),
             Order::Sum(sum) => self.sums.push_back(sum),
-            Order::Ask(rank) => self.outgoing.push(Parcel::note(rank, &Note::Ask)),
+            Order::Ask(rank) => self.tell(rank, &Note::Ask),
             Order::Look => {}
             Order::Leave => self.leave(),
         }
@@ -190,7 +223,8 @@ impl Postman {
             }
             let mut pace = Pace::new();
             while !all_done(&mut pending) {
-                match self.fetch() {
+                let busy = self.converse();
+                match self.fetch() || busy {
                     true => pace.event(),
                     false => pace.pause(),
                 }
@@ -201,13 +235,9 @@ impl Postman {
 
     /// Fetches a message that has arrived; `false` if none has.
     fn fetch(&mut self) -> bool {
-        let arrived = self.world.any_process().immediate_matched_probe_with_tag(NOTE);
-        let Some((message, status)) = arrived else {
+        let Some((from, text)) = self.note(NOTE) else {
             return false;
         };
-        let from = status.source_rank() as usize;
-        let (text, _) = (message, status).matched_receive_vec::<u8>();
-        let text = String::from_utf8_lossy(&text).into_owned();
         match text.parse() {
             Ok(Note::Tensor { dtype, dims }) => match Arrival::len(dtype, &dims) {
                 Some(len) => {
@@ -217,27 +247,32 @@ impl Postman {
                 None => self.deliver(from, Arrival::Unreadable { text }),
             },
             Ok(Note::Farewell) => self.inboxes[from] = None,
-            Ok(Note::Ask) => {
-                let answer = Note::Answer(self.line.whom());
-                self.outgoing.push(Parcel::note(from, &answer));
-            }
-            // Nobody has to be listening any more: the question had a time limit.
-            Ok(Note::Answer(whom)) => drop(self.answers.send((from, whom))),
-            Err(_) => self.deliver(from, Arrival::Unreadable { text }),
+            _ => self.deliver(from, Arrival::Unreadable { text }),
         }
         true
     }
 
+    /// A note of this kind that has arrived, and from whom.
+    fn note(&self, kind: Tag) -> Option<(usize, String)> {
+        let (message, status) = self.world.any_process().immediate_matched_probe_with_tag(kind)?;
+        let from = status.source_rank() as usize;
+        let (text, _) = (message, status).matched_receive_vec::<u8>();
+        Some((from, String::from_utf8_lossy(&text).into_owned()))
+    }
+
     /// The bytes of a tensor whose note has come. Their sender is sending them at this moment.
-    fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
+    fn bytes(&mut self, from: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         scope(|scope| {
             let from = self.world.process_at_rank(from as i32);
             let part = |part| from.immediate_receive_into_with_tag(scope, part, BYTES);
             let mut pending: Vec<_> = parts_mut(&mut bytes).map(part).collect();
-            let pace = Pace::new();
+            let mut pace = Pace::new();
             while !all_done(&mut pending) {
-                pace.pause();
+                match self.converse() {
+                    true => pace.event(),
+                    false => pace.pause(),
+                }
             }
         });
         bytes

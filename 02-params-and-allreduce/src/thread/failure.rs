@@ -43,8 +43,7 @@ impl<E> RankFailure<E> {
 impl<E: fmt::Display> RankFailure<E> {
     /// Says on stderr why this process is about to end.
     pub(crate) fn tell(&self) {
-        // Nothing is left to be done about a stderr that is gone.
-        drop(writeln!(io::stderr(), "{self}"));
+        tell(&self.to_string());
         // Whoever forwards this may let go of what has not been read when the job is ended.
         std::thread::sleep(TO_BE_READ);
     }
@@ -73,6 +72,13 @@ impl<E: std::error::Error + 'static> std::error::Error for RankFailure<E> {
             Cause::Panic(_) => None,
         }
     }
+}
+
+/// Says one line on stderr: in one piece, as other ranks may say something there at the same time.
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+pub(crate) fn tell(text: &str) {
+    // Nothing is left to be done about a stderr that is gone.
+    drop(io::stderr().write_all(format!("{text}\n").as_bytes()));
 }
 
 /// Does a rank's work on its device. A panic is a failure like others.

@@ -19,6 +19,8 @@ use single_gpu::device::{DevicePlan, DeviceSlot};
 use crate::communicator::Error;
 pub(crate) use failure::attempt;
 use failure::message;
+#[cfg(feature = "mpi")]
+pub(crate) use failure::tell;
 pub use failure::{Cause, RankFailure};
 pub use line::Line;
 pub use link::Traffic;
@@ -49,19 +51,47 @@ where
     R: Send,
     E: From<Error> + fmt::Display + Send,
 {
+    let nothing = vec![(); plan.len()];
+    run_ranks_with(plan, timeout, nothing, |rank, ()| work(rank))
+}
+
+/// [`run_ranks`], each with something of its own, in rank order: what a thread is told through, for instance.
+///
+/// It is dropped at the end of its rank's thread at the latest, also if the rank's device cannot be opened.
+///
+/// # Errors
+///
+/// As [`run_ranks`].
+///
+/// # Panics
+///
+/// When there is not one thing for each device.
+pub fn run_ranks_with<T, R, E>(
+    plan: &DevicePlan,
+    timeout: Duration,
+    of_ranks: Vec<T>,
+    work: impl Fn(&Rank<'_>, T) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, RankFailure<E>>
+where
+    T: Send,
+    R: Send,
+    E: From<Error> + fmt::Display + Send,
+{
+    assert_eq!(of_ranks.len(), plan.len(), "one for each device");
     let roster = Arc::new(Roster::new(plan.len()));
     let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
         let threads: Vec<_> = plan
             .slots()
             .iter()
             .zip(Links::connect(&roster, plan.len(), timeout))
-            .map(|(slot, links)| {
+            .zip(of_ranks)
+            .map(|((slot, links), own)| {
                 let (roster, work) = (&roster, &work);
                 // The links are let go at the end of the thread, after a failure has been written down:
                 // whoever wakes because of that looks there for the cause.
                 let rank = links.rank();
                 let spawned = thread::Builder::new()
-                    .spawn_scoped(scope, move || run_rank(slot, &links, roster, work));
+                    .spawn_scoped(scope, move || run_rank(slot, &links, roster, own, work));
                 spawned.map_err(|error| {
                     let error = E::from(candle_core::Error::wrap(error).into());
                     let cause = Cause::Error(error);
@@ -92,17 +122,18 @@ where
 }
 
 /// One rank's thread.
-fn run_rank<R: Send, E: From<Error> + fmt::Display + Send>(
+fn run_rank<T: Send, R: Send, E: From<Error> + fmt::Display + Send>(
     slot: &DeviceSlot,
     links: &Links,
     roster: &Roster,
-    work: &(impl Fn(&Rank<'_>) -> Result<R, E> + Sync),
+    own: T,
+    work: &(impl Fn(&Rank<'_>, T) -> Result<R, E> + Sync),
 ) -> Result<R, Cause<E>> {
     // Opened here, in the thread that drives it.
     let opened = slot.open().map_err(|error| Cause::Error(E::from(error.into())));
     let outcome = opened.and_then(|device| {
         let rank = Rank::new(device, links);
-        attempt(rank.compute_device(), || work(&rank))
+        attempt(rank.compute_device(), || work(&rank, own))
     });
     if let Err(cause) = &outcome {
         roster.failed(links.rank(), cause.to_string());

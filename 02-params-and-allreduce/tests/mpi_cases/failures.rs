@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpi::Rank;
 use params_and_allreduce::{Algorithm, allreduce};
@@ -100,6 +101,15 @@ fn signal(name: &str) -> Result<(), Error> {
 
 pub fn stopped(rank: &Rank<'_>) -> Result<(), Error> {
     chain(rank, || signal("-STOP"))
+}
+
+/// A ring of messages that leave when they are fetched, with a rank that never fetches.
+pub fn stopped_in_a_ring(rank: &Rank<'_>) -> Result<(), Error> {
+    barrier(rank)?;
+    if rank.rank() + 1 == rank.world_size() {
+        signal("-STOP")?;
+    }
+    allreduce(rank, &zeros(&[6_000_000], DType::F32)?, Algorithm::Ring).map(drop)
 }
 
 pub fn killed(rank: &Rank<'_>) -> Result<(), Error> {

@@ -41,6 +41,7 @@ pub fn run(case: &str) {
         "sum-given-up" => (SHORT, failures::sum_given_up),
         "other-size" => (SHORT, failures::other_size),
         "stopped" => (SHORT, failures::stopped),
+        "stopped-in-a-ring" => (SHORT, failures::stopped_in_a_ring),
         "deadlock" => (SHORT, failures::deadlock),
         "early" => (LONG, failures::early),
         "error" => (LONG, failures::error),

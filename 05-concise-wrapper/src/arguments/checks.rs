@@ -113,7 +113,7 @@ impl Arguments {
         plan: &DevicePlan,
         devices: usize,
     ) -> Result<Reduction, UsageError> {
-        let ReductionArguments { shards, algorithm, bucket_mb, no_overlap, slow_link: _ } =
+        let ReductionArguments { shards, algorithm, bucket_mb, no_overlap, slow_link } =
             self.reduction;
         if let Some(shards) = shards {
             let shards = shards as usize;
@@ -126,11 +126,23 @@ impl Arguments {
             check_shards(shards, devices, self.train.batch_size)?;
             return Ok(Reduction::Reproducible { shards });
         }
+        let native = algorithm.filter(|asked| !Algorithm::OURS.contains(asked));
+        if let (Some(native), Some(_)) = (native, slow_link) {
+            return Err(UsageError::new(format_args!(
+                "--slow-link slows the course's own messages down, and --algorithm {native} sends none: take one-shot, \
+                 naive, tree or ring"
+            )));
+        }
         let usual = if launch.has_messages() { Algorithm::Ring } else { Algorithm::Nccl };
         let algorithm = algorithm.unwrap_or(usual);
         algorithm
             .check(plan)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
+        if algorithm == Algorithm::Mpi && launch.processes().is_none() {
+            return Err(UsageError::new(
+                "--algorithm mpi adds up across processes, and these ranks are threads of one: start several with mpirun",
+            ));
+        }
         let mut caps = BucketCaps::default();
         if let Some(megabytes) = bucket_mb {
             caps.others = (megabytes * f64::from(1 << 20)) as usize;

@@ -11,6 +11,7 @@ use clap::{Args, Parser, ValueEnum};
 use concise_wrapper::checkpoint::CheckpointArguments;
 use concise_wrapper::launch::LaunchArguments;
 use concise_wrapper::optimiser::OptimiserArguments;
+use concise_wrapper::slow_link::parse_speed;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::cli::TrainArguments;
@@ -108,7 +109,7 @@ struct ReductionArguments {
 
     /// Slow the link between the devices down to so many MB a second, on purpose: to see, with --timeline, what
     /// hides behind the backward pass
-    #[arg(long, value_name = "MB/S", value_parser = parse_megabytes)]
+    #[arg(long, value_name = "MB/S", value_parser = parse_speed)]
     slow_link: Option<f64>,
 }
 

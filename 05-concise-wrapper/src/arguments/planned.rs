@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
+use std::time::Duration;
 
 use concise_wrapper::Precision;
 use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints};
@@ -48,6 +49,8 @@ pub(crate) struct Prepared {
     pub(crate) recording: Option<Recording<BufWriter<File>>>,
     pub(super) checkpoints: CheckpointArguments,
     pub(super) notes: Vec<String>,
+    /// How long a device may keep another waiting.
+    pub(crate) timeout: Duration,
 }
 
 /// A run that is to be made.

@@ -1,6 +1,6 @@
 //! From flags to what is to be done: everything is checked, then the data is loaded and files are opened.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::BufWriter;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ impl Arguments {
         self.check(launch, world_size)?;
         let slowness = self.reduction.slow_link;
         let slowness = slowness.map(|speed| Slowness::of_megabytes(speed, Duration::ZERO));
+        let timeout = self.timeout();
         let precision = self.precision(&several)?;
         let reduction = self.reduction(launch, &several, world_size)?;
         let records = self.record.is_some();
@@ -74,6 +75,15 @@ impl Arguments {
         let recording = match record {
             Some(path) => {
                 let refused = |error| UsageError::new(file::of_flag("--record", &path, &error));
+                let has_text = |found: Metadata| found.is_file() && found.len() > 0;
+                if checkpoints.resume.is_some() && path.metadata().is_ok_and(has_text) {
+                    return Err(UsageError::new(format_args!(
+                        "--record {}: this is there already, perhaps from before the run was cut: with --resume, take \
+                         a new file",
+                        path.display()
+                    ))
+                    .into());
+                }
                 Some(Recording::new(BufWriter::new(File::create(&path).map_err(refused)?)))
             }
             None => None,
@@ -100,6 +110,7 @@ impl Arguments {
             recording,
             checkpoints,
             notes,
+            timeout,
         })
     }
 }

@@ -1,7 +1,6 @@
 //! What one device of a data-parallel model does: it waits for orders.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
 
 use candle_core::{Module as _, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
@@ -9,42 +8,21 @@ use params_and_allreduce::thread::Rank;
 use single_gpu::data::Batch;
 use single_gpu::device::move_view;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
-use single_gpu::train::BatchSums;
 use tracing::info_span;
 
+use super::counter::{Answer, Follower, Order};
 use crate::model::{gradients_of, loss_of};
 use crate::weights::Named;
 use crate::{Error, Network};
-
-/// What a device is told to do.
-pub(super) enum Order {
-    /// Loss and gradients of a shard.
-    Backward(Batch),
-    /// The logits of some images.
-    Predict(Tensor),
-    /// Batch norms are to use the statistics of all devices' images.
-    SynchroniseNorms,
-}
-
-/// What it answers.
-pub(super) enum Answer {
-    /// The sums of its shard; from the first device, the gradients summed over all.
-    Gradients(BatchSums, Vec<Tensor>),
-    /// The logits; `None` of no images.
-    Logits(Option<Tensor>),
-    /// Done.
-    Done,
-}
 
 /// Follows orders until there are no more.
 pub(super) fn follow<M: ModuleT>(
     rank: &Rank<'_>,
     leader: &Network<M>,
-    orders: &Receiver<Order>,
-    answers: &Sender<Answer>,
+    ends: &Follower,
 ) -> Result<(), Error> {
     let replica = leader.replica(rank.device())?;
-    for order in orders {
+    for order in &ends.orders {
         let answer = match order {
             Order::Backward(shard) => backward(rank, leader, &replica, &shard)?,
             Order::Predict(images) => {
@@ -56,8 +34,7 @@ pub(super) fn follow<M: ModuleT>(
                 Answer::Done
             }
         };
-        if answers.send(answer).is_err() {
-            // Nobody listens any more.
+        if !ends.answer(answer) {
             break;
         }
     }

@@ -16,15 +16,16 @@
 //! and gradients to the first one, in every step, after the backward pass and not during it. Where that
 //! matters, [`Ddp`](crate::Ddp) is the tool.
 
+mod counter;
 mod follower;
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use candle_core::{Device, Module, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::{DevicePlan, move_view};
 use single_gpu::evaluate::evaluate;
@@ -36,26 +37,27 @@ use crate::model::{Hosts, Model};
 use crate::shares::Share;
 use crate::weights::Weights;
 use crate::{Error, Network};
-use follower::{Answer, Order, follow};
+use counter::{Answer, Leader, Missing, Order, connect};
+use follower::follow;
+
+/// What is told of a device of which nothing else is known.
+const ENDED: &str = "a device has ended early";
+
+/// How often it is looked whether a thread has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A network on several devices.
 pub struct DataParallel<M> {
     network: Arc<Network<M>>,
-    devices: Vec<Ends>,
+    devices: usize,
+    timeout: Duration,
+    /// Held from order to answer, so that two callers do not get each other's. None once a device has failed.
+    leader: Mutex<Option<Leader>>,
     run: Mutex<Option<Run>>,
 }
 
 /// The thread in which all devices' threads live.
 type Run = JoinHandle<Result<Vec<()>, RankFailure<Error>>>;
-
-/// The leader's ends of the channels to and from one device.
-struct Ends {
-    orders: Sender<Order>,
-    answers: Mutex<Receiver<Answer>>,
-}
-
-/// The follower's ends, until its thread takes them.
-type Waiting = Mutex<Option<(Receiver<Order>, Sender<Answer>)>>;
 
 impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     /// Puts a replica of the network on every device of a plan.
@@ -66,27 +68,31 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     ///
     /// When the threads cannot be started.
     pub fn new(network: Network<M>, devices: &DevicePlan) -> Result<Self, Error> {
+        Self::with_timeout(network, devices, DEFAULT_TIMEOUT)
+    }
+
+    /// [`new`](Self::new), where a device may be so much slower than another before it counts as failed.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn with_timeout(
+        network: Network<M>,
+        devices: &DevicePlan,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
         let network = Arc::new(network);
-        let (ends, waiting): (Vec<Ends>, Vec<Waiting>) = (0..devices.len())
-            .map(|_| {
-                let ((orders, to_do), (done, answers)) = (channel(), channel());
-                let ends = Ends { orders, answers: Mutex::new(answers) };
-                (ends, Mutex::new(Some((to_do, done))))
-            })
-            .unzip();
+        let (leader, followers) = connect(devices.len(), timeout);
         let (model, plan) = (Arc::clone(&network), devices.clone());
         let run = move || {
-            run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            run_ranks_with(&plan, timeout, followers, |rank, ends| {
                 let _rank = trace::rank("data parallel", rank.rank(), rank.compute_device());
-                let taken = waiting[rank.rank()].lock().ok().and_then(|mut ends| ends.take());
-                match taken {
-                    Some((orders, answers)) => follow(rank, &model, &orders, &answers),
-                    None => Ok(()),
-                }
+                follow(rank, &model, &ends)
             })
         };
         let run = std::thread::Builder::new().spawn(run).map_err(candle_core::Error::wrap)?;
-        Ok(Self { network, devices: ends, run: Mutex::new(Some(run)) })
+        let (leader, run) = (Mutex::new(Some(leader)), Mutex::new(Some(run)));
+        Ok(Self { network, devices: devices.len(), timeout, leader, run })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together.
@@ -95,7 +101,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     ///
     /// When a device has failed.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
-        self.order(self.devices.iter().map(|_| Order::SynchroniseNorms).collect())?;
+        self.order((0..self.devices).map(|_| Order::SynchroniseNorms).collect())?;
         Ok(self)
     }
 
@@ -107,9 +113,9 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
         let samples = images.dim(0)?;
         let labels = Tensor::zeros(samples, candle_core::DType::U32, &Device::Cpu)?;
-        let shards = split_batch(images, &labels, self.devices.len())?;
+        let shards = split_batch(images, &labels, self.devices)?;
         let orders = shards.into_iter().map(|(images, _)| Order::Predict(images)).collect();
-        let mut logits = Vec::with_capacity(self.devices.len());
+        let mut logits = Vec::with_capacity(self.devices);
         for answer in self.order(orders)? {
             if let Answer::Logits(Some(of_shard)) = answer {
                 logits.push(of_shard);
@@ -120,26 +126,38 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
 
     /// Gives every device an order, and waits for all answers, in rank order.
     fn order(&self, orders: Vec<Order>) -> Result<Vec<Answer>, Error> {
-        for (device, order) in self.devices.iter().zip(orders) {
-            if device.orders.send(order).is_err() {
-                return Err(self.failure());
-            }
-        }
-        let answer =
-            |device: &Ends| device.answers.lock().ok().and_then(|answers| answers.recv().ok());
-        let answers: Option<Vec<Answer>> = self.devices.iter().map(answer).collect();
-        answers.ok_or_else(|| self.failure())
+        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(devices) = &*leader else { return Err(Error::Device(ENDED.to_owned())) };
+        devices.exchange(orders).map_err(|missing| {
+            // No more orders: that ends the devices that wait for one.
+            *leader = None;
+            self.failure(missing)
+        })
     }
 
     /// Why a device answers no more.
-    fn failure(&self) -> Error {
-        let run = self.run.lock().ok().and_then(|mut run| run.take());
-        let told = match run.map(JoinHandle::join) {
-            Some(Ok(Err(failure))) => failure.to_string(),
-            _ => "a device has ended early".to_owned(),
-        };
-        Error::Device(told)
+    fn failure(&self, missing: Missing) -> Error {
+        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever stalls is left behind: nobody can end a thread.
+        let run = run.take().filter(|run| missing == Missing::Gone && ends(run, self.timeout));
+        Error::Device(match (missing, run.map(JoinHandle::join)) {
+            (Missing::Silent(rank), _) => {
+                let seconds = self.timeout.as_secs_f64();
+                format!("device {rank} has not answered for {seconds} s, and another has")
+            }
+            (Missing::Gone, Some(Ok(Err(failure)))) => failure.to_string(),
+            (Missing::Gone, _) => ENDED.to_owned(),
+        })
     }
+}
+
+/// Whether a thread comes to its end in time.
+fn ends(run: &Run, timeout: Duration) -> bool {
+    let started = Instant::now();
+    while !run.is_finished() && started.elapsed() < timeout {
+        std::thread::sleep(LOOK);
+    }
+    run.is_finished()
 }
 
 impl<M: ModuleT + Send + Sync + 'static> Module for DataParallel<M> {
@@ -156,7 +174,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     // ANCHOR: backward
     fn backward(&self, share: &Share) -> Result<Step, Error> {
         let Batch { images, labels } = &share.shards[0];
-        let shards = split_batch(images, labels, self.devices.len())?;
+        let shards = split_batch(images, labels, self.devices)?;
         let orders =
             shards.into_iter().map(|(images, labels)| Order::Backward(Batch { images, labels }));
         let mut sums = BatchSums::default();
@@ -186,7 +204,7 @@ impl<M> Drop for DataParallel<M> {
     /// Waits until all devices are closed.
     fn drop(&mut self) {
         // No more orders: that ends the followers.
-        self.devices.clear();
+        *self.leader.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         if let Ok(run) = self.run.get_mut()
             && let Some(run) = run.take()
         {

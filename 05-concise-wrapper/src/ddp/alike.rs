@@ -18,11 +18,7 @@ use crate::{Error, Precision, text};
 /// [`Error::NotAlike`] on a rank that differs, with the first difference. The others are told that it has
 /// stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
-    let text =
-        mine.iter().map(|(what, value)| format!("{what}\u{1f}{value}\n")).collect::<String>();
-    let theirs = text::of_rank_0(rank, &text)?;
-    let entries: Vec<(&str, &str)> =
-        theirs.lines().filter_map(|line| line.split_once('\u{1f}')).collect();
+    let entries: Vec<(String, String)> = text::value_of_rank_0(rank, &mine.to_vec())?;
     let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
         rank: rank.number_of(rank.rank()),
         first: rank.number_of(0),
@@ -79,6 +75,17 @@ mod tests {
     use single_gpu::device::{DeviceKind, DevicePlan};
 
     use super::*;
+
+    #[test]
+    fn values_may_have_any_letters() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let same = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let data = "two\nlines, \u{1f} and \"quotes\"".to_owned();
+            let line: SharedCommunicator = Arc::new(rank.line());
+            compare(&line, &[("data".to_owned(), data)])
+        });
+        same.unwrap();
+    }
 
     #[test]
     fn some_of_the_ranks_are_named_as_all_know_them() {

@@ -181,7 +181,7 @@ impl<M: ModuleT> Ddp<M> {
     /// When a parameter has no gradient here, or another rank stops or stalls.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
         let reducer = self.reducer()?;
-        reducer.begin(true);
+        reducer.begin(true)?;
         backward(&self.network, loss)?;
         let _span = info_span!(target: COMMUNICATION, "wait for buckets").entered();
         Ok(reducer.finish()?)
@@ -195,7 +195,7 @@ impl<M: ModuleT> Ddp<M> {
     /// When a parameter has no gradient here.
     pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
         let reducer = self.reducer()?;
-        reducer.begin(false);
+        reducer.begin(false)?;
         backward(&self.network, loss)?;
         Ok(reducer.carry()?)
     }

@@ -47,6 +47,8 @@ struct State {
     /// The first bucket that has not been sent.
     next: usize,
     synchronise: bool,
+    /// From the beginning of a backward pass to its end; for ever, if that fails.
+    under_way: bool,
     overlap: bool,
     /// Sums of earlier backward passes that were not synchronised; of all, where there is one rank.
     carried: Vec<Option<Tensor>>,
@@ -90,6 +92,7 @@ impl Reducer {
             come: vec![false; parameters.len()],
             next: 0,
             synchronise: true,
+            under_way: false,
             carried: vec![None; parameters.len()],
             overlap,
             worker: match alone {
@@ -114,19 +117,30 @@ impl Reducer {
     }
 
     /// Before a backward pass: whether it is the one at whose end all ranks hold the sum.
-    pub(super) fn begin(&self, synchronise: bool) {
+    ///
+    /// What is left of a pass that failed would be added to this one, here and in the background.
+    pub(super) fn begin(&self, synchronise: bool) -> Result<()> {
         let mut state = self.lock();
+        if std::mem::replace(&mut state.under_way, true) {
+            bail!(
+                "an earlier backward pass has failed, and its gradients are not all where they belong: begin anew"
+            );
+        }
         state.synchronise = synchronise;
         state.next = 0;
         state.come.fill(false);
         for bucket in &mut state.buckets {
             bucket.missing = bucket.parameters;
         }
+        Ok(())
     }
 
     /// After a backward pass without synchronisation: makes sure that nothing is missing.
     pub(super) fn carry(&self) -> Result<()> {
-        self.nothing_missing(&self.lock())
+        let mut state = self.lock();
+        self.nothing_missing(&state)?;
+        state.under_way = false;
+        Ok(())
     }
 
     /// After a synchronised backward pass: the sums over all ranks, in the order of the parameters.
@@ -135,6 +149,7 @@ impl Reducer {
         self.nothing_missing(&state)?;
         let carried = std::mem::replace(&mut state.carried, vec![None; self.names.len()]);
         let State { buckets, next, worker: Some(worker), .. } = &mut *state else {
+            state.under_way = false;
             return Ok(carried.into_iter().flatten().collect());
         };
         for (bucket, Bucket { flat, .. }) in buckets.iter().enumerate().skip(*next) {
@@ -149,7 +164,9 @@ impl Reducer {
             let elements = shape.iter().product();
             sums[*bucket].narrow(0, *start, elements)?.reshape(shape.as_slice())
         };
-        Ok(self.places.iter().map(gradient).collect::<Result<_>>()?)
+        let gradients = self.places.iter().map(gradient).collect::<Result<_>>()?;
+        state.under_way = false;
+        Ok(gradients)
     }
 
     fn nothing_missing(&self, state: &State) -> Result<()> {

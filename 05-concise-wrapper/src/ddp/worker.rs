@@ -37,12 +37,15 @@ impl Worker {
         // What this thread does is the rank's work, and belongs on its tracks.
         let rank = Span::current();
         let communicator = lines.background;
+        // Until it is connected: where a rank has several models, all ranks connect them in one order.
+        let (connected, connection) = channel::<()>();
         let work = move || {
             let _rank = rank.enter();
             #[cfg(feature = "nccl")]
             if algorithm == Algorithm::Nccl && communicator.collectives().is_none() {
                 // NCCL's end of the connection belongs to the thread that made it.
                 let joined = with_nccl(&communicator, lines.timeout, |rank| {
+                    drop(connected);
                     add_up(rank, algorithm, &full, &done);
                     Ok::<_, communicator::Error>(())
                 });
@@ -51,12 +54,15 @@ impl Worker {
                 }
                 return;
             }
+            drop(connected);
             add_up(&communicator, algorithm, &full, &done);
         };
         let builder = thread::Builder::new().name("buckets".to_owned());
         // Nobody waits for its end. It comes when this rank or one that it waits for has ended, and not
         // before: to wait here would keep the others from hearing that this rank has failed.
         builder.spawn(work).map_err(candle_core::Error::wrap)?;
+        // Nothing is ever sent: this ends when the thread has let go of its end.
+        let _ = connection.recv();
         Ok(Self { buckets, sums })
     }
 

@@ -37,7 +37,7 @@ use crate::{Error, text};
 /// One tensor at one time, or the loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Counted from 1 over the whole run.
+    /// Counted from 1 over the whole run, also where it goes on.
     pub step: usize,
     /// Whose.
     pub rank: usize,
@@ -123,6 +123,11 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
 impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
     fn hosts(&self) -> Hosts {
         self.model.hosts()
+    }
+
+    fn begins_after(&self, steps: usize) {
+        self.step.set(steps);
+        self.model.begins_after(steps);
     }
 
     fn backward(&self, share: &Share) -> Result<Step, Error> {

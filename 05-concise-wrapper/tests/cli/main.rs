@@ -168,6 +168,31 @@ fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
 }
 
 #[test]
+fn a_run_that_goes_on_counts_its_steps_from_where_it_was() {
+    use concise_wrapper::recording::{Entry, read};
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let checkpoint = format!("--checkpoint={}", path("run").display());
+    let run = |epochs: &str, name: &str, flags: &[&str]| {
+        let small = SMALL.iter().map(|&flag| if flag == "--epochs=2" { epochs } else { flag });
+        let mut command = wrapper(&small.collect::<Vec<_>>());
+        command.args(["--shards=4", "--devices=2"]).args(flags).arg("--record").arg(path(name));
+        command.assert()
+    };
+    let entries = |name: &str| -> Vec<Entry> {
+        read(std::io::BufReader::new(std::fs::File::open(path(name)).unwrap())).unwrap()
+    };
+    run("--epochs=2", "whole", &[]).success();
+    run("--epochs=1", "first", &[&checkpoint]).success();
+    // The first half would be gone.
+    let refused = run("--epochs=2", "first", &[&checkpoint, "--resume"]).code(2).stdout("");
+    refused.stderr(contains("with --resume, take a new file"));
+    run("--epochs=2", "second", &[&checkpoint, "--resume"]).success();
+    let halves = [entries("first"), entries("second")].concat();
+    assert!(halves == entries("whole"), "two halves are not the whole");
+}
+
+#[test]
 fn two_recordings_part_where_a_bug_first_shows() {
     use concise_wrapper::recording::{first_divergence, read};
     let folder = tempfile::tempdir().unwrap();

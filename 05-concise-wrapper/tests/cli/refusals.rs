@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 19] = [
+    let refusals: [(&[&str], &str); 22] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -76,6 +76,9 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--model=lenet", "--width=8"], "LeNet has neither"),
         (&["--bucket-mb=0"], "this is a positive number of megabytes"),
         (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
+        (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),
+        (&["--slow-link=25", "--algorithm=mpi"], "take one-shot, naive, tree or ring"),
+        (&["--slow-link=25", "--algorithm=nccl"], "take one-shot, naive, tree or ring"),
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),
         (&["--weight-decay=-1"], "weight decay is a number from 0"),
         (&["--algorithm=nccl"], "there is no NCCL here"),

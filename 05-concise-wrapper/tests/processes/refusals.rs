@@ -11,7 +11,7 @@ use crate::training::SMALL;
 #[test]
 fn flags_that_make_no_sense_are_told_once() {
     let _turn = turn();
-    let refusals: [(&[&str], &str); 6] = [
+    let refusals: [(&[&str], &str); 7] = [
         (
             &["--devices=2"],
             "3 processes were started, one for each device, and 2 devices are asked for",
@@ -19,6 +19,7 @@ fn flags_that_make_no_sense_are_told_once() {
         (&["--wrapper=data-parallel"], "each of these processes is one rank of --wrapper ddp"),
         (&["--compare=2"], "started by itself, this program has other wrappers, and --compare"),
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),
+        (&["--slow-link=25", "--algorithm=mpi"], "--algorithm mpi sends none: take one-shot"),
         (&["--epochs=none"], "invalid value 'none' for '--epochs <N>'"),
         (&["--metrics=/nowhere/at/all"], "--metrics /nowhere/at/all"),
     ];
@@ -27,6 +28,14 @@ fn flags_that_make_no_sense_are_told_once() {
         job.args(SMALL).args(flags);
         refused(job, 2, says);
     }
+}
+
+#[test]
+fn mpis_own_sum_is_for_several_processes() {
+    let _turn = turn();
+    let Some(mut job) = processes(1) else { return };
+    job.args(SMALL).args(["--devices=2", "--algorithm=mpi"]);
+    refused(job, 2, "adds up across processes, and these ranks are threads of one");
 }
 
 #[test]

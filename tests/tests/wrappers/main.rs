@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod devices;
 mod engine;
 mod odd_ranks;
 

@@ -52,6 +52,24 @@ fn a_gradient_that_is_missing_on_one_rank_is_named() {
 }
 
 #[test]
+fn what_a_failed_backward_pass_leaves_behind_is_added_to_no_other() {
+    for ranks in [1, 2] {
+        let told = run_ranks(&slices(ranks), WAIT, |rank| {
+            let model = Ddp::new(partly(false), rank, Reduction::default())?;
+            let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
+            let share = shares.epoch(1).next().unwrap()?;
+            let loss = || Ok::<_, Error>(model.forward(&share.shards[0].images)?.sum_all()?);
+            let first = model.accumulate(&loss()?).unwrap_err().to_string();
+            Ok::<_, Error>([first, model.gradients(&loss()?).unwrap_err().to_string()])
+        });
+        for [first, then] in told.unwrap() {
+            assert!(first.contains("parameter unused has no gradient"), "{first}");
+            assert!(then.contains("an earlier backward pass has failed"), "{then}");
+        }
+    }
+}
+
+#[test]
 fn another_structure_on_one_rank_is_refused() {
     let failure = run_ranks(&slices(3), WAIT, |rank| {
         let width = if rank.rank() == 2 { 3 } else { 2 };
