@@ -31,10 +31,11 @@ pub(crate) fn show(
                 .collect();
             line(format_args!("    rank {rank}: {}", steps.join(" |")))?;
         }
-        let again = if before.as_ref() == Some(&shares) {
-            ", in the order of the epoch before"
-        } else {
-            ""
+        let again = match breakage {
+            Some(Breakage::SameOrder) if before.as_ref() == Some(&shares) => {
+                ", in the order of the epoch before"
+            }
+            _ => "",
         };
         line(format_args!("    {}{again}", tally(samples, &shares)))?;
         before = Some(shares);

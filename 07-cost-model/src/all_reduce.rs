@@ -51,7 +51,7 @@ pub struct Cost {
 }
 
 impl Way {
-    /// Those that are compared for many devices: not [`Self::OneShot`], which is for few of them or small tensors.
+    /// Those that are compared for many devices: not [`Self::OneShot`], which is for few of them.
     pub const FOR_MANY: [Self; 4] = [Self::Naive, Self::Tree, Self::Ring, Self::Rings];
 
     /// Stage 2's, if it has it.

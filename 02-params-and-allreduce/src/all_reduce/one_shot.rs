@@ -9,7 +9,8 @@
 //! add        7            7            7
 //! ```
 //!
-//! One step, where the others wait for messages one after another: nothing is quicker for a small tensor.
+//! One round, where the others wait for messages that depend on each other: on a few ranks nothing is quicker
+//! for a small tensor. On many a tree is, as a rank takes its n − 1 messages one after the other.
 //! The price is that every rank sends n − 1 tensors and makes the whole sum, which grows with n. Where
 //! ranks read each other's memory, two of them pay little for it: in the ring each adds one half and
 //! copies the other, and to add a half takes hardly longer than to copy it. GPUs that reach into each

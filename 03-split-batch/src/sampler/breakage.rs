@@ -9,7 +9,7 @@ use super::Sampler;
 pub enum Breakage {
     /// Every rank shuffles with a seed of its own: shares overlap, and some samples are in nobody's
     OwnShuffle,
-    /// The shuffle is not told the epoch: each has the same batches in the same order
+    /// The shuffle is not told the epoch: every epoch has the same batches in the same order
     SameOrder,
     /// A last batch that is not full is left out: nobody sees its samples in this epoch
     DropLast,

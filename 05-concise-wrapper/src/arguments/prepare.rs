@@ -71,19 +71,22 @@ impl Arguments {
         });
         let extras = optimiser.extras();
         train.reports.check(&[("--record", record.as_deref())])?;
+        if let Some(path) = record.as_deref().filter(|_| checkpoints.resume.is_some()) {
+            // Before any file is made anew: nothing is lost by a flag that is refused.
+            let has_text = |found: Metadata| found.is_file() && found.len() > 0;
+            if path.metadata().is_ok_and(has_text) {
+                return Err(UsageError::new(format_args!(
+                    "--record {}: this is there already, perhaps from before the run was cut: with --resume, take a new \
+                     file",
+                    path.display()
+                ))
+                .into());
+            }
+        }
         let setup = train.prepare(world_size)?;
         let recording = match record {
             Some(path) => {
                 let refused = |error| UsageError::new(file::of_flag("--record", &path, &error));
-                let has_text = |found: Metadata| found.is_file() && found.len() > 0;
-                if checkpoints.resume.is_some() && path.metadata().is_ok_and(has_text) {
-                    return Err(UsageError::new(format_args!(
-                        "--record {}: this is there already, perhaps from before the run was cut: with --resume, take \
-                         a new file",
-                        path.display()
-                    ))
-                    .into());
-                }
                 Some(Recording::new(BufWriter::new(File::create(&path).map_err(refused)?)))
             }
             None => None,

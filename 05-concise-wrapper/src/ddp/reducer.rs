@@ -47,13 +47,22 @@ struct State {
     /// The first bucket that has not been sent.
     next: usize,
     synchronise: bool,
-    /// From the beginning of a backward pass to its end; for ever, if that fails.
-    under_way: bool,
+    /// What becomes of gradients that come.
+    pass: Pass,
     overlap: bool,
     /// Sums of earlier backward passes that were not synchronised; of all, where there is one rank.
     carried: Vec<Option<Tensor>>,
     /// `None` where there is one rank: then nothing is to be added up.
     worker: Option<Worker>,
+}
+
+/// Where a backward pass stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Nobody has asked for one: gradients that come are of another loss, and not for here.
+    Idle,
+    /// From its beginning to its end; for ever, if it fails.
+    UnderWay,
 }
 
 struct Bucket {
@@ -92,7 +101,7 @@ impl Reducer {
             come: vec![false; parameters.len()],
             next: 0,
             synchronise: true,
-            under_way: false,
+            pass: Pass::Idle,
             carried: vec![None; parameters.len()],
             overlap,
             worker: match alone {
@@ -121,7 +130,7 @@ impl Reducer {
     /// What is left of a pass that failed would be added to this one, here and in the background.
     pub(super) fn begin(&self, synchronise: bool) -> Result<()> {
         let mut state = self.lock();
-        if std::mem::replace(&mut state.under_way, true) {
+        if std::mem::replace(&mut state.pass, Pass::UnderWay) == Pass::UnderWay {
             bail!(
                 "an earlier backward pass has failed, and its gradients are not all where they belong: begin anew"
             );
@@ -139,7 +148,7 @@ impl Reducer {
     pub(super) fn carry(&self) -> Result<()> {
         let mut state = self.lock();
         self.nothing_missing(&state)?;
-        state.under_way = false;
+        state.pass = Pass::Idle;
         Ok(())
     }
 
@@ -149,7 +158,7 @@ impl Reducer {
         self.nothing_missing(&state)?;
         let carried = std::mem::replace(&mut state.carried, vec![None; self.names.len()]);
         let State { buckets, next, worker: Some(worker), .. } = &mut *state else {
-            state.under_way = false;
+            state.pass = Pass::Idle;
             return Ok(carried.into_iter().flatten().collect());
         };
         for (bucket, Bucket { flat, .. }) in buckets.iter().enumerate().skip(*next) {
@@ -165,7 +174,7 @@ impl Reducer {
             sums[*bucket].narrow(0, *start, elements)?.reshape(shape.as_slice())
         };
         let gradients = self.places.iter().map(gradient).collect::<Result<_>>()?;
-        state.under_way = false;
+        state.pass = Pass::Idle;
         Ok(gradients)
     }
 
@@ -185,6 +194,9 @@ impl OnGradient for Reducer {
     fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
+        if state.pass == Pass::Idle {
+            return Ok(());
+        }
         state.come[slot] = true;
         let sum = match &state.carried[slot] {
             Some(earlier) => &(earlier + gradient)?,

@@ -39,9 +39,9 @@ pub fn read(from: impl BufRead) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The first difference of two recordings; `None` where they are equal, or one continues the other.
+/// The first difference of two recordings, in the steps that both have; `None` where these are equal.
 ///
-/// Steps are compared one by one. In each, what all ranks had before it comes first, then what came out of
+/// A run that was resumed begins later, one that was cut ends sooner. Steps are compared one by one. In each, what all ranks had before it comes first, then what came out of
 /// it: loss and gradients are sums over all ranks, so a difference on one rank shows on all others. Ranks that only
 /// one recording has are left out: a run on two devices can be compared with one on four.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
@@ -51,7 +51,8 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
     a.retain(|(_, _, rank), _| *rank <= common);
     b.retain(|(_, _, rank), _| *rank <= common);
     let mut equal = 0;
-    for (place, of_a) in &a {
+    let begins = first_step(&a).max(first_step(&b));
+    for (place, of_a) in a.iter().filter(|((step, ..), _)| Some(*step) >= begins) {
         // The shorter recording has ended here.
         let of_b = b.get(place)?;
         for index in 0..of_a.len().max(of_b.len()) {
@@ -68,6 +69,10 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
 
 /// The entries of each step, before it and after it, and of each rank, in order.
 type Steps<'a> = BTreeMap<(usize, bool, usize), Vec<&'a Entry>>;
+
+fn first_step(steps: &Steps<'_>) -> Option<usize> {
+    steps.keys().map(|(step, ..)| *step).next()
+}
 
 fn by_step(entries: &[Entry]) -> Steps<'_> {
     let mut steps = Steps::new();
@@ -151,6 +156,17 @@ mod tests {
         let told = found.to_string();
         assert!(told.contains("step 2, rank 1: the first difference, after 11 equal"), "{told}");
         assert!(told.contains("made by the update of the step before"), "{told}");
+    }
+
+    #[test]
+    fn steps_that_only_one_has_are_left_out() {
+        let mut resumed = run().split_off(8);
+        assert_eq!(first_divergence(&run(), &resumed), None);
+        assert_eq!(first_divergence(&resumed, &run()), None);
+        resumed[1].hash = "ff".to_owned();
+        for found in [first_divergence(&run(), &resumed), first_divergence(&resumed, &run())] {
+            assert_eq!(found.unwrap().equal, 1);
+        }
     }
 
     #[test]

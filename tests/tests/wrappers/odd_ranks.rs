@@ -70,6 +70,31 @@ fn what_a_failed_backward_pass_leaves_behind_is_added_to_no_other() {
 }
 
 #[test]
+fn a_backward_pass_that_nobody_asked_for_changes_no_gradient() {
+    for ranks in [1, 2] {
+        let told = run_ranks(&slices(ranks), WAIT, |rank| {
+            let model = Ddp::new(partly(true), rank, Reduction::default())?;
+            let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
+            let share = shares.epoch(1).next().unwrap()?;
+            let loss = || Ok::<_, Error>(model.forward(&share.shards[0].images)?.sum_all()?);
+            let gradients = |stray: bool| {
+                if stray {
+                    // As where another loss is sent through this network: of a probe, or of a generator.
+                    loss()?.backward()?;
+                }
+                let gradients = model.gradients(&loss()?)?;
+                let numbers = |gradient: &Tensor| gradient.flatten_all()?.to_vec1::<f32>();
+                Ok::<_, Error>(gradients.iter().map(numbers).collect::<Result<Vec<_>, _>>()?)
+            };
+            Ok::<_, Error>([gradients(true)?, gradients(false)?, gradients(true)?])
+        });
+        for [before, none, between] in told.unwrap() {
+            assert!(before == none && between == none, "{ranks} ranks");
+        }
+    }
+}
+
+#[test]
 fn another_structure_on_one_rank_is_refused() {
     let failure = run_ranks(&slices(3), WAIT, |rank| {
         let width = if rank.rank() == 2 { 3 } else { 2 };

@@ -1,5 +1,6 @@
 //! `cargo course divergence A B`: where two recordings of stage 5's `--record` part.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -24,8 +25,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match first_divergence(&first, &second) {
         Some(divergence) => Ok(line(divergence)?),
         None => {
-            let steps = |entries: &[Entry]| entries.iter().map(|entry| entry.step).max();
-            let common = steps(&first).min(steps(&second)).unwrap_or(0);
+            let steps = |entries: &[Entry]| -> BTreeSet<usize> {
+                entries.iter().map(|entry| entry.step).collect()
+            };
+            let common = steps(&first).intersection(&steps(&second)).count();
+            if common == 0 {
+                let told = "the two recordings have no step in common: nothing can be compared";
+                return Err(UsageError::new(told).into());
+            }
             Ok(line(format_args!("no difference in {} steps", thousands(common)))?)
         }
     }
