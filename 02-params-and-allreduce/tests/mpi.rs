@@ -175,8 +175,11 @@ fn mpis_own_sum_of_different_sizes_ends_the_job() {
 #[test]
 fn a_process_that_the_system_has_stopped_is_named() {
     fails(2, "stopped", "rank 1 sent nothing for 2.0 s, does not answer within 3 s");
-    for ranks in [3, 4] {
-        let Some(job) = run(ranks, "stopped-in-a-ring") else { return };
+    for (ranks, case) in
+        [(3, "stopped-in-a-ring"), (4, "stopped-in-a-ring"), (3, "stopped-before-another")]
+    {
+        let Some(job) = run(ranks, case) else { return };
+        assert!(!job.text.contains("deadlock"), "{}", job.text);
         let accused = |rank: usize| job.text.contains(&format!(": rank {rank} sent nothing for"));
         let accused: Vec<usize> = (0..ranks).filter(|&rank| accused(rank)).collect();
         assert_eq!(accused, [ranks - 1], "{}", job.text);

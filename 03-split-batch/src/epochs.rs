@@ -19,6 +19,13 @@ pub(crate) fn show(
     breakage: Option<Breakage>,
 ) -> anyhow::Result<()> {
     line(format_args!("an epoch of {samples} samples in global batches of {global_batch}"))?;
+    let needs_a_rest = matches!(breakage, Some(Breakage::DropLast | Breakage::FillUp));
+    if needs_a_rest && samples.is_multiple_of(global_batch) {
+        line(
+            "  note: all of its batches are full, so this bug does nothing: take --epoch-samples that --batch-size does \
+             not divide",
+        )?;
+    }
     let width = width(samples - 1, 3);
     let mut before = None;
     for epoch in [0, 1] {

@@ -56,6 +56,8 @@ fn a_mistake_is_shown_with_what_it_does_to_the_samples() {
         let begins = predicates::str::starts_with("an epoch of 10 samples");
         split_batch(&arguments).assert().success().stdout(begins).stdout(contains(told));
     }
+    let full = ["--break=drop-last", "--epoch-samples=12"];
+    split_batch(&full).assert().success().stdout(contains("note: all of its batches are full"));
     let right = contains("every sample once\n").count(2);
     split_batch(&[]).assert().success().stdout(right).stdout(contains("order of").not());
 }

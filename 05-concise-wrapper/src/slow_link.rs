@@ -40,6 +40,11 @@ impl Slowness {
     pub fn megabytes(&self) -> f64 {
         self.bandwidth / MEGABYTE
     }
+
+    /// How long so many bytes are on their way, beside the latency.
+    pub fn takes(&self, bytes: usize) -> Duration {
+        Duration::from_secs_f64(bytes as f64 / self.bandwidth)
+    }
 }
 
 /// Reads how many MB in a second a flag asks for.
@@ -64,6 +69,8 @@ pub fn parse_speed(argument: &str) -> Result<f64, String> {
 pub struct SlowLink {
     link: SharedCommunicator,
     slowness: Slowness,
+    /// How long a message may be on its way once somebody waits for it.
+    timeout: Duration,
     /// All times are counted from here.
     origin: Instant,
     ports: Mutex<Ports>,
@@ -80,19 +87,17 @@ struct Ports {
 }
 
 impl SlowLink {
-    /// Slows a communicator down; all ranks have to.
-    pub fn new(link: SharedCommunicator, slowness: Slowness) -> Self {
-        Self { link, slowness, origin: Instant::now(), ports: Mutex::default() }
+    /// Slows a communicator down; all ranks have to. Whoever waits for longer than `timeout` gets an error.
+    pub fn new(link: SharedCommunicator, slowness: Slowness, timeout: Duration) -> Self {
+        Self { link, slowness, timeout, origin: Instant::now(), ports: Mutex::default() }
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a message of this shape is on its way, beside the latency.
     fn takes(&self, shape: &Shape, dtype: DType) -> Duration {
-        let bytes = shape.elem_count() * dtype.size_in_bytes();
-        Duration::from_secs_f64(bytes as f64 / self.slowness.bandwidth)
+        self.slowness.takes(shape.elem_count() * dtype.size_in_bytes())
     }
 
     /// Puts a message in the queue of this rank's port, and says to its receiver when it will leave.
@@ -127,15 +132,35 @@ impl SlowLink {
         Ok(Duration::from_secs_f64((began + leaves).max(0.0)))
     }
 
-    /// Waits until a message that leaves at that time has arrived.
-    fn travel(&self, left: Duration, shape: &Shape, dtype: DType) {
+    /// Waits until a message of `from`'s that leaves at that time has arrived.
+    ///
+    /// One that will not arrive in time is an error at once. Else its receiver would be silent meanwhile, and be
+    /// blamed for that by those who wait for it.
+    fn travel(
+        &self,
+        from: usize,
+        left: Duration,
+        shape: &Shape,
+        dtype: DType,
+    ) -> Result<(), Error> {
         let arrival = {
             let mut ports = self.ports();
             let arrival = ports.into.max(left) + self.slowness.latency + self.takes(shape, dtype);
             ports.into = arrival;
             arrival
         };
-        thread::sleep(arrival.saturating_sub(self.origin.elapsed()));
+        let ahead = arrival.saturating_sub(self.origin.elapsed());
+        if ahead > self.timeout {
+            let [ahead, timeout] = [ahead, self.timeout].map(|time| time.as_secs_f64());
+            let (waiting, speed) = (self.link.rank(), self.slowness.megabytes());
+            let text = format!(
+                "rank {waiting} waits for {timeout:.1} s at most, and a message from rank {from} is on its way for \
+                 {ahead:.1} s more: the link is slowed down to {speed} MB/s"
+            );
+            return Err(candle_core::Error::Msg(text).into());
+        }
+        thread::sleep(ahead);
+        Ok(())
     }
 }
 
@@ -170,14 +195,14 @@ impl Communicator for SlowLink {
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         let left = self.left(from)?;
         let message = self.link.recv(from, shape, dtype)?;
-        self.travel(left, shape, dtype);
+        self.travel(from, left, shape, dtype)?;
         Ok(message)
     }
 
     fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
         let left = self.left(from)?;
         let message = self.link.borrow(from, shape, dtype)?;
-        self.travel(left, shape, dtype);
+        self.travel(from, left, shape, dtype)?;
         Ok(message)
     }
 }
@@ -198,7 +223,7 @@ mod tests {
     fn seconds(algorithm: Algorithm, slowness: Slowness) -> f64 {
         let plan = DevicePlan::new(DeviceKind::Cpu, 4, NonZeroUsize::new(1)).unwrap();
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
-            let slow = SlowLink::new(Arc::new(rank.line()), slowness);
+            let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
             let tensor = Tensor::ones(250_000, DType::F32, &Device::Cpu)?;
             barrier(rank)?;
             let start = Instant::now();
@@ -227,7 +252,7 @@ mod tests {
         let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 4e6 };
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
-            let slow = SlowLink::new(Arc::new(rank.line()), slowness);
+            let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
             // 40 messages of 10 ms each.
             let message = Tensor::ones(10_000, DType::F32, &Device::Cpu)?;
             barrier(rank)?;
@@ -253,5 +278,21 @@ mod tests {
         });
         let seconds = seconds.unwrap()[1];
         assert!((0.399..1.5).contains(&seconds), "{seconds}");
+    }
+
+    /// Four ranks, and nobody sleeps for the hours that the message takes.
+    #[test]
+    fn what_cannot_arrive_in_time_is_an_error_at_once() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 4, NonZeroUsize::new(1)).unwrap();
+        let slowness = Slowness { latency: Duration::ZERO, bandwidth: 10.0 };
+        let start = Instant::now();
+        let failure = run_ranks(&plan, Duration::from_secs(60), |rank| {
+            let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
+            allreduce(&slow, &Tensor::ones(10_000, DType::F32, &Device::Cpu)?, Algorithm::Ring)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(start.elapsed() < Duration::from_secs(30), "{told}");
+        // Not that a rank, which is on its way too, sends nothing.
+        assert!(told.contains("waits for 60.0 s at most, and a message from rank "), "{told}");
     }
 }

@@ -55,22 +55,35 @@ pub(crate) struct Arguments {
     latency: f64,
 
     /// End with exit code 1 if a prediction is further off
-    #[arg(long, value_name = "PERCENT", value_parser = parse_positive, conflicts_with = "on_paper")]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_positive)]
     within: Option<f64>,
 
     /// Write one JSON object for each calibration and each step to this file
-    #[arg(long, value_name = "FILE", conflicts_with = "on_paper")]
+    #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
 
     #[command(flatten)]
     paper: PaperArguments,
 }
 
+/// Flags about what is run and measured, of which there is nothing on paper.
+const MEASURED: [&str; 9] = [
+    "count",
+    "device",
+    "threads_per_device",
+    "tf32",
+    "ways",
+    "slow_link",
+    "latency",
+    "within",
+    "metrics",
+];
+
 /// Flags about machines that are not here.
 #[derive(Args, Clone, Debug)]
 struct PaperArguments {
-    /// Run nothing: predict for 1 to 1024 devices that are not here
-    #[arg(long)]
+    /// Run nothing: predict for 1 to 1024 devices that are not here, in every way of adding up
+    #[arg(long, conflicts_with_all = MEASURED)]
     on_paper: bool,
 
     /// On paper: TFLOP/s that a device sustains
@@ -169,7 +182,7 @@ impl Arguments {
         }
         if self.ways.contains(&Way::Rings) {
             return Err(UsageError::new(
-                "--algorithm rings is about several hosts: it can be had with --on-paper only",
+                "--algorithm rings is about several hosts, and here is one: --on-paper has it, beside the others",
             )
             .into());
         }

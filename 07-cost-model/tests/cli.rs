@@ -119,17 +119,21 @@ fn on_paper_it_says_what_the_library_says() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
         (&["--model=alexnet"], "lenet, resnet18"),
         (&["--algorithm=star"], "one-shot, naive, tree, ring, rings"),
-        (&["--algorithm=rings"], "can be had with --on-paper only"),
+        (&["--algorithm=rings"], "and here is one: --on-paper has it"),
         (&["--batch-size=4"], "4 is not in 8.."),
         (&["--batch-size=8", "--devices=8"], "batch size 8 on 8 devices"),
         (&["--slow-link=0"], "this is a number of megabytes in a second, from 0.001"),
         (&["--within=nan"], "this is a positive number such as 100"),
         (&["--tflops=10"], "--on-paper"),
         (&["--on-paper", "--within=25"], "cannot be used with"),
+        (&["--on-paper", "--algorithm=ring"], "cannot be used with"),
+        (&["--on-paper", "--slow-link=50"], "cannot be used with"),
+        (&["--on-paper", "--devices=8"], "cannot be used with"),
+        (&["--on-paper", "--device=cpu"], "cannot be used with"),
         (&["--metrics=/no/such/folder/file"], "--metrics /no/such/folder/file"),
     ];
     for (arguments, told) in cases {

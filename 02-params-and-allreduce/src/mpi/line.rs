@@ -103,7 +103,7 @@ impl Ends {
                 Ok(arrival) => Ok(arrival),
                 Err(RecvTimeoutError::Disconnected) => Err(self.stopped(from, "returned early")),
                 // Asked while this rank still counts as waiting, so that nobody blames it meanwhile.
-                Err(RecvTimeoutError::Timeout) => Err(self.inquiry().about(WaitsFor::Rank(from))),
+                Err(RecvTimeoutError::Timeout) => Err(self.inquiry().about(self.state.whom())),
             }
         })
     }
@@ -121,7 +121,7 @@ impl Ends {
             match wait(&sum, self.timeout) {
                 Ok(sum) => Ok(sum),
                 Err(RecvTimeoutError::Disconnected) => Err(self.stopped(self.rank, "has ended")),
-                Err(RecvTimeoutError::Timeout) => Err(self.inquiry().about(WaitsFor::All)),
+                Err(RecvTimeoutError::Timeout) => Err(self.inquiry().about(self.state.whom())),
             }
         })?;
         Ok(Tensor::from_vec(sum, tensor.shape(), tensor.device())?)

@@ -77,6 +77,10 @@ use line::Ends;
 pub use line::Line;
 pub use rank::Rank;
 
+/// Bytes for questions and answers that have not left. One takes less than 200 with what MPI adds, and of each rank a
+/// rank asks one at a time.
+const NOTES: usize = 1 << 20;
+
 /// A job that cannot be ended in the friendly way within this time is ended in the other.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -133,7 +137,7 @@ impl World {
     /// of processes than the launcher has started.
     pub fn connect(timeout: Duration) -> Result<Self, ConnectError> {
         let begun = ::mpi::initialize_with_threading(Threading::Multiple);
-        let (universe, threading) = begun.ok_or(ConnectError::Twice)?;
+        let (mut universe, threading) = begun.ok_or(ConnectError::Twice)?;
         if threading < Threading::Multiple {
             return Err(ConnectError::Threads(threading));
         }
@@ -142,6 +146,7 @@ impl World {
         if let Some(started) = mpirun::launcher().filter(|said| said.processes != connected) {
             return Err(ConnectError::Strangers { started, connected });
         }
+        universe.set_buffer_size(NOTES);
         // Those that share this machine's memory, in the order of their ranks.
         let here = world.split_shared(world.rank());
         let (main, postman) = Ends::connect("main", timeout)?;

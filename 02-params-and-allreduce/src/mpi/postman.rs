@@ -15,14 +15,17 @@
 //! is let go while MPI still uses it.
 //!
 //! It is not soon where a receiver has been stopped. So while it waits for a large message to leave, or to come, a
-//! postman still asks and answers who waits for whom: else it would be blamed itself.
+//! postman still asks and answers who waits for whom, and says by whom it is held up: else it would be blamed itself.
+//! Questions and answers are copied into a buffer that MPI has for that, and need nobody to leave.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use ::mpi::Tag;
 use ::mpi::request::{LocalScope, Request, scope};
@@ -45,6 +48,10 @@ const BYTES: Tag = 2;
 
 /// Marks a question or an answer, which are notes that wait for no others.
 const QUESTION: Tag = 3;
+
+/// Who has not taken a message, or given all of it, after this time holds a postman up. Others take milliseconds; and
+/// ranks wait for each other for longer.
+const HELD_UP: Duration = Duration::from_secs(1);
 
 /// What a line asks of its postman.
 #[derive(Debug)]
@@ -175,17 +182,10 @@ impl Postman {
         busy
     }
 
-    /// Sends a question or an answer. So short a message needs no receiver to leave.
+    /// Sends a question or an answer; it returns at once, whatever became of the receiver.
     fn tell(&self, to: usize, note: &Note) {
         let text = note.to_string();
-        scope(|scope| {
-            let to = self.world.process_at_rank(to as i32);
-            let mut pending = vec![to.immediate_send_with_tag(scope, text.as_bytes(), QUESTION)];
-            let pace = Pace::new();
-            while !all_done(&mut pending) {
-                pace.pause();
-            }
-        });
+        self.world.process_at_rank(to as i32).buffered_send_with_tag(text.as_bytes(), QUESTION);
     }
 
     fn take(&mut self, order: Order) {
@@ -217,18 +217,12 @@ impl Postman {
             let mut pending = Vec::new();
             for parcel in &parcels {
                 let to = self.world.process_at_rank(parcel.to as i32);
-                pending.push(to.immediate_send_with_tag(scope, parcel.note.as_slice(), NOTE));
+                let note = to.immediate_send_with_tag(scope, parcel.note.as_slice(), NOTE);
                 let part = |part| to.immediate_send_with_tag(scope, part, BYTES);
-                pending.extend(parts(&parcel.bytes).map(part));
+                let all = iter::once(note).chain(parts(&parcel.bytes).map(part));
+                pending.extend(all.map(|request| (parcel.to, request)));
             }
-            let mut pace = Pace::new();
-            while !all_done(&mut pending) {
-                let busy = self.converse();
-                match self.fetch() || busy {
-                    true => pace.event(),
-                    false => pace.pause(),
-                }
-            }
+            self.attend(pending, Self::fetch);
         });
         true
     }
@@ -264,18 +258,34 @@ impl Postman {
     fn bytes(&mut self, from: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         scope(|scope| {
-            let from = self.world.process_at_rank(from as i32);
-            let part = |part| from.immediate_receive_into_with_tag(scope, part, BYTES);
-            let mut pending: Vec<_> = parts_mut(&mut bytes).map(part).collect();
-            let mut pace = Pace::new();
-            while !all_done(&mut pending) {
-                match self.converse() {
-                    true => pace.event(),
-                    false => pace.pause(),
-                }
-            }
+            let sender = self.world.process_at_rank(from as i32);
+            let part = |part| (from, sender.immediate_receive_into_with_tag(scope, part, BYTES));
+            let pending = parts_mut(&mut bytes).map(part).collect();
+            // Nothing else is fetched meanwhile: it could be this sender's next message.
+            self.attend(pending, |_| false);
         });
         bytes
+    }
+
+    /// Looks after messages, with the ranks to or from which they are, until MPI has finished all of them.
+    fn attend(&mut self, mut pending: Vec<OnItsWay<'_, '_>>, meanwhile: fn(&mut Self) -> bool) {
+        let mut pace = Pace::new();
+        let mut since = Instant::now();
+        loop {
+            let before = pending.len();
+            pending = unfinished(pending);
+            let Some((other, _)) = pending.first() else { break };
+            if pending.len() < before {
+                since = Instant::now();
+            }
+            self.line.held_up_by((since.elapsed() >= HELD_UP).then_some(*other));
+            let busy = self.converse();
+            match meanwhile(self) || busy {
+                true => pace.event(),
+                false => pace.pause(),
+            }
+        }
+        self.line.held_up_by(None);
     }
 
     /// Puts an arrival where the line will look for it. If the rank has left, nobody will.
@@ -286,8 +296,11 @@ impl Postman {
     }
 }
 
-/// Whether MPI has finished all of these; those that it has are taken out.
-fn all_done<'a>(pending: &mut Vec<Request<'a, [u8], &LocalScope<'a>>>) -> bool {
-    *pending = mem::take(pending).into_iter().filter_map(|request| request.test().err()).collect();
-    pending.is_empty()
+/// A message, and the rank to or from which it is.
+type OnItsWay<'a, 's> = (usize, Request<'a, [u8], &'s LocalScope<'a>>);
+
+/// What MPI has not finished.
+fn unfinished<'a, 's>(pending: Vec<OnItsWay<'a, 's>>) -> Vec<OnItsWay<'a, 's>> {
+    let test = |(other, request): OnItsWay<'a, 's>| Some((other, request.test().err()?));
+    pending.into_iter().filter_map(test).collect()
 }

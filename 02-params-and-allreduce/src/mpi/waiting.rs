@@ -1,6 +1,8 @@
-//! What a line and its postman both see: whom the line waits for, and whether its rank has left.
+//! What a line and its postman both see: whom they wait for, and whether the rank has left.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::communicator::Error;
 
 /// Whom a rank waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,16 +22,24 @@ const ALL: usize = usize::MAX - 1;
 #[derive(Debug)]
 pub(super) struct Waiting {
     whom: AtomicUsize,
+    /// The rank to or from which a message does not get on: others' lie behind it.
+    held_up_by: AtomicUsize,
     left: AtomicBool,
 }
 
 impl Waiting {
     pub(super) fn new() -> Self {
-        Self { whom: AtomicUsize::new(NOBODY), left: AtomicBool::new(false) }
+        let nobody = || AtomicUsize::new(NOBODY);
+        Self { whom: nobody(), held_up_by: nobody(), left: AtomicBool::new(false) }
     }
 
-    /// Notes whom the line waits for while `wait` runs.
-    pub(super) fn during<R>(&self, whom: WaitsFor, wait: impl FnOnce() -> R) -> R {
+    /// Notes whom the line waits for while `wait` runs, and for good if that fails: until this rank has ended the job,
+    /// nobody is to take it for the one that began it.
+    pub(super) fn during<R>(
+        &self,
+        whom: WaitsFor,
+        wait: impl FnOnce() -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let number = match whom {
             WaitsFor::Nobody => NOBODY,
             WaitsFor::Rank(rank) => rank,
@@ -37,12 +47,23 @@ impl Waiting {
         };
         self.whom.store(number, Ordering::SeqCst);
         let outcome = wait();
-        self.whom.store(NOBODY, Ordering::SeqCst);
+        if outcome.is_ok() {
+            self.whom.store(NOBODY, Ordering::SeqCst);
+        }
         outcome
     }
 
-    /// Whom the line waits for now.
+    /// Notes whom the postman is held up by.
+    pub(super) fn held_up_by(&self, rank: Option<usize>) {
+        self.held_up_by.store(rank.unwrap_or(NOBODY), Ordering::SeqCst);
+    }
+
+    /// Whom the rank waits for now. Where its postman is held up, that one keeps everybody waiting who needs this rank.
     pub(super) fn whom(&self) -> WaitsFor {
+        let held_up_by = self.held_up_by.load(Ordering::SeqCst);
+        if held_up_by != NOBODY {
+            return WaitsFor::Rank(held_up_by);
+        }
         match self.whom.load(Ordering::SeqCst) {
             NOBODY => WaitsFor::Nobody,
             ALL => WaitsFor::All,

@@ -112,6 +112,27 @@ pub fn stopped_in_a_ring(rank: &Rank<'_>) -> Result<(), Error> {
     allreduce(rank, &zeros(&[6_000_000], DType::F32)?, Algorithm::Ring).map(drop)
 }
 
+/// Rank 0's postman cannot get rid of what the stopped rank 2 never fetches, and so rank 1 waits in vain.
+pub fn stopped_before_another(rank: &Rank<'_>) -> Result<(), Error> {
+    const MOMENT: Duration = Duration::from_millis(500);
+    barrier(rank)?;
+    let number = zeros(&[], DType::F32)?;
+    match rank.rank() {
+        0 => {
+            sleep(MOMENT);
+            rank.send(2, &zeros(&[6_000_000], DType::F32)?)?;
+            sleep(MOMENT);
+            rank.send(1, &number)?;
+            rank.recv(1, number.shape(), DType::F32).map(drop)
+        }
+        1 => {
+            rank.recv(0, number.shape(), DType::F32)?;
+            rank.send(0, &number)
+        }
+        _ => signal("-STOP"),
+    }
+}
+
 pub fn killed(rank: &Rank<'_>) -> Result<(), Error> {
     chain(rank, || signal("-KILL"))
 }

@@ -1,15 +1,21 @@
 //! Flags that make no sense together.
 
-use candle_core::DType;
-use concise_wrapper::Precision;
+use std::time::Duration;
+
+use candle_core::{DType, Device};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
+use concise_wrapper::lenet::LeNet;
+use concise_wrapper::resnet::ResNet18;
+use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::{Network, Precision};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
 use single_gpu::cli::UsageError;
 use single_gpu::device::DevicePlan;
+use single_gpu::report::thousands;
 
 use super::{Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale, WrapperKind};
 
@@ -150,4 +156,45 @@ impl Arguments {
         }
         Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap })
     }
+}
+
+/// Refuses a link that is so slow that ranks give up before they have each other's weights.
+pub(super) fn check_link(
+    slowness: Slowness,
+    timeout: Duration,
+    weights: usize,
+) -> Result<(), UsageError> {
+    let takes = slowness.takes(weights);
+    if takes <= timeout {
+        return Ok(());
+    }
+    Err(UsageError::new(format_args!(
+        "--slow-link {}: the weights, {} bytes, take {:.1} s over such a link, and --timeout ends a wait after {} s: \
+         take a faster one, or wait longer",
+        slowness.megabytes(),
+        thousands(weights),
+        takes.as_secs_f64(),
+        timeout.as_secs_f64(),
+    )))
+}
+
+/// How many bytes the weights of a model are.
+pub(super) fn weights(
+    model: ModelKind,
+    width: usize,
+    precision: Precision,
+) -> candle_core::Result<usize> {
+    let seed = 0;
+    Ok(match model {
+        ModelKind::Resnet18 => {
+            let network = Network::new(seed, precision, &Device::Cpu, move |vb, norms| {
+                ResNet18::new(width, norms, vb)
+            });
+            network?.weights().parameter_bytes()
+        }
+        ModelKind::Lenet => {
+            let network = Network::new(seed, precision, &Device::Cpu, |vb, _| LeNet::new(vb));
+            network?.weights().parameter_bytes()
+        }
+    })
 }

@@ -12,6 +12,7 @@ use concise_wrapper::{resnet, sizing};
 use single_gpu::cli::{ReportArguments, UsageError};
 use single_gpu::report::file;
 
+use super::checks::{check_link, weights};
 use super::{Arguments, ModelKind, Prepared, Scale};
 
 /// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
@@ -55,6 +56,9 @@ impl Arguments {
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         let width = sizing::width(width, &several);
+        if let Some(slowness) = slowness {
+            check_link(slowness, timeout, weights(model, width, precision)?)?;
+        }
         if model == ModelKind::Resnet18 {
             let part = sizing::limit_images(&mut train, &several, IMAGES_ON_A_CPU);
             if part || (several.is_of_slices() && width < resnet::WIDTH) {

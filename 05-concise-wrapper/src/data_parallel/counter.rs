@@ -27,32 +27,47 @@ pub(super) enum Answer {
     Done,
 }
 
+/// What comes from a device.
+enum Said {
+    /// What it was asked for.
+    Answer(Answer),
+    /// It ends, and why.
+    Failed(String),
+    /// It has ended, whatever it said before.
+    Gone,
+}
+
 /// The leader's end.
 pub(super) struct Leader {
     orders: Vec<Sender<Order>>,
-    /// From all devices; without an answer, one that is gone.
-    answers: Receiver<(usize, Option<Answer>)>,
-    timeout: Duration,
+    /// From all devices, by rank.
+    answers: Receiver<(usize, Said)>,
+    patience: Duration,
 }
 
 /// A device's end. When it is dropped, the leader hears of it.
 pub(super) struct Follower {
     rank: usize,
     pub(super) orders: Receiver<Order>,
-    answers: Sender<(usize, Option<Answer>)>,
+    answers: Sender<(usize, Said)>,
 }
 
 /// Why there are no answers.
 #[derive(Debug, PartialEq)]
 pub(super) enum Missing {
-    /// A device has ended.
+    /// A device has failed, and this is what it said.
+    Failed(String),
+    /// A device has ended without a word.
     Gone,
     /// This one says nothing, and another has answered long ago.
     Silent(usize),
 }
 
 /// The ends of so many devices, each of which may be so much slower than the first to answer.
-pub(super) fn connect(devices: usize, timeout: Duration) -> (Leader, Vec<Follower>) {
+///
+/// Devices wait for each other too. Whoever does so in vain knows whom it waited for, and here that is not known: so
+/// `patience` is to be longer than theirs.
+pub(super) fn connect(devices: usize, patience: Duration) -> (Leader, Vec<Follower>) {
     let (answers, from_all) = channel();
     let (orders, followers) = (0..devices)
         .map(|rank| {
@@ -60,7 +75,7 @@ pub(super) fn connect(devices: usize, timeout: Duration) -> (Leader, Vec<Followe
             (sender, Follower { rank, orders, answers: answers.clone() })
         })
         .unzip();
-    (Leader { orders, answers: from_all, timeout }, followers)
+    (Leader { orders, answers: from_all, patience }, followers)
 }
 
 impl Leader {
@@ -75,11 +90,14 @@ impl Leader {
         for answered in 0..answers.len() {
             let next = match answered {
                 0 => self.answers.recv().map_err(RecvTimeoutError::from),
-                _ => self.answers.recv_timeout(self.timeout),
+                _ => self.answers.recv_timeout(self.patience),
             };
             match next {
-                Ok((rank, Some(answer))) => answers[rank] = Some(answer),
-                Ok((_, None)) | Err(RecvTimeoutError::Disconnected) => return Err(Missing::Gone),
+                Ok((rank, Said::Answer(answer))) => answers[rank] = Some(answer),
+                Ok((_, Said::Failed(text))) => return Err(Missing::Failed(text)),
+                Ok((_, Said::Gone)) | Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Missing::Gone);
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     let silent = answers.iter().position(Option::is_none);
                     return Err(silent.map_or(Missing::Gone, Missing::Silent));
@@ -93,14 +111,20 @@ impl Leader {
 impl Follower {
     /// Answers an order; false if nobody listens any more.
     pub(super) fn answer(&self, answer: Answer) -> bool {
-        self.answers.send((self.rank, Some(answer))).is_ok()
+        self.answers.send((self.rank, Said::Answer(answer))).is_ok()
+    }
+
+    /// Says why there will be no more answers, before anyone who needs this device hears that it has ended.
+    pub(super) fn fail(&self, why: String) {
+        // Where the leader is gone as well, nobody has to know.
+        let _ = self.answers.send((self.rank, Said::Failed(why)));
     }
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
         // Where the leader is gone as well, nobody has to know.
-        let _ = self.answers.send((self.rank, None));
+        let _ = self.answers.send((self.rank, Said::Gone));
     }
 }
 
@@ -144,6 +168,16 @@ mod tests {
         assert_eq!(leader.exchange(orders(3)).map(|_| ()), Err(Missing::Gone));
         ends.join().unwrap();
         assert_eq!(leader.exchange(orders(3)).map(|_| ()), Err(Missing::Gone));
+    }
+
+    #[test]
+    fn the_first_that_fails_says_why() {
+        let (leader, followers) = connect(3, LONG);
+        assert!(followers[2].answer(Answer::Done));
+        followers[1].fail("out of memory".to_owned());
+        followers[0].fail("rank 1 failed".to_owned());
+        let why = Missing::Failed("out of memory".to_owned());
+        assert_eq!(leader.exchange(orders(3)).map(|_| ()), Err(why));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Module as _, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::Rank;
+use params_and_allreduce::thread::{Rank, RankFailure};
 use single_gpu::data::Batch;
 use single_gpu::device::move_view;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
@@ -15,12 +15,18 @@ use crate::model::{gradients_of, loss_of};
 use crate::weights::Named;
 use crate::{Error, Network};
 
-/// Follows orders until there are no more.
+/// Follows orders until there are no more. A failure is the leader's to hear of, and then the other devices'.
 pub(super) fn follow<M: ModuleT>(
     rank: &Rank<'_>,
     leader: &Network<M>,
     ends: &Follower,
 ) -> Result<(), Error> {
+    obey(rank, leader, ends).inspect_err(|error| {
+        ends.fail(RankFailure::new(rank.rank(), error).to_string());
+    })
+}
+
+fn obey<M: ModuleT>(rank: &Rank<'_>, leader: &Network<M>, ends: &Follower) -> Result<(), Error> {
     let replica = leader.replica(rank.device())?;
     for order in &ends.orders {
         let answer = match order {

@@ -43,6 +43,9 @@ use follower::follow;
 /// What is told of a device of which nothing else is known.
 const ENDED: &str = "a device has ended early";
 
+/// A device that waits in vain for another notices by itself that its time is up, and names it.
+const GRACE: Duration = Duration::from_secs(10);
+
 /// How often it is looked whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -50,7 +53,8 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct DataParallel<M> {
     network: Arc<Network<M>>,
     devices: usize,
-    timeout: Duration,
+    /// For how long a device may be silent once another has answered.
+    patience: Duration,
     /// Held from order to answer, so that two callers do not get each other's. None once a device has failed.
     leader: Mutex<Option<Leader>>,
     run: Mutex<Option<Run>>,
@@ -71,7 +75,8 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         Self::with_timeout(network, devices, DEFAULT_TIMEOUT)
     }
 
-    /// [`new`](Self::new), where a device may be so much slower than another before it counts as failed.
+    /// [`new`](Self::new), where a device may be so much slower than another before it counts as failed. (A little
+    /// more where no device waits for it but the caller's thread alone.)
     ///
     /// # Errors
     ///
@@ -82,7 +87,8 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         timeout: Duration,
     ) -> Result<Self, Error> {
         let network = Arc::new(network);
-        let (leader, followers) = connect(devices.len(), timeout);
+        let patience = timeout.saturating_add(GRACE);
+        let (leader, followers) = connect(devices.len(), patience);
         let (model, plan) = (Arc::clone(&network), devices.clone());
         let run = move || {
             run_ranks_with(&plan, timeout, followers, |rank, ends| {
@@ -92,7 +98,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         };
         let run = std::thread::Builder::new().spawn(run).map_err(candle_core::Error::wrap)?;
         let (leader, run) = (Mutex::new(Some(leader)), Mutex::new(Some(run)));
-        Ok(Self { network, devices: devices.len(), timeout, leader, run })
+        Ok(Self { network, devices: devices.len(), patience, leader, run })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together.
@@ -137,24 +143,28 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
 
     /// Why a device answers no more.
     fn failure(&self, missing: Missing) -> Error {
-        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever stalls is left behind: nobody can end a thread.
-        let run = run.take().filter(|run| missing == Missing::Gone && ends(run, self.timeout));
-        Error::Device(match (missing, run.map(JoinHandle::join)) {
-            (Missing::Silent(rank), _) => {
-                let seconds = self.timeout.as_secs_f64();
+        let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Error::Device(match missing {
+            Missing::Failed(why) => why,
+            Missing::Silent(rank) => {
+                let seconds = self.patience.as_secs_f64();
                 format!("device {rank} has not answered for {seconds} s, and another has")
             }
-            (Missing::Gone, Some(Ok(Err(failure)))) => failure.to_string(),
-            (Missing::Gone, _) => ENDED.to_owned(),
+            // One that could not be opened, or panicked.
+            Missing::Gone => match run.filter(|run| ends(run, self.patience)).map(JoinHandle::join)
+            {
+                Some(Ok(Err(failure))) => failure.to_string(),
+                _ => ENDED.to_owned(),
+            },
         })
     }
 }
 
 /// Whether a thread comes to its end in time.
-fn ends(run: &Run, timeout: Duration) -> bool {
+fn ends(run: &Run, patience: Duration) -> bool {
     let started = Instant::now();
-    while !run.is_finished() && started.elapsed() < timeout {
+    while !run.is_finished() && started.elapsed() < patience {
         std::thread::sleep(LOOK);
     }
     run.is_finished()

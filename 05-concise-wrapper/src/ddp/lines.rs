@@ -26,7 +26,8 @@ pub struct Lines {
 impl Lines {
     /// The same connections, slowed down.
     pub fn slowed(self, slowness: Slowness) -> Self {
-        let slow = |link| -> SharedCommunicator { Arc::new(SlowLink::new(link, slowness)) };
+        let slow =
+            |link| -> SharedCommunicator { Arc::new(SlowLink::new(link, slowness, self.timeout)) };
         Self { main: slow(self.main), background: slow(self.background), ..self }
     }
 }

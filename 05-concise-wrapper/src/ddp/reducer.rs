@@ -79,7 +79,7 @@ impl Reducer {
         lines: Lines,
         algorithm: Algorithm,
         overlap: bool,
-    ) -> Result<Self> {
+    ) -> std::result::Result<Self, communicator::Error> {
         let alone = lines.background.world_size() == 1;
         let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
         let mut places = vec![None; parameters.len()];

@@ -1,7 +1,9 @@
 //! The background thread, which adds buckets up over all ranks.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::cell::RefCell;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use candle_core::{Result, Tensor};
 use params_and_allreduce::communicator::Communicator;
@@ -16,6 +18,19 @@ use super::lines::Lines;
 
 type Sum = std::result::Result<Tensor, communicator::Error>;
 
+/// Whether the thread is connected to the others'. It is open for as long as the thread is there.
+type Connected = std::result::Result<(), communicator::Error>;
+
+/// Ranks that wait for another in vain notice by themselves that their time is up, unless NCCL does not come back from
+/// a call.
+const GRACE: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// The threads of this rank's models that were dropped. With NCCL they take leave of each other over the very line
+    /// on which the next model's will join, and messages of both at once would be taken for each other's.
+    static LEAVING: RefCell<Vec<Receiver<Connected>>> = const { RefCell::new(Vec::new()) };
+}
+
 /// A bucket that is full, in the memory where the next step's gradients will be.
 struct Full {
     bucket: usize,
@@ -28,42 +43,55 @@ struct Full {
 pub(super) struct Worker {
     buckets: Sender<Full>,
     sums: Receiver<Sum>,
+    /// `None` where the thread takes leave of nobody.
+    thread: Option<Receiver<Connected>>,
 }
 
 impl Worker {
-    pub(super) fn start(lines: Lines, algorithm: Algorithm) -> Result<Self> {
+    /// Starts the thread, and connects it; with NCCL all ranks do so together.
+    pub(super) fn start(
+        lines: Lines,
+        algorithm: Algorithm,
+    ) -> std::result::Result<Self, communicator::Error> {
         let (buckets, full) = channel();
         let (done, sums) = channel();
         // What this thread does is the rank's work, and belongs on its tracks.
         let rank = Span::current();
-        let communicator = lines.background;
-        // Until it is connected: where a rank has several models, all ranks connect them in one order.
-        let (connected, connection) = channel::<()>();
+        let Lines { background: communicator, timeout, .. } = lines;
+        // NCCL's end of the connection belongs to the thread that made it.
+        let joins = algorithm == Algorithm::Nccl && communicator.collectives().is_none();
+        let patience = timeout.saturating_add(GRACE);
+        if joins {
+            left(patience)?;
+        }
+        let (connected, thread) = channel();
         let work = move || {
             let _rank = rank.enter();
             #[cfg(feature = "nccl")]
-            if algorithm == Algorithm::Nccl && communicator.collectives().is_none() {
-                // NCCL's end of the connection belongs to the thread that made it.
-                let joined = with_nccl(&communicator, lines.timeout, |rank| {
-                    drop(connected);
+            if joins {
+                let outcome = with_nccl(&communicator, timeout, |rank| {
+                    let _ = connected.send(Ok(()));
                     add_up(rank, algorithm, &full, &done);
                     Ok::<_, communicator::Error>(())
                 });
-                if let Err(error) = joined {
-                    let _ = done.send(Err(error));
-                }
+                // Nobody listens where it is the leave that has failed.
+                let _ = outcome.map_err(|error| connected.send(Err(error)));
                 return;
             }
-            drop(connected);
+            let _ = connected.send(Ok(()));
             add_up(&communicator, algorithm, &full, &done);
         };
         let builder = thread::Builder::new().name("buckets".to_owned());
-        // Nobody waits for its end. It comes when this rank or one that it waits for has ended, and not
-        // before: to wait here would keep the others from hearing that this rank has failed.
+        // Nobody waits for its end, but the next model of this rank. It comes when this rank or one that it waits for
+        // has ended, and not before: to wait here would keep the others from hearing that this rank has failed.
         builder.spawn(work).map_err(candle_core::Error::wrap)?;
-        // Nothing is ever sent: this ends when the thread has let go of its end.
-        let _ = connection.recv();
-        Ok(Self { buckets, sums })
+        // Where a rank has several models, all ranks connect them in one order.
+        match thread.recv_timeout(patience) {
+            Ok(outcome) => outcome?,
+            Err(RecvTimeoutError::Timeout) => return Err(silent("connect the ranks", patience)),
+            Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+        }
+        Ok(Self { buckets, sums, thread: joins.then_some(thread) })
     }
 
     /// Hands over a bucket that the device has been told to fill, and goes on.
@@ -76,12 +104,37 @@ impl Worker {
 
     /// Waits for the next sum, which is on the background's device.
     pub(super) fn sum(&self) -> Sum {
-        let gone = || {
-            let text = "the thread that adds gradients up is gone".to_owned();
-            candle_core::Error::Msg(text).into()
-        };
         self.sums.recv().unwrap_or_else(|_| Err(gone()))
     }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        LEAVING.with_borrow_mut(|leaving| leaving.extend(self.thread.take()));
+    }
+}
+
+/// Waits until the threads of all models that this rank has dropped have taken leave.
+fn left(patience: Duration) -> Connected {
+    for thread in LEAVING.take() {
+        match thread.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => return Err(silent("part the ranks", patience)),
+            // However that was: it is gone.
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => {}
+        }
+    }
+    Ok(())
+}
+
+fn silent(what: &str, waited: Duration) -> communicator::Error {
+    let seconds = waited.as_secs_f64();
+    let text =
+        format!("NCCL could not {what} within {seconds:.1} s: another rank stopped or stalls");
+    candle_core::Error::Msg(text).into()
+}
+
+fn gone() -> communicator::Error {
+    candle_core::Error::Msg("the thread that adds gradients up is gone".to_owned()).into()
 }
 
 /// Adds up what comes, one after the other, until nothing more comes or something fails.

@@ -41,9 +41,10 @@ pub fn read(from: impl BufRead) -> io::Result<Vec<Entry>> {
 
 /// The first difference of two recordings, in the steps that both have; `None` where these are equal.
 ///
-/// A run that was resumed begins later, one that was cut ends sooner. Steps are compared one by one. In each, what all ranks had before it comes first, then what came out of
-/// it: loss and gradients are sums over all ranks, so a difference on one rank shows on all others. Ranks that only
-/// one recording has are left out: a run on two devices can be compared with one on four.
+/// A run that was resumed begins later, one that was cut ends sooner. Steps are compared one by one. In each, what all
+/// ranks had before it comes first, then what came out of it: loss and gradients are sums over all ranks, so a
+/// difference on one rank shows on all others. Ranks that only one recording has are left out: a run on two devices can
+/// be compared with one on four.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
     let (mut a, mut b) = (by_step(a), by_step(b));
     let ranks = |steps: &Steps<'_>| steps.keys().map(|(_, _, rank)| *rank).max();

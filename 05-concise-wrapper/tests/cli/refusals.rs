@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 22] = [
+    let refusals: [(&[&str], &str); 23] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -77,6 +77,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--bucket-mb=0"], "this is a positive number of megabytes"),
         (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
         (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),
+        (&["--slow-link=0.001", "--timeout=2"], "take a faster one, or wait longer"),
         (&["--slow-link=25", "--algorithm=mpi"], "take one-shot, naive, tree or ring"),
         (&["--slow-link=25", "--algorithm=nccl"], "take one-shot, naive, tree or ring"),
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),

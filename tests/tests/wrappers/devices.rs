@@ -2,10 +2,13 @@
 
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, ModuleT, Result, Tensor};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::{DataParallel, Network};
+use concise_wrapper::shares::Share;
+use concise_wrapper::{DataParallel, Model as _, Network};
+use single_gpu::data::Batch;
 
 use crate::{WAIT, slices};
 
@@ -35,4 +38,39 @@ fn one_that_fails_is_named_while_the_others_wait_for_orders() {
     let [first, then] = after_a_failure(3, 6);
     assert!(first.starts_with("rank ") && first.contains(" failed: "), "{first}");
     assert_eq!(then, "a device has ended early");
+}
+
+/// LeNet, on the device that has black images among its own for longer than others wait.
+struct Stalls(LeNet);
+
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+impl ModuleT for Stalls {
+    fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
+        if images.max_all()?.to_scalar::<f32>()? == 0.0 {
+            thread::sleep(WAIT);
+        }
+        self.0.forward_t(images, train)
+    }
+}
+
+/// The first device waits for the others' gradients, and so it knows which of them is late.
+#[test]
+fn one_that_stalls_in_a_backward_pass_is_named() {
+    for devices in [2, 3] {
+        let network =
+            Network::new(1, DType::F32, &Device::Cpu, |vb, _| Ok(Stalls(LeNet::new(vb)?)));
+        let model =
+            DataParallel::with_timeout(network.unwrap(), &slices(devices), TIMEOUT).unwrap();
+        let grey = Tensor::ones((devices - 1, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
+        let images = grey.pad_with_zeros(0, 0, 1).unwrap();
+        let labels = Tensor::zeros(devices, DType::U32, &Device::Cpu).unwrap();
+        let share = Share { shards: vec![Batch { images, labels }], samples: devices };
+        let told = model.backward(&share).unwrap_err().to_string();
+        let late = format!(
+            "rank 0 failed: rank 0 waited 0.3 s: rank {} is alive but sends nothing",
+            devices - 1
+        );
+        assert_eq!(told, late);
+    }
 }

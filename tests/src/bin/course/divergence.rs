@@ -28,12 +28,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             let steps = |entries: &[Entry]| -> BTreeSet<usize> {
                 entries.iter().map(|entry| entry.step).collect()
             };
-            let common = steps(&first).intersection(&steps(&second)).count();
-            if common == 0 {
+            let (first, second) = (steps(&first), steps(&second));
+            let common: Vec<usize> = first.intersection(&second).copied().collect();
+            let (Some(from), Some(to)) = (common.first(), common.last()) else {
                 let told = "the two recordings have no step in common: nothing can be compared";
                 return Err(UsageError::new(told).into());
-            }
-            Ok(line(format_args!("no difference in {} steps", thousands(common)))?)
+            };
+            let [from, to] = [from, to].map(|step| thousands(*step));
+            let common = thousands(common.len());
+            Ok(line(format_args!("no difference in {common} steps, from step {from} to {to}"))?)
         }
     }
 }
