@@ -6,25 +6,55 @@ mod exercise;
 use candle_core::{DType, Tensor, Var};
 use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
+use exercises::expectation::numbers;
 use exercises::ranks::{self, Rank, Sends};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::Traffic;
 use params_and_allreduce::{Algorithm, allreduce as allreduce_of_stage_2};
 
+const SUM: &str =
+    "sum, then divide once: everyone gets the sum of all ranks, and only the update divides";
+const VARIABLE: &str =
+    "write the sum into the variable (Var::set): the update holds the variable, not the list";
+const MESSAGES: &str =
+    "for each gradient every other rank sends one message, to rank 0, and rank 0 one to each";
+
+/// What is said of a sum that only the list has.
+const REBOUND: &str =
+    "that is what was there before: the list has a new variable, the update the old";
+
 /// What a rank holds after the call.
 struct Outcome {
     /// The variables as the update knows them.
     update: Vec<Tensor>,
+    /// What the list has in their place.
+    list: Vec<Tensor>,
     sent: Traffic,
 }
 
 /// Runs the answer on ranks that bring contributions of these shapes.
 #[track_caller]
 fn outcomes(world_size: usize, shapes: &'static [&[usize]]) -> Vec<Outcome> {
-    ranks::run(world_size, Sends::Buffered, move |rank| {
+    run(world_size, move |rank| {
         let gradients = shapes.iter().map(|&shape| contribution(rank.rank(), shape));
         reduced(rank, gradients.collect::<candle_core::Result<_>>()?)
     })
+}
+
+/// Runs `work` on ranks, and names the law if it fails.
+#[track_caller]
+fn run<R: Send + 'static>(
+    world_size: usize,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
+) -> Vec<R> {
+    match ranks::attempt(world_size, Sends::Buffered, work) {
+        Ok(results) => results,
+        Err(failure) => {
+            let unmet = ["deadlock: ", " never received", " still needed it"];
+            let law = if unmet.iter().any(|part| failure.contains(part)) { MESSAGES } else { SUM };
+            panic!("on {world_size} ranks: {failure}\n  law: {law}")
+        }
+    }
 }
 
 fn reduced(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Outcome, Error> {
@@ -33,8 +63,41 @@ fn reduced(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Outcome, Error> {
     // Another hold on the same variables, as the update has one.
     let held = gradients.clone();
     exercise::allreduce(rank, &mut gradients)?;
-    let update = held.iter().map(|variable| variable.as_tensor().copy());
-    Ok(Outcome { update: update.collect::<candle_core::Result<_>>()?, sent: rank.traffic() })
+    let copies = |variables: &[Var]| {
+        variables
+            .iter()
+            .map(|variable| variable.as_tensor().copy())
+            .collect::<candle_core::Result<_>>()
+    };
+    Ok(Outcome { update: copies(&held)?, list: copies(&gradients)?, sent: rank.traffic() })
+}
+
+/// Whether the list has this sum, and the update does not: then it is in the wrong place, and not wrong.
+fn is_only_in_the_list(expected: &Tensor, outcome: &Outcome, index: usize) -> bool {
+    let sum = numbers(expected).expect("a sum of contributions is made of f32");
+    let has =
+        |all: &[Tensor]| all.get(index).and_then(|one| numbers(one).ok()) == Some(sum.clone());
+    has(&outcome.list) && !has(&outcome.update)
+}
+
+/// Whether the update has the sum as gradient `index` on a rank.
+#[track_caller]
+fn check_sum(
+    world_size: usize,
+    (rank, outcome): (usize, &Outcome),
+    index: usize,
+    shape: &[usize],
+    law: &str,
+) {
+    let expected = sum(world_size, shape).expect("a sum of contributions can be made");
+    let misplaced = is_only_in_the_list(&expected, outcome, index);
+    on(rank, index, world_size)
+        .law(if misplaced { VARIABLE } else { law })
+        .guess(|expected, got| match misplaced {
+            true => Some(REBOUND.to_owned()),
+            false => guess(world_size)(expected, got),
+        })
+        .check_tensor(&expected, &outcome.update[index]);
 }
 
 /// What these checks expect of gradient `index` on a rank.
@@ -46,10 +109,8 @@ fn on(rank: usize, index: usize, world_size: usize) -> Expectation<'static> {
 #[test]
 fn every_rank_holds_the_sum() {
     for world_size in [2, 3, 5] {
-        for (rank, outcome) in outcomes(world_size, &[&[2, 3]]).iter().enumerate() {
-            on(rank, 0, world_size)
-                .law("sum, then divide once: everyone gets the sum of all ranks, and only the update divides")
-                .check_tensor(&expected(world_size, &[2, 3]), &outcome.update[0]);
+        for outcome in outcomes(world_size, &[&[2, 3]]).iter().enumerate() {
+            check_sum(world_size, outcome, 0, &[2, 3], SUM);
         }
     }
 }
@@ -57,11 +118,10 @@ fn every_rank_holds_the_sum() {
 #[test]
 fn every_gradient_is_summed() {
     const SHAPES: [&[usize]; 3] = [&[4, 1, 3, 3], &[4], &[]];
-    for (rank, outcome) in outcomes(3, &SHAPES).iter().enumerate() {
+    for outcome in outcomes(3, &SHAPES).iter().enumerate() {
         for (index, shape) in SHAPES.iter().enumerate() {
-            on(rank, index, 3)
-                .law("each gradient of the list becomes the sum over all ranks")
-                .check_tensor(&expected(3, shape), &outcome.update[index]);
+            let law = "each gradient of the list becomes the sum over all ranks";
+            check_sum(3, outcome, index, shape, law);
         }
     }
 }
@@ -69,19 +129,8 @@ fn every_gradient_is_summed() {
 /// The variables are looked at through another hold on them, as the update does.
 #[test]
 fn the_sum_is_written_into_the_variable() {
-    for (rank, outcome) in outcomes(2, &[&[3]]).iter().enumerate() {
-        let before = contribution(rank, 3).and_then(|own| own.to_vec1::<f32>());
-        let before = before.expect("a contribution is made of f32");
-        let untouched = move |_, got: f64| {
-            (got == f64::from(before[0])).then(|| {
-                "that is what was there before: the list has a new variable, the update the old"
-                    .into()
-            })
-        };
-        on(rank, 0, 2)
-            .law("write the sum into the variable (Var::set): the update holds the variable, not the list")
-            .guess(untouched)
-            .check_tensor(&expected(2, &[3]), &outcome.update[0]);
+    for outcome in outcomes(2, &[&[3]]).iter().enumerate() {
+        check_sum(2, outcome, 0, &[3], SUM);
     }
 }
 
@@ -92,27 +141,31 @@ fn messages_go_to_rank_0_and_back() {
         let sent: Vec<f64> = outcomes.iter().map(|outcome| outcome.sent.messages as f64).collect();
         let mut expected = vec![2.0; world_size];
         expected[0] = 2.0 * (world_size - 1) as f64;
-        Expectation::of(format!("the number of messages sent for 2 gradients on {world_size} ranks"))
-            .at(|rank| format!("rank {rank}"))
-            .law("for each gradient every other rank sends one message, to rank 0, and rank 0 one to each")
-            .check(&expected, &sent);
+        Expectation::of(format!(
+            "the number of messages sent for 2 gradients on {world_size} ranks"
+        ))
+        .at(|rank| format!("rank {rank}"))
+        .law(MESSAGES)
+        .check(&expected, &sent);
     }
 }
 
 #[test]
 fn alone_nothing_changes_and_nothing_is_sent() {
     let outcome = outcomes(1, &[&[2, 3], &[4]]).remove(0);
-    on(0, 1, 1)
-        .law("the sum of one is itself")
-        .check_tensor(&expected(1, &[4]), &outcome.update[1]);
+    on(0, 1, 1).law("the sum of one is itself").check_tensor(
+        &sum(1, &[4]).expect("a sum of contributions can be made"),
+        &outcome.update[1],
+    );
     Expectation::of("the number of messages of a rank that is alone")
+        .law("there is nobody to send to")
         .check(&[0.0], &[outcome.sent.messages as f64]);
 }
 
 /// Numbers that round, in f64: rank 0 must send the sum that it keeps.
 #[test]
 fn every_rank_has_the_same_bits_and_those_of_stage_2() {
-    let results = ranks::run(3, Sends::Buffered, |rank| {
+    let results = run(3, |rank| {
         let own = (contribution(rank.rank(), 7)?.to_dtype(DType::F64)? / 3.0)?;
         let outcome = reduced(rank, vec![own.clone()])?;
         Ok((outcome.update[0].clone(), allreduce_of_stage_2(rank, &own, Algorithm::Naive)?))
@@ -126,8 +179,4 @@ fn every_rank_has_the_same_bits_and_those_of_stage_2() {
             .up_to(1e-14)
             .check_tensor(theirs, got);
     }
-}
-
-fn expected(world_size: usize, shape: &[usize]) -> Tensor {
-    sum(world_size, shape).expect("a sum of contributions can be made")
 }

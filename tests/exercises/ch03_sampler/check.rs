@@ -79,7 +79,10 @@ impl Epoch {
                 for &sample in shard {
                     match places.get_mut(sample as usize) {
                         Some(places) => places.push(format!("on rank {rank} in step {step}")),
-                        None => self.fail(&format!("there is no sample {sample}"), found, law),
+                        None => {
+                            let law = "samples are numbered from 0, and an epoch has no others";
+                            self.fail(&format!("there is no sample {sample}"), found, law)
+                        }
                     }
                 }
             }

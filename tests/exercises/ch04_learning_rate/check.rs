@@ -99,8 +99,9 @@ fn same(a: &Row, b: &Row) -> bool {
     (a.loss - b.loss).abs() <= 1e-9 * b.loss && (a.accuracy - b.accuracy).abs() <= 1e-9
 }
 
-/// How a wrong row may have come about.
-fn guess(got: &Row) -> Result<&'static str> {
+/// How a wrong row may have come about, and the law that this breaks.
+fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
+    const EQUAL: &str = "at the same global batch and the same rate, k devices equal one";
     let (experiment, rate, devices) = (experiment()?, got.learning_rate, got.devices);
     let global_batch = experiment.global_batch * devices;
     let larger = Experiment { global_batch, ..experiment.clone() };
@@ -108,13 +109,22 @@ fn guess(got: &Row) -> Result<&'static str> {
     let seen = Experiment { test: experiment.train.batch(&all, DType::F64)?, ..experiment.clone() };
     let a_seed_each: Vec<u64> = (experiment.seed..).take(devices).collect();
     let guesses = [
-        (on_one_device(&experiment, rate * devices as f64)?, "k times the rate gives"),
-        (on_one_device(&larger, rate)?, "k times the batch gives"),
-        (on_one_device(&seen, rate)?, "is measured on the training images"),
-        (on_replicas(&experiment, rate, &a_seed_each)?, "replicas give that start apart"),
+        (on_one_device(&experiment, rate * devices as f64)?, ("k times the rate gives", EQUAL)),
+        (on_one_device(&larger, rate)?, ("k times the batch gives", EQUAL)),
+        (
+            on_one_device(&seen, rate)?,
+            (
+                "is measured on the training images",
+                "a model is judged by images that it has not seen",
+            ),
+        ),
+        (
+            on_replicas(&experiment, rate, &a_seed_each)?,
+            ("replicas give that start apart", "all replicas start from the weights of one seed"),
+        ),
     ];
     let fits = guesses.iter().find(|(row, _)| same(got, row));
-    Ok(fits.map(|(_, what)| *what).unwrap_or_default())
+    Ok(fits.map_or(("", EQUAL), |(_, guess)| *guess))
 }
 
 fn there_is_a_row_for_every_rate_on_every_number_of_devices() -> Result<()> {
@@ -153,11 +163,11 @@ fn a_row_does_not_depend_on_the_number_of_devices() -> Result<()> {
             for row in table(&[learning_rate], &[devices])? {
                 if !same(&row, &expected) {
                     let what = format!("rate {learning_rate}, k = {devices}: another result");
-                    let got = match guess(&row)? {
+                    let (guess, law) = guess(&row)?;
+                    let got = match guess {
                         "" => row.to_string(),
                         what => format!("{row}\nthis is what {what}"),
                     };
-                    let law = "at the same global batch and the same rate, k devices equal one";
                     fail(&what, &expected.to_string(), &got, law);
                 }
             }

@@ -117,7 +117,7 @@ impl Images {
         if got.iter().any(|got| *got != expected) {
             let what =
                 format!("{}: the statistics of rank {rank} have another form", self.in_words());
-            let law = "one mean and one variance for each channel";
+            let law = "one mean and one variance for each channel, in f64";
             fail(&what, &format!("{expected} and {expected}"), &got.join(" and "), law);
         }
     }

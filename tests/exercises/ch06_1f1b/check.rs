@@ -10,7 +10,7 @@ use exercises::mismatch::{fail, short};
 use exercises::within;
 use model_parallel::pipeline::check::Error;
 use model_parallel::pipeline::predict::{Costs, StageCost};
-use model_parallel::pipeline::schedule::{Action, Schedule};
+use model_parallel::pipeline::schedule::{Action, Instruction, Schedule};
 use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -20,6 +20,15 @@ const CAPACITY: usize = 1;
 
 /// So many instructions before the wrong one are shown.
 const BEFORE: usize = 5;
+
+// What a bubble that is too large may come from.
+const WARM_UP: &str = "a stage goes forward until work has reached the last one: p − r times on stage r, or m times if \
+                       there are no more";
+const IN_TURN: &str =
+    "when work has reached the last stage, all go forward once and backward once in turn";
+const SENT: &str = "each result is sent before the next pass begins";
+const SENT_FIRST: &str = "each result is sent before anything is awaited";
+const AWAITED: &str = "a message is awaited right before the pass that needs it, and not earlier";
 
 /// A pipeline.
 #[derive(Clone, Copy)]
@@ -126,13 +135,17 @@ impl Case {
         let times = |checked| timeline(checked).unwrap_or_else(|error| panic!("{error}"));
         let (expected, got) = (times(theirs), times(found));
         let formula = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
-        if (got.bubble() - formula).abs() > 1e-9 {
+        if got.bubble() - formula > 1e-9 {
             let told = |timeline: &Timeline| {
                 format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0))
             };
-            let law = "devices wait while the pipeline fills and while it drains, and not in between: the bubble is \
-                       (p − 1)/(m + p − 1). So each result is sent before the next pass begins";
-            self.fail("the bubble is too large", &told(&expected), &told(&got), law);
+            let (why, rule) = why_devices_wait(theirs, found);
+            let law = format!(
+                "devices wait while the pipeline fills and while it drains, and not in between: the bubble is \
+                 (p − 1)/(m + p − 1). So {rule}"
+            );
+            let what = format!("the bubble is too large: {why}");
+            self.fail(&what, &told(&expected), &told(&got), &law);
         }
     }
 
@@ -141,7 +154,7 @@ impl Case {
             let [expected, got] = [theirs, found].map(|checked| passes(checked, stage));
             if expected != got {
                 let what = format!("stage {stage} computes in another order");
-                let law = "micro-batches go forward in their order, and backward in the same order";
+                let law = "micro-batches go forward in their order, and backward in the same order, each whole";
                 self.fail(&what, &expected, &got, law);
             }
         }
@@ -152,6 +165,51 @@ impl Case {
 fn timeline(checked: &Checked) -> Result<Timeline, Box<dyn std::error::Error>> {
     let cost = StageCost { forward: 1.0, backward_input: 0.5, backward_weight: 0.5, update: 0.0 };
     Ok(predict(checked, &Costs::equal(checked.schedule().stages(), cost))?)
+}
+
+/// What makes devices wait too long, and the law that it breaks: passes in another order than stage 6's, or messages
+/// that do not stand beside their passes.
+fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str) {
+    let stages = 0..found.schedule().stages();
+    for stage in stages.clone() {
+        let [expected, got] = [theirs, found].map(|checked| directions(checked, stage));
+        let ahead = |all: &str| all.chars().take_while(|&direction| direction == 'F').count();
+        let (expected_ahead, got_ahead) = (ahead(&expected), ahead(&got));
+        if got_ahead != expected_ahead {
+            let times = format!("{got_ahead} of {expected_ahead} times");
+            let why = format!("stage {stage} has gone forward {times} when it first goes backward");
+            return (why, WARM_UP);
+        }
+        if got != expected {
+            return (format!("stage {stage} does not take turns"), IN_TURN);
+        }
+    }
+    for (sends, law) in [(true, SENT), (false, AWAITED)] {
+        if let Some(why) = stages.clone().find_map(|stage| apart(found, stage, sends)) {
+            return (why, law);
+        }
+    }
+    // Every message stands beside its pass. Only one that is awaited can be between a pass and what it sends.
+    ("a stage waits for a message before it sends one".to_owned(), SENT_FIRST)
+}
+
+/// The first message that a stage sends, or receives, with another pass between it and its own.
+fn apart(checked: &Checked, stage: usize, sends: bool) -> Option<String> {
+    let list = &checked.schedule().instructions[stage];
+    list.iter().enumerate().find_map(|(position, message)| {
+        let own = match message.action {
+            Action::RecvActivation(i) | Action::SendActivation(i) => Action::Forward(i),
+            Action::RecvGradient(i) | Action::SendGradient(i) => Action::Backward(i),
+            _ => return None,
+        };
+        let computes = |instruction: &&Instruction| instruction.action.computes();
+        let (beside, order) = match sends {
+            true => (list[..position].iter().rev().find(computes)?, "only after"),
+            false => (list[position..].iter().find(computes)?, "already before"),
+        };
+        let apart = message.action.sends() == sends && beside.action != own;
+        apart.then(|| format!("stage {stage} does {message} {order} {beside}"))
+    })
 }
 
 /// `stage 1: … Forward(1), SendActivation(1), RecvGradient(0)`, where the last is the one at this position.
@@ -178,6 +236,11 @@ fn passes(checked: &Checked, stage: usize) -> String {
     let passes: Vec<String> =
         list.iter().filter_map(|instruction| pass(instruction.action)).collect();
     passes.join(" ")
+}
+
+/// `FFBFBB`: the same, without micro-batches.
+fn directions(checked: &Checked, stage: usize) -> String {
+    passes(checked, stage).replace(|c: char| c == ' ' || c.is_ascii_digit(), "")
 }
 
 #[test]

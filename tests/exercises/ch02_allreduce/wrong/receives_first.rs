@@ -1,4 +1,4 @@
-// expect: deadlock: rank 0 waits for rank 1, which waits for rank 0
+// expect: law: for each gradient every other rank sends one message, to rank 0, and rank 0 one to each
 
 use candle_core::Var;
 use params_and_allreduce::communicator::{Communicator, Error};

@@ -1,4 +1,4 @@
-// expect: deadlock: rank 0 waits for rank 2, which waits for rank 1, which waits for rank 0
+// expect: law: a send waits until it is received
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};

@@ -1,4 +1,4 @@
-// expect: this is what is measured on the training images
+// expect: law: a model is judged by images that it has not seen
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};

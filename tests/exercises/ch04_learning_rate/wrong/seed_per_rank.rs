@@ -1,4 +1,4 @@
-// expect: this is what replicas give that start apart
+// expect: law: all replicas start from the weights of one seed
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};

@@ -1,4 +1,4 @@
-// expect: the bubble is too large
+// expect: So each result is sent before the next pass begins
 
 use model_parallel::pipeline::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,

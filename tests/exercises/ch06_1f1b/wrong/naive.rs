@@ -1,4 +1,4 @@
-// expect: the bubble is too large
+// expect: stage 0 has gone forward 1 of 3 times when it first goes backward
 
 use model_parallel::pipeline::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,

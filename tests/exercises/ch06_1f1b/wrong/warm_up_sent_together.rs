@@ -1,4 +1,4 @@
-// expect: the bubble is too large
+// expect: stage 0 does SendActivation(0) only after Forward(1)
 
 use model_parallel::pipeline::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,

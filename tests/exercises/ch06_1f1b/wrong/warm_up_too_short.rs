@@ -1,4 +1,4 @@
-// expect: the bubble is too large
+// expect: So a stage goes forward until work has reached the last one
 
 use model_parallel::pipeline::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,

@@ -1,0 +1,42 @@
+// expect: So a message is awaited right before the pass that needs it
+
+use model_parallel::pipeline::Action::{
+    self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
+};
+
+/// Fetches the next activation before it goes backward, and waits for it with the gradient at hand.
+pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
+    let behind = stages - stage - 1;
+    let (first, last) = (stage == 0, behind == 0);
+    let mut actions = Vec::new();
+    let forward = |actions: &mut Vec<Action>, i: usize| {
+        actions.extend((!first).then_some(RecvActivation(i)));
+        actions.push(Forward(i));
+        actions.extend((!last).then_some(SendActivation(i)));
+    };
+    let backward = |actions: &mut Vec<Action>, i: usize| {
+        actions.extend((!last).then_some(RecvGradient(i)));
+        actions.push(Backward(i));
+        actions.extend((!first).then_some(SendGradient(i)));
+    };
+    let ahead = behind.min(micro_batches);
+    for i in 0..ahead {
+        forward(&mut actions, i);
+    }
+    let mut fetched = false;
+    for i in ahead..micro_batches {
+        let begin = actions.len();
+        forward(&mut actions, i);
+        if fetched {
+            actions.remove(begin);
+        }
+        fetched = !first && i + 1 < micro_batches;
+        actions.extend(fetched.then_some(RecvActivation(i + 1)));
+        backward(&mut actions, i - ahead);
+    }
+    for i in micro_batches - ahead..micro_batches {
+        backward(&mut actions, i);
+    }
+    actions.push(Update);
+    actions
+}
