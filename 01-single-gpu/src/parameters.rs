@@ -1,9 +1,10 @@
 //! Named parameters of one replica of a model.
 
-use candle_core::{Result, Tensor, Var, bail};
+use candle_core::{DType, Result, Tensor, Var, bail};
 
 use crate::backward::Gradients;
 use crate::device::move_view;
+use crate::ops::gpu;
 
 /// One trainable tensor and its name.
 #[derive(Clone, Debug)]
@@ -108,4 +109,23 @@ pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
     let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
     // A new axis in front, as a scalar cannot be sliced.
     tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
+}
+
+/// Overwrites tensors' elements, in place, with those of others of their shapes, rounded to their types: pairs of what is
+/// overwritten and its value, on one device. What is kept in f32 is rounded on a GPU by few launches.
+///
+/// # Errors
+///
+/// When the two of a pair differ in shape, or share memory, or the device has no such conversion.
+pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
+    if let Some((tensor, value)) =
+        pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())
+    {
+        bail!("{:?} cannot be overwritten with {:?}", tensor.dims(), value.dims());
+    }
+    let on_a_gpu = pairs.iter().any(|(tensor, _)| tensor.device().is_cuda());
+    if on_a_gpu && pairs.iter().all(|(_, value)| value.dtype() == DType::F32) {
+        return gpu::update::round_off_all(pairs);
+    }
+    pairs.iter().try_for_each(|(tensor, value)| overwrite(tensor, &value.to_dtype(tensor.dtype())?))
 }

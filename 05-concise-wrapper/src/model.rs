@@ -8,7 +8,7 @@ use single_gpu::data::{Batch, Dataset};
 use single_gpu::evaluate::evaluate;
 use single_gpu::ops::cross_entropy;
 use single_gpu::report::trace::COMPUTE;
-use single_gpu::train::{BatchSums, Step, Unread};
+use single_gpu::train::{BatchSums, Seen, Step, Unread};
 use tracing::info_span;
 
 use crate::shares::Share;
@@ -33,6 +33,17 @@ pub trait Model {
     ///
     /// When the batch does not fit the model, or another rank stops or stalls.
     fn backward(&self, share: &Share) -> std::result::Result<Step, Error>;
+
+    /// [`backward`](Self::backward), with loss and correct answers left where they are, to be read when somebody wants to
+    /// see them: a GPU has the update to do before anybody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`backward`](Self::backward).
+    fn backward_unread(&self, share: &Share) -> std::result::Result<(Seen, Vec<Tensor>), Error> {
+        let Step { sums, gradients } = self.backward(share)?;
+        Ok((sums.into(), gradients))
+    }
 
     /// The loop tells it how many steps were made before its first: some, where it goes on.
     fn begins_after(&self, _steps: usize) {}
@@ -79,9 +90,14 @@ impl<M: ModuleT> Model for Network<M> {
     }
 
     fn backward(&self, share: &Share) -> std::result::Result<Step, Error> {
-        let (loss, sums) = loss_of(self, &share.shards[0])?;
+        let (seen, gradients) = self.backward_unread(share)?;
+        Ok(Step { sums: seen.read()?, gradients })
+    }
+
+    fn backward_unread(&self, share: &Share) -> std::result::Result<(Seen, Vec<Tensor>), Error> {
+        let (loss, unread) = loss_of(self, &share.shards[0])?;
         let gradients = gradients_of(self, &loss)?;
-        Ok(Step { sums: sums.read()?, gradients })
+        Ok((unread.seen()?, gradients))
     }
 
     fn weights(&self) -> &Weights {

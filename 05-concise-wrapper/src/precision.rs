@@ -31,7 +31,7 @@ use std::fmt;
 use candle_core::{DType, Result, Tensor};
 use single_gpu::device::DevicePlan;
 use single_gpu::ops::cast;
-use single_gpu::parameters::overwrite;
+use single_gpu::parameters::overwrite_rounded;
 
 /// What a network is kept in, and what its layers compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,9 +174,8 @@ impl Copies {
     // ANCHOR: round
     /// Rounds all weights anew: what was learnt since the last time is in `kept`.
     pub(crate) fn round(&self) -> Result<()> {
-        self.0.iter().try_for_each(|Rounded { kept, used, .. }| {
-            overwrite(used, &kept.to_dtype(used.dtype())?)
-        })
+        let pairs: Vec<_> = self.0.iter().map(|copy| (&copy.used, &copy.kept)).collect();
+        overwrite_rounded(&pairs)
     }
     // ANCHOR_END: round
 }

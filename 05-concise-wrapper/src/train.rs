@@ -67,11 +67,12 @@ pub fn train(
         report,
         start,
         |share| {
-            let step = model.backward(share)?;
+            let (seen, gradients) = model.backward_unread(share)?;
             let rate = schedule.rate(steps);
-            sgd.borrow_mut().step(model.weights(), &step.gradients, rate, share.samples)?;
+            sgd.borrow_mut().step(model.weights(), &gradients, rate, share.samples)?;
             steps += 1;
-            Ok(step.sums)
+            // A checkpoint has the sums of all steps before it.
+            Ok(if checkpoints.is_some() { seen.read()?.into() } else { seen })
         },
         |position| saver.after_step(position, model.weights(), &sgd.borrow()),
         || model.evaluate(&data.test),

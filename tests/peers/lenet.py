@@ -10,6 +10,8 @@ from torch import nn
 from measure import answer, parsed, parser, times
 
 LEARNING_RATE = 0.1
+# Seconds that a GPU works before anybody looks at the clock: one that has rested is slow at first.
+WARM_UP = 0.5
 
 
 def lenet():
@@ -55,16 +57,27 @@ def step(model, optimizer, images, labels, compute=contextlib.nullcontext):
 
 
 def measure_steps(make_model, description, batch):
-    """Measure training steps of a model on one batch of `batch` images or as many as asked for.
+    """Measure training steps of a model on one batch of `batch` images or as many as asked for."""
+    args = parsed(step_flags(description, batch))
+    warm_up = WARM_UP if args.device == "cuda" else 0.0
+    answer("seconds", step=times(training(make_model, args), args.repetitions, warm_up))
 
-    The batch is in the host's memory, and every step takes it to the device.
-    """
+
+def step_flags(description, batch):
+    """Return a parser of what steps are made of."""
     flags = parser(description, batch=batch)
     flags.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     flags.add_argument("--precision", default="f32", choices=["f32", "tf32", "bf16"])
     flags.add_argument("--compiled", action="store_true", help="with torch.compile")
     flags.add_argument("--deterministic", action="store_true", help="with cuDNN's deterministic convolutions")
-    args = parsed(flags)
+    return flags
+
+
+def training(make_model, args):
+    """Return a function that makes a training step of the model, as the flags say.
+
+    The batch is in the host's memory, and every step takes it to the device.
+    """
     torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
     torch.backends.cudnn.deterministic = args.deterministic
@@ -82,4 +95,4 @@ def measure_steps(make_model, description, batch):
         batch = [it.to(args.device, non_blocking=True) for it in (images, labels)]
         step(model, optimizer, *batch, compute)
 
-    answer("seconds", step=times(work, args.repetitions))
+    return work

@@ -42,9 +42,12 @@ def parsed(parser):
     return args
 
 
-def times(work, repetitions):
-    """Return the seconds of each repetition, after one that is not counted."""
+def times(work, repetitions, warm_up=0.0):
+    """Return the seconds of each repetition, after at least one, and `warm_up` seconds, that are not counted."""
+    begun = time.perf_counter()
     work()
+    while time.perf_counter() - begun < warm_up:
+        work()
     seconds = []
     for _ in range(repetitions):
         start = time.perf_counter()

@@ -244,9 +244,13 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t way, cudn
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, const cudnnTensorDescriptor_t, const cudnnFilterDescriptor_t,
-                                                     const cudnnConvolutionDescriptor_t, const cudnnTensorDescriptor_t,
-                                                     const int room, int *count, cudnnConvolutionFwdAlgoPerf_t *entries) {
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, const cudnnTensorDescriptor_t x,
+                                                     const cudnnFilterDescriptor_t, const cudnnConvolutionDescriptor_t,
+                                                     const cudnnTensorDescriptor_t, const int room, int *count,
+                                                     cudnnConvolutionFwdAlgoPerf_t *entries) {
+    // Heuristics may have nothing to say of what can be computed all the same.
+    const Images &images = *(const Images *)x;
+    if (images.type == Type::bf16 && images.channels % 2) return CUDNN_STATUS_NOT_SUPPORTED;
     return suggest(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, room, count,
                    entries);
 }

@@ -162,8 +162,11 @@ impl Lane {
     fn new(copies: &Arc<CudaStream>, size: usize) -> Result<Self> {
         // Batches of an epoch are of one size, but for the last.
         let size = size.next_power_of_two();
+        // Ordinary but for being pinned: to write to it past the caches would take several times as long.
+        let ordinary = 0;
         // SAFETY: it is written to before it is read, as far as it is read.
-        let pinned = unsafe { copies.context().alloc_pinned(size) }.map_err(Error::wrap)?;
+        let pinned = unsafe { copies.context().alloc_pinned_with_flags(size, ordinary) };
+        let pinned = pinned.map_err(Error::wrap)?;
         // SAFETY: likewise.
         let staging = unsafe { copies.alloc(size) }.map_err(Error::wrap)?;
         Ok(Self { pinned, staging, arrived: None, taken: None })

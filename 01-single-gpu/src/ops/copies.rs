@@ -9,6 +9,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::backward::apply1;
+use crate::ops::gpu::{self, Operand};
 
 /// All axes but the first become one: `[B, …]` → `[B, n]`. A copy is made only where there is something to remember: of
 /// a tensor that carries a gradient, and has not two axes already.
@@ -79,13 +80,21 @@ impl CustomOp1 for Kind {
     }
 
     fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        if let (Self::Transposed, &[rows, columns]) = (self, layout.dims())
+            && layout.is_contiguous()
+            && rows * columns > 0
+        {
+            let operand = Operand::new(x, layout)?;
+            let y = gpu::transpose::transpose(x.device(), (rows, columns), operand)?;
+            return Ok((y, (columns, rows).into()));
+        }
         self.forward(x, layout)
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         Ok(Some(match self {
             Self::Shape(_) => gradient.reshape(x.shape())?,
-            Self::Transposed => gradient.t()?,
+            Self::Transposed => gradient.contiguous()?.apply_op1_no_bwd(self)?,
             Self::Type(_) => gradient.to_dtype(x.dtype())?,
         }))
     }

@@ -87,15 +87,15 @@ fn forward_and_backward(model: &Lenet, batch: &Batch) -> Result<(Unread, Vec<Ten
     Ok((Unread::new(&loss, &logits, batch)?, gradients))
 }
 
-/// One step on one device.
+/// One step on one device. Its loss is read at the end: a GPU has its update to do before anybody waits for it.
 ///
 /// # Errors
 ///
-/// When the batch does not fit the model.
+/// When the batch is empty, or does not fit the model.
 pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> Result<Step> {
-    let step = local_gradients(model, batch)?;
-    sgd(model.parameters(), &step.gradients, learning_rate, batch.len())?;
-    Ok(step)
+    let (unread, gradients) = forward_and_backward(model, batch)?;
+    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    Ok(Step { sums: unread.read()?, gradients })
 }
 
 /// A finished run on one device.
@@ -131,9 +131,7 @@ pub fn train(
                 let batch = batch.to_device(device.tensors())?;
                 let (unread, gradients) = forward_and_backward(&model, &batch)?;
                 sgd(model.parameters(), &gradients, options.learning_rate, batch.len())?;
-                // On the CPU everything is there already.
-                let on_the_cpu = device.tensors().is_cpu();
-                Ok(if on_the_cpu { unread.read()?.into() } else { Seen::from(unread) })
+                Ok(unread.seen()?)
             },
             || Ok(Some(evaluate(&model, &data.test, dtype, device.tensors())?)),
         )?;

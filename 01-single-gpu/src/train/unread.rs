@@ -67,6 +67,16 @@ impl Unread {
         let (correct, samples) = (correct as u64, self.samples);
         Ok(BatchSums { loss, correct, samples, interrupts: interrupt::requested().into() })
     }
+
+    /// What the loop over steps is told of them: read at once where they are in CPU memory, as all is computed then.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn seen(self) -> Result<Seen> {
+        let on_a_gpu = self.sums.as_ref().is_some_and(|sums| !sums.device().is_cpu());
+        Ok(if on_a_gpu { Seen::Later(self) } else { Seen::Sums(self.read()?) })
+    }
 }
 
 /// Reads loss and correct answers of a batch off its device: [`Unread::new`], then [`Unread::read`].
@@ -85,6 +95,20 @@ pub enum Seen {
     Sums(BatchSums),
     /// It is to be read when somebody wants to see it.
     Later(Unread),
+}
+
+impl Seen {
+    /// The sums, which are waited for if need be.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn read(self) -> Result<BatchSums> {
+        match self {
+            Self::Sums(sums) => Ok(sums),
+            Self::Later(unread) => unread.read(),
+        }
+    }
 }
 
 impl From<BatchSums> for Seen {

@@ -1,17 +1,19 @@
 //! A GPU as the machine: kernels are compiled when they are first used, and queued on the device's stream.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use candle_core::backend::{BackendDevice as _, BackendStorage as _};
-use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaStream, DevicePtr as _, DevicePtrMut as _, LaunchConfig, PushKernelArg as _, SyncOnDrop,
+    CudaFunction, CudaStream, DevicePtr as _, DevicePtrMut as _, LaunchConfig, PushKernelArg as _,
+    SyncOnDrop,
 };
 use candle_core::cuda_backend::cudarc::nvrtc::{
     CompileError, CompileOptions, compile_ptx_with_opts,
 };
+use candle_core::cuda_backend::{CudaStorageSlice, DeviceId};
 use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Shape, bail};
 
 use super::blocks::THREADS;
@@ -31,12 +33,10 @@ impl Machine for CudaDevice {
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
     fn start(&self, launch: Launch<'_, CudaStorage>, blocks: usize) -> Result<()> {
         let Launch { kernel, arguments, .. } = launch;
-        let Kernel { source, name, elements } = kernel;
-        let module = format!("{source:?} {} by {}", elements.dtype.as_str(), elements.vector);
         let stream = self.cuda_stream();
-        // Functions are found in whatever context is current.
+        // Functions are found, and launched, in whatever context is current.
         stream.context().bind_to_thread().map_err(Error::wrap)?;
-        let function = self.get_or_load_custom_func(name, &module, &compiled(source, elements)?)?;
+        let function = function(self, kernel)?;
         // Whoever else uses the memory is told, when these are dropped, that it was used here.
         let mut uses = Vec::with_capacity(arguments.len());
         let mut values = Vec::with_capacity(arguments.len());
@@ -61,7 +61,7 @@ impl Machine for CudaDevice {
                 Argument::Number(number) => Value::Number(number),
             });
         }
-        let mut call = function.builder();
+        let mut call = stream.launch_builder(&function);
         for value in &values {
             match value {
                 Value::Address(address) => call.arg(address),
@@ -117,6 +117,26 @@ fn address_to_write<'a>(
     stream: &'a CudaStream,
 ) -> Result<(u64, SyncOnDrop<'a>)> {
     Ok(for_memory!(&mut storage.slice, slice => slice.device_ptr_mut(stream)))
+}
+
+thread_local! {
+    /// Kernels that this thread has launched, of each GPU: to ask candle and the driver for one takes as long as the
+    /// launch itself.
+    static FUNCTIONS: RefCell<HashMap<(DeviceId, Kernel), CudaFunction>> = RefCell::default();
+}
+
+/// A kernel as the driver knows it on a GPU whose context is current.
+fn function(gpu: &CudaDevice, kernel: Kernel) -> Result<CudaFunction> {
+    FUNCTIONS.with_borrow_mut(|functions| match functions.entry((gpu.id(), kernel)) {
+        Entry::Occupied(function) => Ok(function.get().clone()),
+        Entry::Vacant(place) => {
+            let Kernel { source, name, elements } = kernel;
+            let module = format!("{source:?} {} by {}", elements.dtype.as_str(), elements.vector);
+            let ptx = compiled(source, elements)?;
+            let function = gpu.get_or_load_custom_func(name, &module, &ptx)?;
+            Ok(place.insert(function.into_cuda_function()).clone())
+        }
+    })
 }
 
 /// A file's kernels in the language that every driver translates for its GPU (PTX); compiled once in a process.

@@ -15,13 +15,21 @@ pub(crate) enum Source {
     CrossEntropy,
     Pooling,
     Relu,
+    Transpose,
     Update,
 }
 
 impl Source {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 6] =
-        [Self::BatchNorm, Self::Bias, Self::CrossEntropy, Self::Pooling, Self::Relu, Self::Update];
+    pub(super) const ALL: [Self; 7] = [
+        Self::BatchNorm,
+        Self::Bias,
+        Self::CrossEntropy,
+        Self::Pooling,
+        Self::Relu,
+        Self::Transpose,
+        Self::Update,
+    ];
 
     /// The kernels, without what they all begin with.
     pub(super) fn text(self) -> &'static str {
@@ -31,6 +39,7 @@ impl Source {
             Self::CrossEntropy => include_str!("kernels/cross_entropy.cu"),
             Self::Pooling => include_str!("kernels/pooling.cu"),
             Self::Relu => include_str!("kernels/relu.cu"),
+            Self::Transpose => include_str!("kernels/transpose.cu"),
             Self::Update => include_str!("kernels/update.cu"),
         }
     }
@@ -55,7 +64,7 @@ pub(crate) struct Elements {
 }
 
 /// A kernel, for some elements.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
     pub(super) source: Source,
     pub(super) name: &'static str,

@@ -15,6 +15,8 @@ type Kernels = &'static [(&'static str, usize)];
 
 const DESCEND: Kernels = &[("descend_8", 8), ("descend_4", 4), ("descend_2", 2), ("descend", 1)];
 const PUSH: Kernels = &[("push_8", 8), ("push_4", 4), ("push_2", 2), ("push", 1)];
+const ROUND_OFF: Kernels =
+    &[("round_off_8", 8), ("round_off_4", 4), ("round_off_2", 2), ("round_off", 1)];
 const AVERAGE: Kernels = &[("average_2", 2), ("average", 1)];
 
 fn counts(kernels: Kernels) -> impl Iterator<Item = usize> + Clone {
@@ -45,6 +47,15 @@ pub(crate) fn push_all(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()
         [(velocity, gradient), (value, gradient)]
     };
     in_groups(&slots, counts(PUSH), changes, |gpu, changes, _| push(gpu, changes, constants))
+}
+
+/// used = kept, rounded to the type of `used`, for all pairs of the two, in few launches; what is kept is f32.
+///
+/// # Errors
+///
+/// When the two differ in size, or do not lie on one GPU, `used` contiguous.
+pub(crate) fn round_off_all(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
+    in_groups(pairs, counts(ROUND_OFF), |&pair| [pair], |gpu, changes, _| round_off(gpu, changes))
 }
 
 /// running = (1 − momentum) · running + momentum · scale · fresh, for running averages of one size, each with what is
@@ -117,6 +128,20 @@ pub(crate) fn push<M: Machine>(
     machine.run(launch, blocks_of(most))
 }
 
+/// used = kept, rounded; what is kept is f32.
+pub(crate) fn round_off<M: Machine>(
+    machine: &M,
+    changes: Vec<Change<'_, M::Storage>>,
+) -> Result<()> {
+    let (name, most) = (named(ROUND_OFF, changes.len())?, most_elements(&changes));
+    let mut launch = Launch::new(Source::Update, name, changed_dtype(&changes)?);
+    for Change { changed, read } in changes {
+        let n = read.elements;
+        launch = in_place(launch.count(n).read_as(DType::F32, read, n), n, changed)?;
+    }
+    machine.run(launch, blocks_of(most))
+}
+
 /// running = (1 − momentum) · running + momentum · scale · fresh, for one or two tensors of one size, each with a scale;
 /// what is fresh is f64.
 pub(crate) fn average_into<M: Machine>(
@@ -126,11 +151,9 @@ pub(crate) fn average_into<M: Machine>(
     scales: &[f64],
 ) -> Result<()> {
     let name = named(AVERAGE, changes.len())?;
-    let Some(dtype) = changes.first().map(|change| change.changed.0.dtype()) else {
-        bail!("there is no running average to change");
-    };
     let n = most_elements(&changes);
-    let mut launch = Launch::new(Source::Update, name, dtype).count(n).number(momentum);
+    let launch = Launch::new(Source::Update, name, changed_dtype(&changes)?);
+    let mut launch = launch.count(n).number(momentum);
     for (Change { changed, read }, &scale) in changes.into_iter().zip(scales) {
         launch = in_place(launch.number(scale).read_as(DType::F64, read, n), n, changed)?;
     }
@@ -139,6 +162,14 @@ pub(crate) fn average_into<M: Machine>(
 
 fn most_elements<S>(changes: &[Change<'_, S>]) -> usize {
     changes.iter().map(|change| change.read.elements).max().unwrap_or(0)
+}
+
+/// The type of what is changed, where it is another than that of what is read.
+fn changed_dtype<S: BackendStorage>(changes: &[Change<'_, S>]) -> Result<DType> {
+    match changes.first() {
+        Some(change) => Ok(change.changed.0.dtype()),
+        None => bail!("there is nothing to update"),
+    }
 }
 
 fn dtype<S: BackendStorage>(changes: &[Change<'_, S>]) -> Result<DType> {

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 
 use super::gpu;
 use crate::ops::agreement::noise;
+use crate::parameters::overwrite_rounded;
 use crate::sgd::{descend, descend_all, push_on_gpu};
 
 #[test]
@@ -83,5 +84,24 @@ fn a_gpu_pushes_several_tensors_at_once() {
         for (found, expected) in updated.iter().zip(&formula) {
             assert_eq!(numbers(found).unwrap(), numbers(expected).unwrap(), "{dtype:?}");
         }
+    }
+}
+
+#[test]
+fn a_gpu_rounds_several_tensors_at_once() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        if dtype == DType::BF16 && !super::has(dtype) {
+            eprintln!("SKIPPED: this GPU has no bf16");
+            continue;
+        }
+        let rounded = |device: &Device| {
+            let used = scattered("used", dtype, device)?;
+            let kept = scattered("kept", DType::F32, device)?;
+            overwrite_rounded(&used.iter().zip(&kept).collect::<Vec<_>>())?;
+            numbers(&used)
+        };
+        let found = rounded(&gpu).unwrap();
+        assert_eq!(found, rounded(&Device::Cpu).unwrap(), "{dtype:?}");
     }
 }

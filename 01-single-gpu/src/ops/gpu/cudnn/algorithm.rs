@@ -8,9 +8,10 @@ use std::ffi::{c_int, c_void};
 
 use candle_core::cuda_backend::cudarc::cudnn::result::{self, CudnnResult};
 use candle_core::cuda_backend::cudarc::cudnn::sys::{
-    cudnnConvolutionBwdDataAlgo_t, cudnnConvolutionBwdDataAlgoPerf_t,
-    cudnnConvolutionBwdFilterAlgo_t, cudnnConvolutionBwdFilterAlgoPerf_t,
-    cudnnConvolutionFwdAlgo_t, cudnnConvolutionFwdAlgoPerf_t, cudnnDeterminism_t, cudnnStatus_t,
+    cudnnConvolutionBwdDataAlgo_t as BackwardData, cudnnConvolutionBwdDataAlgoPerf_t,
+    cudnnConvolutionBwdFilterAlgo_t as BackwardFilter, cudnnConvolutionBwdFilterAlgoPerf_t,
+    cudnnConvolutionFwdAlgo_t as Forward, cudnnConvolutionFwdAlgoPerf_t, cudnnDeterminism_t,
+    cudnnStatus_t,
 };
 
 use super::choice::Candidate;
@@ -18,11 +19,29 @@ use super::descriptors::{Descriptors, Handle};
 use crate::ops::gpu::pass::Pass;
 
 /// One of cuDNN's algorithms, for one of the products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Algorithm {
-    Output(cudnnConvolutionFwdAlgo_t),
-    InputGradient(cudnnConvolutionBwdDataAlgo_t),
-    WeightGradient(cudnnConvolutionBwdFilterAlgo_t),
+    Output(Forward),
+    InputGradient(BackwardData),
+    WeightGradient(BackwardFilter),
+}
+
+/// The algorithms that every shape has, as far as the documentation says; each is deterministic.
+pub(super) fn usual(pass: Pass) -> Vec<Algorithm> {
+    match pass {
+        Pass::Output | Pass::OutputForRelu => [
+            Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+            Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
+        ]
+        .map(Algorithm::Output)
+        .into(),
+        Pass::InputGradient => {
+            vec![Algorithm::InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)]
+        }
+        Pass::WeightGradient => {
+            vec![Algorithm::WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1)]
+        }
+    }
 }
 
 /// Room for every algorithm with and without tensor cores: there are eight for the output, fewer for the others.
@@ -129,20 +148,32 @@ entry!(cudnnConvolutionBwdDataAlgoPerf_t, Algorithm::InputGradient);
 entry!(cudnnConvolutionBwdFilterAlgoPerf_t, Algorithm::WeightGradient);
 
 impl Algorithm {
-    /// Whether it adds up products of the operands as they are, so that zeros give zero.
-    ///
-    /// What transforms them, and the sums back, leaves a rounding error of either sign there.
-    pub(super) fn keeps_zeros(self) -> bool {
-        use cudnnConvolutionFwdAlgo_t as Algo;
-        matches!(
-            self,
-            Self::Output(
-                Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM
-                    | Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
-                    | Algo::CUDNN_CONVOLUTION_FWD_ALGO_GEMM
-                    | Algo::CUDNN_CONVOLUTION_FWD_ALGO_DIRECT
-            )
-        )
+    /// Whether it is one of Winograd's or Fourier's: it transforms the operands, and the sums back, and so leaves a
+    /// rounding error of either sign where products of zeros were added up.
+    pub(super) fn transforms(self) -> bool {
+        match self {
+            Self::Output(algorithm) => matches!(
+                algorithm,
+                Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT
+                    | Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING
+                    | Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD
+                    | Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED
+            ),
+            Self::InputGradient(algorithm) => matches!(
+                algorithm,
+                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT
+                    | BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING
+                    | BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD
+                    | BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED
+            ),
+            Self::WeightGradient(algorithm) => matches!(
+                algorithm,
+                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT
+                    | BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING
+                    | BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD
+                    | BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED
+            ),
+        }
     }
 
     /// Bytes of memory that it needs to work in, for the kind of multiplication that `told` says.

@@ -1,8 +1,13 @@
 //! Which algorithms it may be, and in which order: a rule about lists, which needs no GPU.
 
+use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 
-use super::algorithm::Algorithm;
+use itertools::Itertools as _;
+
+use super::algorithm::{Algorithm, usual};
+use super::product::Product;
+use crate::ops::gpu::pass::Pass;
 
 /// Bytes of memory that an algorithm may ask for: 1 GiB. A thread keeps them.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
@@ -18,8 +23,28 @@ pub(super) struct Candidate {
     pub(super) math: Math,
 }
 
+impl Candidate {
+    /// What is tried where cuDNN suggests nothing else that may be taken.
+    ///
+    /// Its heuristics leave out what it can do all the same, or have nothing to say of a shape.
+    pub(super) fn usual(product: &Product) -> impl Iterator<Item = Self> {
+        let maths = [product.math, Math::CUDNN_DEFAULT_MATH, Math::CUDNN_FMA_MATH];
+        let with = move |algorithm| {
+            maths.map(|math| Self { algorithm, works: true, deterministic: true, math })
+        };
+        usual(product.pass).into_iter().flat_map(with)
+    }
+
+    /// Whether it gives what was asked for, whatever the order in which it adds up.
+    pub(super) fn suits(&self, product: &Product) -> bool {
+        // Transforms leave rounding errors where there were zeros; and in bf16 perhaps those of 16 bits on the way.
+        let as_they_are = product.pass == Pass::OutputForRelu || product.dtype == DType::BF16;
+        !(as_they_are && self.algorithm.transforms())
+    }
+}
+
 /// An algorithm, and how it is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Choice {
     pub(super) algorithm: Algorithm,
     pub(super) math: Math,
@@ -28,7 +53,7 @@ pub(super) struct Choice {
 }
 
 /// Those that work, are deterministic, round no more than `asked` lets them, and make do with
-/// [`LARGEST_WORKSPACE`], in the candidates' order. The first is to be taken.
+/// [`LARGEST_WORKSPACE`], in the candidates' order, each once. The first is to be taken.
 ///
 /// `workspace` tells the bytes that an algorithm needs, `None` if it does not work after all.
 pub(super) fn choices(
@@ -42,7 +67,7 @@ pub(super) fn choices(
         let workspace = workspace(algorithm, math).filter(|&size| size <= LARGEST_WORKSPACE)?;
         Some(Choice { algorithm, math, workspace })
     };
-    usable.filter_map(choice).collect()
+    usable.filter_map(choice).unique().collect()
 }
 
 /// What an algorithm is told to multiply with, if it wants `wanted`; `None` if that rounds more than `asked`.

@@ -4,11 +4,16 @@
 //! differs from run to run. So the one that is taken here
 //!
 //! - **depends on the shape alone**: cuDNN's heuristics rank them, and nothing is timed. Another GPU or another cuDNN
-//!   may rank them differently. If it then refuses to run the one that it suggested, the next one is taken;
+//!   may rank them differently. If it then refuses to run the one that it suggested, the next one is taken, and at last
+//!   those that every shape has;
 //! - **is deterministic**: the same operands give the same bits, again and again;
-//! - **keeps zeros** where a rectifier follows: Winograd's and Fourier's transforms make nearly zero of them;
+//! - **keeps zeros** where a rectifier follows: Winograd's and Fourier's transforms make nearly zero of them. Nor are
+//!   they taken in bf16, where nobody says in what type they transform;
 //! - **rounds no more than was asked for**: f32 is multiplied on tensor cores, as TF32, where candle's switch for
 //!   matrix products says so ([`gemm_reduced_precision_f32`]), and nowhere else.
+//!
+//! Two variables of the environment are for measuring: with `COURSE_CUDNN_TELL` a program tells on stderr what cuDNN
+//! suggests for each product, and what is taken; with `COURSE_CUDNN_ANY_ORDER` it also takes what is not deterministic.
 //!
 //! cudarc's own convolutions take the first algorithm of the list, whatever it is, so this is written on the layer
 //! below them.

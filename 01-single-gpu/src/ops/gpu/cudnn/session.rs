@@ -5,9 +5,11 @@
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::env;
 use std::ffi::c_void;
+use std::io::{self, Write as _};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
 use candle_core::cuda_backend::cudarc::cudnn::result::{self, CudnnResult};
@@ -18,11 +20,10 @@ use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
 
 use super::algorithm::{Places, candidates};
-use super::choice::{Choice, LARGEST_WORKSPACE, choices};
+use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, choices};
 use super::descriptors::{Descriptors, Handle};
 use super::product::Product;
 use super::{Number, refused};
-use crate::ops::gpu::pass::Pass;
 
 /// cuDNN on one device, in one thread: a handle must not be in use in two threads at once.
 struct Session {
@@ -42,6 +43,13 @@ struct Plan {
     /// What is left if cuDNN refuses to run that one.
     others: VecDeque<Choice>,
 }
+
+/// For measuring what determinism costs: algorithms that add up in whatever order are taken too.
+static ANY_ORDER: LazyLock<bool> =
+    LazyLock::new(|| env::var_os("COURSE_CUDNN_ANY_ORDER").is_some());
+
+/// For measuring: what was suggested for each product, and what is taken, is told on stderr.
+static TELL: LazyLock<bool> = LazyLock::new(|| env::var_os("COURSE_CUDNN_TELL").is_some());
 
 thread_local! {
     /// Kept until the thread ends, so a device that a thread has made and dropped leaves its session behind.
@@ -137,17 +145,30 @@ impl Plan {
         let descriptors = Descriptors::new::<T>(&product.geometry)?;
         let convolution = &descriptors.convolution;
         let asked = convolution.set_math(product.math);
-        let found = asked.and_then(|()| candidates(handle, product.pass, &descriptors));
-        let mut found = found.map_err(|error| refused(product, error))?;
-        if product.pass == Pass::OutputForRelu {
-            found.retain(|candidate| candidate.algorithm.keeps_zeros());
+        let suggested = asked.and_then(|()| candidates(handle, product.pass, &descriptors));
+        let (mut found, silent) = match suggested {
+            Ok(found) => (found, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let suggestions = found.len();
+        found.extend(Candidate::usual(product));
+        if *ANY_ORDER {
+            found.iter_mut().for_each(|candidate| candidate.deterministic = true);
         }
-        let usable = choices(&found, product.math, |algorithm, math| {
+        let suitable: Vec<_> =
+            found.iter().copied().filter(|candidate| candidate.suits(product)).collect();
+        let usable = choices(&suitable, product.math, |algorithm, math| {
             convolution.set_math(math).ok()?;
             algorithm.workspace(handle, &descriptors).ok()
         });
+        if *TELL {
+            tell(product, &found[..suggestions], &usable);
+        }
         let mut others = VecDeque::from(usable);
         let Some(choice) = others.pop_front() else {
+            if let Some(error) = silent {
+                return Err(refused(product, error));
+            }
             bail!(
                 "cuDNN: {product}: of {} algorithms none is deterministic, works on this GPU and makes do with \
                  {LARGEST_WORKSPACE} bytes of memory",
@@ -183,4 +204,22 @@ fn grown<'a>(
         *kept = Some(unsafe { stream.alloc(size) }.map_err(Error::wrap)?);
     }
     Ok(kept.as_mut())
+}
+
+/// One line for a product, one for each algorithm that cuDNN suggests for it, the first that is taken marked.
+fn tell(product: &Product, suggested: &[Candidate], usable: &[Choice]) {
+    let mut text = format!("cuDNN: {product}");
+    match usable.first() {
+        Some(Choice { algorithm, math, workspace }) => {
+            text += &format!(": {algorithm:?}, {math:?}, {workspace} bytes\n");
+        }
+        None => text += ": none\n",
+    }
+    for Candidate { algorithm, works, deterministic, math } in suggested {
+        text += &format!(
+            "  suggested: {algorithm:?}, {math:?}, works: {works}, deterministic: {deterministic}\n"
+        );
+    }
+    // In one piece, as other threads may say something there.
+    drop(io::stderr().write_all(text.as_bytes()));
 }

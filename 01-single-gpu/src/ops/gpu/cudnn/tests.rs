@@ -17,6 +17,8 @@ use crate::ops::on_a_gpu::{device, has};
 const FIRST: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
 const SECOND: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
 
+const WINOGRAD: Algo = Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
+
 /// A good one, for what f32 asks for without TF32.
 const GOOD: Candidate =
     Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
@@ -75,18 +77,59 @@ fn tensor_cores_multiply_f32_only_where_asked_to() {
     }
 }
 
+fn product_of(pass: Pass, dtype: DType, math: Math) -> Product {
+    Product { geometry: geometry([2, 3, 8, 7, 4, 3, 2, 2, 1]), dtype, pass, math }
+}
+
 #[test]
-fn transforms_do_not_keep_zeros() {
+fn transforms_suit_neither_a_rectifier_nor_bf16() {
     use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnConvolutionFwdAlgo_t as Algo;
-    for (algorithm, keeps) in [
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, true),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, true),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT, false),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, false),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, false),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, false),
+    for (algorithm, transforms) in [
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, false),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, false),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT, true),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, true),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, true),
+        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, true),
     ] {
-        assert_eq!(Algorithm::Output(algorithm).keeps_zeros(), keeps, "{algorithm:?}");
+        let candidate = Candidate { algorithm: Algorithm::Output(algorithm), ..GOOD };
+        for (pass, dtype, either) in [
+            (Pass::Output, DType::F32, true),
+            (Pass::OutputForRelu, DType::F32, false),
+            (Pass::Output, DType::BF16, false),
+        ] {
+            let product = product_of(pass, dtype, Math::CUDNN_FMA_MATH);
+            assert_eq!(
+                candidate.suits(&product),
+                either || !transforms,
+                "{algorithm:?}, {product}"
+            );
+        }
+    }
+    let gradient = Algorithm::WeightGradient(WINOGRAD);
+    let bf16 = product_of(Pass::WeightGradient, DType::BF16, Math::CUDNN_TENSOR_OP_MATH);
+    assert!(!Candidate { algorithm: gradient, ..GOOD }.suits(&bf16));
+    assert!(GOOD.suits(&bf16));
+}
+
+/// Behind what was suggested, each once, and none that rounds more than was asked for.
+#[test]
+fn where_nothing_is_suggested_the_usual_is_left() {
+    use Math::{
+        CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA, CUDNN_TENSOR_OP_MATH as TENSOR,
+    };
+    for (dtype, math, expected) in [
+        (DType::F32, FMA, &[FMA][..]),
+        (DType::F32, DEFAULT, &[DEFAULT, FMA]),
+        (DType::F64, DEFAULT, &[DEFAULT, FMA]),
+        (DType::BF16, TENSOR, &[TENSOR, DEFAULT, FMA]),
+    ] {
+        let product = product_of(Pass::WeightGradient, dtype, math);
+        let usual: Vec<_> = Candidate::usual(&product).collect();
+        let found = choices(&usual, math, |_, _| Some(7));
+        let found: Vec<_> = found.iter().map(|choice| (choice.algorithm, choice.math)).collect();
+        let expected: Vec<_> = expected.iter().map(|&math| (SECOND, math)).collect();
+        assert_eq!(found, expected, "{product}");
     }
 }
 
@@ -99,12 +142,7 @@ fn sizes_beyond_an_int_are_refused() {
 
 #[test]
 fn a_product_tells_its_lengths_and_its_sizes() {
-    let product = |pass| Product {
-        geometry: geometry([2, 3, 8, 7, 4, 3, 2, 2, 1]),
-        dtype: DType::F32,
-        pass,
-        math: Math::CUDNN_FMA_MATH,
-    };
+    let product = |pass| product_of(pass, DType::F32, Math::CUDNN_FMA_MATH);
     let (x, weight, y) = (2 * 3 * 8 * 7, 4 * 3 * 3 * 2, 2 * 4 * 4 * 4);
     assert_eq!(product(Pass::Output).lengths(), ([x, weight], y));
     assert_eq!(product(Pass::InputGradient).lengths(), ([weight, y], x));

@@ -91,3 +91,32 @@ KERNEL average_2(
         running1[i] = averaged(running1[i], momentum, fresh1[i] * scale1);
     }
 }
+
+// What is kept in f32, rounded to what layers compute in.
+#define ROUNDED(k) Count n##k, const float *kept##k, Stored *used##k
+#define ROUND(k) FOR_EACH(i, n##k) used##k[i] = stored(kept##k[i]);
+
+KERNEL round_off(ROUNDED(0)) {
+    ROUND(0)
+}
+
+KERNEL round_off_2(ROUNDED(0), ROUNDED(1)) {
+    ROUND(0) ROUND(1)
+}
+
+KERNEL round_off_4(ROUNDED(0), ROUNDED(1), ROUNDED(2), ROUNDED(3)) {
+    ROUND(0) ROUND(1) ROUND(2) ROUND(3)
+}
+
+KERNEL round_off_8(
+    ROUNDED(0),
+    ROUNDED(1),
+    ROUNDED(2),
+    ROUNDED(3),
+    ROUNDED(4),
+    ROUNDED(5),
+    ROUNDED(6),
+    ROUNDED(7)
+) {
+    ROUND(0) ROUND(1) ROUND(2) ROUND(3) ROUND(4) ROUND(5) ROUND(6) ROUND(7)
+}

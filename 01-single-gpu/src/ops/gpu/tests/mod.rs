@@ -17,7 +17,7 @@ use super::emulator::Emulator;
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
 use super::machine::Machine as _;
-use super::{batch_norm, bias, cross_entropy, pooling, relu, update};
+use super::{batch_norm, bias, cross_entropy, pooling, relu, transpose, update};
 use crate::difference::relative_difference;
 use crate::ops;
 use crate::ops::agreement::noise;
@@ -143,6 +143,18 @@ fn a_sum_and_its_relu() {
         let (x, y) = (held(&x), held(&y));
         let found = relu::add_relu(machine, [x.operand(), y.operand()]).unwrap();
         assert_close(&tensor(found, count), &expected, bound);
+    }
+}
+
+#[test]
+fn rows_become_columns() {
+    let Some(machine) = emulator() else { return };
+    for ((dtype, _), (rows, columns)) in
+        TYPES.into_iter().cartesian_product([(10, 512), (512, 10), (1, 7), (33, 1)])
+    {
+        let x = rounded("x", &[rows, columns], dtype);
+        let found = transpose::transpose(machine, (rows, columns), held(&x).operand()).unwrap();
+        assert_close(&tensor(found, (columns, rows)), &exact(&x).t().unwrap(), 0.0);
     }
 }
 

@@ -99,6 +99,23 @@ fn one_launch_pushes_several_velocities_and_values() {
 }
 
 #[test]
+fn one_launch_rounds_several_tensors() {
+    let Some(machine) = emulator() else { return };
+    for ((dtype, _), count) in TYPES.into_iter().cartesian_product([1, 2, 4, 8]) {
+        let used = Slots::new("used", count, dtype);
+        let kept = Slots::new("kept", count, DType::F32);
+        let ((mut values, _), (kept_values, _)) = (used.held(), kept.held());
+        let changes = values.iter_mut().zip(&kept_values).map(|(used, kept)| change(used, kept));
+        update::round_off(machine, changes.collect()).unwrap();
+        // To the last bit: as candle rounds on the CPU.
+        used.check(values, 0.0, |nth, _, _| {
+            let kept = kept.rows[nth].get(1).unwrap().to_dtype(dtype).unwrap();
+            kept.to_dtype(DType::F64).unwrap()
+        });
+    }
+}
+
+#[test]
 fn one_launch_moves_one_running_average_or_two() {
     let Some(machine) = emulator() else { return };
     let n = 2 * THREADS + 3;

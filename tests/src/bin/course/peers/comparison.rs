@@ -31,6 +31,18 @@ pub(super) enum Topic {
     Memory,
 }
 
+/// How PyTorch makes a step on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Way {
+    /// As it is
+    #[default]
+    Eager,
+    /// With its compiler
+    Compiled,
+    /// With convolutions that have the same bits every time, as ours always have
+    Deterministic,
+}
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -80,6 +92,7 @@ pub(super) struct Comparison {
     /// The images of a step, where steps are made.
     pub(super) batch: Option<usize>,
     pub(super) precision: Precision,
+    pub(super) way: Way,
     pub(super) threads: Threads,
     pub(super) unit: Unit,
     /// What each side times, under the names that the answers have for it.
@@ -101,6 +114,7 @@ impl Comparison {
             what: what.into(),
             batch: None,
             precision: Precision::F32,
+            way: Way::Eager,
             threads: Threads { each: threads, devices: 1 },
             unit: Unit::Seconds,
             series: &["step"],

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use comparison::{Comparison, Side, Topic};
+use comparison::{Comparison, Side, Topic, Way};
 use document::Document;
 use ours::Precision;
 use report::{Header, Outcome, Row};
@@ -84,6 +84,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',', num_args = 1..)]
     precision: Vec<Precision>,
 
+    /// Of these, only beside a PyTorch that works in this way; stored as with --only
+    #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',', num_args = 1..)]
+    way: Vec<Way>,
+
     /// Put the numbers of --only into the stored table, if that is from this machine with these versions; a file that
     /// --output names may be a new one
     #[arg(long, requires = "only", conflicts_with = "quick")]
@@ -127,13 +131,17 @@ impl Arguments {
             (self.only.is_empty() || self.only.contains(&one.topic))
                 && (self.batch.is_empty() || of_batch())
                 && (self.precision.is_empty() || self.precision.contains(&one.precision))
+                && (self.way.is_empty() || self.way.contains(&one.way))
         };
         self.all().into_iter().filter(asked).collect()
     }
 
     /// Whether some of the table is not asked for.
     fn partial(&self) -> bool {
-        !(self.only.is_empty() && self.batch.is_empty() && self.precision.is_empty())
+        !(self.only.is_empty()
+            && self.batch.is_empty()
+            && self.precision.is_empty()
+            && self.way.is_empty())
     }
 
     /// The file that is written, if one is: what is known to be less than the whole table replaces it only on
@@ -179,7 +187,8 @@ impl Arguments {
             let only = self.only.iter().map(|topic| ("only", name_of(topic)));
             let batch = self.batch.iter().map(|batch| ("batch", batch.to_string()));
             let precision = self.precision.iter().map(|chosen| ("precision", name_of(chosen)));
-            for (flag, value) in only.chain(batch).chain(precision) {
+            let way = self.way.iter().map(|way| ("way", name_of(way)));
+            for (flag, value) in only.chain(batch).chain(precision).chain(way) {
                 command.push_str(&format!(" --{flag} {value}"));
             }
         }
@@ -202,10 +211,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if comparisons.is_empty() {
         bail!(UsageError::new(match arguments.device {
             On::Cpu =>
-                "nothing that is measured has all that --only, --batch and --precision ask for",
+                "nothing that is measured has all that --only, --batch, --precision and --way ask for",
             On::Cuda =>
                 "on a GPU only training steps on one device are measured: --only lenet-step,resnet18-step, \
-                 --batch 256,512, --precision f32,tf32,bf16 (LeNet: 256; f32,tf32)",
+                 --batch 256,512, --precision f32,tf32,bf16 (LeNet: 256; f32,tf32), --way eager,compiled,deterministic \
+                 (the last in f32)",
         }));
     }
     let output = arguments.output()?;

@@ -9,7 +9,7 @@ use single_gpu::data::{Batch, Split, synthetic};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 
-use super::{Answer, Arguments, LEARNING_RATE, in_seconds, times};
+use super::{Answer, Arguments, LEARNING_RATE, in_seconds};
 
 /// Seconds of a step on one device.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
@@ -17,7 +17,7 @@ pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
     let device = arguments.plan(1)?.slots()[0].open()?;
     let seconds = device.run(|| {
         let model = Lenet::new(1, DType::F32, device.tensors())?;
-        times(arguments.repetitions, || {
+        arguments.times(|| {
             let batch = batch.to_device(device.tensors())?;
             train::train_batch(&model, &batch, LEARNING_RATE).map(|_| ())
         })
@@ -33,7 +33,7 @@ pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
     let initial = Lenet::new(1, DType::F32, &Device::Cpu)?;
     let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        times(arguments.repetitions, || {
+        arguments.times(|| {
             let algorithm = Algorithm::default();
             scratch_data_parallel::train_batch(rank, &model, &batch, LEARNING_RATE, algorithm)?;
             Ok::<_, Error>(())

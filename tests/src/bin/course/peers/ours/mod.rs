@@ -14,7 +14,7 @@ mod resnet18;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use params_and_allreduce::Algorithm;
@@ -81,7 +81,21 @@ impl Arguments {
     fn plan(&self, devices: usize) -> anyhow::Result<DevicePlan> {
         Ok(DevicePlan::new(self.device, devices, Some(self.threads))?)
     }
+
+    /// The seconds of each repetition of some work. On a GPU, only after it has worked for a moment.
+    fn times<E>(&self, mut work: impl FnMut() -> Result<(), E>) -> Result<Vec<f64>, E> {
+        if self.device == DeviceKind::Cuda {
+            let begun = Instant::now();
+            while begun.elapsed() < WARM_UP {
+                work()?;
+            }
+        }
+        times(self.repetitions, work)
+    }
 }
+
+/// A GPU that has rested is slow at first. As long as the scripts let it work before they look at the clock.
+const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Measures, and prints the answer.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Split, synthetic};
 
-use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds, times};
+use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds};
 
 /// Seconds of a step on one device.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
@@ -44,8 +44,10 @@ fn steps(model: &impl Model, arguments: &Arguments) -> Result<Vec<f64>, Error> {
         Shares::new(&synthetic::dataset(Split::Train, batch), batch, 1, DType::F32, model.hosts());
     let shares: Vec<Share> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
     let mut sgd = Sgd::new(Momentum::default());
-    times(arguments.repetitions, || {
-        let step = model.backward(&shares[0])?;
-        Ok(sgd.step(model.weights(), &step.gradients, LEARNING_RATE, batch)?)
+    arguments.times(|| {
+        let (seen, gradients) = model.backward_unread(&shares[0])?;
+        sgd.step(model.weights(), &gradients, LEARNING_RATE, batch)?;
+        // As the scripts do, which wait for the loss of every step.
+        Ok(seen.read().map(drop)?)
     })
 }
