@@ -36,7 +36,9 @@ fn it_ends_in_a_table_of_bandwidths() {
         for line in rows {
             let numbers = line.trim_start().trim_start_matches(row).split_whitespace();
             let numbers: Vec<f64> = numbers.map(|n| n.parse().expect("a number")).collect();
-            assert!(numbers.len() == 4 && numbers.iter().all(|&n| n > 0.0), "{line}");
+            assert!(numbers.len() == 4 && numbers[1..].iter().all(|&n| n > 0.0), "{line}");
+            // Where others need the cores, a small tensor may take so long that its rate is 0.000.
+            assert!(numbers[0] >= 0.0, "{line}");
         }
     }
 }

@@ -17,8 +17,9 @@ use crate::{Error, Network};
 
 /// A model that can be trained: plain, or wrapped.
 ///
-/// The loop makes a step of two calls, and knows nothing of devices: [`backward`](Self::backward), then an
-/// update of [`weights`](Self::weights) by the gradients that came back.
+/// The loop makes a step of two calls, and knows nothing of devices: [`backward_unread`](Self::backward_unread), then an
+/// update of [`weights`](Self::weights) by the gradients that came back. A model has to have
+/// [`backward`](Self::backward) for it.
 // ANCHOR: model
 pub trait Model {
     /// The shards of each global batch that this model is to be given, and how many there are in all.

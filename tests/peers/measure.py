@@ -43,9 +43,9 @@ def parsed(parser):
 
 
 def times(work, repetitions, warm_up=0.0):
-    """Return the seconds of each repetition, after at least one, and `warm_up` seconds, that are not counted."""
-    begun = time.perf_counter()
+    """Return the seconds of each repetition, after one that is not counted and, behind it, `warm_up` seconds of them."""
     work()
+    begun = time.perf_counter()
     while time.perf_counter() - begun < warm_up:
         work()
     seconds = []

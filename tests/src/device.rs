@@ -1,10 +1,31 @@
-//! The device that tests of operations run on.
+//! The devices that tests run on, of operations and of several ranks.
+
+use std::num::NonZeroUsize;
 
 use candle_core::Device;
 use single_gpu::device::{DeviceKind, DevicePlan};
 
-/// The environment variable that says which: `cuda` is the first GPU, anything else, or nothing, the CPU.
+/// The environment variable that says which: `cuda` is the GPUs, anything else, or nothing, the CPU.
 pub const VARIABLE: &str = "TEST_DEVICE";
+
+/// Whether tests run on GPUs.
+pub fn on_gpus() -> bool {
+    std::env::var(VARIABLE).is_ok_and(|name| name == "cuda")
+}
+
+/// So many devices: slices of one core, or GPUs, which share those that there are.
+///
+/// # Panics
+///
+/// When a GPU was asked for and there is none.
+#[expect(clippy::expect_used, reason = "a test that was to run on GPUs cannot do without")]
+pub fn plan(devices: usize) -> DevicePlan {
+    let (kind, threads) = match on_gpus() {
+        true => (DeviceKind::Cuda, None),
+        false => (DeviceKind::Cpu, NonZeroUsize::new(1)),
+    };
+    DevicePlan::new(kind, devices, threads).expect("devices")
+}
 
 /// The device of this thread's test: one for each thread, as work on a GPU has an order within a thread.
 ///
@@ -14,12 +35,9 @@ pub const VARIABLE: &str = "TEST_DEVICE";
 #[expect(clippy::expect_used, reason = "a test that was to run on a GPU cannot do without one")]
 pub fn device() -> Device {
     thread_local! {
-        static DEVICE: Device = match std::env::var(VARIABLE) {
-            Ok(name) if name == "cuda" => {
-                let plan = DevicePlan::new(DeviceKind::Cuda, 1, None).expect("a GPU");
-                plan.slots()[0].open().expect("a GPU that works").tensors().clone()
-            }
-            _ => Device::Cpu,
+        static DEVICE: Device = match on_gpus() {
+            true => plan(1).slots()[0].open().expect("a GPU that works").tensors().clone(),
+            false => Device::Cpu,
         };
     }
     DEVICE.with(Device::clone)

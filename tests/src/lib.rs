@@ -5,6 +5,7 @@
 
 pub mod book;
 mod device;
+pub mod distance;
 mod fixture;
 pub mod html;
 mod machine;
@@ -16,7 +17,7 @@ pub mod schedules;
 pub mod steps;
 pub mod stored;
 
-pub use device::device;
+pub use device::{device, on_gpus, plan};
 pub use fixture::Fixture;
 pub use machine::Machine;
 pub use noise::noise;

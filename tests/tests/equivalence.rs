@@ -6,13 +6,15 @@
 //!
 //! A test like this is worth only what it catches: each known way to get data parallelism wrong is run
 //! through the same comparison, and must be found, or end with an error that names the rank.
+//!
+//! With `TEST_DEVICE=cuda` all of it runs on GPUs, which replicas share if there are too few.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use course_tests::{device, on_gpus, plan};
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
@@ -20,7 +22,6 @@ use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
 use scratch_data_parallel::{Error, train_batch};
 use single_gpu::data::loader::{Epochs as _, Loader};
 use single_gpu::data::{Batch, Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::{self, Step, TrainOptions};
@@ -33,10 +34,37 @@ const OPTIONS: TrainOptions =
     TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: RATE, seed: 1 };
 const WAIT: Duration = Duration::from_secs(60);
 
-/// What one step left behind.
+/// How many devices. To open a GPU takes longer than to train on it here.
+fn counts() -> &'static [usize] {
+    if on_gpus() { &[1, 2, 4] } else { &[1, 2, 3, 4, 7] }
+}
+
+/// Those of the course; on GPUs those that add whole tensors, and chunks.
+fn algorithms() -> impl Iterator<Item = Algorithm> {
+    let on_gpus = on_gpus();
+    let few = [Algorithm::OneShot, Algorithm::Ring];
+    Algorithm::OURS.into_iter().filter(move |algorithm| !on_gpus || few.contains(algorithm))
+}
+
+/// Of a step in f32. cuDNN may take another algorithm for a shard than for the batch, and one of Winograd's rounds up to
+/// some tens of times as much as a plain sum.
+fn tolerance_in_f32() -> f64 {
+    if on_gpus() { 1e-4 } else { 1e-5 }
+}
+
+/// What one step left behind, in CPU memory.
 struct Trace {
     step: Step,
     weights: Vec<(String, Tensor)>,
+}
+
+impl Trace {
+    fn of(mut step: Step, model: &Lenet) -> candle_core::Result<Self> {
+        for gradient in &mut step.gradients {
+            *gradient = gradient.to_device(&Device::Cpu)?;
+        }
+        Ok(Self { step, weights: model.parameters().snapshot()? })
+    }
 }
 
 /// The batches of all steps: garments, 50 each, shuffled. (With equally many of each class the gradient
@@ -59,10 +87,11 @@ fn initial(dtype: DType) -> Lenet {
 
 /// Stage 1's own step: it knows nothing of other devices.
 fn on_one_device(dtype: DType) -> Vec<Trace> {
-    let model = initial(dtype);
+    let values = get_params(initial(dtype).parameters(), &device()).unwrap();
+    let model = Lenet::with_parameters(values).unwrap();
     let step = |batch: &Batch| {
-        let step = train::train_batch(&model, batch, RATE).unwrap();
-        Trace { step, weights: model.parameters().snapshot().unwrap() }
+        let batch = batch.to_device(&device()).unwrap();
+        Trace::of(train::train_batch(&model, &batch, RATE).unwrap(), &model).unwrap()
     };
     batches(dtype).iter().map(step).collect()
 }
@@ -79,9 +108,8 @@ fn on_devices_with(
     algorithm: Algorithm,
     breakage: Option<Breakage>,
 ) -> Result<Vec<Vec<Trace>>, RankFailure<Error>> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap();
     let initial = initial(dtype);
-    run_ranks(&plan, WAIT, |rank| {
+    run_ranks(&plan(devices), WAIT, |rank| {
         let options = match breakage {
             Some(breakage) => breakage.options(OPTIONS, rank.rank(), devices),
             None => OPTIONS,
@@ -94,7 +122,7 @@ fn on_devices_with(
                     train_batch_broken(rank, &model, batch, RATE, algorithm, breakage)?
                 }
             };
-            Ok::<_, Error>(Trace { step, weights: model.parameters().snapshot()? })
+            Ok::<_, Error>(Trace::of(step, &model)?)
         };
         batches_of(&options, dtype).iter().map(step).collect::<Result<Vec<_>, _>>()
     })
@@ -152,8 +180,8 @@ fn values(trace: &Trace) -> Vec<Tensor> {
 fn k_devices_equal_one_in_f64() {
     let expected = on_one_device(DType::F64);
     assert_eq!(expected.len(), STEPS);
-    for algorithm in Algorithm::OURS {
-        for devices in [1, 2, 3, 4, 7] {
+    for algorithm in algorithms() {
+        for &devices in counts() {
             let traces = on_devices(devices, DType::F64, algorithm);
             for (rank, trace) in traces.iter().enumerate() {
                 let difference = first_difference(trace, &expected, 1e-10);
@@ -168,10 +196,11 @@ fn k_devices_equal_one_in_f64() {
 fn one_step_in_f32_stays_within_its_rounding() {
     // One step only: f32 trajectories part, and longer comparisons prove nothing.
     let expected = on_one_device(DType::F32);
-    for algorithm in Algorithm::OURS {
-        for devices in [1, 2, 3, 4, 7] {
+    for algorithm in algorithms() {
+        for &devices in counts() {
             for trace in on_devices(devices, DType::F32, algorithm) {
-                let difference = first_difference(&trace[..1], &expected[..1], 1e-5);
+                let (found, expected) = (&trace[..1], &expected[..1]);
+                let difference = first_difference(found, expected, tolerance_in_f32());
                 assert_eq!(difference, None, "{algorithm}, {devices} devices");
             }
         }
@@ -180,8 +209,8 @@ fn one_step_in_f32_stays_within_its_rounding() {
 
 #[test]
 fn replicas_agree_bitwise() {
-    for algorithm in Algorithm::OURS {
-        for devices in [2, 3, 7] {
+    for algorithm in algorithms() {
+        for &devices in &counts()[1..] {
             let traces = on_devices(devices, DType::F32, algorithm);
             for step in 0..STEPS {
                 let hash = |trace: &Vec<Trace>| WeightsHash::new(&trace[step].weights).unwrap();
@@ -204,10 +233,9 @@ fn more_devices_than_samples_is_still_exact() {
     let one = initial(DType::F64);
     train::train_batch(&one, &few, RATE).unwrap();
     let expected = one.parameters().snapshot().unwrap();
-    let plan = DevicePlan::new(DeviceKind::Cpu, 7, NonZeroUsize::new(1)).unwrap();
     let start = initial(DType::F64);
-    for algorithm in Algorithm::OURS {
-        let found = run_ranks(&plan, WAIT, |rank| {
+    for algorithm in algorithms() {
+        let found = run_ranks(&plan(7), WAIT, |rank| {
             let model = Lenet::with_parameters(get_params(start.parameters(), rank.device())?)?;
             train_batch(rank, &model, &few, RATE, algorithm)?;
             Ok::<_, Error>(model.parameters().snapshot()?)
@@ -226,9 +254,8 @@ fn every_known_mistake_is_found() {
     let expected = on_one_device(DType::F64);
     for breakage in Breakage::ALL {
         // The mistakes lie outside the all-reduce; each algorithm meets each of them once.
-        for (devices, algorithm) in
-            [2, 3, 4, 7].into_iter().zip(Algorithm::OURS.into_iter().cycle())
-        {
+        let each = counts()[1..].iter().copied().zip(Algorithm::OURS.into_iter().cycle());
+        for (devices, algorithm) in each {
             let run = on_devices_with(devices, DType::F64, algorithm, Some(breakage));
             if let Some(named) = named(breakage, devices) {
                 let told = run.err().map(|failure| failure.to_string()).unwrap_or_default();
@@ -249,7 +276,7 @@ fn every_known_mistake_is_found_in_f32_within_one_step() {
     for breakage in Breakage::ALL.into_iter().filter(|bug| named(*bug, 2).is_none()) {
         let traces = on_devices_with(2, DType::F32, Algorithm::Ring, Some(breakage)).unwrap();
         let trace = &traces[0];
-        let difference = first_difference(&trace[..1], &expected[..1], 1e-5);
+        let difference = first_difference(&trace[..1], &expected[..1], tolerance_in_f32());
         assert!(difference.is_some(), "{breakage:?} unnoticed");
     }
 }

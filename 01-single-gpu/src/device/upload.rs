@@ -162,7 +162,7 @@ impl Lane {
     fn new(copies: &Arc<CudaStream>, size: usize) -> Result<Self> {
         // Batches of an epoch are of one size, but for the last.
         let size = size.next_power_of_two();
-        // Ordinary but for being pinned: to write to it past the caches would take several times as long.
+        // Ordinary but for being pinned. What cudarc has for it would be written past the caches (write-combined).
         let ordinary = 0;
         // SAFETY: it is written to before it is read, as far as it is read.
         let pinned = unsafe { copies.context().alloc_pinned_with_flags(size, ordinary) };

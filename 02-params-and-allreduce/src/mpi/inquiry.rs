@@ -2,7 +2,8 @@
 //!
 //! A rank that waits in vain may wait for one that itself waits for a third. The one to name is at the end
 //! of the chain: the rank that waits for nobody, or the one whose process does not even answer. (A postman
-//! is a thread of its own, and answers whatever its rank is busy with.) A chain that closes is a deadlock.
+//! is a thread of its own, and answers whatever its rank is busy with.) A chain that closes is a deadlock, unless a
+//! message is on its way in it: two ranks between which one takes long hold each other up.
 
 use std::sync::MutexGuard;
 use std::sync::mpsc::Receiver;
@@ -40,10 +41,16 @@ impl<'a> Inquiry<'a> {
     /// What this rank is told, which waits for `whom`.
     pub(super) fn about(&self, whom: WaitsFor) -> Error {
         let mut met = vec![self.rank];
+        // The last of them that is held up by the next.
+        let mut held_up = None;
         let mut next = whom;
         loop {
             let rank = match next {
                 WaitsFor::Rank(rank) => rank,
+                WaitsFor::HeldUpBy(rank) => {
+                    held_up = Some(met.len() - 1);
+                    rank
+                }
                 WaitsFor::All => match self.absent(&met) {
                     Some(rank) => rank,
                     None => return self.unfinished(),
@@ -51,6 +58,10 @@ impl<'a> Inquiry<'a> {
                 WaitsFor::Nobody => return self.timed_out(met.last().copied()),
             };
             if let Some(start) = met.iter().position(|earlier| *earlier == rank) {
+                if let Some(held_up) = held_up.filter(|&held_up| held_up >= start) {
+                    let by = met.get(held_up + 1).copied().unwrap_or(rank);
+                    return self.slow(met[held_up], by);
+                }
                 return Error::Deadlock { circle: from_the_smallest(met.split_off(start)) };
             }
             met.push(rank);
@@ -94,6 +105,16 @@ impl<'a> Inquiry<'a> {
         Error::RankStopped { rank, why, waiting: self.rank }
     }
 
+    fn slow(&self, one: usize, other: usize) -> Error {
+        let (one, other) = (one.min(other), one.max(other));
+        let (rank, waited) = (self.rank, self.waited.as_secs_f64());
+        let message = format!(
+            "rank {rank} waited {waited:.1} s, and a message between ranks {one} and {other} is still on its way: is the \
+             link so slow, or the time limit so short?"
+        );
+        candle_core::Error::Msg(message).into()
+    }
+
     fn unfinished(&self) -> Error {
         let (rank, waited) = (self.rank, self.waited.as_secs_f64());
         let message = format!(
@@ -126,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_chain_is_named() {
-        use WaitsFor::{All, Nobody, Rank};
+        use WaitsFor::{All, HeldUpBy, Nobody, Rank};
         let told_of = |others| told(Rank(1), others);
         let alive = told_of(&[Some(Rank(2)), Some(Rank(3)), Some(Nobody)]);
         assert!(alive.contains("rank 3 is alive but sends nothing"), "{alive}");
@@ -134,6 +155,14 @@ mod tests {
         assert!(silent.contains("rank 2 sent nothing for 1.0 s, does not answer"), "{silent}");
         let circle = told_of(&[Some(Rank(2)), Some(Rank(0)), Some(Nobody)]);
         assert!(circle.contains("rank 0 waits for rank 1, which waits for rank 2"), "{circle}");
+        // Rank 1 cannot get rid of what the stopped rank 2 never fetches.
+        let held_up = told_of(&[Some(HeldUpBy(2)), None, Some(Nobody)]);
+        assert!(held_up.contains("rank 2 sent nothing for 1.0 s, does not answer"), "{held_up}");
+        let slow = told_of(&[Some(HeldUpBy(2)), Some(HeldUpBy(1)), Some(Nobody)]);
+        assert!(slow.contains("a message between ranks 1 and 2 is still on its way"), "{slow}");
+        // Behind one that is held up, others wait for each other.
+        let behind = told(HeldUpBy(1), &[Some(Rank(2)), Some(Rank(1))]);
+        assert!(behind.contains("deadlock: rank 1 waits for rank 2"), "{behind}");
         let sum = told(All, &[Some(All), Some(Rank(3)), Some(Nobody)]);
         assert!(sum.contains("rank 3 is alive"), "{sum}");
         let everyone = told(All, &[Some(All), Some(All)]);

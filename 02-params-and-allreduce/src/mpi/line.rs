@@ -95,6 +95,7 @@ impl Ends {
     fn arrival(&self, from: usize) -> Result<Arrival, Error> {
         let inbox = locked(&self.inboxes[from]);
         if let Ok(arrival) = inbox.try_recv() {
+            self.state.goes_on();
             return Ok(arrival);
         }
         self.state.during(WaitsFor::Rank(from), || {

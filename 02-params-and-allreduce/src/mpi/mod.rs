@@ -31,6 +31,7 @@
 //! | --- | --- |
 //! | `line` | a rank's end: the two messages of [`Communicator`] |
 //! | `postman` | sends what is ordered, and always fetches what has arrived |
+//! | `on_its_way` | what MPI has not finished, and whom it is held up by |
 //! | `note`, `parcel` | what travels: element type and shape as text, then bytes |
 //! | `sum` | MPI's own all-reduce |
 //! | `inquiry`, `waiting` | who is to blame when nothing comes |
@@ -46,6 +47,7 @@
 mod inquiry;
 mod line;
 mod note;
+mod on_its_way;
 mod pace;
 mod parcel;
 mod postman;

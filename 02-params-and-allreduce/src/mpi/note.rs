@@ -16,7 +16,7 @@ pub(super) enum Note {
     Farewell,
     /// Whom does the receiver wait for? `ask`
     Ask,
-    /// `answer 3`, `answer all`, `answer nobody`
+    /// `answer 3`, `answer all`, `answer nobody`, `answer held 3`
     Answer(WaitsFor),
 }
 
@@ -30,6 +30,7 @@ impl fmt::Display for Note {
             Self::Farewell => f.write_str("farewell"),
             Self::Ask => f.write_str("ask"),
             Self::Answer(WaitsFor::Rank(rank)) => write!(f, "answer {rank}"),
+            Self::Answer(WaitsFor::HeldUpBy(rank)) => write!(f, "answer held {rank}"),
             Self::Answer(WaitsFor::All) => f.write_str("answer all"),
             Self::Answer(WaitsFor::Nobody) => f.write_str("answer nobody"),
         }
@@ -57,6 +58,7 @@ impl FromStr for Note {
             Some("answer") => Self::Answer(match words.next().ok_or(Unreadable)? {
                 "all" => WaitsFor::All,
                 "nobody" => WaitsFor::Nobody,
+                "held" => WaitsFor::HeldUpBy(number(words.next().ok_or(Unreadable)?)?),
                 rank => WaitsFor::Rank(number(rank)?),
             }),
             _ => return Err(Unreadable),
@@ -86,6 +88,7 @@ mod tests {
             Note::Answer(WaitsFor::Nobody),
             Note::Answer(WaitsFor::All),
             Note::Answer(WaitsFor::Rank(7)),
+            Note::Answer(WaitsFor::HeldUpBy(7)),
         ] {
             assert_eq!(note.to_string().parse(), Ok(note));
         }
@@ -93,9 +96,17 @@ mod tests {
 
     #[test]
     fn anything_else_cannot() {
-        for text in
-            ["", "tensor", "tensor f33 1", "tensor f32 -1", "answer", "answer x", "ask 1", "hello"]
-        {
+        for text in [
+            "",
+            "tensor",
+            "tensor f33 1",
+            "tensor f32 -1",
+            "answer",
+            "answer x",
+            "answer held",
+            "ask 1",
+            "hello",
+        ] {
             assert_eq!(text.parse::<Note>(), Err(Unreadable), "{text}");
         }
     }

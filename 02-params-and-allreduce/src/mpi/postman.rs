@@ -25,10 +25,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use ::mpi::Tag;
-use ::mpi::request::{LocalScope, Request, scope};
+use ::mpi::request::scope;
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, Destination as _, MatchedReceiveVec as _, Source as _};
 
@@ -48,10 +47,6 @@ const BYTES: Tag = 2;
 
 /// Marks a question or an answer, which are notes that wait for no others.
 const QUESTION: Tag = 3;
-
-/// Who has not taken a message, or given all of it, after this time holds a postman up. Others take milliseconds; and
-/// ranks wait for each other for longer.
-const HELD_UP: Duration = Duration::from_secs(1);
 
 /// What a line asks of its postman.
 #[derive(Debug)]
@@ -77,7 +72,7 @@ pub(super) struct Postman {
     /// To the line, for arrivals from each rank; closed when that rank's work is done.
     inboxes: Vec<Option<Sender<Arrival>>>,
     answers: Sender<Answer>,
-    line: Arc<Waiting>,
+    pub(super) line: Arc<Waiting>,
     outgoing: Vec<Parcel>,
     sums: VecDeque<Sum>,
     leaving: bool,
@@ -160,7 +155,7 @@ impl Postman {
     }
 
     /// Takes all orders, and asks and answers; `false` if there was nothing of the kind.
-    fn converse(&mut self) -> bool {
+    pub(super) fn converse(&mut self) -> bool {
         let mut busy = false;
         loop {
             match self.orders.try_recv() {
@@ -267,40 +262,10 @@ impl Postman {
         bytes
     }
 
-    /// Looks after messages, with the ranks to or from which they are, until MPI has finished all of them.
-    fn attend(&mut self, mut pending: Vec<OnItsWay<'_, '_>>, meanwhile: fn(&mut Self) -> bool) {
-        let mut pace = Pace::new();
-        let mut since = Instant::now();
-        loop {
-            let before = pending.len();
-            pending = unfinished(pending);
-            let Some((other, _)) = pending.first() else { break };
-            if pending.len() < before {
-                since = Instant::now();
-            }
-            self.line.held_up_by((since.elapsed() >= HELD_UP).then_some(*other));
-            let busy = self.converse();
-            match meanwhile(self) || busy {
-                true => pace.event(),
-                false => pace.pause(),
-            }
-        }
-        self.line.held_up_by(None);
-    }
-
     /// Puts an arrival where the line will look for it. If the rank has left, nobody will.
     fn deliver(&self, from: usize, arrival: Arrival) {
         if let Some(inbox) = &self.inboxes[from] {
             drop(inbox.send(arrival));
         }
     }
-}
-
-/// A message, and the rank to or from which it is.
-type OnItsWay<'a, 's> = (usize, Request<'a, [u8], &'s LocalScope<'a>>);
-
-/// What MPI has not finished.
-fn unfinished<'a, 's>(pending: Vec<OnItsWay<'a, 's>>) -> Vec<OnItsWay<'a, 's>> {
-    let test = |(other, request): OnItsWay<'a, 's>| Some((other, request.test().err()?));
-    pending.into_iter().filter_map(test).collect()
 }

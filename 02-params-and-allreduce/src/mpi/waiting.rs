@@ -13,6 +13,8 @@ pub(super) enum WaitsFor {
     Rank(usize),
     /// MPI's own all-reduce, which needs every rank.
     All,
+    /// Nobody gets anything from it, or gives it anything, before a message to or from this rank gets on.
+    HeldUpBy(usize),
 }
 
 const NOBODY: usize = usize::MAX;
@@ -33,8 +35,8 @@ impl Waiting {
         Self { whom: nobody(), held_up_by: nobody(), left: AtomicBool::new(false) }
     }
 
-    /// Notes whom the line waits for while `wait` runs, and for good if that fails: until this rank has ended the job,
-    /// nobody is to take it for the one that began it.
+    /// Notes whom the line waits for while `wait` runs. If that fails, the note stays until the line [goes
+    /// on](Self::goes_on): as a rule this rank ends the job now, and nobody is to take it for the one that began it.
     pub(super) fn during<R>(
         &self,
         whom: WaitsFor,
@@ -42,27 +44,33 @@ impl Waiting {
     ) -> Result<R, Error> {
         let number = match whom {
             WaitsFor::Nobody => NOBODY,
-            WaitsFor::Rank(rank) => rank,
+            WaitsFor::Rank(rank) | WaitsFor::HeldUpBy(rank) => rank,
             WaitsFor::All => ALL,
         };
         self.whom.store(number, Ordering::SeqCst);
         let outcome = wait();
         if outcome.is_ok() {
-            self.whom.store(NOBODY, Ordering::SeqCst);
+            self.goes_on();
         }
         outcome
     }
 
-    /// Notes whom the postman is held up by.
-    pub(super) fn held_up_by(&self, rank: Option<usize>) {
-        self.held_up_by.store(rank.unwrap_or(NOBODY), Ordering::SeqCst);
+    /// Notes that the line has got something, and waits for nobody.
+    pub(super) fn goes_on(&self) {
+        self.whom.store(NOBODY, Ordering::SeqCst);
     }
 
-    /// Whom the rank waits for now. Where its postman is held up, that one keeps everybody waiting who needs this rank.
+    /// Notes whom the postman is held up by; who that was.
+    pub(super) fn hold_up(&self, by: Option<usize>) -> Option<usize> {
+        let before = self.held_up_by.swap(by.unwrap_or(NOBODY), Ordering::SeqCst);
+        (before != NOBODY).then_some(before)
+    }
+
+    /// Whom the rank waits for now.
     pub(super) fn whom(&self) -> WaitsFor {
         let held_up_by = self.held_up_by.load(Ordering::SeqCst);
         if held_up_by != NOBODY {
-            return WaitsFor::Rank(held_up_by);
+            return WaitsFor::HeldUpBy(held_up_by);
         }
         match self.whom.load(Ordering::SeqCst) {
             NOBODY => WaitsFor::Nobody,

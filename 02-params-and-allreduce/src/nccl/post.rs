@@ -17,9 +17,7 @@ use super::connection::Connection;
 use super::{failure, nccl};
 use crate::communicator::Error;
 use crate::launcher::Place;
-
-/// A connection notices by itself that its time is up, unless NCCL does not come back from a call.
-const GRACE: Duration = Duration::from_secs(10);
+use crate::thread::GRACE;
 
 /// What a rank wants of its connection.
 enum Order {
@@ -91,6 +89,7 @@ impl Post {
         let (answer, answered) = channel();
         let order = Order::Collective { tensor: tensor.clone(), kind, answer };
         let outcome = match self.orders.send(order) {
+            // A connection notices by itself that its time is up, unless NCCL does not come back from a call.
             Ok(()) => match answered.recv_timeout(self.timeout.saturating_add(GRACE)) {
                 Ok(outcome) => outcome,
                 Err(RecvTimeoutError::Disconnected) => Err(gone()),

@@ -31,6 +31,10 @@ use roster::Roster;
 /// How long a rank waits for another before it gives up, where the caller has no better idea.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// How much longer whoever watches ranks waits than they do: one that waits for another in vain notices by itself that
+/// its time is up, and it knows whom it waited for.
+pub const GRACE: Duration = Duration::from_secs(10);
+
 /// Runs `work` once for every device of a plan, each in a thread of its own, and waits for all.
 ///
 /// Inside, everything parallel stays on the rank's own device. The results come in rank order.

@@ -114,7 +114,7 @@ pub fn stopped_in_a_ring(rank: &Rank<'_>) -> Result<(), Error> {
 
 /// Rank 0's postman cannot get rid of what the stopped rank 2 never fetches, and so rank 1 waits in vain.
 pub fn stopped_before_another(rank: &Rank<'_>) -> Result<(), Error> {
-    const MOMENT: Duration = Duration::from_millis(500);
+    const MOMENT: Duration = Duration::from_millis(150);
     barrier(rank)?;
     let number = zeros(&[], DType::F32)?;
     match rank.rank() {

@@ -158,22 +158,26 @@ impl Arguments {
     }
 }
 
-/// Refuses a link that is so slow that ranks give up before they have each other's weights.
+/// Refuses a link that is so slow that ranks give up before they have rank 0's weights, of which that has to send several
+/// copies.
 pub(super) fn check_link(
     slowness: Slowness,
     timeout: Duration,
     weights: usize,
+    ranks: usize,
 ) -> Result<(), UsageError> {
-    let takes = slowness.takes(weights);
+    // Along a tree: every copy that is there is sent on in the next round.
+    let copies = ranks.next_power_of_two().ilog2() as usize;
+    let takes = slowness.takes(copies * weights);
     if takes <= timeout {
         return Ok(());
     }
     Err(UsageError::new(format_args!(
-        "--slow-link {}: the weights, {} bytes, take {:.1} s over such a link, and --timeout ends a wait after {} s: \
-         take a faster one, or wait longer",
+        "--slow-link {}: rank 0 takes {:.1} s to send the weights, {} bytes, to the others over such a link, and --timeout \
+         ends a wait after {} s: take a faster one, or wait longer",
         slowness.megabytes(),
-        thousands(weights),
         takes.as_secs_f64(),
+        thousands(weights),
         timeout.as_secs_f64(),
     )))
 }

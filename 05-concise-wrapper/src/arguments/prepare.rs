@@ -56,8 +56,8 @@ impl Arguments {
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         let width = sizing::width(width, &several);
-        if let Some(slowness) = slowness {
-            check_link(slowness, timeout, weights(model, width, precision)?)?;
+        if let Some(slowness) = slowness.filter(|_| world_size > 1) {
+            check_link(slowness, timeout, weights(model, width, precision)?, world_size)?;
         }
         if model == ModelKind::Resnet18 {
             let part = sizing::limit_images(&mut train, &several, IMAGES_ON_A_CPU);

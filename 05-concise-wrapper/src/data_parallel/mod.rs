@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Module, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, GRACE, RankFailure, run_ranks_with};
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::{DevicePlan, move_view};
 use single_gpu::evaluate::evaluate;
@@ -42,9 +42,6 @@ use follower::follow;
 
 /// What is told of a device of which nothing else is known.
 const ENDED: &str = "a device has ended early";
-
-/// A device that waits in vain for another notices by itself that its time is up, and names it.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -75,8 +72,8 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         Self::with_timeout(network, devices, DEFAULT_TIMEOUT)
     }
 
-    /// [`new`](Self::new), where a device may be so much slower than another before it counts as failed. (A little
-    /// more where no device waits for it but the caller's thread alone.)
+    /// [`new`](Self::new), where a device may be so much slower than another before it counts as failed; and
+    /// [`GRACE`] more where no device waits for it but the caller's thread alone.
     ///
     /// # Errors
     ///
@@ -143,8 +140,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
 
     /// Why a device answers no more.
     fn failure(&self, missing: Missing) -> Error {
-        // Whoever stalls is left behind: nobody can end a thread.
-        let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let run = &mut *self.run.lock().unwrap_or_else(PoisonError::into_inner);
         Error::Device(match missing {
             Missing::Failed(why) => why,
             Missing::Silent(rank) => {
@@ -152,11 +148,13 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
                 format!("device {rank} has not answered for {seconds} s, and another has")
             }
             // One that could not be opened, or panicked.
-            Missing::Gone => match run.filter(|run| ends(run, self.patience)).map(JoinHandle::join)
-            {
-                Some(Ok(Err(failure))) => failure.to_string(),
-                _ => ENDED.to_owned(),
-            },
+            Missing::Gone => {
+                let ended = run.take_if(|run| ends(run, self.patience)).map(JoinHandle::join);
+                match ended {
+                    Some(Ok(Err(failure))) => failure.to_string(),
+                    _ => ENDED.to_owned(),
+                }
+            }
         })
     }
 }
@@ -211,12 +209,12 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
 }
 
 impl<M> Drop for DataParallel<M> {
-    /// Waits until all devices are closed.
+    /// Waits until all devices are closed. One that stalls is left behind after a while: nobody can end a thread.
     fn drop(&mut self) {
         // No more orders: that ends the followers.
         *self.leader.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         if let Ok(run) = self.run.get_mut()
-            && let Some(run) = run.take()
+            && let Some(run) = run.take_if(|run| ends(run, GRACE))
         {
             // Who failed has said so to whoever asked.
             let _ = run.join();

@@ -9,6 +9,7 @@ use candle_core::{Result, Tensor};
 use params_and_allreduce::communicator::Communicator;
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl::with_nccl;
+use params_and_allreduce::thread::GRACE;
 use params_and_allreduce::{Algorithm, allreduce, communicator};
 use single_gpu::device::Moment;
 use single_gpu::report::trace::BACKGROUND;
@@ -20,10 +21,6 @@ type Sum = std::result::Result<Tensor, communicator::Error>;
 
 /// Whether the thread is connected to the others'. It is open for as long as the thread is there.
 type Connected = std::result::Result<(), communicator::Error>;
-
-/// Ranks that wait for another in vain notice by themselves that their time is up, unless NCCL does not come back from
-/// a call.
-const GRACE: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// The threads of this rank's models that were dropped. With NCCL they take leave of each other over the very line

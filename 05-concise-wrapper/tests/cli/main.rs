@@ -230,6 +230,8 @@ fn a_slow_link_changes_no_number() {
     let summaries = metrics(&slow, "summary");
     let method = summaries[1]["method"].as_str().unwrap();
     assert!(method.contains("link slowed down to 50 MB/s"), "{method}");
+    // A device alone sends nothing, however slowly.
+    wrapper(&SMALL).args(["--devices=1", "--slow-link=0.001", "--timeout=1"]).assert().success();
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 23] = [
+    let refusals: [(&[&str], &str); 24] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -78,6 +78,11 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
         (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),
         (&["--slow-link=0.001", "--timeout=2"], "take a faster one, or wait longer"),
+        // One copy would be there in time.
+        (
+            &["--model=lenet", "--devices=4", "--slow-link=0.2", "--timeout=3"],
+            "rank 0 takes 4.9 s to send the weights",
+        ),
         (&["--slow-link=25", "--algorithm=mpi"], "take one-shot, naive, tree or ring"),
         (&["--slow-link=25", "--algorithm=nccl"], "take one-shot, naive, tree or ring"),
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),

@@ -3,6 +3,9 @@
 //! In f64 only the order of additions differs. Over five steps with a batch norm that divides by a small
 //! batch's deviation that is amplified, and still stays below 1e-8 (design: law 2). Batches do not divide
 //! evenly, and the last is smaller than the number of ranks.
+//!
+//! With `TEST_DEVICE=cuda` what is compared with one device, or with other numbers of devices, runs on GPUs, which
+//! replicas share if there are too few; the one device is the CPU.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
@@ -24,7 +27,7 @@ use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::train::Extras;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
-use course_tests::noise;
+use course_tests::{noise, plan};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{self, RankFailure, run_ranks};
@@ -96,7 +99,7 @@ fn ddp<M: ModuleT + Send + Sync + 'static>(
     synchronise: bool,
 ) -> (Snapshot, Vec<BatchSums>) {
     let dtype = network.dtype();
-    let mut outcomes = run_ranks(&slices(ranks), WAIT, |rank| {
+    let mut outcomes = run_ranks(&plan(ranks), WAIT, |rank| {
         let model = Ddp::new(network.replica(rank.device())?, rank, reduction)?;
         let model = if synchronise { model.synchronise_norms() } else { model };
         if let Reduction::Buckets { .. } = reduction {
@@ -204,12 +207,12 @@ fn without_norms_ddp_is_one_device() {
 fn data_parallel_is_one_device() {
     let alone = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
     for ranks in [1, 2, 3, 4] {
-        let model = DataParallel::new(resnet18(DType::F64), &slices(ranks)).unwrap();
+        let model = DataParallel::new(resnet18(DType::F64), &plan(ranks)).unwrap();
         let model = model.synchronise_norms().unwrap();
         assert_close(&five_steps(&model, DType::F64).unwrap(), &alone, 1e-8);
     }
     let alone = five_steps(&lenet(DType::F64), DType::F64).unwrap();
-    let model = DataParallel::new(lenet(DType::F64), &slices(3)).unwrap();
+    let model = DataParallel::new(lenet(DType::F64), &plan(3)).unwrap();
     assert_close(&five_steps(&model, DType::F64).unwrap(), &alone, 1e-10);
 }
 
@@ -218,7 +221,7 @@ fn parallel_evaluation_gathers_in_order() {
     let images = images().batch(&(0..13).collect::<Vec<u32>>(), DType::F64).unwrap().images;
     let expected = candle_core::Module::forward(&resnet18(DType::F64), &images).unwrap();
     for ranks in [1, 2, 3, 4, 20] {
-        let model = DataParallel::new(resnet18(DType::F64), &slices(ranks)).unwrap();
+        let model = DataParallel::new(resnet18(DType::F64), &plan(ranks)).unwrap();
         let logits = model.predict(&images).unwrap();
         let difference = single_gpu::difference::relative_difference(&logits, &expected).unwrap();
         assert!(difference < 1e-12, "{ranks} devices: {difference:.1e}");
@@ -253,9 +256,10 @@ fn accumulated_gradients_are_those_of_one_backward_pass() {
     let whole = Share { shards: vec![batch.clone()], samples: 6 };
     let expected = lenet(DType::F64).backward(&whole).unwrap().gradients;
     for ranks in [1, 2] {
-        let outcomes = run_ranks(&slices(ranks), WAIT, |rank| {
+        let outcomes = run_ranks(&plan(ranks), WAIT, |rank| {
             let reduction = many_buckets(Algorithm::Ring, true);
-            let model = Ddp::new(lenet(DType::F64), rank, reduction)?;
+            let model = Ddp::new(lenet(DType::F64).replica(rank.device())?, rank, reduction)?;
+            let batch = batch.to_device(rank.device())?;
             let mut gradients = Vec::new();
             // Twice, so that what was accumulated the first time must be gone the second.
             for _ in 0..2 {
@@ -269,7 +273,8 @@ fn accumulated_gradients_are_those_of_one_backward_pass() {
                 model.accumulate(&loss(first, 1)?)?;
                 gradients = model.gradients(&loss(first + 1, own - 1)?)?;
             }
-            Ok::<_, Error>(gradients)
+            let on_the_cpu = gradients.iter().map(|gradient| gradient.to_device(&Device::Cpu));
+            Ok::<_, Error>(on_the_cpu.collect::<candle_core::Result<Vec<_>>>()?)
         });
         for gradients in outcomes.unwrap() {
             for (found, expected) in gradients.iter().zip(&expected) {

@@ -102,7 +102,9 @@ pub(crate) fn descend<M: Machine>(
     step: f64,
 ) -> Result<()> {
     let (name, most) = (named(DESCEND, changes.len())?, most_elements(&changes));
-    let mut launch = Launch::new(Source::Update, name, dtype(&changes)?).number(step);
+    let mut launch =
+        Launch::new(Source::Update, name, dtype(&changes, |change| change.read.dtype())?)
+            .number(step);
     for Change { changed, read } in changes {
         let n = read.elements;
         launch = in_place(launch.count(n).read(read, n), n, changed)?;
@@ -118,7 +120,7 @@ pub(crate) fn push<M: Machine>(
     constants: [f64; 4],
 ) -> Result<()> {
     let (name, most) = (named(PUSH, changes.len() / 2)?, most_elements(&changes));
-    let launch = Launch::new(Source::Update, name, dtype(&changes)?);
+    let launch = Launch::new(Source::Update, name, dtype(&changes, |change| change.read.dtype())?);
     let mut launch = constants.into_iter().fold(launch, Launch::number);
     for (velocity, value) in changes.into_iter().tuples() {
         let n = velocity.read.elements;
@@ -134,7 +136,8 @@ pub(crate) fn round_off<M: Machine>(
     changes: Vec<Change<'_, M::Storage>>,
 ) -> Result<()> {
     let (name, most) = (named(ROUND_OFF, changes.len())?, most_elements(&changes));
-    let mut launch = Launch::new(Source::Update, name, changed_dtype(&changes)?);
+    let mut launch =
+        Launch::new(Source::Update, name, dtype(&changes, |change| change.changed.0.dtype())?);
     for Change { changed, read } in changes {
         let n = read.elements;
         launch = in_place(launch.count(n).read_as(DType::F32, read, n), n, changed)?;
@@ -152,7 +155,8 @@ pub(crate) fn average_into<M: Machine>(
 ) -> Result<()> {
     let name = named(AVERAGE, changes.len())?;
     let n = most_elements(&changes);
-    let launch = Launch::new(Source::Update, name, changed_dtype(&changes)?);
+    let launch =
+        Launch::new(Source::Update, name, dtype(&changes, |change| change.changed.0.dtype())?);
     let mut launch = launch.count(n).number(momentum);
     for (Change { changed, read }, &scale) in changes.into_iter().zip(scales) {
         launch = in_place(launch.number(scale).read_as(DType::F64, read, n), n, changed)?;
@@ -164,17 +168,10 @@ fn most_elements<S>(changes: &[Change<'_, S>]) -> usize {
     changes.iter().map(|change| change.read.elements).max().unwrap_or(0)
 }
 
-/// The type of what is changed, where it is another than that of what is read.
-fn changed_dtype<S: BackendStorage>(changes: &[Change<'_, S>]) -> Result<DType> {
+/// The type of what is read, or changed, by the first of the changes.
+fn dtype<S>(changes: &[Change<'_, S>], of: impl FnOnce(&Change<'_, S>) -> DType) -> Result<DType> {
     match changes.first() {
-        Some(change) => Ok(change.changed.0.dtype()),
-        None => bail!("there is nothing to update"),
-    }
-}
-
-fn dtype<S: BackendStorage>(changes: &[Change<'_, S>]) -> Result<DType> {
-    match changes.first() {
-        Some(change) => Ok(change.read.dtype()),
+        Some(change) => Ok(of(change)),
         None => bail!("there is nothing to update"),
     }
 }

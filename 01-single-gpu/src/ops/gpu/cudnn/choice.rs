@@ -2,7 +2,6 @@
 
 use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
-
 use itertools::Itertools as _;
 
 use super::algorithm::{Algorithm, usual};
@@ -52,16 +51,19 @@ pub(super) struct Choice {
     pub(super) workspace: usize,
 }
 
-/// Those that work, are deterministic, round no more than `asked` lets them, and make do with
+/// Those that work, are deterministic unless `any_order` will do, round no more than `asked` lets them, and make do with
 /// [`LARGEST_WORKSPACE`], in the candidates' order, each once. The first is to be taken.
 ///
 /// `workspace` tells the bytes that an algorithm needs, `None` if it does not work after all.
 pub(super) fn choices(
     candidates: &[Candidate],
     asked: Math,
+    any_order: bool,
     mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
 ) -> Vec<Choice> {
-    let usable = candidates.iter().filter(|candidate| candidate.works && candidate.deterministic);
+    let usable = candidates
+        .iter()
+        .filter(|candidate| candidate.works && (candidate.deterministic || any_order));
     let choice = |&Candidate { algorithm, math, .. }: &Candidate| {
         let math = granted(asked, math)?;
         let workspace = workspace(algorithm, math).filter(|&size| size <= LARGEST_WORKSPACE)?;

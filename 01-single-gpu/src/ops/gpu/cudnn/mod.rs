@@ -12,8 +12,9 @@
 //! - **rounds no more than was asked for**: f32 is multiplied on tensor cores, as TF32, where candle's switch for
 //!   matrix products says so ([`gemm_reduced_precision_f32`]), and nowhere else.
 //!
-//! Two variables of the environment are for measuring: with `COURSE_CUDNN_TELL` a program tells on stderr what cuDNN
-//! suggests for each product, and what is taken; with `COURSE_CUDNN_ANY_ORDER` it also takes what is not deterministic.
+//! Two variables of the environment are for measuring, if they are 1: with `COURSE_CUDNN_TELL` a program tells on stderr
+//! what cuDNN suggests for each product, and what is taken; with `COURSE_CUDNN_ANY_ORDER` it also takes what is not
+//! deterministic.
 //!
 //! cudarc's own convolutions take the first algorithm of the list, whatever it is, so this is written on the layer
 //! below them.

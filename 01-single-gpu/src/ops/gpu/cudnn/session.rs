@@ -127,7 +127,13 @@ impl Session {
                 unsafe { choice.algorithm.queue(&self.handle, descriptors, &places, &scales) };
             match queued {
                 Ok(()) => return Ok(()),
-                Err(error) => plan.fall_back(error).map_err(|error| refused(product, error))?,
+                Err(error) => {
+                    plan.fall_back(error).map_err(|error| refused(product, error))?;
+                    if *TELL {
+                        let Choice { algorithm, math, .. } = plan.choice;
+                        say(&format!("cuDNN: {product}: refused, so {algorithm:?}, {math:?}\n"));
+                    }
+                }
             }
         }
     }
@@ -152,12 +158,9 @@ impl Plan {
         };
         let suggestions = found.len();
         found.extend(Candidate::usual(product));
-        if *ANY_ORDER {
-            found.iter_mut().for_each(|candidate| candidate.deterministic = true);
-        }
         let suitable: Vec<_> =
             found.iter().copied().filter(|candidate| candidate.suits(product)).collect();
-        let usable = choices(&suitable, product.math, |algorithm, math| {
+        let usable = choices(&suitable, product.math, *ANY_ORDER, |algorithm, math| {
             convolution.set_math(math).ok()?;
             algorithm.workspace(handle, &descriptors).ok()
         });
@@ -170,9 +173,8 @@ impl Plan {
                 return Err(refused(product, error));
             }
             bail!(
-                "cuDNN: {product}: of {} algorithms none is deterministic, works on this GPU and makes do with \
-                 {LARGEST_WORKSPACE} bytes of memory",
-                found.len()
+                "cuDNN: {product}: of {suggestions} algorithms that it suggests none is deterministic, works on this GPU and \
+                 makes do with {LARGEST_WORKSPACE} bytes of memory, nor do those that every shape should have"
             );
         };
         convolution.set_math(choice.math).map_err(|error| refused(product, error))?;
@@ -206,7 +208,7 @@ fn grown<'a>(
     Ok(kept.as_mut())
 }
 
-/// One line for a product, one for each algorithm that cuDNN suggests for it, the first that is taken marked.
+/// One line for a product with the algorithm that is taken, one for each that cuDNN suggests for it.
 fn tell(product: &Product, suggested: &[Candidate], usable: &[Choice]) {
     let mut text = format!("cuDNN: {product}");
     match usable.first() {
@@ -220,6 +222,5 @@ fn tell(product: &Product, suggested: &[Candidate], usable: &[Choice]) {
             "  suggested: {algorithm:?}, {math:?}, works: {works}, deterministic: {deterministic}\n"
         );
     }
-    // In one piece, as other threads may say something there.
-    drop(io::stderr().write_all(text.as_bytes()));
+    say(&text);
 }

@@ -24,7 +24,7 @@ const GOOD: Candidate =
     Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
 
 fn chosen(candidates: &[Candidate], asked: Math) -> Option<Choice> {
-    choices(candidates, asked, |_, _| Some(7)).first().copied()
+    choices(candidates, asked, false, |_, _| Some(7)).first().copied()
 }
 
 #[test]
@@ -36,8 +36,11 @@ fn the_first_that_works_and_is_deterministic_is_taken() {
     assert_eq!(taken(Candidate { deterministic: false, ..GOOD }), Some(SECOND));
     assert_eq!(chosen(&[], Math::CUDNN_FMA_MATH), None);
     assert_eq!(chosen(&[Candidate { works: false, ..GOOD }], Math::CUDNN_FMA_MATH), None);
+    let in_any_order = Candidate { deterministic: false, ..GOOD };
+    let taken = choices(&[in_any_order], Math::CUDNN_FMA_MATH, true, |_, _| Some(7));
+    assert_eq!(taken.first().map(|choice| choice.algorithm), Some(FIRST));
     // The other stands behind it.
-    let both = choices(&[GOOD, second], Math::CUDNN_FMA_MATH, |_, _| Some(7));
+    let both = choices(&[GOOD, second], Math::CUDNN_FMA_MATH, false, |_, _| Some(7));
     assert_eq!(both.iter().map(|choice| choice.algorithm).collect::<Vec<_>>(), [FIRST, SECOND]);
 }
 
@@ -46,7 +49,7 @@ fn memory_has_a_limit_and_is_asked_for_as_the_algorithm_will_run() {
     let candidates =
         [GOOD, Candidate { algorithm: SECOND, math: Math::CUDNN_DEFAULT_MATH, ..GOOD }];
     let taken = |first: Option<usize>| {
-        let found = choices(&candidates, Math::CUDNN_FMA_MATH, |algorithm, math| {
+        let found = choices(&candidates, Math::CUDNN_FMA_MATH, false, |algorithm, math| {
             assert_eq!(math, Math::CUDNN_FMA_MATH);
             if algorithm == FIRST { first } else { Some(0) }
         });
@@ -126,7 +129,7 @@ fn where_nothing_is_suggested_the_usual_is_left() {
     ] {
         let product = product_of(Pass::WeightGradient, dtype, math);
         let usual: Vec<_> = Candidate::usual(&product).collect();
-        let found = choices(&usual, math, |_, _| Some(7));
+        let found = choices(&usual, math, false, |_, _| Some(7));
         let found: Vec<_> = found.iter().map(|choice| (choice.algorithm, choice.math)).collect();
         let expected: Vec<_> = expected.iter().map(|&math| (SECOND, math)).collect();
         assert_eq!(found, expected, "{product}");

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use flate2::Compression;
@@ -42,7 +43,7 @@ pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Answer> {
             (made.path().to_owned(), "files of synthetic garments")
         }
     };
-    let seconds = times(arguments.repetitions, || {
+    let seconds = times(arguments.repetitions, Duration::ZERO, || {
         [Split::Train, Split::Test].iter().try_for_each(|split| {
             fashion_mnist::read(&folder, *split)?;
             anyhow::Ok(())

@@ -1,5 +1,7 @@
 //! A training step of LeNet, on one device and on two.
 
+use std::time::Duration;
+
 use candle_core::{DType, Device};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
@@ -9,7 +11,7 @@ use single_gpu::data::{Batch, Split, synthetic};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 
-use super::{Answer, Arguments, LEARNING_RATE, in_seconds};
+use super::{Answer, Arguments, LEARNING_RATE, in_seconds, times};
 
 /// Seconds of a step on one device.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
@@ -17,7 +19,7 @@ pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
     let device = arguments.plan(1)?.slots()[0].open()?;
     let seconds = device.run(|| {
         let model = Lenet::new(1, DType::F32, device.tensors())?;
-        arguments.times(|| {
+        times(arguments.repetitions, arguments.warm_up(), || {
             let batch = batch.to_device(device.tensors())?;
             train::train_batch(&model, &batch, LEARNING_RATE).map(|_| ())
         })
@@ -33,7 +35,7 @@ pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
     let initial = Lenet::new(1, DType::F32, &Device::Cpu)?;
     let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        arguments.times(|| {
+        times(arguments.repetitions, Duration::ZERO, || {
             let algorithm = Algorithm::default();
             scratch_data_parallel::train_batch(rank, &model, &batch, LEARNING_RATE, algorithm)?;
             Ok::<_, Error>(())

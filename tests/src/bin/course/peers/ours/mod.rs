@@ -82,15 +82,9 @@ impl Arguments {
         Ok(DevicePlan::new(self.device, devices, Some(self.threads))?)
     }
 
-    /// The seconds of each repetition of some work. On a GPU, only after it has worked for a moment.
-    fn times<E>(&self, mut work: impl FnMut() -> Result<(), E>) -> Result<Vec<f64>, E> {
-        if self.device == DeviceKind::Cuda {
-            let begun = Instant::now();
-            while begun.elapsed() < WARM_UP {
-                work()?;
-            }
-        }
-        times(self.repetitions, work)
+    /// How long a device works before anybody looks at the clock.
+    fn warm_up(&self) -> Duration {
+        if self.device == DeviceKind::Cuda { WARM_UP } else { Duration::ZERO }
     }
 }
 
@@ -116,12 +110,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string(&answer)?)?)
 }
 
-/// The seconds of each repetition of some work, after one that is not counted.
+/// The seconds of each repetition of some work, after one that is not counted and, behind it, `warm_up` of them. (Of ranks,
+/// each would count for itself: they need none.)
 fn times<E>(
     repetitions: NonZeroUsize,
+    warm_up: Duration,
     mut work: impl FnMut() -> Result<(), E>,
 ) -> Result<Vec<f64>, E> {
     work()?;
+    let begun = Instant::now();
+    while begun.elapsed() < warm_up {
+        work()?;
+    }
     let timed = |_| {
         let start = Instant::now();
         work()?;
@@ -137,4 +137,22 @@ fn in_seconds<const N: usize>(series: [(&str, Vec<f64>); N]) -> Answer {
 
 fn named<const N: usize>(series: [(&str, Vec<f64>); N]) -> BTreeMap<String, Vec<f64>> {
     series.map(|(name, numbers)| (name.to_owned(), numbers)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_time_that_takes_long_is_no_warm_up() {
+        let warm_up = Duration::from_millis(50);
+        let (mut calls, begun) = (0, Instant::now());
+        let counted = times(NonZeroUsize::MIN, warm_up, || {
+            calls += 1;
+            std::thread::sleep(if calls == 1 { 2 * warm_up } else { warm_up / 10 });
+            Ok::<_, std::convert::Infallible>(())
+        });
+        assert_eq!(counted.map(|seconds| seconds.len()), Ok(1));
+        assert!(calls >= 3 && begun.elapsed() >= 3 * warm_up, "{calls}");
+    }
 }

@@ -1,5 +1,7 @@
 //! A training step of ResNet-18, on one device and on two under DDP.
 
+use std::time::Duration;
+
 use candle_core::{DType, Device};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::{Momentum, Sgd};
@@ -10,12 +12,13 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Split, synthetic};
 
-use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds};
+use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds, times};
 
 /// Seconds of a step on one device.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
     let device = arguments.plan(1)?.slots()[0].open()?;
-    let seconds = device.run(|| steps(&network(arguments, device.tensors())?, arguments))?;
+    let seconds = device
+        .run(|| steps(&network(arguments, device.tensors())?, arguments, arguments.warm_up()))?;
     Ok(in_seconds([("step", seconds)]))
 }
 
@@ -25,7 +28,7 @@ pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
 pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
     let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
         let network = network(arguments, &Device::Cpu)?;
-        steps(&Ddp::new(network, rank, Reduction::default())?, arguments)
+        steps(&Ddp::new(network, rank, Reduction::default())?, arguments, Duration::ZERO)
     })?;
     Ok(in_seconds([("step", seconds.swap_remove(0))]))
 }
@@ -38,13 +41,13 @@ fn network(arguments: &Arguments, device: &Device) -> Result<Network<ResNet18>, 
     Ok(Network::new(1, layers, device, |vb, norms| ResNet18::new(WIDTH, norms, vb))?)
 }
 
-fn steps(model: &impl Model, arguments: &Arguments) -> Result<Vec<f64>, Error> {
+fn steps(model: &impl Model, arguments: &Arguments, warm_up: Duration) -> Result<Vec<f64>, Error> {
     let batch = arguments.batch.get();
     let shares =
         Shares::new(&synthetic::dataset(Split::Train, batch), batch, 1, DType::F32, model.hosts());
     let shares: Vec<Share> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
     let mut sgd = Sgd::new(Momentum::default());
-    arguments.times(|| {
+    times(arguments.repetitions, warm_up, || {
         let (seen, gradients) = model.backward_unread(&shares[0])?;
         sgd.step(model.weights(), &gradients, LEARNING_RATE, batch)?;
         // As the scripts do, which wait for the loss of every step.

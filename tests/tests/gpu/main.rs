@@ -5,19 +5,17 @@
 #![cfg(feature = "cuda")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod collectives;
+#[cfg(feature = "nccl")]
+mod models;
+
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-#[cfg(feature = "nccl")]
-use concise_wrapper::ddp::{Ddp, Reduction, bucket::BucketCaps};
-#[cfg(feature = "nccl")]
-use concise_wrapper::lenet::LeNet;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Named;
 use concise_wrapper::{Model as _, Network, Precision};
-#[cfg(feature = "nccl")]
-use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
@@ -213,31 +211,4 @@ fn what_is_uploaded_arrives_as_it_was() {
         Ok::<_, Error>(())
     })
     .unwrap();
-}
-
-/// A rank's next model joins on the line on which the last one's thread takes leave: their messages must not meet.
-#[cfg(feature = "nccl")]
-#[test]
-fn models_come_and_go_on_one_line() {
-    let Some(plan) = gpus(2) else { return };
-    if plan.note().is_some() {
-        return eprintln!("SKIPPED: NCCL wants a GPU for each of two ranks");
-    }
-    let reduction = Reduction::Buckets {
-        caps: BucketCaps { first: 2_000, others: 40_000 },
-        algorithm: Algorithm::Nccl,
-        overlap: true,
-    };
-    let batch = garments(DType::F32);
-    let losses = run_ranks(&plan, WAIT, |rank| {
-        let share = Share { shards: vec![batch.to_device(rank.device())?], samples: 2 * SAMPLES };
-        let mut losses = Vec::new();
-        for _ in 0..6 {
-            let network = Network::new(1, DType::F32, rank.device(), |vb, _| LeNet::new(vb))?;
-            losses.push(Ddp::new(network, rank, reduction)?.backward(&share)?.sums.loss);
-        }
-        Ok::<_, concise_wrapper::Error>(losses)
-    });
-    let losses = losses.unwrap().concat();
-    assert!(losses.iter().all(|loss| *loss == losses[0]), "{losses:?}");
 }
