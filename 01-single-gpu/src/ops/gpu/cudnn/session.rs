@@ -44,12 +44,27 @@ struct Plan {
     others: VecDeque<Choice>,
 }
 
-/// For measuring what determinism costs: algorithms that add up in whatever order are taken too.
-static ANY_ORDER: LazyLock<bool> =
-    LazyLock::new(|| env::var_os("COURSE_CUDNN_ANY_ORDER").is_some());
+/// For measuring what determinism costs: algorithms that add up in whatever order are taken too, which is told once.
+static ANY_ORDER: LazyLock<bool> = LazyLock::new(|| {
+    let asked = is_set("COURSE_CUDNN_ANY_ORDER");
+    if asked {
+        say("cuDNN: COURSE_CUDNN_ANY_ORDER is set: the bits may differ from run to run\n");
+    }
+    asked
+});
 
 /// For measuring: what was suggested for each product, and what is taken, is told on stderr.
-static TELL: LazyLock<bool> = LazyLock::new(|| env::var_os("COURSE_CUDNN_TELL").is_some());
+static TELL: LazyLock<bool> = LazyLock::new(|| is_set("COURSE_CUDNN_TELL"));
+
+fn is_set(variable: &str) -> bool {
+    env::var_os(variable).is_some_and(|value| value == "1")
+}
+
+/// In one piece, as other threads may say something there.
+fn say(text: &str) {
+    // Nothing is left to be done about a stderr that is gone.
+    drop(io::stderr().write_all(text.as_bytes()));
+}
 
 thread_local! {
     /// Kept until the thread ends, so a device that a thread has made and dropped leaves its session behind.
