@@ -107,7 +107,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        LEAVING.with_borrow_mut(|leaving| leaving.extend(self.thread.take()));
+        if let Some(thread) = self.thread.take() {
+            LEAVING.with_borrow_mut(|leaving| leaving.push(thread));
+        }
     }
 }
 
