@@ -46,10 +46,10 @@ fn algorithms() -> impl Iterator<Item = Algorithm> {
     Algorithm::OURS.into_iter().filter(move |algorithm| !on_gpus || few.contains(algorithm))
 }
 
-/// Of a step in f32. cuDNN may take another algorithm for a shard than for the batch, and one of Winograd's rounds up to
-/// some tens of times as much as a plain sum.
+/// Of a step in f32. cuDNN may take another algorithm for a shard than for the batch, and one of Winograd's errs by up to
+/// 25 · 256 · 2⁻²⁴ of the terms that it adds up, as the tests of its products have it; there are two such layers.
 fn tolerance_in_f32() -> f64 {
-    if on_gpus() { 1e-4 } else { 1e-5 }
+    if on_gpus() { 1e-3 } else { 1e-5 }
 }
 
 /// What one step left behind, in CPU memory.

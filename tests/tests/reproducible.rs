@@ -115,8 +115,8 @@ fn it_is_the_step_of_one_device_up_to_rounding() {
         }
         Ok::<_, Error>(step)
     });
-    // A GPU's convolutions may be Winograd's.
-    let tolerance = if on_gpus() { 1e-4 } else { 1e-5 };
+    // A GPU's convolutions may be Winograd's: `equivalence.rs` has the bound.
+    let tolerance = if on_gpus() { 1e-3 } else { 1e-5 };
     for step in steps.unwrap() {
         assert_eq!(step.sums.samples, 64);
         approx(step.sums.loss, expected.sums.loss, tolerance);

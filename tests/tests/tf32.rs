@@ -79,13 +79,13 @@ fn with_tf32_or_without_k_replicas_are_the_cpu_in_f64_but_for_rounding() {
         let allowed = (2.0 * relus * bound / PI).sqrt();
         assert!(backward <= allowed, "{replicas} replicas: gradients {backward:.1e}");
         println!("{replicas} replicas, TF32: logits {forward:.1e}, gradients {backward:.1e}");
-        // Without it, each number is as near as f32, and as an algorithm of Winograd's.
+        // Without it, each number is as near as f32, and as an algorithm of Winograd's: `equivalence.rs` has the bound.
         let (plain, of_plain) = found(false);
         let all =
             [&plain].into_iter().chain(&of_plain).zip([&logits].into_iter().chain(&gradients));
         for (found, truth) in all {
             let error = relative_difference(found, truth).unwrap();
-            assert!(error <= 1e-4, "{replicas} replicas in f32: {error:.1e}");
+            assert!(error <= 1e-3, "{replicas} replicas in f32: {error:.1e}");
         }
     }
 }
