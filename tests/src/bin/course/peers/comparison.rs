@@ -7,6 +7,7 @@ use params_and_allreduce::Algorithm;
 use serde::Serialize;
 use single_gpu::report::thousands;
 
+use super::on_a_gpu::Way;
 use super::ours::{Precision, Work};
 
 /// A kind of work, as `--only` names it.
@@ -29,18 +30,6 @@ pub(super) enum Topic {
     Data,
     /// The memory of a process that trains LeNet
     Memory,
-}
-
-/// How PyTorch makes a step on a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Way {
-    /// As it is
-    #[default]
-    Eager,
-    /// With its compiler
-    Compiled,
-    /// With convolutions that have the same bits every time, as ours always have
-    Deterministic,
 }
 
 /// What is measured.

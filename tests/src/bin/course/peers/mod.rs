@@ -31,8 +31,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use comparison::{Comparison, Side, Topic, Way};
+use comparison::{Comparison, Side, Topic};
 use document::Document;
+use on_a_gpu::Way;
 use ours::Precision;
 use report::{Header, Outcome, Row};
 use side::Programs;

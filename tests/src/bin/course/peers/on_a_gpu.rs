@@ -4,10 +4,23 @@
 //! Each of these ways is a comparison of its own, beside ours anew: with what matters most measured first, whatever ends
 //! a run early has left that behind.
 
+use clap::ValueEnum;
 use single_gpu::cli::name_of;
 
-use super::comparison::{Comparison, Way, lenet_step, resnet18_step};
+use super::comparison::{Comparison, lenet_step, resnet18_step};
 use super::ours::Precision;
+
+/// How PyTorch makes a step on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Way {
+    /// As it is
+    #[default]
+    Eager,
+    /// With its compiler
+    Compiled,
+    /// With convolutions that have the same bits every time, as ours always have
+    Deterministic,
+}
 
 /// Everything, in the order of the table. `quick` is for finding out whether it runs at all.
 pub(super) fn all(quick: bool) -> Vec<Comparison> {
