@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use candle_core::Device;
+use candle_core::{Device, Result, Tensor};
 use single_gpu::device::{DeviceKind, DevicePlan};
 
 /// The environment variable that says which: `cuda` is the GPUs, anything else, or nothing, the CPU.
@@ -41,4 +41,13 @@ pub fn device() -> Device {
         };
     }
     DEVICE.with(Device::clone)
+}
+
+/// The same tensors in CPU memory, in which they may go to another thread.
+///
+/// # Errors
+///
+/// When a copy from the device fails.
+pub fn on_the_cpu(tensors: &[Tensor]) -> Result<Vec<Tensor>> {
+    tensors.iter().map(|tensor| tensor.to_device(&Device::Cpu)).collect()
 }

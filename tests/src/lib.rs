@@ -8,6 +8,7 @@ mod device;
 pub mod distance;
 mod fixture;
 pub mod html;
+pub mod lenet;
 mod machine;
 mod noise;
 pub mod number;
@@ -17,7 +18,7 @@ pub mod schedules;
 pub mod steps;
 pub mod stored;
 
-pub use device::{device, on_gpus, plan};
+pub use device::{device, on_gpus, on_the_cpu, plan};
 pub use fixture::Fixture;
 pub use machine::Machine;
 pub use noise::noise;

@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use course_tests::{device, on_gpus, plan};
+use course_tests::{device, on_gpus, on_the_cpu, plan};
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
@@ -60,9 +60,7 @@ struct Trace {
 
 impl Trace {
     fn of(mut step: Step, model: &Lenet) -> candle_core::Result<Self> {
-        for gradient in &mut step.gradients {
-            *gradient = gradient.to_device(&Device::Cpu)?;
-        }
+        step.gradients = on_the_cpu(&step.gradients)?;
         Ok(Self { step, weights: model.parameters().snapshot()? })
     }
 }

@@ -8,7 +8,8 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use course_tests::{on_gpus, plan};
+use course_tests::lenet::with_large_weights;
+use course_tests::{on_gpus, on_the_cpu, plan};
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
@@ -28,20 +29,9 @@ fn batches(data: &Dataset, size: usize) -> Vec<Batch> {
     Loader::new(data, size, 1, DType::F32).epoch(1).collect::<Result<_, _>>().unwrap()
 }
 
-/// Weights ten times as large as usual: with those of a fresh LeNet, gradients are so small at first
-/// that most of their bits are lost in the update, and a difference could hide.
-fn initial() -> Lenet {
-    let lenet = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
-    for parameter in lenet.parameters() {
-        let value = parameter.value.as_detached_tensor();
-        parameter.value.set(&(value * 10.0).unwrap()).unwrap();
-    }
-    lenet
-}
-
 /// The weights hash after all steps; every rank's must be the same.
 fn hash(batches: &[Batch], plan: &DevicePlan) -> WeightsHash {
-    let initial = initial();
+    let initial = with_large_weights(DType::F32);
     let hashes = run_ranks(plan, Duration::from_secs(60), |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         for batch in batches {
@@ -89,7 +79,7 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
     // Otherwise the first test would prove nothing.
     let batches = batches(&synthetic::dataset(Split::Train, STEPS * 64), 64);
     let hash = |devices| {
-        let initial = initial();
+        let initial = with_large_weights(DType::F32);
         let hashes = run_ranks(&plan(devices), Duration::from_secs(60), |rank| {
             let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
             for batch in &batches {
@@ -110,9 +100,7 @@ fn it_is_the_step_of_one_device_up_to_rounding() {
     let steps = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;
         let mut step = train_batch_reproducible(rank, &model, batch, 0.5, SHARDS)?;
-        for gradient in &mut step.gradients {
-            *gradient = gradient.to_device(&Device::Cpu)?;
-        }
+        step.gradients = on_the_cpu(&step.gradients)?;
         Ok::<_, Error>(step)
     });
     // A GPU's convolutions may be Winograd's: `equivalence.rs` has the bound.

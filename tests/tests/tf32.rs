@@ -15,6 +15,8 @@ use std::time::Duration;
 use candle_core::cuda::set_gemm_reduced_precision_f32;
 use candle_core::{DType, Device, Tensor};
 use course_tests::distance::distance;
+use course_tests::lenet::with_large_weights;
+use course_tests::on_the_cpu;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
@@ -29,16 +31,6 @@ const SAMPLES: u32 = 50;
 const RATE: f64 = 0.2;
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Weights ten times as large as usual: those of a fresh LeNet give a loss in which the images hardly show.
-fn initial(dtype: DType) -> Lenet {
-    let lenet = Lenet::new(1, dtype, &Device::Cpu).unwrap();
-    for parameter in lenet.parameters() {
-        let value = parameter.value.as_detached_tensor();
-        parameter.value.set(&(value * 10.0).unwrap()).unwrap();
-    }
-    lenet
-}
-
 /// The logits of a step, and all ranks' gradients, in CPU memory.
 type Found = (Tensor, Vec<Tensor>);
 
@@ -47,9 +39,8 @@ fn on_gpus(plan: &DevicePlan, start: &Lenet, batch: &Batch) -> Found {
         let model = Lenet::with_parameters(get_params(start.parameters(), rank.device())?)?;
         let logits = model.forward(&batch.images.to_device(rank.device())?)?;
         let step = train_batch(rank, &model, batch, RATE, Algorithm::Ring)?;
-        let gradients = step.gradients.iter().map(|tensor| tensor.to_device(&Device::Cpu));
-        let gradients = gradients.collect::<candle_core::Result<Vec<_>>>()?;
-        Ok::<_, Error>((logits.detach().to_device(&Device::Cpu)?, gradients))
+        let logits = logits.detach().to_device(&Device::Cpu)?;
+        Ok::<_, Error>((logits, on_the_cpu(&step.gradients)?))
     });
     found.unwrap().swap_remove(0)
 }
@@ -58,7 +49,7 @@ fn on_gpus(plan: &DevicePlan, start: &Lenet, batch: &Batch) -> Found {
 fn with_tf32_or_without_k_replicas_are_the_cpu_in_f64_but_for_rounding() {
     let data = synthetic::dataset(Split::Train, SAMPLES as usize);
     let batch = |dtype| data.batch(&(0..SAMPLES).collect::<Vec<_>>(), dtype).unwrap();
-    let (exact, whole) = (initial(DType::F64), batch(DType::F64));
+    let (exact, whole) = (with_large_weights(DType::F64), batch(DType::F64));
     let logits = exact.forward(&whole.images).unwrap().detach();
     let gradients = train::local_gradients(&exact, &whole).unwrap().gradients;
     let bound = 8.0 * 2f64.powi(-11);
@@ -69,7 +60,7 @@ fn with_tf32_or_without_k_replicas_are_the_cpu_in_f64_but_for_rounding() {
         };
         let found = |tf32| {
             set_gemm_reduced_precision_f32(tf32);
-            on_gpus(&plan, &initial(DType::F32), &batch(DType::F32))
+            on_gpus(&plan, &with_large_weights(DType::F32), &batch(DType::F32))
         };
         let (rounded, of_rounded) = found(true);
         let forward = distance([&rounded], [&logits]);

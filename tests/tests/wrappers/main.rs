@@ -27,7 +27,7 @@ use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::train::Extras;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
-use course_tests::{noise, plan};
+use course_tests::{noise, on_the_cpu, plan};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{self, RankFailure, run_ranks};
@@ -273,8 +273,7 @@ fn accumulated_gradients_are_those_of_one_backward_pass() {
                 model.accumulate(&loss(first, 1)?)?;
                 gradients = model.gradients(&loss(first + 1, own - 1)?)?;
             }
-            let on_the_cpu = gradients.iter().map(|gradient| gradient.to_device(&Device::Cpu));
-            Ok::<_, Error>(on_the_cpu.collect::<candle_core::Result<Vec<_>>>()?)
+            Ok::<_, Error>(on_the_cpu(&gradients)?)
         });
         for gradients in outcomes.unwrap() {
             for (found, expected) in gradients.iter().zip(&expected) {

@@ -1,0 +1,20 @@
+//! A LeNet in which the images show from the first step on.
+
+use candle_core::{DType, Device};
+use single_gpu::lenet::Lenet;
+
+/// Weights ten times as large as usual, of the seed 1. With those of a fresh LeNet the loss hardly depends on the images,
+/// and gradients are so small that most of their bits are lost in the update: a difference could hide.
+///
+/// # Panics
+///
+/// When the tensors cannot be made.
+#[expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+pub fn with_large_weights(dtype: DType) -> Lenet {
+    let lenet = Lenet::new(1, dtype, &Device::Cpu).unwrap();
+    for parameter in lenet.parameters() {
+        let value = parameter.value.as_detached_tensor();
+        parameter.value.set(&(value * 10.0).unwrap()).unwrap();
+    }
+    lenet
+}
