@@ -120,7 +120,9 @@ impl<M: ModuleT> Network<M> {
     fn logits(&self, images: &Tensor, train: bool) -> Result<Tensor> {
         self.copies.round()?;
         let images = self.precision.images(images)?;
-        self.precision.logits(&self.module.forward_t(&images, train)?)
+        let logits = self.module.forward_t(&images, train)?;
+        self.norms.average()?;
+        self.precision.logits(&logits)
     }
 
     /// The gradient of every parameter, in their order.

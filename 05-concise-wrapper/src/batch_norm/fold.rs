@@ -5,10 +5,10 @@
 //! all shards are kept back until the step's end, added up over the same fixed tree as the gradients,
 //! weighted by their counts, and averaged in once.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, IndexOp as _, Tensor};
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator, Error};
-use single_gpu::ops::batch_norm::average_into;
+use single_gpu::ops::batch_norm::{Average, average_all};
 
 use super::{MOMENTUM, Norms};
 
@@ -26,6 +26,7 @@ impl Norms {
         let mut shared = self.lock();
         let hosted = tree.held_by(rank.rank()).len();
         let mut rows: Vec<Vec<Tensor>> = vec![Vec::new(); hosted];
+        let mut counts: Vec<Vec<f64>> = vec![Vec::new(); hosted];
         for layer in &mut shared.layers {
             let seen = std::mem::take(&mut layer.of_shards);
             if !seen.keys().copied().eq(0..hosted) {
@@ -34,32 +35,53 @@ impl Norms {
                 return Err(candle_core::Error::Msg(text).into());
             }
             // In the order of their numbers.
-            for (row, statistics) in rows.iter_mut().zip(seen.into_values()) {
+            for ((row, counts), statistics) in
+                rows.iter_mut().zip(&mut counts).zip(seen.into_values())
+            {
                 let count = statistics.count as f64;
                 row.push((&statistics.mean * count)?);
                 row.push((statistics.unbiased_variance()? * count)?);
-                row.push(Tensor::new(&[count], statistics.mean.device())?);
+                counts.push(count);
             }
         }
-        if shared.layers.is_empty() {
+        let running = shared.layers.iter().map(|layer| [&layer.mean, &layer.variance]);
+        let Some(device) = shared.layers.first().map(|layer| layer.mean.device()) else {
             return Ok(());
-        }
-        let leaves = rows.iter().map(|row| Tensor::cat(row, 0)?.to_device(rank.device()));
+        };
+        // Behind the values of all layers, their counts.
+        let leaves = rows.into_iter().zip(counts).map(|(mut row, counts)| {
+            row.push(Tensor::new(counts, device)?);
+            Tensor::cat(&row, 0)?.to_device(rank.device())
+        });
         let sum = tree.sum(rank, &leaves.collect::<candle_core::Result<Vec<_>>>()?)?;
-        let sum = sum.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+        let means = divided(&sum, running.clone().map(|[mean, _]| 2 * mean.elem_count()))?;
+        let means = means.to_device(device)?;
+
         let mut offset = 0;
-        for layer in &mut shared.layers {
-            let channels = layer.mean.elem_count();
-            let count = sum.get(offset + 2 * channels)?.to_scalar::<f64>()?;
-            let part = |start| sum.narrow(0, start, channels)? / count;
-            let device = layer.mean.device();
-            average_into(&layer.mean, &part(offset)?.to_device(device)?, MOMENTUM)?;
-            let variance = part(offset + channels)?.to_device(device)?;
-            average_into(&layer.variance, &variance, MOMENTUM)?;
-            offset += 2 * channels + 1;
-        }
-        Ok(())
+        let fresh = running.flatten().map(|running| {
+            let channels = running.elem_count();
+            offset += channels;
+            Ok((running, means.narrow(0, offset - channels, channels)?))
+        });
+        let fresh = fresh.collect::<candle_core::Result<Vec<_>>>()?;
+        let averages = fresh.iter().map(|(running, fresh)| Average { running, fresh, scale: 1.0 });
+        Ok(average_all(&averages.collect::<Vec<_>>(), MOMENTUM)?)
     }
+}
+
+/// Sums of several layers, `values` of each, over their counts, which come behind them all; on the CPU.
+fn divided(
+    sums: &Tensor,
+    values: impl Iterator<Item = usize> + Clone,
+) -> candle_core::Result<Tensor> {
+    let sums = sums.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+    let counts = sums.i(values.clone().sum()..)?.to_vec1::<f64>()?;
+    let mut offset = 0;
+    let means = values.zip(counts).map(|(values, count)| {
+        offset += values;
+        sums.narrow(0, offset - values, values)? / count
+    });
+    Tensor::cat(&means.collect::<candle_core::Result<Vec<_>>>()?, 0)
 }
 
 #[cfg(test)]

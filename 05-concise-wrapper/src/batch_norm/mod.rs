@@ -23,7 +23,7 @@ use candle_core::{DType, ModuleT, Result, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::ops::batch_norm::{Statistics, batch_norm, batch_norm_with};
+use single_gpu::ops::batch_norm::{Statistics, average_all, batch_norm, batch_norm_with};
 
 use crate::precision::Precision;
 
@@ -45,6 +45,8 @@ struct Shared {
     /// Whether the images at hand stand in for an empty shard, and do not count.
     stand_in: bool,
     layers: Vec<Layer>,
+    /// What layers saw, by their numbers, and what has yet to move their running statistics.
+    seen: Vec<(usize, Statistics)>,
 }
 
 /// Whose statistics.
@@ -56,7 +58,7 @@ enum Sharing {
     ByShard,
 }
 
-/// The running statistics of one layer, and what has yet to be averaged into them.
+/// The running statistics of one layer, and those of shards that have yet to be averaged into them.
 struct Layer {
     mean: Var,
     variance: Var,
@@ -87,6 +89,23 @@ impl Norms {
         self.lock().stand_in = yes;
     }
 
+    /// Averages what the layers have seen since the last call into their running statistics: of all layers at once, as on
+    /// a GPU a launch for each would cost more than its work. A [`Network`](crate::Network) does this behind every forward
+    /// pass in training. What is [kept back](Self::by_shard) stays so.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn average(&self) -> Result<()> {
+        let mut shared = self.lock();
+        let seen = std::mem::take(&mut shared.seen);
+        let averages = seen.iter().flat_map(|(layer, statistics)| {
+            let Layer { mean, variance, .. } = &shared.layers[*layer];
+            statistics.averages(mean, variance)
+        });
+        average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
+    }
+
     /// Adds a layer; returns its number.
     fn add(&self, mean: Var, variance: Var) -> usize {
         let layers = &mut self.lock().layers;
@@ -103,21 +122,18 @@ impl Norms {
         let mut shared = self.lock();
         let (shard, stand_in) = (shared.shard, shared.stand_in);
         let sharing = shared.sharing.clone();
-        let layer = &mut shared.layers[layer];
         match sharing {
             Sharing::ByShard => {
                 let count = if stand_in { 0 } else { statistics.count };
-                let before = layer.of_shards.insert(shard, Statistics { count, ..statistics });
-                if before.is_some() {
+                let statistics = Statistics { count, ..statistics };
+                if shared.layers[layer].of_shards.insert(shard, statistics).is_some() {
                     bail!("a batch norm saw shard {shard} twice in one step");
                 }
-                Ok(())
             }
-            Sharing::Local if stand_in => Ok(()),
-            Sharing::Local | Sharing::Synchronised(_) => {
-                statistics.average_into(&layer.mean, &layer.variance, MOMENTUM)
-            }
+            Sharing::Local if stand_in => {}
+            Sharing::Local | Sharing::Synchronised(_) => shared.seen.push((layer, statistics)),
         }
+        Ok(())
     }
 }
 
@@ -176,6 +192,7 @@ impl BatchNorm {
     }
 
     fn evaluate(&self, x: &Tensor) -> Result<Tensor> {
+        self.norms.average()?;
         let in_f64 = |running: &Var| running.as_detached_tensor().to_dtype(DType::F64);
         let statistics = Statistics {
             mean: in_f64(&self.running_mean)?,

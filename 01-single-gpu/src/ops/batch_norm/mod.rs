@@ -37,6 +37,7 @@ mod loops;
 mod on_gpu;
 mod op;
 mod planes;
+mod running;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -46,7 +47,8 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Result, Tensor, bail};
 
 pub use gradient::{GradientSums, input_gradient};
-pub use statistics::{Statistics, average_into};
+pub use running::{Average, average_all};
+pub use statistics::Statistics;
 
 use crate::backward::apply3;
 use crate::ops::cast;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Result, Tensor, Var, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::loops::mean_and_squares;
@@ -11,7 +11,6 @@ use super::planes::Planes;
 use super::widened;
 use crate::ops::Element;
 use crate::ops::element::{elements, for_dtype};
-use crate::ops::gpu;
 use crate::ops::rounded::is_rounded;
 use crate::ops::simd::vectorised;
 
@@ -91,29 +90,8 @@ impl Statistics {
     }
 
     /// n / (n − 1).
-    fn unbiased_over_biased(&self) -> f64 {
+    pub(super) fn unbiased_over_biased(&self) -> f64 {
         self.count as f64 / self.count.saturating_sub(1).max(1) as f64
-    }
-
-    /// running = (1 − momentum) · running + momentum · this, for the mean and the unbiased variance.
-    ///
-    /// PyTorch's convention, with its default momentum of 0.1. `mean` and `variance` are `[C]`, f32 or
-    /// f64; the sum is taken in f64.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`average_into`](fn@average_into).
-    pub fn average_into(&self, mean: &Var, variance: &Var, momentum: f64) -> Result<()> {
-        if mean.device().is_cuda() {
-            let scale = self.unbiased_over_biased();
-            let averages = [
-                (mean.as_tensor(), &self.mean, 1.0),
-                (variance.as_tensor(), &self.variance, scale),
-            ];
-            return gpu::update::average_all(&averages, momentum);
-        }
-        average_into(mean, &self.mean, momentum)?;
-        average_into(variance, &self.unbiased_variance()?, momentum)
     }
 
     pub(super) fn to_moments(&self, channels: usize) -> Result<Moments> {
@@ -138,20 +116,6 @@ pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Re
         );
     }
     Ok(())
-}
-
-/// running = (1 − momentum) · running + momentum · new, `[C]`; the sum is taken in f64.
-///
-/// # Errors
-///
-/// When the shapes do not fit, or `new` is not f64 (`running` may be f32).
-pub fn average_into(running: &Var, new: &Tensor, momentum: f64) -> Result<()> {
-    if running.device().is_cuda() {
-        return gpu::update::average_all(&[(running, new, 1.0)], momentum);
-    }
-    let old = running.as_detached_tensor().to_dtype(DType::F64)?;
-    let sum = (old * (1.0 - momentum))?.add(&(new * momentum)?)?;
-    running.set(&sum.to_dtype(running.dtype())?)
 }
 
 /// [`Statistics`] in plain memory, of all channels or of a block of them.
@@ -262,18 +226,5 @@ mod tests {
         // The mean alone would pass rounded to f32.
         let apart = (single.mean - double.mean).unwrap().abs().unwrap().max(0).unwrap();
         assert!(apart.to_scalar::<f64>().unwrap() < 1e-6);
-    }
-
-    #[test]
-    fn running_averages_use_the_unbiased_variance() {
-        let tensor = |values: &[f64]| Tensor::new(values, &Device::Cpu).unwrap();
-        let batch = Statistics { mean: tensor(&[1.0]), variance: tensor(&[3.0]), count: 4 };
-        let mean = Var::from_tensor(&tensor(&[0.0])).unwrap();
-        let variance = Var::from_tensor(&Tensor::new(&[1f32], &Device::Cpu).unwrap()).unwrap();
-        batch.average_into(&mean, &variance, 0.5).unwrap();
-        assert_eq!(mean.to_vec1::<f64>().unwrap(), [0.5]);
-        assert_eq!(variance.to_vec1::<f32>().unwrap(), [2.5]);
-        let single = Statistics { count: 1, ..batch };
-        assert_eq!(single.unbiased_variance().unwrap().to_vec1::<f64>().unwrap(), [3.0]);
     }
 }

@@ -17,7 +17,7 @@ const DESCEND: Kernels = &[("descend_8", 8), ("descend_4", 4), ("descend_2", 2),
 const PUSH: Kernels = &[("push_8", 8), ("push_4", 4), ("push_2", 2), ("push", 1)];
 const ROUND_OFF: Kernels =
     &[("round_off_8", 8), ("round_off_4", 4), ("round_off_2", 2), ("round_off", 1)];
-const AVERAGE: Kernels = &[("average_2", 2), ("average", 1)];
+const AVERAGE: Kernels = &[("average_8", 8), ("average_4", 4), ("average_2", 2), ("average", 1)];
 
 fn counts(kernels: Kernels) -> impl Iterator<Item = usize> + Clone {
     kernels.iter().map(|&(_, count)| count)
@@ -58,12 +58,12 @@ pub(crate) fn round_off_all(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     in_groups(pairs, counts(ROUND_OFF), |&pair| [pair], |gpu, changes, _| round_off(gpu, changes))
 }
 
-/// running = (1 − momentum) · running + momentum · scale · fresh, for running averages of one size, each with what is
-/// fresh, in f64, and its scale.
+/// running = (1 − momentum) · running + momentum · scale · fresh, for all running averages, each with what is fresh, in
+/// f64, and its scale, in few launches.
 ///
 /// # Errors
 ///
-/// When they differ in size, or do not lie on one GPU, what is running contiguous.
+/// When the two of one differ in size, or they do not lie on one GPU, what is running contiguous.
 pub(crate) fn average_all(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Result<()> {
     let change = |&(running, fresh, _): &(_, _, _)| [(running, fresh)];
     in_groups(averages, counts(AVERAGE), change, |gpu, changes, averages| {
@@ -145,23 +145,23 @@ pub(crate) fn round_off<M: Machine>(
     machine.run(launch, blocks_of(most))
 }
 
-/// running = (1 − momentum) · running + momentum · scale · fresh, for one or two tensors of one size, each with a scale;
-/// what is fresh is f64.
+/// running = (1 − momentum) · running + momentum · scale · fresh, with a scale for each change; what is fresh is f64.
 pub(crate) fn average_into<M: Machine>(
     machine: &M,
     changes: Vec<Change<'_, M::Storage>>,
     momentum: f64,
     scales: &[f64],
 ) -> Result<()> {
-    let name = named(AVERAGE, changes.len())?;
-    let n = most_elements(&changes);
+    let (name, most) = (named(AVERAGE, changes.len())?, most_elements(&changes));
     let launch =
         Launch::new(Source::Update, name, dtype(&changes, |change| change.changed.0.dtype())?);
-    let mut launch = launch.count(n).number(momentum);
+    let mut launch = launch.number(momentum);
     for (Change { changed, read }, &scale) in changes.into_iter().zip(scales) {
-        launch = in_place(launch.number(scale).read_as(DType::F64, read, n), n, changed)?;
+        let n = read.elements;
+        launch = launch.count(n).number(scale).read_as(DType::F64, read, n);
+        launch = in_place(launch, n, changed)?;
     }
-    machine.run(launch, blocks_of(n))
+    machine.run(launch, blocks_of(most))
 }
 
 fn most_elements<S>(changes: &[Change<'_, S>]) -> usize {

@@ -68,28 +68,37 @@ KERNEL push_8(
     PUSH(0) PUSH(1) PUSH(2) PUSH(3) PUSH(4) PUSH(5) PUSH(6) PUSH(7)
 }
 
-__device__ inline Stored averaged(Stored running, double momentum, double fresh) {
-    return stored(real(running) * (1 - momentum) + fresh * momentum);
-}
-
-KERNEL average(Count n, double momentum, double scale, const double *fresh, Stored *running) {
-    FOR_EACH(i, n) running[i] = averaged(running[i], momentum, fresh[i] * scale);
-}
-
-KERNEL average_2(
-    Count n,
-    double momentum,
-    double scale0,
-    const double *fresh0,
-    Stored *running0,
-    double scale1,
-    const double *fresh1,
-    Stored *running1
-) {
-    FOR_EACH(i, n) {
-        running0[i] = averaged(running0[i], momentum, fresh0[i] * scale0);
-        running1[i] = averaged(running1[i], momentum, fresh1[i] * scale1);
+// A running average among several; what is new is scaled first.
+#define AVERAGED(k) Count n##k, double scale##k, const double *fresh##k, Stored *running##k
+#define AVERAGE(k)                                                                                \
+    FOR_EACH(i, n##k) {                                                                           \
+        running##k[i] = stored(real(running##k[i]) * (1 - momentum) + fresh##k[i] * scale##k * momentum); \
     }
+
+KERNEL average(double momentum, AVERAGED(0)) {
+    AVERAGE(0)
+}
+
+KERNEL average_2(double momentum, AVERAGED(0), AVERAGED(1)) {
+    AVERAGE(0) AVERAGE(1)
+}
+
+KERNEL average_4(double momentum, AVERAGED(0), AVERAGED(1), AVERAGED(2), AVERAGED(3)) {
+    AVERAGE(0) AVERAGE(1) AVERAGE(2) AVERAGE(3)
+}
+
+KERNEL average_8(
+    double momentum,
+    AVERAGED(0),
+    AVERAGED(1),
+    AVERAGED(2),
+    AVERAGED(3),
+    AVERAGED(4),
+    AVERAGED(5),
+    AVERAGED(6),
+    AVERAGED(7)
+) {
+    AVERAGE(0) AVERAGE(1) AVERAGE(2) AVERAGE(3) AVERAGE(4) AVERAGE(5) AVERAGE(6) AVERAGE(7)
 }
 
 // What is kept in f32, rounded to what layers compute in.
