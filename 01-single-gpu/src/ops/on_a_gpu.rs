@@ -149,6 +149,17 @@ fn a_gpu_pools_and_rectifies() {
 }
 
 #[test]
+fn a_gpu_adds_gradients_that_meet() {
+    for shape in [&[70, 31][..], &[3, 31, 4, 4]] {
+        // Of 2 · x: the gradient of each use is rounded, and so is their sum.
+        assert_same("sum", &TYPES, &[shape], &|x| add_relu(x[0], x[0]));
+        assert_same("sum", &TYPES, &[shape, shape], &|x| {
+            add_relu(&relu(x[0])?, &add_relu(x[0], x[1])?)
+        });
+    }
+}
+
+#[test]
 fn a_gpu_copies() {
     assert_same("flatten", &TYPES, &[&[3, 5, 4, 4]], &|x| flatten(x[0]));
     assert_same("transpose", &TYPES, &[&[70, 31]], &|x| transpose(x[0]));
@@ -190,7 +201,7 @@ fn a_gpu_normalises_batches() {
 #[test]
 fn a_gpu_normalises_images_of_more_parts_than_a_block_has_threads() {
     // 258 parts of a channel.
-    let shapes: [&[usize]; 3] = [&[84, 1, 112, 112], &[1], &[1]];
+    let shapes: [&[usize]; 3] = [&[168, 1, 112, 112], &[1], &[1]];
     assert_same("batch_norm", &TYPES[1..2], &shapes, &|t| {
         Ok(batch_norm(t[0], t[1], t[2], 1e-3, true)?.0)
     });

@@ -40,12 +40,12 @@ impl<M: ModuleT> Ddp<M> {
     /// A step's backward in reproducible mode: shard by shard, then along the tree.
     // ANCHOR: by_shard
     fn backward_by_shard(&self, share: &Share, tree: &FixedTree) -> Result<Step, Error> {
-        let (mut of_shards, mut sums) = (Vec::new(), Vec::new());
+        let (mut of_shards, mut unread) = (Vec::new(), Vec::new());
         for (number, shard) in share.shards.iter().enumerate() {
             self.network.norms().shard(number);
-            let (loss, unread) = loss_of(&self.network, shard)?;
+            let (loss, seen) = loss_of(&self.network, shard)?;
             of_shards.push(gradients_of(&self.network, &loss)?);
-            sums.push(unread.read()?);
+            unread.push(seen);
         }
         let gradients = (0..self.weights().parameters.len()).map(|parameter| {
             let leaves: Vec<Tensor> =
@@ -54,6 +54,8 @@ impl<M: ModuleT> Ddp<M> {
         });
         let gradients = gradients.collect::<Result<Vec<Tensor>, Error>>()?;
         self.network.norms().fold(&self.rank, tree)?;
+        let sums = unread.into_iter().map(|seen| seen.read());
+        let sums = sums.collect::<candle_core::Result<Vec<_>>>()?;
         Ok(Step { sums: self.sums_of_all(&sums)?, gradients })
     }
     // ANCHOR_END: by_shard

@@ -27,8 +27,9 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// Values of a channel that a block is given, sixteen for each thread.
-    const PART: usize = 16 * THREADS;
+    /// Values of a channel that a block is given, thirty-two for each thread: with fewer, what a block does before and
+    /// after counts for as much as they do.
+    const PART: usize = 32 * THREADS;
 
     /// Elements of a vector: it must not reach beyond a plane.
     pub(crate) fn vector(&self) -> usize {

@@ -154,6 +154,8 @@ fn compile(source: Source, elements: Elements) -> Result<Arc<str>> {
     let options = CompileOptions {
         // A product that is added to a sum is rounded first, as on the CPU.
         fmad: Some(false),
+        // bf16 begins there, with an instruction that rounds to it; newer GPUs have it too.
+        arch: (elements.dtype == DType::BF16).then_some("compute_80"),
         options: definitions(elements, THREADS)?.into(),
         ..CompileOptions::default()
     };
@@ -190,9 +192,11 @@ mod tests {
                     assert!(ptx.contains(&format!(".entry {kernel}(")), "{kernel}: {ptx}");
                 }
                 // A vector is one access, and never put together in memory.
-                let has_vectors = matches!(source, Source::BatchNorm | Source::Relu);
+                let has_vectors = matches!(source, Source::BatchNorm | Source::Relu | Source::Sum);
                 assert_eq!(ptx.contains("ld.global.v"), has_vectors && vector > 1, "{source:?}");
                 assert!(!ptx.contains(".local"), "{source:?}");
+                let rounds = dtype == DType::BF16 && source != Source::Transpose;
+                assert_eq!(ptx.contains("cvt.rn.bf16.f32"), rounds, "{source:?} {dtype:?}");
             }
         }
     }

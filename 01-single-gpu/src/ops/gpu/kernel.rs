@@ -15,18 +15,20 @@ pub(crate) enum Source {
     CrossEntropy,
     Pooling,
     Relu,
+    Sum,
     Transpose,
     Update,
 }
 
 impl Source {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::BatchNorm,
         Self::Bias,
         Self::CrossEntropy,
         Self::Pooling,
         Self::Relu,
+        Self::Sum,
         Self::Transpose,
         Self::Update,
     ];
@@ -39,6 +41,7 @@ impl Source {
             Self::CrossEntropy => include_str!("kernels/cross_entropy.cu"),
             Self::Pooling => include_str!("kernels/pooling.cu"),
             Self::Relu => include_str!("kernels/relu.cu"),
+            Self::Sum => include_str!("kernels/sum.cu"),
             Self::Transpose => include_str!("kernels/transpose.cu"),
             Self::Update => include_str!("kernels/update.cu"),
         }

@@ -30,6 +30,7 @@ mod absent;
 pub(crate) mod batch_norm;
 pub(crate) mod bias;
 pub(crate) mod blocks;
+mod by_element;
 pub(crate) mod change;
 #[cfg(feature = "cudnn")]
 pub(crate) mod convolution;
@@ -46,6 +47,7 @@ mod machine;
 pub(crate) mod pass;
 pub(crate) mod pooling;
 pub(crate) mod relu;
+pub(crate) mod sum;
 mod tensors;
 #[cfg(test)]
 mod tests;

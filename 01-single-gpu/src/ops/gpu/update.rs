@@ -72,14 +72,6 @@ pub(crate) fn average_all(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -
     })
 }
 
-/// The kernel for so many tensors.
-fn named(kernels: Kernels, count: usize) -> Result<&'static str> {
-    match kernels.iter().find(|(_, of)| *of == count) {
-        Some((name, _)) => Ok(name),
-        None => bail!("there is no kernel that updates {count} tensors"),
-    }
-}
-
 /// A tensor of `n` elements to change, from its first one on.
 fn in_place<'a, S: BackendStorage>(
     launch: Launch<'a, S>,
@@ -95,21 +87,56 @@ fn in_place<'a, S: BackendStorage>(
     Ok(launch.change(storage, start))
 }
 
+/// A launch for several tensors, each changed by blocks of its own.
+struct Together<'a, S> {
+    launch: Launch<'a, S>,
+    blocks: usize,
+}
+
+impl<'a, S: BackendStorage> Together<'a, S> {
+    /// The launch of the kernel for so many tensors of a type, with the numbers that they have in common.
+    fn new(
+        kernels: Kernels,
+        count: usize,
+        dtype: DType,
+        numbers: impl IntoIterator<Item = f64>,
+    ) -> Result<Self> {
+        let Some((name, _)) = kernels.iter().find(|(_, of)| *of == count) else {
+            bail!("there is no kernel that updates {count} tensors")
+        };
+        let launch = Launch::new(Source::Update, name, dtype);
+        Ok(Self { launch: numbers.into_iter().fold(launch, Launch::number), blocks: 0 })
+    }
+
+    /// With one more tensor, of `n` elements.
+    fn and(
+        self,
+        n: usize,
+        arguments: impl FnOnce(Launch<'a, S>) -> Result<Launch<'a, S>>,
+    ) -> Result<Self> {
+        let blocks = blocks_of(n);
+        let launch = arguments(self.launch.count(n).count(blocks))?;
+        Ok(Self { launch, blocks: self.blocks + blocks })
+    }
+
+    fn run<M: Machine<Storage = S>>(self, machine: &M) -> Result<()> {
+        machine.run(self.launch, self.blocks)
+    }
+}
+
 /// value −= direction · step.
 pub(crate) fn descend<M: Machine>(
     machine: &M,
     changes: Vec<Change<'_, M::Storage>>,
     step: f64,
 ) -> Result<()> {
-    let (name, most) = (named(DESCEND, changes.len())?, most_elements(&changes));
-    let mut launch =
-        Launch::new(Source::Update, name, dtype(&changes, |change| change.read.dtype())?)
-            .number(step);
+    let dtype = dtype(&changes, |change| change.read.dtype())?;
+    let mut together = Together::new(DESCEND, changes.len(), dtype, [step])?;
     for Change { changed, read } in changes {
         let n = read.elements;
-        launch = in_place(launch.count(n).read(read, n), n, changed)?;
+        together = together.and(n, |launch| in_place(launch.read(read, n), n, changed))?;
     }
-    machine.run(launch, blocks_of(most))
+    together.run(machine)
 }
 
 /// velocity = velocity · momentum + (gradient · share + value · decay), then value −= velocity · rate, for changes that
@@ -119,15 +146,16 @@ pub(crate) fn push<M: Machine>(
     changes: Vec<Change<'_, M::Storage>>,
     constants: [f64; 4],
 ) -> Result<()> {
-    let (name, most) = (named(PUSH, changes.len() / 2)?, most_elements(&changes));
-    let launch = Launch::new(Source::Update, name, dtype(&changes, |change| change.read.dtype())?);
-    let mut launch = constants.into_iter().fold(launch, Launch::number);
+    let dtype = dtype(&changes, |change| change.read.dtype())?;
+    let mut together = Together::new(PUSH, changes.len() / 2, dtype, constants)?;
     for (velocity, value) in changes.into_iter().tuples() {
         let n = velocity.read.elements;
-        launch = in_place(launch.count(n).read(velocity.read, n), n, velocity.changed)?;
-        launch = in_place(launch, n, value.changed)?;
+        together = together.and(n, |launch| {
+            let launch = in_place(launch.read(velocity.read, n), n, velocity.changed)?;
+            in_place(launch, n, value.changed)
+        })?;
     }
-    machine.run(launch, blocks_of(most))
+    together.run(machine)
 }
 
 /// used = kept, rounded; what is kept is f32.
@@ -135,14 +163,14 @@ pub(crate) fn round_off<M: Machine>(
     machine: &M,
     changes: Vec<Change<'_, M::Storage>>,
 ) -> Result<()> {
-    let (name, most) = (named(ROUND_OFF, changes.len())?, most_elements(&changes));
-    let mut launch =
-        Launch::new(Source::Update, name, dtype(&changes, |change| change.changed.0.dtype())?);
+    let dtype = dtype(&changes, |change| change.changed.0.dtype())?;
+    let mut together = Together::new(ROUND_OFF, changes.len(), dtype, [])?;
     for Change { changed, read } in changes {
         let n = read.elements;
-        launch = in_place(launch.count(n).read_as(DType::F32, read, n), n, changed)?;
+        together =
+            together.and(n, |launch| in_place(launch.read_as(DType::F32, read, n), n, changed))?;
     }
-    machine.run(launch, blocks_of(most))
+    together.run(machine)
 }
 
 /// running = (1 − momentum) · running + momentum · scale · fresh, with a scale for each change; what is fresh is f64.
@@ -152,20 +180,15 @@ pub(crate) fn average_into<M: Machine>(
     momentum: f64,
     scales: &[f64],
 ) -> Result<()> {
-    let (name, most) = (named(AVERAGE, changes.len())?, most_elements(&changes));
-    let launch =
-        Launch::new(Source::Update, name, dtype(&changes, |change| change.changed.0.dtype())?);
-    let mut launch = launch.number(momentum);
+    let dtype = dtype(&changes, |change| change.changed.0.dtype())?;
+    let mut together = Together::new(AVERAGE, changes.len(), dtype, [momentum])?;
     for (Change { changed, read }, &scale) in changes.into_iter().zip(scales) {
         let n = read.elements;
-        launch = launch.count(n).number(scale).read_as(DType::F64, read, n);
-        launch = in_place(launch, n, changed)?;
+        together = together.and(n, |launch| {
+            in_place(launch.number(scale).read_as(DType::F64, read, n), n, changed)
+        })?;
     }
-    machine.run(launch, blocks_of(most))
-}
-
-fn most_elements<S>(changes: &[Change<'_, S>]) -> usize {
-    changes.iter().map(|change| change.read.elements).max().unwrap_or(0)
+    together.run(machine)
 }
 
 /// The type of what is read, or changed, by the first of the changes.

@@ -15,8 +15,9 @@ KERNEL moments_of_parts(
             squared += distance * distance;
         }
     }
-    double first = block_sum(distances), second = block_sum(squared);
+    Sums<2> sums = block_sums(Sums<2>{{distances, squared}});
     if (threadIdx.x == 0) {
+        double first = sums.of[0], second = sums.of[1];
         double values = part.end > part.begin ? (part.end - part.begin) * VECTOR : 1;
         mean[part.place()] = from + first / values;
         // Rounding can take it below zero; a NaN stays one.
@@ -136,8 +137,9 @@ KERNEL gradient_sums_of_parts(
             products += through.of[k] * (real(values.of[k]) - centre);
         }
     }
-    double sum = block_sum(gradients), product = block_sum(products);
+    Sums<2> of_part = block_sums(Sums<2>{{gradients, products}});
     if (threadIdx.x == 0) {
+        double sum = of_part.of[0], product = of_part.of[1];
         double *of_bias = sums + part.number * 2 * channels, *of_weight = of_bias + channels;
         of_bias[part.channel] = sum;
         // What rounding took from the mean belongs to every product.

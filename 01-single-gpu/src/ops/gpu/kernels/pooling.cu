@@ -3,19 +3,33 @@
 // The windows of a plane.
 #define WINDOWS Count height, Count width, Count kernel, Count stride, Count out_height, Count out_width
 
-// Where the first element of an output element's window lies.
-__device__ inline Count first_of(Count out, WINDOWS) {
-    Count column = out % out_width, above = out / out_width;
-    Count row = above % out_height, plane = above / out_height;
-    return (plane * height + row * stride) * width + column * stride;
+// The window of an output element: its plane, and where its first element lies.
+struct Window {
+    Count plane, first;
+
+    __device__ Window(Count out, WINDOWS) {
+        Count column = out % out_width, above = out / out_width;
+        Count row = above % out_height;
+        plane = above / out_height;
+        first = (plane * height + row * stride) * width + column * stride;
+    }
+};
+
+// The sum of what `value` makes of a window's places, counted from its first. Of two by two, as most windows are, all
+// four are read before one is waited for.
+template <class Value> __device__ inline Real sum_over_window(Count width, Count kernel, Value value) {
+    if (kernel == 2) return value(0) + value(1) + value(width) + value(width + 1);
+    Real sum = 0;
+    for (Count row = 0; row < kernel; row++)
+        for (Count column = 0; column < kernel; column++) sum += value(row * width + column);
+    return sum;
 }
 
 KERNEL avg_pool2d(Count n, WINDOWS, double share, const Stored *x, Stored *y) {
     FOR_EACH(out, n) {
-        const Stored *window = x + first_of(out, height, width, kernel, stride, out_height, out_width);
-        Real sum = 0;
-        for (Count row = 0; row < kernel; row++)
-            for (Count column = 0; column < kernel; column++) sum += real(window[row * width + column]);
+        Window window(out, height, width, kernel, stride, out_height, out_width);
+        const Stored *from = x + window.first;
+        Real sum = sum_over_window(width, kernel, [&](Count place) { return real(from[place]); });
         y[out] = stored(sum * (Real)share);
     }
 }
@@ -47,14 +61,16 @@ KERNEL avg_pool2d_gradient(Count n, WINDOWS, double share, const Stored *grad, S
 // Pooled max(z + bias, 0).
 KERNEL bias_relu_pool(Count n, Count channels, WINDOWS, double share, const Stored *z, const Stored *bias, Stored *y) {
     FOR_EACH(out, n) {
-        const Stored *window = z + first_of(out, height, width, kernel, stride, out_height, out_width);
-        Real shift = real(bias[out / (out_height * out_width) % channels]), sum = 0;
-        for (Count row = 0; row < kernel; row++)
-            for (Count column = 0; column < kernel; column++)
-                sum += rectified(real(window[row * width + column]) + shift);
+        Window window(out, height, width, kernel, stride, out_height, out_width);
+        const Stored *from = z + window.first;
+        Real shift = real(bias[window.plane % channels]);
+        Real sum = sum_over_window(width, kernel, [&](Count place) { return rectified(real(from[place]) + shift); });
         y[out] = stored(sum * (Real)share);
     }
 }
+
+// The window that a row, or a column, lies in, where they do not overlap.
+__device__ inline Count window_of(Count at, Count kernel) { return kernel == 2 ? at / 2 : at / kernel; }
 
 // The gradient of z, for windows that do not overlap, and its sums by channel.
 KERNEL bias_relu_pool_gradient(
@@ -74,11 +90,12 @@ KERNEL bias_relu_pool_gradient(
     Real shift = real(bias[part.channel]), own = 0;
     FOR_EACH_OF(part, walk) {
         Count at = walk.at();
-        Count column = at % width / kernel, row = at / width % height / kernel;
+        Count column = window_of(walk.pixel % width, kernel), row = window_of(walk.pixel / width, kernel);
         Real through = 0;
         // Rows and columns at the end may be in no window.
         if (row < out_height && column < out_width) {
-            Real upstream = real(grad[(at / plane * out_height + row) * out_width + column]) * (Real)share;
+            Count of_image = walk.image * channels + part.channel;
+            Real upstream = real(grad[(of_image * out_height + row) * out_width + column]) * (Real)share;
             through = passed(real(z[at]) + shift, upstream);
         }
         dz[at] = stored(through);

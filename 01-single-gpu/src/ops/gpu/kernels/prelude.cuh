@@ -33,9 +33,13 @@ __device__ inline Real real(Stored stored) {
 #endif
 }
 
-// To the nearest, and to even half-way.
+// To the nearest, and to even half-way. A GPU has an instruction for that; in integers it would take eight.
 __device__ inline Stored stored(Real real) {
-#if defined(STORED_BF16)
+#if defined(STORED_BF16) && defined(__CUDA_ARCH__)
+    Stored rounded;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(real));
+    return rounded;
+#elif defined(STORED_BF16)
     Bits wide;
     wide.value = real;
     if (real != real) return (wide.bits >> 16) | 0x40;
@@ -104,19 +108,32 @@ struct Walk {
 
 #define FOR_EACH_OF(part, walk) for (Walk walk(part); walk.inside(); walk.step())
 
-// The sum over a block's threads, always in the same order; all of them call it, and all get it.
-__device__ inline double block_sum(double value) {
-    __shared__ double sums[THREADS];
-    // The sum before may not have been read by all.
+// Sums over a block's threads, always in the same order; all of them call it, and all get them. Eight at a time: a tree
+// of pairs would have all wait for each other twice as often.
+template <Count N> struct Sums {
+    double of[N];
+};
+
+template <Count N> __device__ inline Sums<N> block_sums(Sums<N> own) {
+    __shared__ Sums<N> sums[THREADS];
+    // Those before may not have been read by all.
     __syncthreads();
-    sums[threadIdx.x] = value;
-    for (Count half = THREADS / 2; half > 0; half /= 2) {
+    sums[threadIdx.x] = own;
+    for (Count left = THREADS; left > 1;) {
+        Count next = left > 8 ? left / 8 : 1;
         __syncthreads();
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        if (threadIdx.x < next) {
+            for (Count other = threadIdx.x + next; other < left; other += next)
+                for (Count n = 0; n < N; n++) own.of[n] += sums[other].of[n];
+            sums[threadIdx.x] = own;
+        }
+        left = next;
     }
     __syncthreads();
     return sums[0];
 }
+
+__device__ inline double block_sum(double value) { return block_sums(Sums<1>{{value}}).of[0]; }
 
 // What a thread adds up of the parts' numbers: every THREADS-th of them.
 #define FOR_EACH_PART(part, parts) for (Count part = threadIdx.x; part < (parts); part += THREADS)

@@ -20,9 +20,9 @@ fn half_way_bf16_is_rounded_to_even() {
 const SIZES: [Channels; 5] = [
     Channels { images: 5, channels: 3, plane: 63 },
     Channels { images: 70, channels: 5, plane: 1 },
-    Channels { images: 3, channels: 2, plane: 4331 },
+    Channels { images: 3, channels: 2, plane: 8331 },
     Channels { images: 1, channels: 300, plane: 1 },
-    Channels { images: 1, channels: 1, plane: 33 * 4096 + 1 },
+    Channels { images: 1, channels: 1, plane: 33 * 8192 + 1 },
 ];
 
 #[test]

@@ -17,7 +17,7 @@ use super::emulator::Emulator;
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
 use super::machine::Machine as _;
-use super::{batch_norm, bias, cross_entropy, pooling, relu, transpose, update};
+use super::{batch_norm, bias, cross_entropy, pooling, relu, sum, transpose, update};
 use crate::difference::relative_difference;
 use crate::ops;
 use crate::ops::agreement::noise;
@@ -143,6 +143,18 @@ fn a_sum_and_its_relu() {
         let (x, y) = (held(&x), held(&y));
         let found = relu::add_relu(machine, [x.operand(), y.operand()]).unwrap();
         assert_close(&tensor(found, count), &expected, bound);
+    }
+}
+
+#[test]
+fn a_sum_is_candles_to_the_last_bit() {
+    let Some(machine) = emulator() else { return };
+    for ((dtype, _), count) in TYPES.into_iter().cartesian_product(COUNTS) {
+        let (x, y) = (rounded("x", &[count], dtype), rounded("y", &[count], dtype));
+        let expected = exact(&(&x + &y).unwrap());
+        let (x, y) = (held(&x), held(&y));
+        let found = sum::sum(machine, [x.operand(), y.operand()]).unwrap();
+        assert_close(&tensor(found, count), &expected, 0.0);
     }
 }
 
