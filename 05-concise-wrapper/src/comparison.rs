@@ -8,12 +8,13 @@ use std::fmt;
 
 use concise_wrapper::launch::Launch;
 use serde::Serialize;
+use single_gpu::cli::name_of;
 use single_gpu::interrupt;
 use single_gpu::report::line;
 use single_gpu::report::outputs::Outputs;
 use single_gpu::train::TrainOptions;
 
-use crate::arguments::{Norm, Planned, Prepared, Scale};
+use crate::arguments::{Norm, Planned, Prepared, Scale, TestNorm};
 use crate::runs::Run;
 
 /// One combination, and the accuracies of all seeds.
@@ -23,11 +24,12 @@ struct Row {
     batch_norm: &'static str,
     batch_size: usize,
     learning_rate: f64,
+    test_norm: String,
     accuracies: Vec<f64>,
 }
 
 impl Row {
-    fn new(planned: &Planned) -> Self {
+    fn new(planned: &Planned, test_norm: TestNorm) -> Self {
         let TrainOptions { batch_size, learning_rate, .. } = planned.options;
         let devices = planned.plan.len();
         let batch_norm = match planned.norm {
@@ -35,7 +37,8 @@ impl Row {
             Norm::Local => "local",
             Norm::Sync => "synchronised",
         };
-        Self { devices, batch_norm, batch_size, learning_rate, accuracies: Vec::new() }
+        let (test_norm, accuracies) = (name_of(&test_norm), Vec::new());
+        Self { devices, batch_norm, batch_size, learning_rate, test_norm, accuracies }
     }
 
     fn mean(&self) -> f64 {
@@ -52,7 +55,7 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, batch_norm, batch_size, learning_rate, accuracies } = self;
+        let Self { devices, batch_norm, batch_size, learning_rate, accuracies, .. } = self;
         let (mean, spread) = (self.mean(), self.spread());
         write!(
             f,
@@ -83,7 +86,7 @@ pub(crate) fn compare(
             }
         }
         if rows.is_empty() {
-            rows = planned.iter().map(Row::new).collect();
+            rows = planned.iter().map(|planned| Row::new(planned, prepared.test_norm)).collect();
         }
         for (row, planned) in rows.iter_mut().zip(&planned) {
             line(format_args!("\nseed {seed}, batch norm {}: {planned}", row.batch_norm))?;
@@ -96,6 +99,9 @@ pub(crate) fn compare(
     }
     // After an interrupt some rows may have too few accuracies to have a spread.
     rows.retain(|row| row.accuracies.len() > 1);
+    if prepared.test_norm == TestNorm::Batch {
+        line("\ntest images normalised by the statistics of their own batches:")?;
+    }
     line("\ndevices  batch norm    batch   rate   test acc, mean ± spread  (each seed)")?;
     for row in &rows {
         line(row)?;

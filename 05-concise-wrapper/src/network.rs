@@ -80,7 +80,8 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::built(Source::Fresh(Box::new(values)), precision.into(), device, Arc::new(build))
+        let (source, norms) = (Source::Fresh(Box::new(values)), Norms::default());
+        Self::built(source, norms, precision.into(), device, Arc::new(build))
     }
 
     /// A copy on another device: the same values, in memory of its own.
@@ -90,16 +91,17 @@ impl<M: ModuleT> Network<M> {
     /// When the tensors cannot be made there.
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let source = Source::Copy(self.weights.clone());
-        Self::built(source, self.precision, device, Arc::clone(&self.build))
+        Self::built(source, self.norms.replica(), self.precision, device, Arc::clone(&self.build))
     }
 
     fn built(
         source: Source,
+        norms: Norms,
         precision: Precision,
         device: &Device,
         build: Arc<Build<M>>,
     ) -> Result<Self> {
-        let (collector, norms) = (Arc::<Collector>::default(), Norms::default());
+        let collector = Arc::<Collector>::default();
         let told: Arc<dyn OnGradient> = collector.clone();
         let (builder, made) = Registry::builder(source, told, precision.layers(), device);
         let module = build(&builder, &norms)?;

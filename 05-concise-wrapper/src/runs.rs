@@ -18,7 +18,7 @@ use single_gpu::report::summary::Summary;
 use single_gpu::report::trace;
 use single_gpu::weights_hash::WeightsHash;
 
-use crate::arguments::{ModelKind, Norm, Planned, Prepared, WrapperKind};
+use crate::arguments::{ModelKind, Norm, Planned, Prepared, TestNorm, WrapperKind};
 
 /// A finished run.
 pub(crate) struct Run {
@@ -57,7 +57,11 @@ impl Run {
         }
         summary.options = planned.options;
         summary.dtype = prepared.precision.to_string();
-        summary.method = Some(method(planned));
+        let tested = match prepared.test_norm {
+            TestNorm::Running => "",
+            TestNorm::Batch => ", tested by each batch's own statistics",
+        };
+        summary.method = Some(method(planned) + tested);
         outputs.run_ended(&summary, records)?;
         Ok(Self { summary, replicas })
     }
@@ -74,7 +78,11 @@ fn network<M: ModuleT>(
     + 'static,
 ) -> candle_core::Result<Network<M>> {
     let setup = &prepared.setup;
-    Network::new(setup.options.seed, prepared.precision, &Device::Cpu, build)
+    let network = Network::new(setup.options.seed, prepared.precision, &Device::Cpu, build)?;
+    if prepared.test_norm == TestNorm::Batch {
+        network.norms().test_by_batch();
+    }
+    Ok(network)
 }
 
 /// Trains the network as planned; what comes back is the outcome, and with several ranks, on rank 0, the hash

@@ -17,12 +17,14 @@ use single_gpu::cli::UsageError;
 use single_gpu::device::DevicePlan;
 use single_gpu::report::thousands;
 
-use super::{Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale, WrapperKind};
+use super::{
+    Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale, TestNorm, WrapperKind,
+};
 
 impl Arguments {
     /// Refuses flags that contradict each other.
     pub(super) fn check(&self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
-        let Self { wrapper, bn, scale, reduction, model, width, .. } = self;
+        let Self { wrapper, bn, test_norm, scale, reduction, model, width, .. } = self;
         let refuse = |text: &str| Err(UsageError::new(text));
         let processes = launch.processes().is_some();
         if processes && (self.compare.is_some() || *wrapper != WrapperKind::Ddp) {
@@ -93,8 +95,11 @@ impl Arguments {
         if self.compare.is_some() && (devices == 1 || *model == ModelKind::Lenet) {
             return refuse("--compare is about ResNet-18's batch norm on several devices");
         }
-        if *model == ModelKind::Lenet && (width.is_some() || *bn == Norm::Sync) {
-            return refuse("--width and --bn are about ResNet-18: LeNet has neither");
+        let about_norms = *bn == Norm::Sync || *test_norm == TestNorm::Batch;
+        if *model == ModelKind::Lenet && (width.is_some() || about_norms) {
+            return refuse(
+                "--width, --bn and --test-norm are about ResNet-18: LeNet has no such thing",
+            );
         }
         Ok(())
     }

@@ -48,6 +48,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = Norm::Local)]
     bn: Norm,
 
+    /// What batch norm normalises test images by
+    #[arg(long, value_enum, default_value_t = TestNorm::Running)]
+    test_norm: TestNorm,
+
     /// Batch and rate of the K devices, beside those of one
     #[arg(long, value_enum)]
     scale: Option<Scale>,
@@ -151,6 +155,15 @@ pub(crate) enum Norm {
     Local,
     /// All devices' together
     Sync,
+}
+
+/// What test images are normalised by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TestNorm {
+    /// The averages that training has kept, as whoever uses the model has to
+    Running,
+    /// The statistics of each batch of test images: to tell whether the weights are behind, or the averages
+    Batch,
 }
 
 /// What becomes of batch and rate.

@@ -13,12 +13,12 @@ use concise_wrapper::recording::Recording;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::train::Extras;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError};
+use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError, name_of};
 use single_gpu::device::DevicePlan;
 use single_gpu::report::summary::Versions;
 use single_gpu::train::TrainOptions;
 
-use super::{ModelKind, Norm, Scale, WrapperKind};
+use super::{ModelKind, Norm, Scale, TestNorm, WrapperKind};
 
 /// The flags of one call, checked, with the data loaded.
 pub(crate) struct Prepared {
@@ -27,6 +27,7 @@ pub(crate) struct Prepared {
     pub(crate) model: ModelKind,
     pub(crate) width: usize,
     pub(crate) norm: Norm,
+    pub(crate) test_norm: TestNorm,
     pub(crate) extras: Extras,
     pub(super) wrapper: WrapperKind,
     /// The devices of this process.
@@ -79,6 +80,7 @@ impl Planned {
             ("model", prepared.model_name()),
             ("way of adding up gradients", format!("{reduction:?}")),
             ("batch norm", format!("{norm:?}")),
+            ("--test-norm", name_of(&prepared.test_norm)),
             ("--break", format!("{breakage:?}")),
             ("--slow-link", format!("{slowness:?}")),
             ("--record", records.to_string()),

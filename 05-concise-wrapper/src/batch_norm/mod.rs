@@ -12,130 +12,29 @@
 //! So data parallelism does *not* give the numbers of one device once batch norm is in the network, unless
 //! its statistics are synchronised. [`Norms`] says which of the three a network uses; all its layers share
 //! one.
+//!
+//! In evaluation there may be no batch, so a channel is normalised by *running statistics*, to which each training
+//! step adds a tenth of its own. They lag behind weights that move fast: [`Norms::test_by_batch`] tells by how much.
 
 mod fold;
+mod norms;
 mod synchronised;
-
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, ModuleT, Result, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
-use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::ops::batch_norm::{Statistics, average_all, batch_norm, batch_norm_with};
+use single_gpu::ops::batch_norm::{Statistics, batch_norm, batch_norm_with};
+
+pub use norms::Norms;
 
 use crate::precision::Precision;
+use norms::Sharing;
 
 /// Added to variances, so that a constant channel is not divided by zero; PyTorch's default.
 const EPSILON: f64 = 1e-5;
 
 /// The weight of the newest batch in the running statistics; PyTorch's default.
 const MOMENTUM: f64 = 0.1;
-
-/// Whose statistics the layers of a network use; clones are one and the same.
-#[derive(Clone, Default)]
-pub struct Norms(Arc<Mutex<Shared>>);
-
-#[derive(Default)]
-struct Shared {
-    sharing: Sharing,
-    /// Whose images are at hand: the number of the shard among those of this rank.
-    shard: usize,
-    /// Whether the images at hand stand in for an empty shard, and do not count.
-    stand_in: bool,
-    layers: Vec<Layer>,
-    /// What layers saw, by their numbers, and what has yet to move their running statistics.
-    seen: Vec<(usize, Statistics)>,
-}
-
-/// Whose statistics.
-#[derive(Clone, Default)]
-enum Sharing {
-    #[default]
-    Local,
-    Synchronised(SharedCommunicator),
-    ByShard,
-}
-
-/// The running statistics of one layer, and those of shards that have yet to be averaged into them.
-struct Layer {
-    mean: Var,
-    variance: Var,
-    of_shards: BTreeMap<usize, Statistics>,
-}
-
-impl Norms {
-    /// From now on layers normalise by the statistics of all ranks' images together.
-    pub fn synchronise(&self, communicator: SharedCommunicator) {
-        self.lock().sharing = Sharing::Synchronised(communicator);
-    }
-
-    /// From now on layers normalise by each forward pass's own images, and keep the statistics back until
-    /// [`fold`](Self::fold). Before each forward pass, [`shard`](Self::shard) says whose they are.
-    pub fn by_shard(&self) {
-        self.lock().sharing = Sharing::ByShard;
-    }
-
-    /// Says whose images the next forward pass sees: the number of the shard, from 0, among those that this
-    /// rank hosts. So shards may come in any order.
-    pub fn shard(&self, number: usize) {
-        self.lock().shard = number;
-    }
-
-    /// Says whether the images of the next forward pass stand in for an empty shard: they are normalised,
-    /// but their own statistics do not count.
-    pub fn stand_in(&self, yes: bool) {
-        self.lock().stand_in = yes;
-    }
-
-    /// Averages what the layers have seen since the last call into their running statistics: of all layers at once, as on
-    /// a GPU a launch for each would cost more than its work. A [`Network`](crate::Network) does this behind every forward
-    /// pass in training. What is [kept back](Self::by_shard) stays so.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
-    pub fn average(&self) -> Result<()> {
-        let mut shared = self.lock();
-        let seen = std::mem::take(&mut shared.seen);
-        let averages = seen.iter().flat_map(|(layer, statistics)| {
-            let Layer { mean, variance, .. } = &shared.layers[*layer];
-            statistics.averages(mean, variance)
-        });
-        average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
-    }
-
-    /// Adds a layer; returns its number.
-    fn add(&self, mean: Var, variance: Var) -> usize {
-        let layers = &mut self.lock().layers;
-        layers.push(Layer { mean, variance, of_shards: BTreeMap::new() });
-        layers.len() - 1
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a layer does with the statistics of a forward pass in training.
-    fn saw(&self, layer: usize, statistics: Statistics) -> Result<()> {
-        let mut shared = self.lock();
-        let (shard, stand_in) = (shared.shard, shared.stand_in);
-        let sharing = shared.sharing.clone();
-        match sharing {
-            Sharing::ByShard => {
-                let count = if stand_in { 0 } else { statistics.count };
-                let statistics = Statistics { count, ..statistics };
-                if shared.layers[layer].of_shards.insert(shard, statistics).is_some() {
-                    bail!("a batch norm saw shard {shard} twice in one step");
-                }
-            }
-            Sharing::Local if stand_in => {}
-            Sharing::Local | Sharing::Synchronised(_) => shared.seen.push((layer, statistics)),
-        }
-        Ok(())
-    }
-}
 
 /// One layer: learnt scale and shift, running statistics, and the relu that follows, if one does.
 ///
@@ -192,6 +91,9 @@ impl BatchNorm {
     }
 
     fn evaluate(&self, x: &Tensor) -> Result<Tensor> {
+        if self.norms.lock().tests_by_batch {
+            return Ok(batch_norm(x, &self.weight, &self.bias, EPSILON, self.relu)?.0);
+        }
         self.norms.average()?;
         let in_f64 = |running: &Var| running.as_detached_tensor().to_dtype(DType::F64);
         let statistics = Statistics {
@@ -206,5 +108,59 @@ impl BatchNorm {
 impl ModuleT for BatchNorm {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         if train { self.train(x) } else { self.evaluate(x) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Module as _};
+    use single_gpu::difference::relative_difference;
+
+    use super::*;
+    use crate::Network;
+
+    fn images() -> Tensor {
+        let values: Vec<f64> = (0..96).map(|i| f64::from(i * 37 % 101) / 7.0).collect();
+        Tensor::from_vec(values, (4, 2, 3, 4), &Device::Cpu).unwrap()
+    }
+
+    fn network() -> Network<BatchNorm> {
+        let build = |vb: &VarBuilder<'_>, norms: &Norms| BatchNorm::new(2, true, norms, vb);
+        Network::new(1, DType::F64, &Device::Cpu, build).unwrap()
+    }
+
+    fn running(network: &Network<BatchNorm>) -> Vec<Vec<f64>> {
+        let buffers = network.weights().buffers.iter();
+        buffers.map(|buffer| buffer.tensor.to_vec1().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_step_moves_running_statistics_by_a_tenth_and_a_test_uses_them() {
+        let (network, images) = (network(), images());
+        let trained = network.forward_training(&images).unwrap();
+        let seen = Statistics::of(&images).unwrap();
+        let [mean, variance] = [&seen.mean, &seen.unbiased_variance().unwrap()]
+            .map(|tensor| tensor.to_vec1::<f64>().unwrap());
+        let [means, variances] = &running(&network)[..] else { panic!("two buffers") };
+        for channel in 0..2 {
+            assert!((means[channel] - 0.1 * mean[channel]).abs() < 1e-12);
+            assert!((variances[channel] - (0.9 + 0.1 * variance[channel])).abs() < 1e-12);
+        }
+        let tested = network.forward(&images).unwrap();
+        assert!(relative_difference(&tested, &trained).unwrap() > 0.1);
+    }
+
+    #[test]
+    fn tested_by_batch_a_network_and_its_replicas_normalise_as_in_training() {
+        let (network, images) = (network(), images());
+        network.norms().test_by_batch();
+        let before = running(&network);
+        for network in [&network, &network.replica(&Device::Cpu).unwrap()] {
+            let tested = network.forward(&images).unwrap();
+            assert_eq!(running(network), before);
+            let trained = network.forward_training(&images).unwrap();
+            assert_eq!(relative_difference(&tested, &trained).unwrap(), 0.0);
+            assert_ne!(running(network), before);
+        }
     }
 }

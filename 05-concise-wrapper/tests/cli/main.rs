@@ -106,6 +106,29 @@ fn momentum_decay_and_warm_up_change_the_result() {
 }
 
 #[test]
+fn what_tests_are_normalised_by_changes_no_weight() {
+    for wrapper in ["ddp", "data-parallel"] {
+        let lines = |by, kind| metrics(&[&SMALL[..], &["--wrapper", wrapper, by]].concat(), kind);
+        let of = |kind| {
+            let [running, batch] =
+                ["--test-norm=running", "--test-norm=batch"].map(|by| lines(by, kind));
+            assert_eq!(running.len(), batch.len());
+            running.into_iter().zip(batch)
+        };
+        for (running, batch) in of("epoch") {
+            assert_eq!(running["train_loss"], batch["train_loss"]);
+            // After so few steps running statistics are far from those of a batch.
+            assert_ne!(running["test_loss"], batch["test_loss"]);
+        }
+        for (running, batch) in of("summary") {
+            assert_eq!(running["weights_hash"], batch["weights_hash"]);
+            let method = batch["method"].as_str().expect("a method");
+            assert!(method.ends_with("tested by each batch's own statistics"), "{method}");
+        }
+    }
+}
+
+#[test]
 fn trace_and_timeline_show_buckets_beside_backward() {
     let folder = tempfile::tempdir().unwrap();
     let (trace, timeline) = (folder.path().join("t.json"), folder.path().join("t.svg"));

@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 24] = [
+    let refusals: [(&[&str], &str); 25] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -73,7 +73,8 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--shards=4", "--algorithm=ring"], "--shards adds up along a tree of its own"),
         (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
         (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
-        (&["--model=lenet", "--width=8"], "LeNet has neither"),
+        (&["--model=lenet", "--width=8"], "LeNet has no such thing"),
+        (&["--model=lenet", "--test-norm=batch"], "LeNet has no such thing"),
         (&["--bucket-mb=0"], "this is a positive number of megabytes"),
         (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
         (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),

@@ -1,0 +1,129 @@
+//! Whose statistics the layers of a network normalise by, and what becomes of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::{Result, Var, bail};
+use params_and_allreduce::communicator::SharedCommunicator;
+use single_gpu::ops::batch_norm::{Statistics, average_all};
+
+use super::MOMENTUM;
+
+/// Whose statistics the layers of a network use; clones are one and the same.
+#[derive(Clone, Default)]
+pub struct Norms(Arc<Mutex<Shared>>);
+
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) sharing: Sharing,
+    /// Whose images are at hand: the number of the shard among those of this rank.
+    shard: usize,
+    /// Whether the images at hand stand in for an empty shard, and do not count.
+    pub(super) stand_in: bool,
+    /// Whether evaluation, too, normalises by the images at hand.
+    pub(super) tests_by_batch: bool,
+    pub(super) layers: Vec<Layer>,
+    /// What layers saw, by their numbers, and what has yet to move their running statistics.
+    seen: Vec<(usize, Statistics)>,
+}
+
+/// Whose statistics.
+#[derive(Clone, Default)]
+pub(super) enum Sharing {
+    #[default]
+    Local,
+    Synchronised(SharedCommunicator),
+    ByShard,
+}
+
+/// The running statistics of one layer, and those of shards that have yet to be averaged into them.
+pub(super) struct Layer {
+    pub(super) mean: Var,
+    pub(super) variance: Var,
+    pub(super) of_shards: BTreeMap<usize, Statistics>,
+}
+
+impl Norms {
+    /// From now on layers normalise by the statistics of all ranks' images together.
+    pub fn synchronise(&self, communicator: SharedCommunicator) {
+        self.lock().sharing = Sharing::Synchronised(communicator);
+    }
+
+    /// From now on layers normalise by each forward pass's own images, and keep the statistics back until
+    /// [`fold`](Self::fold). Before each forward pass, [`shard`](Self::shard) says whose they are.
+    pub fn by_shard(&self) {
+        self.lock().sharing = Sharing::ByShard;
+    }
+
+    /// From now on layers normalise by each forward pass's own images in evaluation as well, and not by running
+    /// statistics: to tell whether what is behind is the weights, or the statistics. It is no way to use a model: an
+    /// image's logits then depend on its neighbours.
+    pub fn test_by_batch(&self) {
+        self.lock().tests_by_batch = true;
+    }
+
+    /// Norms for a replica, which are tested as these are.
+    pub(crate) fn replica(&self) -> Self {
+        let tests_by_batch = self.lock().tests_by_batch;
+        Self(Arc::new(Mutex::new(Shared { tests_by_batch, ..Shared::default() })))
+    }
+
+    /// Says whose images the next forward pass sees: the number of the shard, from 0, among those that this
+    /// rank hosts. So shards may come in any order.
+    pub fn shard(&self, number: usize) {
+        self.lock().shard = number;
+    }
+
+    /// Says whether the images of the next forward pass stand in for an empty shard: they are normalised,
+    /// but their own statistics do not count.
+    pub fn stand_in(&self, yes: bool) {
+        self.lock().stand_in = yes;
+    }
+
+    /// Averages what the layers have seen since the last call into their running statistics: of all layers at once, as on
+    /// a GPU a launch for each would cost more than its work. A [`Network`](crate::Network) does this behind every forward
+    /// pass in training. What is [kept back](Self::by_shard) stays so.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn average(&self) -> Result<()> {
+        let mut shared = self.lock();
+        let seen = std::mem::take(&mut shared.seen);
+        let averages = seen.iter().flat_map(|(layer, statistics)| {
+            let Layer { mean, variance, .. } = &shared.layers[*layer];
+            statistics.averages(mean, variance)
+        });
+        average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
+    }
+
+    /// Adds a layer; returns its number.
+    pub(super) fn add(&self, mean: Var, variance: Var) -> usize {
+        let layers = &mut self.lock().layers;
+        layers.push(Layer { mean, variance, of_shards: BTreeMap::new() });
+        layers.len() - 1
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a layer does with the statistics of a forward pass in training.
+    pub(super) fn saw(&self, layer: usize, statistics: Statistics) -> Result<()> {
+        let mut shared = self.lock();
+        let (shard, stand_in) = (shared.shard, shared.stand_in);
+        let sharing = shared.sharing.clone();
+        match sharing {
+            Sharing::ByShard => {
+                let count = if stand_in { 0 } else { statistics.count };
+                let statistics = Statistics { count, ..statistics };
+                if shared.layers[layer].of_shards.insert(shard, statistics).is_some() {
+                    bail!("a batch norm saw shard {shard} twice in one step");
+                }
+            }
+            Sharing::Local if stand_in => {}
+            Sharing::Local | Sharing::Synchronised(_) => shared.seen.push((layer, statistics)),
+        }
+        Ok(())
+    }
+}
