@@ -25,7 +25,7 @@ struct Arguments {
     train: TrainArguments,
 
     /// Write the first training images of each class to this PNG file, and stop
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["metrics", "plot", "trace", "timeline"])]
     contact_sheet: Option<PathBuf>,
 }
 

@@ -99,6 +99,9 @@ pub(crate) fn compare(
     }
     // After an interrupt some rows may have too few accuracies to have a spread.
     rows.retain(|row| row.accuracies.len() > 1);
+    if rows.is_empty() {
+        return Ok(());
+    }
     if prepared.test_norm == TestNorm::Batch {
         line("\ntest images normalised by the statistics of their own batches:")?;
     }

@@ -1,5 +1,6 @@
 //! The flags that say where images come from.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -16,14 +17,14 @@ pub struct DataArguments {
     /// auto (Fashion-MNIST if it can be had, else synthetic), fashion-mnist, synthetic, or a folder with
     /// Fashion-MNIST's four files
     #[arg(long, default_value = "auto", value_name = "SOURCE")]
-    data: String,
+    data: OsString,
 
     /// Folder that Fashion-MNIST is in, or is downloaded to [default: one in the user's cache]
     #[arg(long, value_name = "FOLDER", env = cache::VARIABLE, hide_env_values = true)]
     data_dir: Option<PathBuf>,
 
     /// Web addresses to download Fashion-MNIST from, separated by spaces [default: the public ones]
-    #[arg(long, value_name = "URLS", env = "COURSE_MIRRORS", hide_env_values = true)]
+    #[arg(long, value_name = "URLS", env = cache::MIRRORS_VARIABLE, hide_env_values = true)]
     data_mirrors: Option<Mirrors>,
 }
 

@@ -1,23 +1,37 @@
 //! Settings of the whole process, made before any other thread exists.
 
 use crate::allocator;
+use crate::data::cache;
 
-/// Keeps freed memory in the process, and makes candle's own elementwise operations run in the thread that calls them.
+/// Keeps freed memory in the process, makes candle's own elementwise operations run in the thread that calls them, and takes
+/// variables of ours that are set to nothing for ones that are not set.
 ///
 /// Call this first thing in `main`. [`main`](super::main()) does; a program without it, such as a
 /// benchmark, has to call this itself to measure what the binaries do.
 ///
 /// candle's operations would otherwise use one process-wide pool of spinning threads behind a lock, whichever
 /// device asks: a slice of one core would use all cores, and two slices would wait for each other.
-#[expect(unsafe_code, reason = "candle offers no other way to set its number of threads")]
+#[expect(
+    unsafe_code,
+    reason = "candle offers no other way to set its number of threads, nor clap to leave out a variable"
+)]
 pub fn prepare() {
-    const VARIABLE: &str = "CANDLE_NUM_THREADS";
+    const THREADS: &str = "CANDLE_NUM_THREADS";
     allocator::keep_freed_memory();
-    if std::env::var_os(VARIABLE).is_none() {
+    if std::env::var_os(THREADS).is_none() {
         // SAFETY: called first thing in `main`, before any other thread exists that could read or
         // write the environment.
         unsafe {
-            std::env::set_var(VARIABLE, "1");
+            std::env::set_var(THREADS, "1");
+        }
+    }
+    for variable in [cache::VARIABLE, cache::MIRRORS_VARIABLE] {
+        // To a shell, `VARIABLE= program` is how one does without it.
+        if std::env::var_os(variable).is_some_and(|value| value.is_empty()) {
+            // SAFETY: as above.
+            unsafe {
+                std::env::remove_var(variable);
+            }
         }
     }
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::UsageError;
-use crate::report::file;
 use crate::report::metrics::Metrics;
 use crate::report::outputs::Outputs;
+use crate::report::{file, files_are_wanted};
 
 /// Flags that name the files of a run's results.
 #[derive(Args, Clone, Debug, Default)]
@@ -38,6 +38,7 @@ pub struct ReportArguments {
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let begin = |path| {
         writable("--metrics", path)?;
+        files_are_wanted();
         Metrics::create(path)
             .map_err(|error| UsageError::new(file::of_flag("--metrics", path, &error)))
     };
@@ -68,18 +69,17 @@ impl ReportArguments {
             ("--trace", self.trace.as_deref()),
             ("--timeline", self.timeline.as_deref()),
         ];
-        let mut named: Vec<(&str, PathBuf)> = Vec::new();
+        let mut named: Vec<(&str, &Path)> = Vec::new();
         for (flag, path) in mine.iter().chain(further) {
             let Some(path) = *path else { continue };
             writable(flag, path)?;
-            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-            if let Some((other, _)) = named.iter().find(|(_, other)| *other == absolute) {
+            if let Some((other, _)) = named.iter().find(|(_, other)| file::are_one(other, path)) {
                 return Err(UsageError::new(format_args!(
                     "{other} and {flag} both name {}: give each a file of its own",
                     path.display()
                 )));
             }
-            named.push((flag, absolute));
+            named.push((flag, path));
         }
         Ok(())
     }

@@ -21,6 +21,9 @@ const FOLDER: [&str; 2] = ["multi-gpu-course", "fashion-mnist"];
 /// The environment variable that names another folder.
 pub const VARIABLE: &str = "COURSE_DATA_DIR";
 
+/// The environment variable that names other mirrors.
+pub const MIRRORS_VARIABLE: &str = "COURSE_MIRRORS";
+
 /// Nobody has been writing to a partial download that has not changed for this long.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -81,7 +84,8 @@ pub fn default_folder() -> Option<PathBuf> {
 /// The folder in which a run without `--data-dir` looks, and keeps its downloads: the one that [`VARIABLE`] names, or the
 /// [default](default_folder).
 pub fn folder() -> Option<PathBuf> {
-    std::env::var_os(VARIABLE).map(PathBuf::from).or_else(default_folder)
+    let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+    named.map(PathBuf::from).or_else(default_folder)
 }
 
 /// Makes sure that `folder` has all `files`: downloads those that are missing, each from the first mirror

@@ -1,5 +1,6 @@
 //! Where the images come from: what `--data` means.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::download::TimeLimits;
@@ -48,12 +49,12 @@ pub enum Error {
 impl DataSource {
     /// Reads a `--data` argument: `auto`, `fashion-mnist`, `synthetic`, or the name of a folder. A folder
     /// that is called like one of these can be named `./synthetic`.
-    pub fn parse(argument: &str) -> Self {
-        match argument {
-            "auto" => Self::Auto,
-            "fashion-mnist" => Self::FashionMnist,
-            "synthetic" => Self::Synthetic,
-            folder => Self::Folder(PathBuf::from(folder)),
+    pub fn parse(argument: &OsStr) -> Self {
+        match argument.to_str() {
+            Some("auto") => Self::Auto,
+            Some("fashion-mnist") => Self::FashionMnist,
+            Some("synthetic") => Self::Synthetic,
+            _ => Self::Folder(PathBuf::from(argument)),
         }
     }
 
@@ -121,7 +122,9 @@ fn garments(limits: (Option<usize>, Option<usize>)) -> LoadedData {
 
 fn folder_name(folder: &Path) -> String {
     let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    absolute.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+    let name = absolute.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
+    // A name may have anything in it: an escape sequence for a terminal, or what no SVG may hold.
+    name.replace(char::is_control, "\u{fffd}")
 }
 
 /// Both parts of a data set, and what to call it.

@@ -75,7 +75,10 @@ impl DeviceSlot {
             .num_threads(threads)
             .thread_name(move |thread| format!("cpu:{index}/{thread}"))
             .build()
-            .map_err(candle_core::Error::wrap)
+            .map_err(|error| {
+                let threads = counted(threads, "thread");
+                candle_core::Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
+            })
     }
 }
 

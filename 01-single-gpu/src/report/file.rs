@@ -11,23 +11,49 @@ use std::path::{Path, PathBuf};
 ///
 /// What writing it would have said.
 pub fn check(path: &Path) -> io::Result<()> {
-    // Even a link that leads nowhere is there, and is not ours to remove.
-    let existed = path.symlink_metadata().is_ok();
-    if existed && path.exists() && !path.is_file() && !path.is_dir() {
+    let path = &destination(path);
+    if path.exists() && !path.is_file() && !path.is_dir() {
         // A pipe or a terminal: opening and closing a pipe would send its reader away.
         return Ok(());
     }
-    if !existed {
-        File::create_new(path)?;
-        return fs::remove_file(path);
-    }
     if path.exists() {
         OpenOptions::new().append(true).open(path)?;
+    } else {
+        File::create_new(path)?;
+        fs::remove_file(path)?;
     }
-    // It will be replaced, which asks for room beside it.
+    // It may be replaced, which asks for room beside it, and for a longer name.
     let partial = partial(path)?;
     File::create(&partial)?;
     fs::remove_file(partial)
+}
+
+/// Where a path leads, through links, that of a link that leads nowhere yet among them.
+fn destination(path: &Path) -> PathBuf {
+    /// As many as Linux follows.
+    const LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let Ok(leads_to) = fs::read_link(&path) else { break };
+        // An absolute one replaces all of it.
+        path = path.with_file_name("").join(leads_to);
+    }
+    path
+}
+
+/// Whether two paths name one file, there already or not.
+pub fn are_one(first: &Path, second: &Path) -> bool {
+    let place = |path: &Path| {
+        let path = destination(path);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Some(folder.join(path.file_name()?))
+    };
+    match (place(first), place(second)) {
+        (Some(first), Some(second)) => first == second,
+        // They cannot be written at all.
+        _ => first == second,
+    }
 }
 
 /// The error of a file that was named by `flag`: it names both.
@@ -44,6 +70,7 @@ pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
+    let path = &destination(path);
     if path.exists() && !path.is_file() {
         // A pipe or a terminal passes on what it gets; putting a file in its place would be a surprise.
         return fill(OpenOptions::new().write(true).open(path)?, content).map(drop);
@@ -145,9 +172,38 @@ mod tests {
                 2,
                 "the link, and not its end"
             );
+            fs::remove_file(link).unwrap();
         }
-        for nowhere in [folder.path(), &path.join("below a file"), Path::new("")] {
+        // Room for this name alone, and not for that of the file while it is written.
+        let long = folder.path().join("n".repeat(250));
+        let longer = folder.path().join("n".repeat(300));
+        for nowhere in [folder.path(), &path.join("below a file"), Path::new(""), &long, &longer] {
             assert!(check(nowhere).is_err(), "{}", nowhere.display());
         }
+    }
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_one_and_its_end_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name| folder.path().join(name);
+        fs::create_dir(place("below")).unwrap();
+        for (link, leads_to) in
+            [("one", "below/end"), ("two", "one"), ("far", "below/../below/new")]
+        {
+            std::os::unix::fs::symlink(leads_to, place(link)).unwrap();
+        }
+        for (link, end) in [("two", "below/end"), ("far", "below/new")] {
+            check(&place(link)).unwrap();
+            write(&place(link), |file| file.write_all(link.as_bytes())).unwrap();
+            assert_eq!(fs::read_to_string(place(end)).unwrap(), link);
+            assert!(fs::symlink_metadata(place(link)).unwrap().is_symlink());
+        }
+        assert!(are_one(&place("one"), &place("below/../two")));
+        assert!(are_one(&place("far"), &place("below/new")));
+        assert!(!are_one(&place("one"), &place("far")));
+        assert!(are_one(&place("not/there"), &place("not/there")));
+        // Round and round.
+        std::os::unix::fs::symlink("round", place("round")).unwrap();
+        assert!(check(&place("round")).is_err());
     }
 }

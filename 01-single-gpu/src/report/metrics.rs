@@ -5,10 +5,11 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::file;
 use super::summary::Summary;
 use crate::train::EpochRecord;
 
@@ -16,6 +17,7 @@ use crate::train::EpochRecord;
 #[derive(Debug)]
 pub struct Metrics {
     file: File,
+    path: PathBuf,
 }
 
 #[derive(Serialize)]
@@ -39,7 +41,7 @@ impl Metrics {
     ///
     /// When the file cannot be written.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)? })
+        Ok(Self { file: File::create(path)?, path: path.to_owned() })
     }
 
     pub(super) fn epoch(&mut self, run: &str, record: &EpochRecord) -> io::Result<()> {
@@ -59,11 +61,12 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// When the file cannot be written: the message names it and its flag.
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(&Line { kind, content })?;
         bytes.push(b'\n');
         // One call, so that a line is there whole or not at all.
-        self.file.write_all(&bytes)
+        let written = self.file.write_all(&bytes);
+        written.map_err(|error| file::of_flag("--metrics", &self.path, &error))
     }
 }

@@ -24,6 +24,7 @@ pub mod trace;
 mod words;
 
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use metrics::Metrics;
@@ -102,18 +103,30 @@ impl<'a> Report<'a> {
 #[error("nobody reads standard output any more")]
 pub struct NobodyReads;
 
+/// Whether this process is to write files, whoever reads its standard output.
+static FILES_ARE_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the run goes on when nobody reads standard output any more: it has files to write.
+pub fn files_are_wanted() {
+    FILES_ARE_WANTED.store(true, Ordering::Relaxed);
+}
+
 /// Prints a line on standard output.
 ///
 /// # Errors
 ///
-/// [`NobodyReads`] in an [`io::Error`]; or what else the system says. (`println!` panics.) After Ctrl-C a
-/// reader that has left is none: the signal ended it as well, and the run's files are still to be written.
+/// [`NobodyReads`] in an [`io::Error`]; or what else the system says. (`println!` panics.) A reader that has left is no
+/// error where files are still to be written: after Ctrl-C, as the signal ended it as well, and where somebody has
+/// [asked for files](files_are_wanted).
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => match interrupt::requested() {
-            true => Ok(()),
-            false => Err(io::Error::new(error.kind(), NobodyReads)),
-        },
-        outcome => outcome,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            match interrupt::requested() || FILES_ARE_WANTED.load(Ordering::Relaxed) {
+                true => Ok(()),
+                false => Err(io::Error::new(error.kind(), NobodyReads)),
+            }
+        }
+        Err(error) => Err(io::Error::new(error.kind(), format!("standard output: {error}"))),
+        Ok(()) => Ok(()),
     }
 }

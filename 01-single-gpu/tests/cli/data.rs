@@ -121,3 +121,51 @@ fn a_contact_sheet_is_a_png() {
         .stdout(contains("row 10: Ankle boot"));
     assert!(fs::read(&sheet).unwrap().starts_with(b"\x89PNG\r\n"));
 }
+
+/// A folder with the same files and this name, in it.
+#[cfg(unix)]
+fn called(folder: &tempfile::TempDir, name: &[u8]) -> std::path::PathBuf {
+    use std::os::unix::ffi::OsStrExt as _;
+    let place = folder.path().join(std::ffi::OsStr::from_bytes(name));
+    fs::create_dir(&place).expect("a folder");
+    for entry in fs::read_dir(folder.path()).expect("a folder").flatten() {
+        if entry.path().is_file() {
+            fs::copy(entry.path(), place.join(entry.file_name())).expect("a copy");
+        }
+    }
+    place
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_may_have_any_name() {
+    let folder = data_folder();
+    for (name, told) in [
+        (&b"caf\xe9"[..], "LeNet on caf\u{fffd}: "),
+        (b"\x1b[31m\nred", "on \u{fffd}[31m\u{fffd}red: "),
+    ] {
+        let plot = folder.path().join("plot.svg");
+        let run = single_gpu(&["--device=cpu", "--epochs=1", "--data"])
+            .arg(called(&folder, name))
+            .arg("--plot")
+            .arg(&plot)
+            .assert();
+        run.success().stdout(contains(told));
+        let plot = fs::read_to_string(plot).expect("a plot");
+        assert!(plot.lines().all(|line| !line.contains(char::is_control)), "{plot}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_is_not_set() {
+    for variable in ["COURSE_DATA_DIR", "COURSE_MIRRORS"] {
+        let mut run = single_gpu(&[
+            "--data=synthetic",
+            "--train-size=8",
+            "--test-size=8",
+            "--epochs=1",
+            "--device=cpu",
+        ]);
+        run.env(variable, "").assert().success();
+    }
+}

@@ -92,3 +92,41 @@ fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
     let summary: serde_json::Value = serde_json::from_str(last).expect("JSON");
     assert_eq!((&summary["kind"], &summary["interrupted"]), (&"summary".into(), &true.into()));
 }
+
+#[cfg(unix)]
+#[test]
+fn files_are_written_whether_or_not_somebody_reads_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))
+        .args(SMALL.iter().filter(|argument| !argument.starts_with("--epochs")))
+        .args(["--epochs=20", "--threads-per-device=1"])
+        .args(FILES)
+        .current_dir(&folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    // As `| head -1`: one line, and no more.
+    let mut output = BufReader::new(run.stdout.take().expect("its output"));
+    output.read_line(&mut String::new()).expect("a line");
+    drop(output);
+    assert!(run.wait().expect("an end").success());
+    assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
+    let metrics = fs::read_to_string(folder.path().join("m.jsonl")).expect("metrics");
+    assert_eq!(metrics.lines().count(), 21);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_written_is_named() {
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))
+        .args(SMALL)
+        .stdout(full())
+        .output()
+        .expect("a process");
+    assert_eq!(run.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&run.stderr);
+    assert!(told.contains("error: standard output: No space left on device"), "{told}");
+    let run = single_gpu(&SMALL).arg("--metrics=/dev/full").assert().code(1);
+    run.stderr(contains("cannot write the report: --metrics /dev/full: No space left on device"));
+}

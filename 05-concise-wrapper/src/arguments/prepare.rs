@@ -10,7 +10,7 @@ use concise_wrapper::recording::Recording;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{resnet, sizing};
 use single_gpu::cli::{ReportArguments, UsageError};
-use single_gpu::report::file;
+use single_gpu::report::{file, files_are_wanted};
 
 use super::checks::{check_link, weights};
 use super::{Arguments, ModelKind, Prepared, Scale};
@@ -89,10 +89,14 @@ impl Arguments {
             }
         }
         let setup = train.prepare(world_size)?;
+        if record.is_some() || checkpoints.checkpoint.is_some() {
+            files_are_wanted();
+        }
         let recording = match record {
             Some(path) => {
                 let refused = |error| UsageError::new(file::of_flag("--record", &path, &error));
-                Some(Recording::new(BufWriter::new(File::create(&path).map_err(refused)?)))
+                let file = BufWriter::new(File::create(&path).map_err(refused)?);
+                Some(Recording::new(format_args!("--record {}", path.display()), file))
             }
             None => None,
         };

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The system refused.
-    #[error("cannot {task} {}: {source}", path.display())]
+    #[error("cannot {task} {}: {reason}", path.display())]
     Io {
         /// What was tried.
         task: &'static str,
         /// With what.
         path: PathBuf,
-        /// The reason.
-        source: io::Error,
+        /// Why; not as a source, which would be told twice.
+        reason: io::Error,
     },
     /// The tensors could not be put into a file.
     #[error("cannot write {}: {reason}", path.display())]
@@ -134,6 +134,6 @@ impl Error {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Io { task, path, source }
+        move |reason| Self::Io { task, path, reason }
     }
 }

@@ -40,7 +40,7 @@ fn parse_momentum(argument: &str) -> Result<f64, String> {
 
 fn parse_decay(argument: &str) -> Result<f64, String> {
     match argument.parse::<f64>() {
-        Ok(decay) if decay.is_finite() && decay >= 0.0 => Ok(decay),
-        _ => Err("weight decay is a number from 0, such as 0.0005".to_owned()),
+        Ok(decay) if (0.0..=1.0).contains(&decay) => Ok(decay),
+        _ => Err("weight decay is a number from 0 to 1, such as 0.0005".to_owned()),
     }
 }

@@ -17,6 +17,7 @@
 mod divergence;
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
@@ -51,20 +52,21 @@ pub struct Entry {
 
 /// A recording that is being made.
 pub struct Recording<W> {
+    name: String,
     to: Mutex<W>,
 }
 
 impl<W: Write> Recording<W> {
-    /// A recording that is written as it is made.
-    pub fn new(to: W) -> Self {
-        Self { to: Mutex::new(to) }
+    /// A recording that is written as it is made. Errors are told with its `name`: a flag and a file.
+    pub fn new(name: impl Display, to: W) -> Self {
+        Self { name: name.to_string(), to: Mutex::new(to) }
     }
 
     /// Writes lines of entries.
     fn write(&self, lines: &str) -> io::Result<()> {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        to.write_all(lines.as_bytes())?;
-        to.flush()
+        let written = to.write_all(lines.as_bytes()).and_then(|()| to.flush());
+        written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.name)))
     }
 }
 

@@ -42,7 +42,12 @@ const SEED: u64 = 1;
 #[expect(clippy::expect_used, reason = "there is a label for every image")]
 pub fn dataset(split: Split, count: usize) -> Dataset {
     let count = count.max(1) as u64;
-    let images = (0..count).into_par_iter().map(|index| draw(SEED, split, index)).collect();
+    let drawn = |index| draw(SEED, split, index);
+    let images = match rayon::ThreadPoolBuilder::new().build() {
+        Ok(pool) => pool.install(|| (0..count).into_par_iter().map(drawn).collect()),
+        // Where no more threads may be started, by this one alone.
+        Err(_) => (0..count).map(drawn).collect(),
+    };
     let labels = (0..count).map(label).collect();
     Dataset::new(images, labels).expect("as many labels as images, all of them classes")
 }
