@@ -16,7 +16,7 @@ pub struct DeviceArguments {
     pub device: DeviceKind,
 
     /// CPU cores of each device, when devices are slices of the CPU [default: the cores, shared evenly]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = parse_threads)]
     pub threads_per_device: Option<NonZeroUsize>,
 
     /// Let GPUs round the f32 inputs of products to TF32: faster, with eleven binary digits in place of 24
@@ -63,6 +63,11 @@ impl DeviceArguments {
             _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
         }
     }
+}
+
+fn parse_threads(argument: &str) -> Result<NonZeroUsize, String> {
+    let wanted = "a device has a number of threads, such as 2";
+    argument.parse().map_err(|_| wanted.to_owned())
 }
 
 /// Flags that choose several devices.
