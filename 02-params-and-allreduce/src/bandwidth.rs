@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use candle_core::{DType, Tensor};
 use params_and_allreduce::add_and_copy::AddAndCopy;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl::with_nccl;
@@ -14,8 +13,11 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks
 use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
 use single_gpu::device::DevicePlan;
+use single_gpu::interrupt;
 use single_gpu::report::metrics::Metrics;
 use single_gpu::statistics::slowest;
+
+use crate::early_end::EarlyEnd;
 
 /// Bytes of the tensors, in f32.
 const SIZES: [(&str, usize); 4] =
@@ -44,8 +46,8 @@ impl fmt::Display for Work {
 /// What one number of devices achieves.
 pub(crate) struct Table {
     plan: DevicePlan,
-    /// Seconds for each size.
-    rows: Vec<(Work, [f64; SIZES.len()])>,
+    /// Seconds for each size; `None` where Ctrl-C came first.
+    rows: Vec<(Work, [Option<f64>; SIZES.len()])>,
 }
 
 /// A number of the table, as `--metrics` writes it.
@@ -108,7 +110,7 @@ pub(crate) const LIMIT_OF_GPUS: &str = "  \
   copy: bytes that each GPU copies within its own memory ÷ time";
 
 impl Table {
-    /// Measures everything on the devices of a plan.
+    /// Measures everything on the devices of a plan; after Ctrl-C nothing more.
     ///
     /// # Errors
     ///
@@ -119,26 +121,32 @@ impl Table {
         let slices = plan.is_of_slices();
         let limit = if slices { Work::AddAndCopy } else { Work::Copy };
         let rows: Vec<Work> = possible.map(Work::AllReduce).chain([limit]).collect();
-        let mut times: Vec<Vec<Vec<Vec<f64>>>> = Vec::with_capacity(SIZES.len());
+        // Of each size, rank and row: its runs, unless it ended before its time, which is so on all ranks.
+        let mut times: Vec<Vec<Vec<Option<Vec<f64>>>>> = Vec::with_capacity(SIZES.len());
         for (_, bytes) in SIZES {
             let len = bytes / DType::F32.size_in_bytes();
             let limit = AddAndCopy::new(plan.len(), if slices { len } else { 0 });
+            let ends: Vec<EarlyEnd> = rows.iter().map(|_| EarlyEnd::new()).collect();
             times.push(run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
                 rows.iter()
-                    .map(|&work| connected_seconds(rank, work, (len, runs), &limit))
+                    .zip(&ends)
+                    .map(|(&work, end)| connected_seconds(rank, work, (len, runs), &limit, end))
                     .collect()
             })?);
+            if interrupt::requested() {
+                break;
+            }
         }
         let middle = |row: usize, size: usize| {
-            let ranks: Vec<_> = times[size].iter().map(|rank: &Vec<Vec<f64>>| &rank[row]).collect();
-            slowest(&ranks)
+            let ranks = times.get(size)?.iter().map(|rank| rank[row].as_ref());
+            ranks.collect::<Option<Vec<&Vec<f64>>>>().map(|ranks| slowest(&ranks))
         };
         let middles = |row: usize| std::array::from_fn(|size| middle(row, size));
         let rows = rows.iter().enumerate().map(|(row, work)| (*work, middles(row))).collect();
         Ok(Self { plan: plan.clone(), rows })
     }
 
-    /// Writes a line for each number.
+    /// Writes a line for each number that was measured.
     ///
     /// # Errors
     ///
@@ -146,7 +154,8 @@ impl Table {
     pub(crate) fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
         let devices: Vec<String> = self.plan.slots().iter().map(ToString::to_string).collect();
         for (work, times) in &self.rows {
-            for ((_, bytes), &seconds) in SIZES.into_iter().zip(times) {
+            for ((_, bytes), seconds) in SIZES.into_iter().zip(times) {
+                let Some(seconds) = *seconds else { continue };
                 let (devices, note) = (&devices[..], self.plan.note());
                 let (gb_per_s, work) = (self.rate(*work, bytes, seconds), work.to_string());
                 let measured = Measured { devices, note, work, bytes, seconds, gb_per_s };
@@ -173,28 +182,32 @@ fn connected_seconds(
     work: Work,
     tensors: (usize, Runs),
     limit: &AddAndCopy,
-) -> Result<Vec<f64>, Error> {
+    end: &EarlyEnd,
+) -> Result<Option<Vec<f64>>, Error> {
     #[cfg(feature = "nccl")]
     if matches!(work, Work::AllReduce(Algorithm::Nccl)) {
-        return with_nccl(rank, DEFAULT_TIMEOUT, |rank| seconds(rank, work, tensors, limit));
+        return with_nccl(rank, DEFAULT_TIMEOUT, |rank| seconds(rank, work, tensors, limit, end));
     }
-    seconds(rank, work, tensors, limit)
+    seconds(rank, work, tensors, limit, end)
 }
 
-/// Seconds of every run on this rank, of a tensor of so many numbers.
+/// Seconds of every run on this rank, of a tensor of so many numbers; `None` on all ranks where Ctrl-C came first.
 fn seconds(
     rank: &impl Communicator,
     work: Work,
     (len, runs): (usize, Runs),
     limit: &AddAndCopy,
-) -> Result<Vec<f64>, Error> {
+    end: &EarlyEnd,
+) -> Result<Option<Vec<f64>>, Error> {
     let tensor = Tensor::ones(len, DType::F32, rank.device())?;
     let runs = runs.of(len);
     let mut seconds = Vec::with_capacity(runs);
     // The first run finds memory that was never touched, and is not counted.
     for run in 0..=runs {
         rank.device().synchronize()?;
-        barrier(rank)?;
+        if !end.begins(rank, run, interrupt::requested())? {
+            return Ok(None);
+        }
         let start = Instant::now();
         match work {
             Work::AllReduce(algorithm) => drop(allreduce(rank, &tensor, algorithm)?),
@@ -206,7 +219,7 @@ fn seconds(
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
-    Ok(seconds)
+    Ok(Some(seconds))
 }
 
 impl fmt::Display for Table {
@@ -221,9 +234,15 @@ impl fmt::Display for Table {
         }
         for (work, times) in &self.rows {
             write!(f, "\n  {:<18}", work.to_string())?;
-            for ((_, bytes), &seconds) in SIZES.into_iter().zip(times) {
-                write!(f, "{:>9.3}", self.rate(*work, bytes, seconds))?;
+            for ((_, bytes), seconds) in SIZES.into_iter().zip(times) {
+                match *seconds {
+                    Some(seconds) => write!(f, "{:>9.3}", self.rate(*work, bytes, seconds))?,
+                    None => write!(f, "{:>9}", "–")?,
+                }
             }
+        }
+        if self.rows.iter().any(|(_, times)| times.contains(&None)) {
+            write!(f, "\n  –: left out after the interrupt")?;
         }
         Ok(())
     }

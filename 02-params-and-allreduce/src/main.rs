@@ -1,6 +1,7 @@
 //! Shows parameters on a device, tensors before and after an all-reduce, and what an all-reduce costs.
 
 mod bandwidth;
+mod early_end;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use params_and_allreduce::{Algorithm, allreduce, get_params, mpirun};
 use single_gpu::cli::{self, SeveralDevices, UsageError};
 use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
 use single_gpu::device::DevicePlan;
+use single_gpu::interrupt;
 use single_gpu::lenet::Lenet;
 use single_gpu::report::line;
 use single_gpu::report::metrics::Metrics;
@@ -47,6 +49,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     mpirun::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let mut metrics = cli::metrics(arguments.metrics.as_deref())?;
+    interrupt::watch()?;
     line(format_args!("devices {plan}"))?;
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;
@@ -122,6 +125,10 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
         false => bandwidth::LIMIT_OF_GPUS,
     })?;
     for devices in counts {
+        if interrupt::requested() {
+            line(format_args!("\n{devices} devices: left out after the interrupt"))?;
+            continue;
+        }
         let plan = arguments.devices.each.plan(devices)?;
         let table = Table::measure(&plan, runs)?;
         line(format_args!("\n{table}"))?;

@@ -65,6 +65,74 @@ fn metrics_have_every_number_of_the_tables() {
     }
 }
 
+/// A device that is always full.
+#[cfg(target_os = "linux")]
+#[test]
+fn metrics_that_cannot_be_written_are_told_with_their_file() {
+    params_and_allreduce(&["--runs=1", "--metrics=/dev/full"])
+        .assert()
+        .code(1)
+        .stderr(contains("error: --metrics /dev/full: No space left on device"));
+}
+
+/// What a run tells that a signal ends, a while after a line with these words; and its metrics.
+#[cfg(unix)]
+fn interrupted(
+    runs: &str,
+    (signal, code): (&str, i32),
+    (words, milliseconds): (&str, u64),
+) -> (String, Vec<serde_json::Value>) {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_params-and-allreduce"))
+        .args(["--device=cpu", "--threads-per-device=1", "--devices=3", runs, "--metrics"])
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let lines = BufReader::new(run.stdout.take().expect("its output")).lines();
+    let mut lines = lines.map(|line| line.expect("text") + "\n");
+    let mut told = String::new();
+    while !told.contains(words) {
+        told += &lines.next().expect("a run that has not ended yet");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    let kill = Command::new("kill").args([signal, &run.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+    told.extend(lines);
+    assert_eq!(run.wait().expect("an end").code(), Some(code), "{told}");
+    assert!(told.ends_with("4 devices: left out after the interrupt\n"), "{told}");
+    let written = std::fs::read_to_string(file).expect("a metrics file");
+    let written = written.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    (told, written.collect())
+}
+
+/// The numbers that are complete are told and written: of the table under way, and of those before it.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_loses_nothing_that_was_measured() {
+    // Behind the caption the first table is measured, for half a minute and more.
+    let first = ("these are not the times of GPUs", 500);
+    let (told, written) = interrupted("--runs=10000", ("-INT", 130), first);
+    assert!(told.contains("–: left out after the interrupt\n"), "{told}");
+    assert!(written.len() < 5 * 4, "{told}");
+    let (_, tables) = told.split_once(first.0).expect("a caption");
+    let numbers = tables.split_whitespace().filter(|word| word.contains('.'));
+    assert_eq!(numbers.count(), written.len(), "{told}");
+    for line in &written {
+        let rate = format!("{:>9.3}", line["gb_per_s"].as_f64().expect("a rate"));
+        assert!(told.contains(&rate), "{line} is not in {told}");
+    }
+    // The second table takes seconds.
+    let second = ("\n  add and copy  ", 50);
+    let (told, written) = interrupted("--runs=200", ("-TERM", 143), second);
+    assert!(told.contains("left out after the interrupt"), "{told}");
+    assert!((5 * 4..2 * 5 * 4).contains(&written.len()), "{told}");
+}
+
 #[test]
 fn help_and_refusals() {
     for runs in ["0", "10001", "many"] {

@@ -5,7 +5,10 @@ use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::Refused;
 use model_parallel::pipeline::{Kind, check, predict};
 use single_gpu::cli::UsageError;
-use single_gpu::report::{counted, line};
+use single_gpu::report::{counted, line, thousands};
+
+/// The most columns of a drawing: more than any terminal shows, so that a file may be looked at.
+const MOST_COLUMNS: usize = 1000;
 
 /// What is to be drawn.
 pub(crate) struct Drawings {
@@ -15,11 +18,36 @@ pub(crate) struct Drawings {
 }
 
 impl Drawings {
-    /// Refuses what cannot be had, before anything is drawn.
+    /// Refuses what cannot be had, and what nobody could look at, before anything is drawn.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let Self { kinds, stages, micro_batches } = self;
         let refused = |error: Refused| UsageError::new(format_args!("--schedule: {error}"));
-        let schedule = |kind: &Kind| kind.schedule(self.stages, self.micro_batches).map(drop);
-        self.kinds.iter().try_for_each(schedule).map_err(refused)
+        for kind in kinds {
+            kind.check(*stages, *micro_batches).map_err(refused)?;
+            let columns = self.columns(*kind);
+            if columns > MOST_COLUMNS {
+                return Err(UsageError::new(format_args!(
+                    "--draw: {kind} of {} and {} is up to {} columns wide, and a drawing has at most {}: take fewer \
+                     --devices or --micro-batches",
+                    counted(*stages, "stage"),
+                    counted(*micro_batches, "micro-batch"),
+                    thousands(columns),
+                    thousands(MOST_COLUMNS),
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many columns a schedule takes at most, known before it is made: [`StageCost::UNITS`] and the bubbles of
+    /// the literature. One of ZB-H1's is smaller where there are enough micro-batches.
+    fn columns(&self, kind: Kind) -> usize {
+        let Self { stages, micro_batches, .. } = *self;
+        // One column forward, two backward.
+        3 * match kind {
+            Kind::Naive => stages * micro_batches,
+            _ => kind.chunks() * micro_batches + stages - 1,
+        }
     }
 
     /// Each schedule as text, with what it is judged by.
@@ -56,5 +84,30 @@ impl Drawings {
             line(format_args!("micro-batches{of} kept by each stage: {}", alive.join(", ")))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawings_are_as_wide_as_was_said_before_they_were_made() {
+        let chunks = |chunks| Kind::Interleaved { chunks };
+        for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, chunks(2), chunks(3), Kind::ZbH1] {
+            for (stages, micro_batches) in [(1, 1), (1, 4), (2, 2), (3, 6), (4, 12), (5, 3)] {
+                let Ok(schedule) = kind.schedule(stages, micro_batches) else { continue };
+                let unit = 1.0 / schedule.chunks as f64;
+                let checked = check(schedule, UNBOUNDED).expect("a schedule");
+                let costs = Costs::equal(stages, StageCost::UNITS);
+                let timeline = predict(&checked, &costs).expect("a prediction");
+                let drawn = (timeline.makespan() / unit).round() as usize;
+                let said = Drawings { kinds: vec![], stages, micro_batches }.columns(kind);
+                assert!(drawn <= said, "{kind} {stages} × {micro_batches}: {drawn}, not {said}");
+                if kind != Kind::ZbH1 {
+                    assert_eq!(drawn, said, "{kind} {stages} × {micro_batches}");
+                }
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, ModuleT, Result, Tensor, bail};
+use candle_core::{Device, ModuleT, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::lenet::init;
@@ -18,6 +18,7 @@ use single_gpu::lenet::SHAPES;
 use single_gpu::ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 
 use crate::dense::{self, PlannedTensor};
+use crate::wishes;
 
 type Forward = dyn Fn(&Tensor, bool) -> Result<Tensor> + Send + Sync;
 type Build = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<Box<Forward>> + Send + Sync;
@@ -117,6 +118,20 @@ impl Layers {
     /// The layers' names, the first layer's first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|planned| planned.name.as_str())
+    }
+
+    /// Every parameter that a layer will ask for, in order, with its name and shape; nothing is made of it.
+    ///
+    /// The layer itself is asked, so a network's size can be told on a machine that could not hold it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such layer, or it cannot be built.
+    pub fn parameters(&self, layer: usize) -> Result<Vec<(String, Shape)>> {
+        let Some(planned) = self.0.get(layer) else {
+            bail!("there is no layer {layer} in a model of {}", self.len());
+        };
+        wishes::of(|vb| (planned.build)(vb, &Norms::default()).map(drop))
     }
 
     // ANCHOR: build

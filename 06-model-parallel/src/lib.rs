@@ -29,3 +29,4 @@ pub mod partition;
 pub mod pipeline;
 pub mod tensor_parallel;
 pub mod whole;
+mod wishes;

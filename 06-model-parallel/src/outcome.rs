@@ -146,7 +146,8 @@ pub(crate) fn write_gantt(
         return Ok(());
     }
     let svg = chart(title, &beside).svg().map_err(anyhow::Error::from_boxed)?;
-    Ok(file::write(path, |file| file.write_all(svg.as_bytes()))?)
+    let written = file::write(path, |file| file.write_all(svg.as_bytes()));
+    Ok(written.map_err(|error| file::of_flag("--gantt", path, &error))?)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::predict::{Costs, StageCost};
-use model_parallel::pipeline::schedule::Refused;
+use model_parallel::pipeline::schedule::{MOST_CHUNKS, Refused};
 use model_parallel::pipeline::{Checked, Kind, Schedule, Timeline, check, predict};
 
 const KINDS: [Kind; 6] = [
@@ -63,7 +63,13 @@ fn what_cannot_be_generated_is_refused() {
             Kind::Interleaved { chunks: 1 },
             4,
             8,
-            "an interleaved schedule needs at least 2 chunks on each stage, not 1",
+            "an interleaved schedule has 2 to 26 chunks on each stage, not 1",
+        ),
+        (
+            Kind::Interleaved { chunks: usize::MAX },
+            4,
+            8,
+            "an interleaved schedule has 2 to 26 chunks on each stage, not 18446744073709551615",
         ),
         (
             Kind::OneFOneB,
@@ -74,7 +80,9 @@ fn what_cannot_be_generated_is_refused() {
         (Kind::GPipe, 4, 0, "4 stages and 0 micro-batches: a schedule needs at least one of each"),
     ] {
         assert_eq!(kind.schedule(stages, micro_batches).unwrap_err().to_string(), message);
+        assert_eq!(kind.check(stages, micro_batches).unwrap_err().to_string(), message);
     }
+    assert!(Kind::Interleaved { chunks: MOST_CHUNKS }.schedule(4, 8).is_ok());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Timelines, worked out by hand.
 
+use std::time::Instant;
+
 use model_parallel::pipeline::memory::Kept;
 use model_parallel::pipeline::predict::{Costs, Error, StageCost};
 use model_parallel::pipeline::timeline::Moment;
@@ -137,6 +139,27 @@ fn a_timeline_is_data_and_may_begin_at_any_time() {
         json.contains(r#"{"stage":0,"chunk":0,"do":"forward","micro_batch":0,"start":1024.0,"#)
     );
     assert_eq!(serde_json::from_str::<Timeline>(&json).unwrap(), measured);
+}
+
+/// As many stages and micro-batches as `--draw` has room for, and then the numbers of a wide table.
+#[test]
+fn large_timelines_are_drawn_at_once_and_in_columns() {
+    let checked = check(Kind::OneFOneB.schedule(150, 150).unwrap(), 1).unwrap();
+    let timeline = predict(&checked, &Costs::equal(150, StageCost::UNITS)).unwrap();
+    let started = Instant::now();
+    let drawing = timeline.drawing(1.0);
+    assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+    let lines: Vec<Vec<char>> = drawing.lines().map(|line| line.chars().collect()).collect();
+    assert_eq!(lines.len(), 150);
+    let (names, column) = ("stage 149   ".len(), "F149 ".len());
+    for (stage, line) in lines.iter().enumerate() {
+        assert!(line.starts_with(&format!("stage {stage}").chars().collect::<Vec<_>>()[..]));
+        // One after the other, and each begins where its column does.
+        let cells: Vec<String> = line[names..].chunks(column).map(String::from_iter).collect();
+        assert!(cells.iter().all(|cell| !cell.starts_with(' ')), "{cells:?}");
+        assert_eq!(cells[stage].trim_end(), "F0");
+        assert_eq!(cells.iter().filter(|cell| cell.trim_end() == "B149").count(), 2);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The flags.
 
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use cost_model::hosts::Hosts;
 use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, Wire, counts};
 use model_parallel::layers::Layers;
-use single_gpu::cli::{self, SeveralDevices, UsageError};
+use single_gpu::cli::{self, SeveralDevices, UsageError, each_once, name_of};
 
 use crate::experiment::{Experiments, Training};
 use crate::on_paper::OnPaper;
@@ -51,11 +52,11 @@ pub(crate) struct Arguments {
     slow_link: f64,
 
     /// Microseconds that each message takes on it at the least
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 200.0, value_parser = parse_positive)]
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 200.0, value_parser = parse_number)]
     latency: f64,
 
     /// End with exit code 1 if a prediction is further off
-    #[arg(long, value_name = "PERCENT", value_parser = parse_positive)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_number)]
     within: Option<f64>,
 
     /// Write one JSON object for each calibration and each step to this file
@@ -87,11 +88,11 @@ struct PaperArguments {
     on_paper: bool,
 
     /// On paper: TFLOP/s that a device sustains
-    #[arg(long, value_name = "TFLOP/S", default_value_t = 20.0, value_parser = parse_positive, requires = "on_paper")]
+    #[arg(long, value_name = "TFLOP/S", default_value_t = 20.0, value_parser = parse_number, requires = "on_paper")]
     tflops: f64,
 
     /// On paper: milliseconds of a step that do not depend on the batch
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_positive, requires = "on_paper")]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_number, requires = "on_paper")]
     fixed: f64,
 
     /// On paper: devices in a host
@@ -148,6 +149,8 @@ impl ModelKind {
 impl Arguments {
     /// Checks what is asked for, and gets ready to do it.
     pub(crate) fn task(self) -> anyhow::Result<Task> {
+        each_once("--model", &self.models, name_of)?;
+        each_once("--algorithm", &self.ways, name_of)?;
         if self.paper.on_paper {
             return Ok(Task::OnPaper(self.on_paper()?));
         }
@@ -212,9 +215,11 @@ impl Arguments {
     }
 }
 
-fn parse_positive(argument: &str) -> Result<f64, String> {
-    match argument.parse::<f64>() {
-        Ok(number) if number > 0.0 && number <= 1e9 => Ok(number),
-        _ => Err("this is a positive number such as 100".to_owned()),
+fn parse_number(argument: &str) -> Result<f64, String> {
+    /// What is measured in any of the units above lies far from both ends.
+    const RANGE: RangeInclusive<f64> = 0.000_001..=1_000_000.0;
+    match argument.parse() {
+        Ok(number) if RANGE.contains(&number) => Ok(number),
+        _ => Err(format!("this is a number from {} to {}", RANGE.start(), RANGE.end())),
     }
 }

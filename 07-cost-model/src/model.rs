@@ -1,8 +1,7 @@
 //! What of a model decides how long it takes: for each layer its parameters, and its multiplications.
 
-use candle_core::{DType, Device, Result};
+use candle_core::{DType, Result, Shape};
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
-use concise_wrapper::weights::Named;
 use model_parallel::layers::Layers;
 
 /// A model's layers, the first layer's first.
@@ -37,7 +36,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// When its tensors cannot be made.
+    /// When its layers cannot be built.
     pub fn lenet() -> Result<Self> {
         Self::new("LeNet".to_owned(), &Layers::lenet())
     }
@@ -46,19 +45,19 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// When its tensors cannot be made.
+    /// When its layers cannot be built.
     pub fn resnet18(width: usize) -> Result<Self> {
         Self::new(format!("ResNet-18 of width {width}"), &Layers::resnet18(width))
     }
 
-    /// One layer is built at a time, to look at its tensors.
+    /// Each layer says what it would ask for. Weights are not made: a model on paper may fit no machine that is here.
     fn new(name: String, layers: &Layers) -> Result<Self> {
         let layer = |index: usize| {
-            let built = layers.build(index..index + 1, 0, DType::F32, &Device::Cpu);
-            // A layer without parameters is a network, too.
-            let parameters = built?.weights().parameters.clone();
+            let parameters = layers.parameters(index)?;
             let operations = parameters.iter().map(operations).sum();
-            Ok(Layer { parameters: parameters.iter().map(Named::bytes).collect(), operations })
+            let bytes =
+                |(_, shape): &(String, Shape)| shape.elem_count() * DType::F32.size_in_bytes();
+            Ok(Layer { parameters: parameters.iter().map(bytes).collect(), operations })
         };
         Ok(Self { name, layers: (0..layers.len()).map(layer).collect::<Result<_>>()? })
     }
@@ -110,14 +109,13 @@ impl Model {
 ///
 /// A weight of a dense layer is used once, one of a convolution at every pixel of its output. What biases and
 /// norms add is little, and left out.
-fn operations(parameter: &Named) -> f64 {
-    let dims = parameter.tensor.dims();
-    let uses = match dims.len() {
+fn operations((name, shape): &(String, Shape)) -> f64 {
+    let uses = match shape.rank() {
         2 => 1,
-        4 => pixels(&parameter.name),
+        4 => pixels(name),
         _ => 0,
     };
-    2.0 * (parameter.tensor.elem_count() * uses) as f64
+    2.0 * (shape.elem_count() * uses) as f64
 }
 
 /// Pixels of a convolution's output.
@@ -137,7 +135,39 @@ fn pixels(name: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+    use concise_wrapper::weights::Named;
+
     use super::*;
+
+    #[test]
+    fn what_is_counted_is_what_is_built() {
+        for (model, layers) in [
+            (Model::lenet(), Layers::lenet()),
+            (Model::resnet18(1), Layers::resnet18(1)),
+            (Model::resnet18(5), Layers::resnet18(5)),
+        ] {
+            let model = model.unwrap();
+            assert_eq!(model.layers.len(), layers.len(), "{}", model.name);
+            for (index, layer) in model.layers.iter().enumerate() {
+                let built = layers.build(index..index + 1, 0, DType::F32, &Device::Cpu).unwrap();
+                let bytes: Vec<usize> =
+                    built.weights().parameters.iter().map(Named::bytes).collect();
+                assert_eq!(layer.parameters, bytes, "{}, layer {index}", model.name);
+            }
+        }
+    }
+
+    /// Its weights would take 11 GB. Parameters are a polynomial of second degree of the width.
+    #[test]
+    fn a_model_that_is_too_large_to_be_built_is_counted() {
+        let parameters = |width| Model::resnet18(width).unwrap().bytes() / 4;
+        let [one, two, three] = [1, 2, 3].map(parameters);
+        let (slope, curve) = (two - one, three + one - 2 * two);
+        let started = std::time::Instant::now();
+        assert_eq!(parameters(1024), one + 1023 * slope + 1023 * 1022 / 2 * curve);
+        assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+    }
 
     #[test]
     fn lenets_operations_by_hand() {

@@ -117,9 +117,47 @@ fn on_paper_it_says_what_the_library_says() {
         }));
 }
 
+/// A device that is always full.
+#[cfg(target_os = "linux")]
+#[test]
+fn metrics_that_cannot_be_written_are_told_with_their_file() {
+    let full = ["--metrics=/dev/full", "--algorithm=ring", "--device=cpu"];
+    let told = contains("error: --metrics /dev/full: No space left on device");
+    program().args(SMALL).args(full).assert().code(1).stderr(told);
+}
+
+/// From the quickest devices to the slowest, no column runs into the one before.
+#[test]
+fn on_paper_columns_stay_apart() {
+    for flags in [
+        &["--tflops=0.05", "--batch-size=2048"][..],
+        &["--tflops=0.000001", "--batch-size=1000000", "--fixed=1000000", "--width=1024"],
+        &["--tflops=1000000", "--batch-size=8", "--fixed=0.000001", "--width=1"],
+    ] {
+        let output =
+            program().args(["--on-paper", "--model=resnet18"]).args(flags).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut rows = 0;
+        for line in text.lines().filter(|line| line.starts_with("     ")) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert!(
+                words.len() == 11 && ["µs", "ms", "s"].contains(&words[3]),
+                "{flags:?}: {line}"
+            );
+            assert!(
+                words[0].parse::<usize>().is_ok() && words[1].parse::<usize>().is_ok(),
+                "{line}"
+            );
+            rows += 1;
+        }
+        assert!(rows > 11, "{text}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let cases: [(&[&str], &str); 15] = [
+    let number = "this is a number from 0.000001 to 1000000";
+    let cases: [(&[&str], &str); 23] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
         (&["--model=alexnet"], "lenet, resnet18"),
         (&["--algorithm=star"], "one-shot, naive, tree, ring, rings"),
@@ -127,7 +165,15 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--batch-size=4"], "4 is not in 8.."),
         (&["--batch-size=8", "--devices=8"], "batch size 8 on 8 devices"),
         (&["--slow-link=0"], "this is a number of megabytes in a second, from 0.001"),
-        (&["--within=nan"], "this is a positive number such as 100"),
+        (&["--within=nan"], number),
+        (&["--within=0"], number),
+        (&["--latency=1e12"], number),
+        (&["--on-paper", "--tflops=1e300"], number),
+        (&["--on-paper", "--tflops=1e-300"], number),
+        (&["--on-paper", "--fixed=1e-300"], number),
+        (&["--algorithm=ring,tree,ring"], "--algorithm names ring twice: leave one out"),
+        (&["--model=lenet,lenet"], "--model names lenet twice: leave one out"),
+        (&["--on-paper", "--model=resnet18,resnet18"], "--model names resnet18 twice"),
         (&["--tflops=10"], "--on-paper"),
         (&["--on-paper", "--within=25"], "cannot be used with"),
         (&["--on-paper", "--algorithm=ring"], "cannot be used with"),

@@ -2,7 +2,7 @@
 
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::Kind;
-use single_gpu::cli::UsageError;
+use single_gpu::cli::{UsageError, each_once};
 use single_gpu::data::CLASSES;
 
 use super::{Arguments, ModelKind};
@@ -59,9 +59,7 @@ impl Arguments {
                  gpipe or 1f1b"
             ));
         }
-        if let Some(kind) = twice(&self.schedules) {
-            return refuse(format!("--schedule names {kind} twice"));
-        }
+        self.check_schedules()?;
         let micro_batches = self.schedules().into_iter().map(|kind| self.micro_batches_of(kind));
         let (each, what) = match mesh.pipeline {
             1 => (1, "shards"),
@@ -75,6 +73,11 @@ impl Arguments {
             ));
         }
         Ok(())
+    }
+
+    /// Refuses a schedule that is asked for twice, whether it is to be drawn or executed.
+    pub(super) fn check_schedules(&self) -> Result<(), UsageError> {
+        each_once("--schedule", &self.schedules, Kind::to_string)
     }
 
     /// Whether every layer can be cut into parts.
@@ -143,9 +146,4 @@ impl Arguments {
             kinds => kinds.to_vec(),
         }
     }
-}
-
-/// The first that comes a second time.
-fn twice(kinds: &[Kind]) -> Option<&Kind> {
-    kinds.iter().enumerate().find_map(|(i, kind)| kinds[..i].contains(kind).then_some(kind))
 }

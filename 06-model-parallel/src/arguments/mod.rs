@@ -20,6 +20,33 @@ use crate::drawings::Drawings;
 
 pub(crate) use prepare::Prepared;
 
+/// Flags about what is trained, how, and what that leaves behind: of no use to `--draw`.
+///
+/// Those that also have an environment variable are not among them: it may be set for other commands.
+const OF_TRAINING: [&str; 21] = [
+    "model",
+    "widths",
+    "width",
+    "mesh",
+    "cut",
+    "gantt",
+    "momentum",
+    "weight_decay",
+    "warm_up",
+    "data",
+    "train_size",
+    "test_size",
+    "epochs",
+    "batch_size",
+    "lr",
+    "seed",
+    "dtype",
+    "metrics",
+    "plot",
+    "trace",
+    "timeline",
+];
+
 /// Train one model on one device, then split over K: in stages (naive, GPipe, 1F1B), and in parts of every layer.
 ///
 /// Without a GPU a device is a slice of the CPU, and part of the images are used.
@@ -66,7 +93,7 @@ pub(crate) struct Arguments {
 
     /// Draw the schedules as they would be if a forward pass took one unit of time, a backward pass two and a
     /// message none, and train nothing
-    #[arg(long, conflicts_with_all = ["mesh", "cut", "gantt", "metrics", "plot", "trace", "timeline"])]
+    #[arg(long, conflicts_with_all = OF_TRAINING)]
     draw: bool,
 
     /// Draw what every stage did in one step, below what was predicted, into this SVG file
@@ -109,6 +136,7 @@ impl Arguments {
         if !self.draw {
             return Ok(Task::Train(Box::new(self.prepare(launch)?)));
         }
+        self.check_schedules()?;
         let drawings = Drawings {
             kinds: self.schedules(),
             stages: self.launch.devices.unwrap_or(SeveralDevices::DEFAULT),

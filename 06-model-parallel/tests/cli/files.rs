@@ -1,5 +1,6 @@
 //! What a run leaves behind.
 
+use predicates::str::contains;
 use serde_json::Value;
 
 use crate::{SMALL, all_metrics, metrics, program};
@@ -54,5 +55,17 @@ fn a_gantt_chart_is_written() {
         ["naive, whole batch: bubble 50 % predicted", "1F1B, 8 micro-batches", "stage 1 predicted"]
     {
         assert!(svg.contains(text), "{text} is missing");
+    }
+}
+
+/// A device that is always full.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_written_is_told_with_its_file() {
+    for flag in ["--gantt", "--metrics"] {
+        let full = format!("{flag}=/dev/full");
+        let arguments = ["--widths=20,18", "--schedule=gpipe", &full];
+        let told = contains(format!("{flag} /dev/full: No space left on device"));
+        program(&[&SMALL[..], &arguments].concat()).assert().code(1).stderr(told);
     }
 }

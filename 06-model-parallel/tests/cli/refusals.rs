@@ -30,7 +30,6 @@ fn what_makes_no_sense_is_refused_in_one_line() {
             "there is one stage: ask for several, such as --mesh 1x2x1",
         ),
         (&["--gantt=a.svg", "--plot=a.svg"], "--plot and --gantt both name a.svg"),
-        (&["--draw", "--metrics=m.jsonl"], "cannot be used with"),
         (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice"),
         (&["--mesh=9x1x1", "--batch-size=8"], "batch size 8 cannot be cut into 9 shards"),
         (&["--mesh=1x1x11"], "dense layer 6: 10 features cannot be cut into 11 parts"),
@@ -48,9 +47,6 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--mesh=4x2x1", "--batch-size=31"], "batch size 31 cannot be cut into 32 micro-batches"),
         (&["--schedule=fifo"], "\"fifo\" is no schedule: there are naive, gpipe, 1f1b"),
         (&["--schedule=zb-h1"], "ZB-H1 can be checked, predicted and drawn, and is not executed"),
-        (&["--draw", "--schedule=interleaved:2", "--micro-batches=5"], "has to be a multiple of 2"),
-        (&["--draw", "--schedule=interleaved:1"], "needs at least 2 chunks"),
-        (&["--draw", "--cut=3"], "cannot be used with"),
         (&["--widths=5", "--model=lenet"], "--widths is about --model dense"),
         (&["--width=5"], "--width is about --model resnet18"),
         (&["--widths=0"], "0 is not in 1..=65536"),
@@ -59,6 +55,54 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--timeout=0"], "invalid value '0' for '--timeout"),
     ] {
         refused(&[arguments, &["--data=synthetic"]].concat(), says);
+    }
+}
+
+#[test]
+fn what_cannot_be_drawn_is_refused() {
+    let chunks = "an interleaved schedule has 2 to 26 chunks on each stage, not";
+    for (arguments, says) in [
+        (&["--schedule=interleaved:2", "--micro-batches=5"][..], "has to be a multiple of 2"),
+        (&["--schedule=interleaved:1"], chunks),
+        (&["--schedule=interleaved:27"], chunks),
+        (&["--schedule=interleaved:99999999"], chunks),
+        (&["--schedule=interleaved:9223372036854775808"], chunks),
+        (&["--schedule=interleaved:18446744073709551615"], chunks),
+        (&["--schedule=interleaved:18446744073709551616"], "interleaved:CHUNKS (2 to 26, such as"),
+        (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice: leave one out"),
+        (
+            &["--schedule=1f1b", "--devices=1024", "--micro-batches=1024"],
+            "1F1B of 1024 stages and 1024 micro-batches is up to 6,141 columns wide, and a drawing has at most 1,000: \
+             take fewer --devices or --micro-batches",
+        ),
+        (&["--schedule=naive", "--devices=64", "--micro-batches=64"], "12,288 columns"),
+    ] {
+        refused(&[&["--draw"], arguments].concat(), says);
+    }
+    for of_training in [
+        "--model=lenet",
+        "--widths=9",
+        "--width=9",
+        "--mesh=1x2x1",
+        "--cut=3",
+        "--gantt=g.svg",
+        "--momentum=0",
+        "--weight-decay=0",
+        "--warm-up=1",
+        "--data=/nonexistent",
+        "--train-size=9",
+        "--test-size=9",
+        "--epochs=1",
+        "--batch-size=9",
+        "--lr=1",
+        "--seed=1",
+        "--dtype=f64",
+        "--metrics=m",
+        "--plot=p",
+        "--trace=t",
+        "--timeline=t",
+    ] {
+        refused(&["--draw", of_training], "cannot be used with");
     }
 }
 

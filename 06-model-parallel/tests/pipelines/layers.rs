@@ -66,6 +66,21 @@ fn a_stage_builds_its_own_layers_and_no_others() {
 }
 
 #[test]
+fn layers_tell_what_they_will_ask_for() {
+    for case in [lenet(), dense(), resnet18()] {
+        for layer in 0..case.layers.len() {
+            let built = case.layers.build(layer..layer + 1, 1, DType::F64, &Device::Cpu).unwrap();
+            let parameters = built.weights().parameters.iter();
+            let parameters = parameters.map(|it| (it.name.clone(), it.tensor.shape().clone()));
+            let told = case.layers.parameters(layer).unwrap();
+            assert_eq!(told, parameters.collect::<Vec<_>>(), "{}, layer {layer}", case.name);
+        }
+    }
+    let told = Layers::lenet().parameters(5).unwrap_err().to_string();
+    assert!(told.contains("there is no layer 5 in a model of 5"), "{told}");
+}
+
+#[test]
 fn layers_that_are_not_there_are_refused() {
     let told = |range| {
         let built = Layers::lenet().build(range, 1, DType::F32, &Device::Cpu);

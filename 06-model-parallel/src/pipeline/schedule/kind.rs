@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::messages::with_messages;
 use super::{Action, Instruction, Schedule, gpipe, interleaved, naive, one_f_one_b, zb_h1};
 
+/// The most chunks on a stage: a drawing tells them apart by the letters from a to z.
+pub const MOST_CHUNKS: usize = 26;
+
 /// The schedules that can be generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -21,7 +24,7 @@ pub enum Kind {
     OneFOneB,
     /// [1F1B with several chunks of the model on each stage](interleaved).
     Interleaved {
-        /// Chunks on each stage, at least 2.
+        /// Chunks on each stage, 2 to [`MOST_CHUNKS`].
         chunks: usize,
     },
     /// [1F1B with the backward pass in two halves](zb_h1).
@@ -43,7 +46,8 @@ impl fmt::Display for Kind {
 /// A name that no schedule has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{0}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (such as interleaved:2) and zb-h1"
+    "\"{0}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (2 to {MOST_CHUNKS}, such as \
+     interleaved:2) and zb-h1"
 )]
 pub struct NoSuchKind(String);
 
@@ -92,9 +96,9 @@ pub enum Refused {
         /// How many were asked for.
         micro_batches: usize,
     },
-    /// One chunk is not interleaved with anything.
-    #[error("an interleaved schedule needs at least 2 chunks on each stage, not {chunks}")]
-    TooFewChunks {
+    /// One chunk is not interleaved with anything, and more than there are letters cannot be told apart.
+    #[error("an interleaved schedule has 2 to {MOST_CHUNKS} chunks on each stage, not {chunks}")]
+    Chunks {
         /// How many were asked for.
         chunks: usize,
     },
@@ -114,15 +118,32 @@ impl Kind {
         }
     }
 
-    /// The schedule of this kind for so many stages and micro-batches.
+    /// Whether there is a schedule of this kind for so many stages and micro-batches, without making it.
     ///
     /// # Errors
     ///
     /// When there are no stages or micro-batches, or where this kind cannot be had for these numbers.
-    pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
+    pub fn check(self, stages: usize, micro_batches: usize) -> Result<(), Refused> {
         if stages == 0 || micro_batches == 0 {
             return Err(Refused::Nothing { stages, micro_batches });
         }
+        let Self::Interleaved { chunks } = self else { return Ok(()) };
+        if !(2..=MOST_CHUNKS).contains(&chunks) {
+            return Err(Refused::Chunks { chunks });
+        }
+        match micro_batches.is_multiple_of(stages) {
+            true => Ok(()),
+            false => Err(Refused::NotDivisible { stages, micro_batches }),
+        }
+    }
+
+    /// The schedule of this kind for so many stages and micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Self::check).
+    pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
+        self.check(stages, micro_batches)?;
         let one_chunk = |order: fn(usize, usize, usize) -> Vec<Action>| {
             with_messages(stages, 1, micro_batches, |stage| {
                 order(stage, stages, micro_batches).into_iter().map(Instruction::from).collect()
@@ -133,12 +154,6 @@ impl Kind {
             Self::GPipe => one_chunk(gpipe::order),
             Self::OneFOneB => one_chunk(one_f_one_b::order),
             Self::ZbH1 => one_chunk(zb_h1::order),
-            Self::Interleaved { chunks } if chunks < 2 => {
-                return Err(Refused::TooFewChunks { chunks });
-            }
-            Self::Interleaved { .. } if !micro_batches.is_multiple_of(stages) => {
-                return Err(Refused::NotDivisible { stages, micro_batches });
-            }
             Self::Interleaved { chunks } => with_messages(stages, chunks, micro_batches, |stage| {
                 interleaved::order(stage, stages, chunks, micro_batches)
             }),

@@ -37,7 +37,7 @@ pub mod zb_h1;
 use serde::{Deserialize, Serialize};
 
 pub use instruction::{Action, Instruction};
-pub use kind::{Kind, Refused};
+pub use kind::{Kind, MOST_CHUNKS, Refused};
 pub use place::Place;
 
 /// What every stage does in one step of training, from the first micro-batch to the update.

@@ -3,8 +3,11 @@
 use super::Timeline;
 use crate::pipeline::schedule::{Action, Instruction};
 
-/// How wide an instruction's name may get, and a space.
+/// How wide a column is at least: `F12` or `B3a`, and a space.
 const COLUMN: usize = 4;
+
+/// What stands for a column in which the device waits.
+const WAITS: &str = "··";
 
 impl Timeline {
     /// A line for each stage, with a column for every `seconds`.
@@ -14,26 +17,35 @@ impl Timeline {
     /// the device waits.
     pub fn drawing(&self, seconds: f64) -> String {
         let chunks = self.spans.iter().any(|span| span.instruction.chunk > 0);
-        let line = |stage| {
-            let mut line = format!("stage {stage}   ");
-            let mut columns = 0;
-            let column = |time: f64| ((time - self.start()) / seconds).round() as usize;
-            for span in self.of_stage(stage) {
-                let Some(name) = name(span.instruction, chunks) else { continue };
-                let (start, end) = (column(span.start), column(span.end));
-                line.push_str(&cells("··", start.saturating_sub(columns)));
-                line.push_str(&cells(&name, end - start));
-                columns = end;
+        let start = self.start();
+        let column = |time: f64| ((time - start) / seconds).round() as usize;
+        let last = column(start + self.makespan());
+        // Of each stage, what is drawn of its spans: first and last column, and a name.
+        let mut stages = vec![Vec::new(); self.stages];
+        for span in &self.spans {
+            if let (Some(drawn), Some(name)) =
+                (stages.get_mut(span.stage), name(span.instruction, chunks))
+            {
+                drawn.push((column(span.start), column(span.end), name));
             }
-            line.push_str(&cells("··", column(self.start() + self.makespan()) - columns));
+        }
+        let names = stages.iter().flatten().map(|(.., name)| name.len() + 1);
+        let width = names.max().unwrap_or(0).max(COLUMN);
+        let cells = |text: &str, columns: usize| format!("{text:width$}").repeat(columns);
+        let digits = self.stages.saturating_sub(1).to_string().len();
+        let line = |(stage, drawn): (usize, &Vec<(usize, usize, String)>)| {
+            let mut line = format!("stage {stage:<digits$}   ");
+            let mut columns = 0;
+            for (start, end, name) in drawn {
+                line.push_str(&cells(WAITS, start.saturating_sub(columns)));
+                line.push_str(&cells(name, end.saturating_sub(*start)));
+                columns = *end;
+            }
+            line.push_str(&cells(WAITS, last.saturating_sub(columns)));
             line.trim_end().to_owned() + "\n"
         };
-        (0..self.stages).map(line).collect()
+        stages.iter().enumerate().map(line).collect()
     }
-}
-
-fn cells(text: &str, columns: usize) -> String {
-    format!("{text:COLUMN$}").repeat(columns)
 }
 
 fn name(Instruction { chunk, action }: Instruction, chunks: bool) -> Option<String> {

@@ -76,14 +76,13 @@ impl Timeline {
 
     /// Seconds in which a stage computed: without sending, receiving and waiting.
     pub fn busy(&self, stage: usize) -> f64 {
-        let computed = self.of_stage(stage).filter(|span| span.instruction.action.computes());
-        computed.map(|span| span.end - span.start).sum()
+        computed(self.of_stage(stage)).sum()
     }
 
     /// The part of all devices' time in which they did not compute, from 0 to 1.
     pub fn bubble(&self) -> f64 {
         let time = self.stages as f64 * self.makespan();
-        let busy: f64 = (0..self.stages).map(|stage| self.busy(stage)).sum();
+        let busy: f64 = computed(&self.spans).sum();
         if time > 0.0 { 1.0 - busy / time } else { 0.0 }
     }
 
@@ -102,4 +101,10 @@ impl Timeline {
         }
         moments
     }
+}
+
+/// Seconds of each of these spans in which a device computed.
+fn computed<'a>(spans: impl IntoIterator<Item = &'a Span>) -> impl Iterator<Item = f64> {
+    let computing = spans.into_iter().filter(|span| span.instruction.action.computes());
+    computing.map(|span| span.end - span.start)
 }
