@@ -17,27 +17,36 @@ const HANGS: &str = "#!/bin/sh\nsleep 300 &\necho $! >>\"$STARTED\"\nwait\n";
 
 /// A folder with a program of this name that hangs.
 fn program(name: &str) -> TempDir {
+    script(name, HANGS)
+}
+
+fn script(name: &str, text: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
-    fs::write(&path, HANGS).unwrap();
+    fs::write(&path, text).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     folder
 }
 
 /// Starts the tool, and presses Ctrl-C as soon as the program has been started.
 fn interrupted(folder: &Path, flags: &[&str]) -> Output {
+    signalled(folder, flags, "INT")
+}
+
+fn signalled(folder: &Path, flags: &[&str], signal: &str) -> Output {
     let started = folder.join("started");
     let path = std::env::var("PATH").unwrap();
     let child = Command::new(env!("CARGO_BIN_EXE_course"))
         .args(flags)
         .env("PATH", format!("{}:{path}", folder.display()))
+        .env("CARGO", folder.join("cargo"))
         .env("STARTED", &started)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     wait_until(|| fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n')));
-    ctrl_c(&child);
+    send(signal, &child);
     child.wait_with_output().unwrap()
 }
 
@@ -49,8 +58,8 @@ fn wait_until(happened: impl Fn() -> bool) {
     }
 }
 
-fn ctrl_c(child: &Child) {
-    let status = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+fn send(signal: &str, child: &Child) {
+    let status = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
     assert!(status.unwrap().success());
 }
 
@@ -74,6 +83,21 @@ fn a_walk_ends_with_the_command_that_runs() {
     assert_eq!(output.status.code(), Some(130), "{told}");
     assert!(!told.contains('✗') && complaint.is_empty(), "{told}");
     assert_eq!(started(folder.path()), 1, "commands went on after it");
+}
+
+#[test]
+fn a_build_is_not_waited_for() {
+    let cargo = std::env::var("CARGO").unwrap();
+    let answers = format!("#!/bin/sh\ncase $1 in metadata) exec '{cargo}' \"$@\" ;; esac\n");
+    for flags in [&["check", "ring"][..], &["verify"], &["soak", "ring"]] {
+        let folder = script("cargo", &format!("{answers}{}", &HANGS["#!/bin/sh\n".len()..]));
+        let since = Instant::now();
+        let output = signalled(folder.path(), flags, "TERM");
+        assert!(since.elapsed() < Duration::from_secs(60), "{flags:?} waits for cargo");
+        assert_eq!(output.status.code(), Some(143), "{flags:?}: {output:?}");
+        assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(started(folder.path()), 1, "{flags:?}");
+    }
 }
 
 #[test]

@@ -41,6 +41,63 @@ fn outside_of_a_checkout_it_says_where_it_belongs() {
 }
 
 #[test]
+fn without_a_command_all_of_them_are_named() {
+    let checkout = Checkout::new();
+    let bare = checkout.course(&[]).assert().code(2).stdout("");
+    let told = starts_with("error: a command is missing, one of: list, next, check, ")
+        .and(contains("doctor").and(contains("`cargo course --help` says what they do")))
+        .and(contains("peers-ours").not())
+        .and(contains("\n").count(1));
+    bare.stderr(told);
+}
+
+#[test]
+fn what_cargo_fails_at_is_not_the_answers_fault() {
+    let checkout = Checkout::new();
+    checkout.sum_is("a + b");
+    // A folder that cannot be made, and a flag that no compiler has.
+    let nowhere = checkout.path("Cargo.toml");
+    for (variable, value, why) in [
+        ("CARGO_TARGET_DIR", nowhere.to_str().unwrap(), "Cargo.toml"),
+        ("RUSTFLAGS", "--bogus", "bogus"),
+    ] {
+        let check = checkout.course(&["check", "sum"]).env(variable, value).assert().code(1);
+        let told = starts_with("✗ cargo failed before ch01_sum could be checked\n    ");
+        check
+            .stdout(told.and(contains(why)).and(contains("a hint").not()))
+            .stderr(contains("error: cargo failed, so ch01_sum was not checked\n"));
+        let verify = checkout.course(&["verify"]).env(variable, value).assert().code(1);
+        verify.stdout(contains("✗ cargo failed to make the test target `verify`"));
+    }
+    let mut alone = checkout.course(&["check", "sum"]);
+    let alone = alone.env_remove("CARGO").env("PATH", "/nowhere").assert().code(1).stdout("");
+    let why = starts_with("error: cargo cannot be started; it comes with Rust");
+    alone.stderr(why.and(contains("in a checkout of the course").not()));
+    let mut elsewhere = checkout.course(&["check", "sum"]);
+    let elsewhere = elsewhere.env("CARGO_HTTP_TIMEOUT", "soon").assert().code(1);
+    elsewhere.stderr(contains("in a checkout of the course").not());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_an_answers_place_is_refused() {
+    let checkout = Checkout::new();
+    let file = checkout.path("tests/exercises/ch01_sum/exercise.rs");
+    std::fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.unwrap().success());
+    let course = |words: &[&str]| {
+        let mut course = checkout.course(words);
+        course.timeout(std::time::Duration::from_secs(60)).assert()
+    };
+    let told = || contains("exercise.rs").and(contains("it is not a regular file; move it away"));
+    for command in ["check", "next", "watch"] {
+        course(&[command]).code(1).stderr(told());
+    }
+    course(&["list"]).success().stdout(starts_with("· ch01_sum\n"));
+}
+
+#[test]
 fn nobody_is_asked_where_nobody_can_answer() {
     let checkout = Checkout::new();
     let refused = checkout.course(&["solution", "sum"]).assert().code(2).stdout("");

@@ -1,6 +1,8 @@
 //! What a reader does: list, next, check, hint, solution, reset.
 
-use std::process::Command;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, starts_with};
@@ -57,6 +59,34 @@ fn what_passed_is_remembered_until_the_answer_changes() {
 }
 
 #[test]
+fn an_older_answer_that_comes_back_is_the_one_that_is_checked() {
+    let checkout = Checkout::new();
+    let file = checkout.path("tests/exercises/ch01_sum/exercise.rs");
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    // As `cp -p` and `mv` bring a file back: with the time at which it was written.
+    let bring_back = |body: &str| {
+        checkout.sum_is(body);
+        File::options().append(true).open(&file).unwrap().set_modified(long_ago).unwrap();
+    };
+    let check = || checkout.course(&["check", "sum"]).assert();
+    checkout.sum_is("a + b");
+    check().success();
+    bring_back("a * b");
+    check().code(1).stdout(contains("2 + 3: expected 5, got 6"));
+    checkout.course(&["list"]).assert().success().stdout(starts_with("? ch01_sum"));
+    bring_back("b + a");
+    check().success();
+    // Somebody else's build in between is noticed as well, and here it is of another answer.
+    checkout.sum_is("a - b");
+    let mut cargo = Command::new(std::env::var("CARGO").unwrap());
+    cargo.args(["test", "--quiet", "--release", "--package=exercises", "--test=ch01_sum"]);
+    cargo.current_dir(checkout.path("")).env_remove("CARGO_TARGET_DIR");
+    assert!(!cargo.output().unwrap().status.success());
+    bring_back("b + a");
+    check().success();
+}
+
+#[test]
 fn the_manifest_gives_the_order() {
     let checkout = Checkout::new();
     let manifest = checkout.read("tests/exercises/Cargo.toml").replace("ch01_sum", "first");
@@ -81,6 +111,30 @@ fn a_hint_comes_step_by_step() {
     checkout.course(&["hint", "--all"]).assert().success().stdout(contains("ch01_sum · hint 3"));
     checkout.course(&["hint", "ring"]).assert().success().stdout(only(1));
     checkout.course(&["hint", "ring", "--all"]).assert().success().stdout(only(1).and(only(3)));
+}
+
+#[test]
+fn who_asks_at_the_same_time_gets_the_next_step() {
+    let checkout = Checkout::new();
+    let steps: String = (1..=12).map(|step| format!("## Look\n\nNumber {step}.\n\n")).collect();
+    checkout.write("tests/exercises/ch01_sum/hint.md", &steps);
+    // Much is remembered, so that it takes a while.
+    let others = (0..50_000).map(|other| format!("\"other{other}\": {{\"hints\": 1}}"));
+    let others = others.collect::<Vec<_>>().join(", ");
+    checkout.write(".course/progress.json", &format!("{{{others}}}"));
+    let ask = |_| {
+        let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
+        course.args(["hint", "sum"]).current_dir(checkout.path("")).stdout(Stdio::piped());
+        course.spawn().unwrap()
+    };
+    let asked: Vec<_> = (0..12).map(ask).collect();
+    let mut told = asked.into_iter().map(|one| one.wait_with_output().unwrap().stdout);
+    let told =
+        told.try_fold(String::new(), |all, one| String::from_utf8(one).map(|one| all + &one));
+    let told = told.unwrap();
+    for step in 1..=12 {
+        assert_eq!(told.matches(&format!("hint {step} of 12")).count(), 1, "{step}:\n{told}");
+    }
 }
 
 #[test]
@@ -117,7 +171,21 @@ fn an_exercise_comes_back_as_it_was_given() {
     checkout.sum_is("a / b");
     reset().stdout(contains(".course/ch01_sum-2.rs"));
     assert_eq!(checkout.read(".course/ch01_sum-1.rs"), answer("a - b"));
-    std::fs::remove_file(checkout.path(file)).unwrap();
+    fs::remove_file(checkout.path(file)).unwrap();
     reset();
     assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
+    // An editor may have stored it in Latin-1: an answer all the same.
+    let latin = b"// caf\xe9\n";
+    fs::write(checkout.path(file), latin).unwrap();
+    let check = checkout.course(&["check", "sum"]).assert().code(1);
+    check.stderr(contains("exercise.rs").and(contains("it is no text in UTF-8")));
+    reset().stdout(contains(".course/ch01_sum-3.rs"));
+    assert_eq!(fs::read(checkout.path(".course/ch01_sum-3.rs")).unwrap(), latin);
+    assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
+    // What cannot be put aside stays where it is.
+    fs::remove_file(checkout.path(file)).unwrap();
+    fs::create_dir(checkout.path(file)).unwrap();
+    let refused = checkout.course(&["reset", "sum", "--yes"]).assert().code(1).stdout("");
+    refused.stderr(contains("exercise.rs: it is not a regular file; move it away first"));
+    assert!(checkout.path(file).is_dir());
 }

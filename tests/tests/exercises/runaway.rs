@@ -20,7 +20,12 @@ fn a_crash_is_told_with_its_own_words() {
         .stdout(contains("overflowed its stack"))
         .stderr(verdict());
     // Leaving quietly, before the checks have had their say, is no pass.
-    crash("std::process::exit(a - b + 1)").stderr(verdict());
+    for (body, code) in [("std::process::exit(a - b + 1)", 0), ("std::process::exit(a + b)", 5)] {
+        let left =
+            format!("the answer left the check in adds before it was done (exit status: {code})");
+        let told = contains(format!("✗ {left}\n    does it call `std::process::exit`?"));
+        crash(body).stdout(told.and(contains("\n\n\n").not())).stderr(contains(left));
+    }
     let compile = crash("a + c").stdout(contains("✗ ch01_sum does not compile"));
     compile.stderr(contains("cannot find value `c`").and(contains("it does not compile")));
     assert!(!checkout.path(".course/progress.json").exists());
@@ -53,6 +58,43 @@ fn an_endless_loop_is_ended_and_so_is_what_it_started() {
         };
         assert!(gone(), "process {sleeper} goes on");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_prints_or_grows_for_ever_is_ended_and_told() {
+    let checkout = Checkout::new();
+    let raw = "use std::io::Write as _;\n    loop {\n        \
+               std::io::stdout().write_all(&[a as u8 + b as u8; 8192]).unwrap();\n    }";
+    let grows =
+        "let mut all = vec![a as i64];\n    loop {\n        all.push(b as i64 + all[0]);\n    }";
+    let memory = "the check took more than 2 GiB of memory in adds";
+    for (body, verdict) in [
+        (raw, "the check printed more than 16 MB"),
+        // The harness keeps it.
+        ("loop {\n        println!(\"again {a} {b}\");\n    }", memory),
+        (grows, memory),
+    ] {
+        checkout.sum_is(body);
+        let check = checkout.course(&["check", "sum", "--limit", "300"]).assert().code(1);
+        check
+            .stdout(contains("print without end?").and(contains(verdict)))
+            .stderr(contains(verdict));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_an_answer_starts_ends_with_its_check() {
+    let checkout = Checkout::new();
+    let late = checkout.path("late");
+    checkout.sum_is(&format!(
+        "let script = \"sleep 2; touch \\\"$0\\\"\";\n    \
+         std::process::Command::new(\"sh\").args([\"-c\", script, {late:?}]).spawn().unwrap();\n    a + b"
+    ));
+    checkout.course(&["check", "sum"]).assert().success();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!late.exists(), "it lived on");
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! `cargo course divergence A B`: where two recordings of stage 5's `--record` part.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::BufReader;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -21,28 +20,64 @@ pub(crate) struct Arguments {
 
 /// Finds the first difference, and tells it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let (first, second) = (recording(&arguments.first)?, recording(&arguments.second)?);
-    match first_divergence(&first, &second) {
-        Some(divergence) => Ok(line(divergence)?),
+    let first = Recording::read(&arguments.first)?;
+    let second = Recording::read(&arguments.second)?;
+    let common: Vec<usize> = first.steps.intersection(&second.steps).copied().collect();
+    let (Some(&from), Some(&to)) = (common.first(), common.last()) else {
+        let told = "the two recordings have no step in common: nothing can be compared";
+        return Err(UsageError::new(told).into());
+    };
+    let divergence = first_divergence(&first.entries, &second.entries);
+    match &divergence {
+        Some(divergence) => line(divergence)?,
         None => {
-            let steps = |entries: &[Entry]| -> BTreeSet<usize> {
-                entries.iter().map(|entry| entry.step).collect()
-            };
-            let (first, second) = (steps(&first), steps(&second));
-            let common: Vec<usize> = first.intersection(&second).copied().collect();
-            let (Some(from), Some(to)) = (common.first(), common.last()) else {
-                let told = "the two recordings have no step in common: nothing can be compared";
-                return Err(UsageError::new(told).into());
-            };
-            let [from, to] = [from, to].map(|step| thousands(*step));
-            let common = thousands(common.len());
-            Ok(line(format_args!("no difference in {common} steps, from step {from} to {to}"))?)
+            let (steps, from, to) = (thousands(common.len()), thousands(from), thousands(to));
+            line(format_args!("no difference in {steps} steps, from step {from} to {to}"))?;
         }
     }
+    for (which, recording) in [("first", &first), ("second", &second)] {
+        if recording.is_cut {
+            let path = recording.path.display();
+            line(format_args!("{path} ends in the middle of a line: its run was cut short"))?;
+        }
+        if let Some(steps) = span(recording.steps.range(..from)) {
+            line(format_args!("only the {which} recording has {steps}: the other begins later"))?;
+        }
+        // Whoever has found a difference does not ask what came later.
+        if divergence.is_none()
+            && let Some(steps) = span(recording.steps.range(to + 1..))
+        {
+            line(format_args!("only the {which} recording has {steps}: the other ends sooner"))?;
+        }
+    }
+    Ok(())
 }
 
-fn recording(path: &Path) -> Result<Vec<Entry>, UsageError> {
-    let refused = |error| UsageError::new(format_args!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(refused)?;
-    read(BufReader::new(file)).map_err(refused)
+/// Steps in words; nothing of no steps.
+fn span<'a>(mut steps: impl DoubleEndedIterator<Item = &'a usize>) -> Option<String> {
+    let from = steps.next()?;
+    Some(match steps.next_back() {
+        None => format!("step {}", thousands(*from)),
+        Some(to) => format!("steps {} to {}", thousands(*from), thousands(*to)),
+    })
+}
+
+/// A recording that was read.
+struct Recording<'a> {
+    path: &'a Path,
+    entries: Vec<Entry>,
+    steps: BTreeSet<usize>,
+    /// Whether its last line has no end.
+    is_cut: bool,
+}
+
+impl<'a> Recording<'a> {
+    fn read(path: &'a Path) -> Result<Self, UsageError> {
+        let refused = |error| UsageError::new(format_args!("{}: {error}", path.display()));
+        let text = fs::read(path).map_err(refused)?;
+        let entries = read(text.as_slice()).map_err(refused)?;
+        let steps = entries.iter().map(|entry| entry.step).collect();
+        let is_cut = text.last().is_some_and(|last| *last != b'\n');
+        Ok(Self { path, entries, steps, is_cut })
+    }
 }

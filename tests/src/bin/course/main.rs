@@ -28,9 +28,11 @@ use single_gpu::cli;
 /// The tool around the course.
 #[derive(Debug, Parser)]
 #[command(name = "cargo course", bin_name = "cargo course", version, after_help = for_authors())]
+#[command(override_usage = "cargo course <COMMAND>")]
 struct Arguments {
+    // clap's own refusal would be the whole help, or name what is hidden too.
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -86,8 +88,19 @@ fn for_authors() -> String {
     format!("For those who write the course:\n{}", told.join("\n"))
 }
 
+/// What is said where no command was given.
+fn which_command() -> cli::UsageError {
+    let all = Command::augment_subcommands(clap::Command::new("course"));
+    let shown = all.get_subcommands().filter(|command| !command.is_hide_set());
+    let names: Vec<&str> = shown.map(clap::Command::get_name).collect();
+    let names = names.join(", ");
+    cli::UsageError::new(format_args!(
+        "a command is missing, one of: {names} (`cargo course --help` says what they do)"
+    ))
+}
+
 fn main() -> ExitCode {
-    cli::main(|arguments: Arguments| match arguments.command {
+    cli::main(|arguments: Arguments| match arguments.command.ok_or_else(which_command)? {
         Command::Exercises(command) => exercises::run(&command),
         Command::Doctor => doctor::run(),
         Command::Peers(arguments) => peers::run(&arguments),

@@ -3,8 +3,9 @@
 //! Everything that this tool waits for and that may hang goes through here: commands of the book, readers' answers,
 //! sides of a comparison, programs that are asked for their version.
 
+use std::fmt;
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,12 @@ use single_gpu::interrupt;
 
 /// How often to look whether a process has ended. Looking takes microseconds.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// A modest process prints no more on a stream. Of what is longer, the last part of this length is read.
+const PRINTED: u64 = 16_000_000;
+
+/// A modest process has no more in memory: several times what the largest check of an exercise takes.
+const MEMORY: u64 = 2 << 30;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +30,24 @@ pub(crate) enum How {
     OutOfTime,
     /// It was ended, because somebody pressed Ctrl-C.
     Interrupted,
+    /// It was ended, because it was not modest.
+    TooMuch(Excess),
+}
+
+/// What a process had too much of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Excess {
+    Printed,
+    Memory,
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Printed => write!(f, "printed more than {} MB", PRINTED / 1_000_000),
+            Self::Memory => write!(f, "took more than {} GiB of memory", MEMORY >> 30),
+        }
+    }
 }
 
 /// A process in a group of its own, with whatever it starts.
@@ -47,19 +72,50 @@ impl Group {
         Ok(Self { leader, started: Instant::now() })
     }
 
-    /// Waits until the program has ended. When its time is up, counted from its start, or somebody presses Ctrl-C, it
-    /// is ended with all that it started.
+    /// Waits until the program has ended: by itself, or because its time is up, counted from its start, or because
+    /// somebody pressed Ctrl-C. In each case all that it started is ended too.
     ///
     /// # Errors
     ///
     /// When it cannot be waited for; then it is ended as well.
-    pub(crate) fn wait(mut self, limit: Duration) -> io::Result<How> {
+    pub(crate) fn wait(self, limit: Duration) -> io::Result<How> {
+        self.wait_unless(limit, |_| Ok(None))
+    }
+
+    /// As [`wait`](Self::wait), and ends the program as soon as it has printed too much there, or takes too much
+    /// memory. How much it takes is known on Linux only; elsewhere its time has to do.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub(crate) fn wait_if_modest(self, limit: Duration, printed: &[&Printed]) -> io::Result<How> {
+        self.wait_unless(limit, |leader| {
+            for printed in printed {
+                if printed.length()? > PRINTED {
+                    return Ok(Some(Excess::Printed));
+                }
+            }
+            let much = resident(leader.id()).is_some_and(|bytes| bytes > MEMORY);
+            Ok(much.then_some(Excess::Memory))
+        })
+    }
+
+    fn wait_unless(
+        mut self,
+        limit: Duration,
+        too_much: impl Fn(&Child) -> io::Result<Option<Excess>>,
+    ) -> io::Result<How> {
         let how = loop {
             match self.leader.try_wait() {
-                Ok(Some(status)) => return Ok(How::Alone(status)),
+                Ok(Some(status)) => break Ok(How::Alone(status)),
                 Ok(None) if interrupt::requested() => break Ok(How::Interrupted),
-                Ok(None) if self.started.elapsed() < limit => std::thread::sleep(LOOK),
-                Ok(None) => break Ok(How::OutOfTime),
+                Ok(None) if self.started.elapsed() >= limit => break Ok(How::OutOfTime),
+                Ok(None) => {}
+                Err(error) => break Err(error),
+            }
+            match too_much(&self.leader) {
+                Ok(None) => std::thread::sleep(LOOK),
+                Ok(Some(excess)) => break Ok(How::TooMuch(excess)),
                 Err(error) => break Err(error),
             }
         };
@@ -71,7 +127,7 @@ impl Group {
     fn end(mut self) {
         // The standard library ends one process, not a group. The shell that every Unix has can; the crates that
         // can ask libc for features that would have everything compiled anew after every use of this tool.
-        // The group comes first: without its leader there would be nobody left to name it by.
+        // The group comes first: it keeps its number as long as anybody is in it, and no longer.
         #[cfg(unix)]
         let _ = Command::new("/bin/sh")
             .args(["-c", "kill -s KILL -- \"-$0\"", &self.leader.id().to_string()])
@@ -107,17 +163,33 @@ impl Printed {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// All that was printed.
+    /// What was printed; the last part of it, where that is very long.
     ///
     /// # Errors
     ///
     /// When the file cannot be read.
     pub(crate) fn text(mut self) -> io::Result<String> {
         let mut bytes = Vec::new();
-        self.0.rewind()?;
-        self.0.read_to_end(&mut bytes)?;
+        self.0.seek(SeekFrom::Start(self.length()?.saturating_sub(PRINTED)))?;
+        // Whoever was left behind may print on while this reads.
+        self.0.take(PRINTED).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}
+
+/// How many bytes of memory a process has, where the system tells.
+fn resident(id: u32) -> Option<u64> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let told = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = told.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 /// What is left to say of work that ended because of Ctrl-C, to whoever pressed it: an exit code.
@@ -153,6 +225,26 @@ mod tests {
     fn what_ends_in_time_tells_its_own_status() {
         let how = shell("exit 3", Path::new("/")).wait(Duration::from_secs(20)).unwrap();
         assert!(matches!(how, How::Alone(status) if status.code() == Some(3)), "{how:?}");
+    }
+
+    #[test]
+    fn whom_it_leaves_behind_is_ended_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = shell("(sleep 1; touch late) & exit 0", folder.path());
+        assert!(matches!(group.wait(Duration::from_secs(20)).unwrap(), How::Alone(_)));
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(!folder.path().join("late").exists(), "a process lived on");
+    }
+
+    #[test]
+    fn what_prints_without_end_is_ended_and_its_last_part_is_read() {
+        let printed = Printed::nothing().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "yes again"]).stdout(printed.stream().unwrap());
+        let group = Group::start(&mut command).unwrap();
+        let how = group.wait_if_modest(Duration::from_secs(20), &[&printed]).unwrap();
+        assert!(matches!(how, How::TooMuch(Excess::Printed)), "{how:?}");
+        assert_eq!(printed.text().unwrap().len() as u64, PRINTED);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Resu
         How::Alone(status) => status,
         How::OutOfTime => bail!("did not end within {} s", limit.as_secs()),
         How::Interrupted => return Err(process::interrupted()),
+        How::TooMuch(excess) => bail!("{excess}"),
     };
     let seconds = started.elapsed().as_secs_f64();
     Ok(Ended { status, output: output.text()?, seconds })

@@ -26,6 +26,7 @@ pub(crate) fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<Strin
             return Err(format!("{name} did not answer within {} s", PATIENCE.as_secs()));
         }
         How::Interrupted => return Err(format!("{name} was interrupted")),
+        How::TooMuch(excess) => return Err(format!("{name} {excess}")),
     };
     let answer = answer.text().map_err(told)?.trim().to_owned();
     match (status.success(), answer.is_empty()) {

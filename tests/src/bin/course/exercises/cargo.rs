@@ -5,13 +5,15 @@
 //! tool.
 
 use std::ffi::OsString;
-use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
+use super::tree::HERE;
+use crate::process::{Group, How, Printed};
 use crate::shell;
 
 /// What `cargo metadata` tells of a workspace.
@@ -43,9 +45,14 @@ pub(super) struct Target {
 #[serde(tag = "reason")]
 pub(super) enum Message {
     #[serde(rename = "compiler-artifact")]
-    Artifact { target: Target, executable: Option<PathBuf> },
+    Artifact {
+        target: Target,
+        executable: Option<PathBuf>,
+        /// Whether it was there already.
+        fresh: bool,
+    },
     #[serde(rename = "compiler-message")]
-    Compiler { message: Diagnostic },
+    Compiler { target: Target, message: Diagnostic },
     #[serde(other)]
     Other,
 }
@@ -66,6 +73,10 @@ pub(super) struct Place {
     pub(super) file_name: PathBuf,
 }
 
+/// What is told where cargo is not to be had.
+pub(super) const NO_CARGO: &str =
+    "cargo cannot be started; it comes with Rust and has to be on the PATH";
+
 /// The cargo that this tool was started by.
 pub(crate) fn cargo(folder: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
@@ -79,22 +90,52 @@ pub(crate) fn cargo(folder: &Path) -> Command {
 ///
 /// # Errors
 ///
-/// When there is none, with cargo's own words.
+/// When there is none, or cargo fails otherwise, with its own words; when it cannot be started.
 pub(super) fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
     let mut command = cargo(folder);
     command.args(["metadata", "--no-deps", "--format-version=1"]);
-    let output = command.output().context("cargo cannot be started")?;
+    let output = command.output().context(NO_CARGO)?;
     if !output.status.success() {
         let told = String::from_utf8_lossy(&output.stderr);
-        let told = told.lines().next().unwrap_or("cargo metadata failed without a word");
-        bail!("{}", told.trim_start_matches("error: "));
+        let told = told.lines().next().unwrap_or("without a word").trim_start_matches("error: ");
+        match told.contains("could not find `Cargo.toml`") {
+            true => bail!("{HERE}: {told}"),
+            false => bail!("cargo metadata failed: {told}"),
+        }
     }
     serde_json::from_slice(&output.stdout).context("what cargo metadata answers")
 }
 
-/// The messages of a build, as they come. A line that is no message, such as a print of a build script, is
-/// left out.
-pub(super) fn messages(answers: impl BufRead) -> impl Iterator<Item = std::io::Result<Message>> {
+/// A build that has ended.
+#[derive(Debug)]
+pub(super) struct Build {
+    pub(super) how: How,
+    pub(super) messages: Vec<Message>,
+    /// What cargo said to people; nothing where it said so itself, to a terminal.
+    pub(super) said: String,
+}
+
+impl Build {
+    pub(super) fn succeeded(&self) -> bool {
+        matches!(self.how, How::Alone(status) if status.success())
+    }
+}
+
+/// Has cargo build with a `--message-format` of JSON. Ctrl-C ends it, with the compilers that it has started.
+///
+/// # Errors
+///
+/// When it cannot be started or waited for.
+pub(super) fn build(command: &mut Command, to_terminal: bool) -> anyhow::Result<Build> {
+    let (stdout, stderr) = (Printed::nothing()?, Printed::nothing()?);
+    command.stdout(stdout.stream()?);
+    if !to_terminal {
+        command.stderr(stderr.stream()?);
+    }
+    // It takes as long as it takes: on a slow machine, all of the course may have to be compiled.
+    let how = Group::start(command).context(NO_CARGO)?.wait(Duration::MAX)?;
+    // A line that is no message, such as a print of a build script, is left out.
     let message = |line: &str| serde_json::from_str(line).ok();
-    answers.lines().filter_map(move |line| line.map(|line| message(&line)).transpose())
+    let messages = stdout.text()?.lines().filter_map(message).collect();
+    Ok(Build { how, messages, said: stderr.text()? })
 }

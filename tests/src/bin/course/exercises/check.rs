@@ -7,12 +7,13 @@ use anyhow::bail;
 use single_gpu::interrupt;
 use single_gpu::report::{counted, line};
 
+use super::compile::{self, Compiled};
+use super::list;
 use super::messages::{self, Counts, Failure};
 use super::progress::{self, Progress};
 use super::run::{self, Ended};
 use super::tree::{Exercise, Tree};
-use super::{compile, list};
-use crate::process::How;
+use crate::process::{Excess, How};
 
 /// What became of a check.
 #[derive(Clone, Debug)]
@@ -20,9 +21,11 @@ pub(super) enum Outcome {
     /// So many checks passed, and none failed.
     Passed(usize),
     Failed(Counts, Vec<Failure>),
-    /// cargo has told why.
+    /// The compiler has told why.
     DoesNotCompile,
-    /// The process ended before its tests did.
+    /// cargo came to no judgement: its last words, unless a terminal has them.
+    CargoFailed(String),
+    /// The process ended before its tests did: by a crash, or because the answer left it.
     Crashed {
         status: ExitStatus,
         during: Option<String>,
@@ -31,6 +34,10 @@ pub(super) enum Outcome {
     },
     OutOfTime {
         limit: Duration,
+        during: Option<String>,
+    },
+    TooMuch {
+        excess: Excess,
         during: Option<String>,
     },
     Interrupted,
@@ -43,6 +50,7 @@ impl Outcome {
         match (ended.how, messages::counts(&ended.stdout)) {
             (How::Interrupted, _) => Self::Interrupted,
             (How::OutOfTime, _) => Self::OutOfTime { limit, during },
+            (How::TooMuch(excess), _) => Self::TooMuch { excess, during },
             (How::Alone(status), Some(Counts { passed, failed: 0 }))
                 if status.success() && passed > 0 =>
             {
@@ -67,11 +75,19 @@ impl Outcome {
                 format!("{failed} of {} {fail}", counted(passed + failed, "check"))
             }
             Self::DoesNotCompile => "it does not compile".to_owned(),
+            Self::CargoFailed(_) => "cargo failed".to_owned(),
+            Self::Crashed { status, during: check, .. } if status.code().is_some() => {
+                let during = during(check);
+                format!("the answer left the check{during} before it was done ({status})")
+            }
             Self::Crashed { status, during: check, .. } => {
                 format!("the check was ended by a crash{} ({status})", during(check))
             }
             Self::OutOfTime { limit, during: check } => {
                 format!("the check did not end within {} s{}", limit.as_secs(), during(check))
+            }
+            Self::TooMuch { excess, during: check } => {
+                format!("the check {excess}{}", during(check))
             }
             Self::Interrupted => "the check was interrupted".to_owned(),
         }
@@ -94,6 +110,7 @@ pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::R
         Outcome::Passed(_) => list::what_is_next(tree),
         // The exit code says so.
         Outcome::Interrupted => Ok(()),
+        Outcome::CargoFailed(_) => bail!("cargo failed, so {} was not checked", exercise.name),
         _ => bail!("{} does not pass yet: {}", exercise.name, outcome.verdict()),
     }
 }
@@ -107,20 +124,25 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     // For the message that says how to get it back.
     exercise.text()?;
     let checked = progress::fingerprint(exercise)?;
-    let Some(executable) = compile::compile(tree, &exercise.name)? else {
-        return Ok(if interrupt::requested() {
-            Outcome::Interrupted
-        } else {
-            Outcome::DoesNotCompile
-        });
+    let executable = match compile::check_of(tree, exercise, &checked)? {
+        Compiled::To(executable) => executable,
+        Compiled::Mistaken => return Ok(Outcome::DoesNotCompile),
+        Compiled::Failed(said) => return Ok(Outcome::CargoFailed(said)),
+        Compiled::Interrupted => return Ok(Outcome::Interrupted),
     };
+    // What was saved meanwhile may be what was compiled, or not.
+    let as_compiled = progress::fingerprint(exercise)? == checked;
+    if as_compiled {
+        compile::note_made_from(&executable, &checked)?;
+    }
     let ended = run::run(&executable, &tree.package, "", limit)?;
     let outcome = Outcome::of(ended, limit);
     // What was saved meanwhile is not what passed.
     if let Outcome::Passed(_) = outcome
+        && as_compiled
         && progress::fingerprint(exercise)? == checked
     {
-        Progress::load(tree)?.remember_passed(exercise, checked)?;
+        Progress::remember_passed(tree, exercise, checked)?;
     }
     Ok(outcome)
 }
@@ -155,8 +177,30 @@ pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyho
             }
         }
         Outcome::DoesNotCompile => line(format_args!("✗ {name} does not compile\n"))?,
-        Outcome::Crashed { said, .. } => {
-            line(format_args!("✗ {}\n{}\n", outcome.verdict(), indented(said.trim())))?;
+        Outcome::CargoFailed(said) => {
+            line(format_args!("✗ cargo failed before {name} could be checked"))?;
+            let said = if said.is_empty() { "what it said stands above" } else { said };
+            line(indented(said))?;
+            // No hint helps with that.
+            return Ok(());
+        }
+        Outcome::Crashed { status, said, .. } => {
+            line(format_args!("✗ {}", outcome.verdict()))?;
+            if status.code().is_some() {
+                line("    does it call `std::process::exit`? A check has to get its answer back")?;
+            }
+            let said = indented(said.trim());
+            line(format_args!("{said}{}", if said.is_empty() { "" } else { "\n" }))?;
+        }
+        Outcome::TooMuch { excess, .. } => {
+            let what = match excess {
+                Excess::Printed => "does it print without end?",
+                Excess::Memory => {
+                    "does a loop make something longer for ever, or print without end? What is printed \
+                     is kept until the check is done"
+                }
+            };
+            line(format_args!("✗ {}\n    {what}\n", outcome.verdict()))?;
         }
         Outcome::OutOfTime { .. } => line(format_args!(
             "✗ {}\n    does a loop go on for ever, or a rank wait for what nobody sends?\n",

@@ -57,24 +57,23 @@ fn parse(text: &str) -> Vec<Step> {
 ///
 /// When there is no hint, or what was read cannot be remembered.
 pub(super) fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
-    let mut progress = Progress::load(tree)?;
-    let Some(exercise) = progress.named_or_next(tree, name)? else {
+    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
         return list::all_solved(tree);
     };
     let steps = steps(exercise)?;
     if steps.is_empty() {
         bail!("{} has no step: no line that begins with `## `", exercise.hint().display());
     }
-    let read = progress.hints(exercise);
-    // Whoever has read them all and asks again wants to see them again.
-    let shown = if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 };
+    let shown = Progress::remember_hints(tree, exercise, |read| {
+        // Whoever has read them all and asks again wants to see them again.
+        if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }
+    })?;
     let shown_last = shown.end == steps.len();
     for number in shown.clone() {
         let Step { title, text } = &steps[number];
         line(format_args!("{} · hint {} of {}: {title}", exercise.name, number + 1, steps.len()))?;
         line(format_args!("\n{text}\n"))?;
     }
-    progress.remember_hints(exercise, shown.end)?;
     let name = &exercise.name;
     if shown_last {
         line(format_args!("That was the last step; our solution: cargo course solution {name}"))?;

@@ -28,6 +28,8 @@ pub(super) fn next(tree: &Tree) -> anyhow::Result<()> {
     let progress = Progress::load(tree)?;
     let Some(exercise) = progress.next(tree) else { return all_solved(tree) };
     let name = &exercise.name;
+    // For the message that says how to get it back.
+    exercise.text()?;
     line(format_args!("{}\n", exercise.heading()))?;
     if progress.of(exercise) == Standing::Changed {
         line("It passed, and has changed since.\n")?;

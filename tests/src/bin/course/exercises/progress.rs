@@ -4,8 +4,9 @@
 //! remembered is not a name but the very text that passed: an edit afterwards makes the exercise unsolved.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use single_gpu::report::file;
 
-use super::tree::{Exercise, Tree};
+use super::tree::{self, Exercise, Tree};
 
 /// The folder of a checkout for what is its reader's own.
 pub(super) const FOLDER: &str = ".course";
@@ -103,37 +104,38 @@ impl Progress {
         tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
     }
 
-    /// How many steps of an exercise's hint were read.
-    pub(super) fn hints(&self, exercise: &Exercise) -> usize {
-        self.records.get(&exercise.name).map_or(0, |record| record.hints)
-    }
-
     /// Remembers that the answer with this fingerprint passed.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
     pub(super) fn remember_passed(
-        &mut self,
+        tree: &Tree,
         exercise: &Exercise,
         fingerprint: String,
     ) -> anyhow::Result<()> {
-        self.records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
-        self.store()
+        Self::change(tree, |records| {
+            records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
+        })
     }
 
-    /// Remembers how many steps of the hint were read.
+    /// Remembers the steps of the hint that are to be read now, and returns them: what `choose` makes of how many were
+    /// read before. Whoever asks at the same time gets the next.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
     pub(super) fn remember_hints(
-        &mut self,
+        tree: &Tree,
         exercise: &Exercise,
-        steps: usize,
-    ) -> anyhow::Result<()> {
-        self.records.entry(exercise.name.clone()).or_default().hints = steps;
-        self.store()
+        choose: impl FnOnce(usize) -> Range<usize>,
+    ) -> anyhow::Result<Range<usize>> {
+        Self::change(tree, |records| {
+            let record = records.entry(exercise.name.clone()).or_default();
+            let chosen = choose(record.hints);
+            record.hints = chosen.end;
+            chosen
+        })
     }
 
     /// Forgets an exercise.
@@ -141,16 +143,36 @@ impl Progress {
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub(super) fn forget(&mut self, exercise: &Exercise) -> anyhow::Result<()> {
-        match self.records.remove(&exercise.name) {
-            Some(_) => self.store(),
-            None => Ok(()),
+    pub(super) fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
+        if !Self::load(tree)?.records.contains_key(&exercise.name) {
+            return Ok(());
         }
+        Self::change(tree, |records| drop(records.remove(&exercise.name)))
+    }
+
+    /// Changes what is remembered, and nobody else does so meanwhile.
+    fn change<T>(
+        tree: &Tree,
+        change: impl FnOnce(&mut BTreeMap<String, Record>) -> T,
+    ) -> anyhow::Result<T> {
+        let folder = tree.root.join(FOLDER);
+        fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+        // A file of its own: the other is replaced as a whole, and a lock with it.
+        let path = folder.join("progress.lock");
+        let told = || format!("{}", path.display());
+        let lock = File::create(&path).with_context(told)?;
+        match lock.lock() {
+            // Some file systems have no locks. Then it is as likely as ever that nobody else is there.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            locked => locked.with_context(told)?,
+        }
+        let mut progress = Self::load(tree)?;
+        let result = change(&mut progress.records);
+        progress.store()?;
+        Ok(result)
     }
 
     fn store(&self) -> anyhow::Result<()> {
-        let folder = self.path.parent().context("the file is in a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
         file::write(&self.path, |file| {
             serde_json::to_writer_pretty(&mut *file, &self.records)?;
             writeln!(file)
@@ -167,7 +189,7 @@ impl Progress {
 pub(super) fn fingerprint(exercise: &Exercise) -> anyhow::Result<String> {
     let mut hash = Sha256::new();
     for path in [exercise.file(), exercise.check()] {
-        let text = fs::read(&path).with_context(|| format!("{}", path.display()))?;
+        let text = tree::read(&path).with_context(|| format!("{}", path.display()))?;
         // The length keeps the two texts apart.
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);

@@ -1,7 +1,8 @@
 //! `cargo course reset`: an exercise as it was given, out of git's history; the reader's text put aside.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
@@ -9,22 +10,26 @@ use single_gpu::report::{file, line};
 
 use super::confirm::confirm;
 use super::progress::{FOLDER, Progress};
-use super::tree::{Exercise, Tree};
+use super::tree::{self, Exercise, Tree};
 use super::verify::todo;
 
 /// Brings an exercise back as it was given; asks first.
 ///
 /// # Errors
 ///
-/// When nobody can be asked, or git does not know how it was given.
+/// When nobody can be asked, or git does not know how it was given, or what is there cannot be put aside.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let given = given(tree, exercise)?;
     let path = exercise.file();
-    let mine = fs::read_to_string(&path).ok();
-    if mine.as_deref() == Some(&given) {
+    let mine = match tree::read(&path) {
+        Ok(bytes) => Some(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
+    };
+    if mine.as_deref() == Some(given.as_bytes()) {
         line(format_args!("{} is as it was given", tree.relative(&path)))?;
-        return Progress::load(tree)?.forget(exercise);
+        return Progress::forget(tree, exercise);
     }
     let question = format!("Bring {name} back as it was given, and put your version aside?");
     if !yes && !confirm(&question)? {
@@ -32,9 +37,9 @@ pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result
         return Ok(());
     }
     // In this order: whatever goes wrong, the reader's text is in one place or the other.
-    let aside = mine.map(|text| put_aside(tree, exercise, &text)).transpose()?;
-    write(&path, &given)?;
-    Progress::load(tree)?.forget(exercise)?;
+    let aside = mine.map(|mine| put_aside(tree, exercise, &mine)).transpose()?;
+    write(&path, given.as_bytes())?;
+    Progress::forget(tree, exercise)?;
     line(format_args!("{} is as it was given", tree.relative(&path)))?;
     if let Some(aside) = aside {
         line(format_args!("what you had written is in {}", tree.relative(&aside)))?;
@@ -78,8 +83,8 @@ fn git(tree: &Tree, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Stores the reader's text under a name that nothing has yet, and returns it.
-fn put_aside(tree: &Tree, exercise: &Exercise, text: &str) -> anyhow::Result<PathBuf> {
+/// Stores the reader's text, whatever it is, under a name that nothing has yet, and returns it.
+fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<PathBuf> {
     let folder = tree.root.join(FOLDER);
     fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
     let named = |number: usize| folder.join(format!("{}-{number}.rs", exercise.name));
@@ -88,7 +93,6 @@ fn put_aside(tree: &Tree, exercise: &Exercise, text: &str) -> anyhow::Result<Pat
     Ok(free)
 }
 
-fn write(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
-    file::write(path, |file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("{}", path.display()))
+fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+    file::write(path, |file| file.write_all(text)).with_context(|| format!("{}", path.display()))
 }

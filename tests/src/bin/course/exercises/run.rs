@@ -16,7 +16,8 @@ pub(super) struct Ended {
     pub(super) stderr: String,
 }
 
-/// Runs those tests of a test binary whose names contain `filter`, in the package's folder as cargo does.
+/// Runs those tests of a test binary whose names contain `filter`, in the package's folder as cargo does. What prints
+/// without end is ended; so is what takes ever more memory, where the harness keeps what is printed.
 ///
 /// # Errors
 ///
@@ -37,6 +38,6 @@ pub(super) fn run(
     command.stdout(stdout.stream()?).stderr(stderr.stream()?);
     let group = Group::start(&mut command)
         .with_context(|| format!("{} cannot be started", executable.display()))?;
-    let how = group.wait(limit)?;
+    let how = group.wait_if_modest(limit, &[&stdout, &stderr])?;
     Ok(Ended { how, stdout: stdout.text()?, stderr: stderr.text()? })
 }

@@ -1,6 +1,7 @@
 //! Where the exercises are: in the checkout that the command is run from.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -12,7 +13,7 @@ use super::cargo;
 pub(super) const PACKAGE: &str = "exercises";
 
 /// What is told where there are no exercises.
-const HERE: &str = "run this in a checkout of the course";
+pub(super) const HERE: &str = "run this in a checkout of the course";
 
 /// So many names are offered in place of one that is none.
 const OFFERED: usize = 3;
@@ -48,9 +49,9 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// When there is no workspace, or it has no exercises.
+    /// When there is no workspace, or it has no exercises, or cargo cannot say.
     pub(super) fn find() -> anyhow::Result<Self> {
-        let metadata = cargo::metadata(Path::new(".")).context(HERE)?;
+        let metadata = cargo::metadata(Path::new("."))?;
         let root = metadata.workspace_root;
         let package = metadata.packages.into_iter().find(|package| package.name == PACKAGE);
         let Some(package) = package else {
@@ -185,7 +186,9 @@ impl Exercise {
     /// When the file cannot be read; the message says how to get it back.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let file = self.file();
-        fs::read_to_string(&file).with_context(|| {
+        let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8");
+        let text = read(&file).and_then(|bytes| String::from_utf8(bytes).map_err(no_text));
+        text.with_context(|| {
             format!("{} (`cargo course reset {}` brings it back)", file.display(), self.name)
         })
     }
@@ -193,7 +196,7 @@ impl Exercise {
     /// What the exercise is about: what the first line of its comment says after the chapter's page. Empty
     /// where the reader has another comment.
     pub(super) fn title(&self) -> String {
-        let text = fs::read_to_string(self.file()).unwrap_or_default();
+        let text = self.text().unwrap_or_default();
         let comment = text.lines().find_map(|line| line.strip_prefix("//! ")).unwrap_or_default();
         let title = comment.split_once(".md`: ").map_or("", |(_, title)| title);
         title.trim_end_matches('.').to_owned()
@@ -204,6 +207,18 @@ impl Exercise {
         let heading = format!("{}: {}", self.name, self.title());
         heading.trim_end_matches(": ").to_owned()
     }
+}
+
+/// Reads a regular file. What else could have its name, such as a pipe, may keep its reader waiting for ever.
+///
+/// # Errors
+///
+/// When it is something else, or cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file; move it away first"));
+    }
+    fs::read(path)
 }
 
 fn names<'a>(exercises: impl Iterator<Item = &'a Exercise>) -> String {

@@ -105,6 +105,7 @@ pub(super) fn last_line(command: &mut Command) -> Result<String, String> {
         How::Alone(status) => status,
         How::OutOfTime => return Err(format!("did not end within {} s", PATIENCE.as_secs())),
         How::Interrupted => return Err("was interrupted".to_owned()),
+        How::TooMuch(excess) => return Err(excess.to_string()),
     };
     match (status.success(), last_of(&stdout.text().map_err(to_text)?)) {
         (true, Some(answer)) => Ok(answer),

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use anyhow::{Context as _, bail};
-use single_gpu::interrupt;
 
-use super::super::cargo::{Diagnostic, Message, cargo, messages};
+use super::super::cargo::{self, Diagnostic, Message, cargo};
 use super::super::compile;
 use super::super::tree::{Exercise, Tree};
 use super::super::verify::TARGET;
 use super::mutate::Mutant;
+use crate::process::How;
 
 /// Names a folder with other wrong answers, by exercise, to the package's build script.
 const VARIABLE: &str = "EXERCISES_WRONG_ANSWERS";
@@ -55,7 +53,7 @@ pub(super) fn compile(
     }
     for _ in 0..ROUNDS {
         match round(tree, &all)? {
-            _ if interrupt::requested() => return Ok(None),
+            Round::Interrupted => return Ok(None),
             Round::Compiled(executable) => {
                 let module = |path: &Path| {
                     format!("wrong_{}", path.file_stem().unwrap_or_default().to_string_lossy())
@@ -86,35 +84,32 @@ enum Round {
         files: BTreeSet<PathBuf>,
         rendered: String,
     },
+    Interrupted,
 }
 
 fn round(tree: &Tree, wrong_answers: &Path) -> anyhow::Result<Round> {
     let mut command = cargo(&tree.root);
     compile::arguments(&mut command, TARGET);
     command.args(["--quiet", "--message-format=json"]).env(VARIABLE, wrong_answers);
-    let mut child =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cargo")?;
-    let stdout = child.stdout.take().context("cargo's answers are piped")?;
+    let build = cargo::build(&mut command, false)?;
+    let succeeded = build.succeeded();
     let (mut executable, mut files, mut rendered) = (None, BTreeSet::new(), String::new());
-    for message in messages(BufReader::new(stdout)) {
-        match message? {
-            Message::Artifact { target, executable: Some(file) } if target.name == TARGET => {
+    for message in build.messages {
+        match message {
+            Message::Artifact { target, executable: Some(file), .. } if target.name == TARGET => {
                 executable = Some(file);
             }
-            Message::Compiler { message } if message.level.starts_with("error") => {
+            Message::Compiler { message, .. } if message.level.starts_with("error") => {
                 rendered.push_str(message.rendered.as_deref().unwrap_or_default());
                 files.extend(places(&message));
             }
             _ => {}
         }
     }
-    let output = child.wait_with_output().context("cargo")?;
-    match executable {
-        Some(executable) if output.status.success() => Ok(Round::Compiled(executable)),
-        _ => {
-            rendered.push_str(&String::from_utf8_lossy(&output.stderr));
-            Ok(Round::Errors { files, rendered })
-        }
+    match (build.how, executable) {
+        (How::Interrupted, _) => Ok(Round::Interrupted),
+        (_, Some(executable)) if succeeded => Ok(Round::Compiled(executable)),
+        _ => Ok(Round::Errors { files, rendered: rendered + &build.said }),
     }
 }
 

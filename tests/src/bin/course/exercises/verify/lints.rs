@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -12,6 +13,7 @@ use super::super::cargo::cargo;
 use super::super::tree::{PACKAGE, Tree};
 use super::TARGET;
 use super::candidate::wrong_answers;
+use crate::process::{Group, How};
 
 /// Files that are not formatted, and that clippy has something to say, which it tells on standard error.
 ///
@@ -20,13 +22,13 @@ use super::candidate::wrong_answers;
 /// When one of the two cannot be started.
 pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = unformatted(tree)?;
-    let clippy = cargo(&tree.root)
+    let mut clippy = cargo(&tree.root);
+    clippy
         .args(["clippy", "--quiet", "--release", "--package", PACKAGE, "--test", TARGET])
         .args(["--", "--deny", "warnings"])
-        .stdout(Stdio::null())
-        .status()
-        .context("cargo clippy")?;
-    if !clippy.success() {
+        .stdout(Stdio::null());
+    let how = Group::start(&mut clippy).and_then(|group| group.wait(Duration::MAX));
+    if !matches!(how.context("cargo clippy")?, How::Alone(status) if status.success()) {
         problems.push("clippy has something to say of the solutions or checks, above".to_owned());
     }
     Ok(problems)

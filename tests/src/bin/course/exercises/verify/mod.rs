@@ -17,7 +17,7 @@ pub(super) use form::todo;
 use single_gpu::interrupt;
 use single_gpu::report::{counted, line};
 
-use super::compile;
+use super::compile::{self, Compiled};
 use super::tree::Tree;
 
 /// The test target with all answers.
@@ -34,9 +34,15 @@ pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     let candidates = candidate::all(tree)?;
     let mut counts = Counts::default();
     match compile::compile(tree, TARGET)? {
-        None if interrupt::requested() => return Ok(()),
-        None => problems.push(format!("the test target `{TARGET}` does not compile")),
-        Some(executable) => {
+        Compiled::Interrupted => return Ok(()),
+        Compiled::Mistaken => {
+            problems.push(format!("the test target `{TARGET}` does not compile"));
+        }
+        Compiled::Failed(said) => {
+            let problem = format!("cargo failed to make the test target `{TARGET}`\n{said}");
+            problems.push(problem.trim_end().to_owned());
+        }
+        Compiled::To(executable) => {
             let told = |candidate: &Candidate, outcome: &_| match candidate.judge(outcome) {
                 Ok(()) => line(format_args!("✓ {candidate} {}", candidate.kind.praise())),
                 Err(why) => line(format_args!("✗ {candidate}: {}", first_line(&why))),
@@ -51,6 +57,9 @@ pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
                 return Ok(());
             }
             problems.extend(lints::problems(tree)?);
+            if interrupt::requested() {
+                return Ok(());
+            }
         }
     }
     for problem in &problems {
