@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 #[cfg(unix)]
-use std::process::{Command as Process, Stdio};
+use std::process::{Child, ChildStdout, Command as Process, Stdio};
 
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -65,18 +65,25 @@ fn sigterm_does_so_too() {
     a_signal_ends_with_the_results_so_far("-TERM", 143);
 }
 
+/// A run that writes its files into a folder, and what it prints.
 #[cfg(unix)]
-fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
-    let folder = tempfile::tempdir().expect("a folder");
+fn begun(folder: &Path, epochs: &str) -> (Child, BufReader<ChildStdout>) {
     let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))
         .args(SMALL.iter().filter(|argument| !argument.starts_with("--epochs")))
-        .args(["--epochs=100000", "--threads-per-device=1"])
+        .args([epochs, "--threads-per-device=1"])
         .args(FILES)
-        .current_dir(&folder)
+        .current_dir(folder)
         .stdout(Stdio::piped())
         .spawn()
         .expect("a process");
-    let mut output = BufReader::new(run.stdout.take().expect("its output"));
+    let output = BufReader::new(run.stdout.take().expect("its output"));
+    (run, output)
+}
+
+#[cfg(unix)]
+fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut run, mut output) = begun(folder.path(), "--epochs=100000");
     // It has begun to train when it has told of two epochs.
     let lines: Vec<_> = output.by_ref().lines().map_while(Result::ok).take(3).collect();
     assert!(lines[2].contains("epoch      2/100000"), "{lines:?}");
@@ -97,16 +104,8 @@ fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
 #[test]
 fn files_are_written_whether_or_not_somebody_reads_on() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))
-        .args(SMALL.iter().filter(|argument| !argument.starts_with("--epochs")))
-        .args(["--epochs=20", "--threads-per-device=1"])
-        .args(FILES)
-        .current_dir(&folder)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a process");
+    let (mut run, mut output) = begun(folder.path(), "--epochs=20");
     // As `| head -1`: one line, and no more.
-    let mut output = BufReader::new(run.stdout.take().expect("its output"));
     output.read_line(&mut String::new()).expect("a line");
     drop(output);
     assert!(run.wait().expect("an end").success());
