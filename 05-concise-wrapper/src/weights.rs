@@ -238,7 +238,8 @@ impl SimpleBackend for Registry {
     }
 }
 
-fn is_buffer(name: &str) -> bool {
+/// Whether a tensor of this name is a buffer, and not a parameter.
+pub fn is_buffer(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     last.starts_with("running_")
 }

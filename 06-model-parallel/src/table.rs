@@ -91,7 +91,7 @@ impl<'a> Table<'a> {
             line(format_args!(
                 "{:width$}  {:>8}  {speed_up:>8}  {predicted:>9}  {measured:>8}  {first:>12}  {last:>10}  {}",
                 summary.run,
-                of_a_step(*seconds_per_step),
+                seconds(*seconds_per_step),
                 &summary.weights_hash[..8],
             ))?;
         }
@@ -131,36 +131,10 @@ impl<'a> Table<'a> {
     }
 }
 
-/// As [`seconds`], with two digits also of the short steps of small networks: `0.00062`.
-fn of_a_step(time: f64) -> String {
-    /// Nothing here is measured in less.
-    const NANOSECONDS: usize = 9;
-    match time > 0.0 && time < 1e-3 {
-        true => {
-            let first = -time.log10().floor() as usize;
-            format!("{time:.*}", (first + 1).min(NANOSECONDS))
-        }
-        false => seconds(time),
-    }
-}
-
 /// `2 of 8`: how many micro-batches a stage keeps, as its schedule says.
 fn alive(outcome: &Outcome<'_>, device: usize) -> String {
     let Some(stages) = &outcome.stages else { return "–".to_owned() };
     // Replicas come one after the other, with all stages of each.
     let of_stage = stages.alive[device % stages.alive.len()];
     format!("{of_stage} of {}", stages.micro_batches)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_keeps_two_digits_however_short_it_is() {
-        let told = [1.234, 0.166, 0.0123, 0.00421, 0.000_619, 0.000_062, 1e-12, 0.0].map(of_a_step);
-        let expected = ["1.2", "0.17", "0.012", "0.0042", "0.00062", "0.000062"];
-        assert_eq!(told[..6], expected);
-        assert_eq!(told[6..], ["0.000000000", "0.0000"]);
-    }
 }

@@ -9,12 +9,12 @@ use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
+use concise_wrapper::weights::is_buffer;
 
 /// Names and shapes, in the order in which they were asked for.
 type Wishes = Arc<Mutex<Vec<(String, Shape)>>>;
 
-/// The parameters that `build` asks for, each once; not the buffers, which are told apart by their names as in
-/// [`concise_wrapper::weights`].
+/// The parameters that `build` asks for, each once; not the buffers.
 pub(crate) fn of(
     build: impl FnOnce(&VarBuilder<'_>) -> Result<()>,
 ) -> Result<Vec<(String, Shape)>> {
@@ -39,7 +39,7 @@ impl SimpleBackend for Noted {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        if name.rsplit('.').next().is_some_and(|last| last.starts_with("running_")) {
+        if is_buffer(name) {
             // Norms insist on a variable, which has memory: as many numbers as a layer has channels.
             return Ok(Var::zeros(shape, dtype, device)?.into_inner());
         }

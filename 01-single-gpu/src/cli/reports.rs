@@ -55,7 +55,8 @@ pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
 }
 
 impl ReportArguments {
-    /// Checks that every file could be written, and is named by one flag only, and writes nothing.
+    /// Checks that every file could be written, and is named by one flag only, and writes nothing. Where there is one,
+    /// [files are wanted](files_are_wanted) from now on.
     ///
     /// A program may have `further` flags that name files.
     ///
@@ -80,6 +81,9 @@ impl ReportArguments {
                 )));
             }
             named.push((flag, path));
+        }
+        if !named.is_empty() {
+            files_are_wanted();
         }
         Ok(())
     }

@@ -84,8 +84,7 @@ pub fn default_folder() -> Option<PathBuf> {
 /// The folder in which a run without `--data-dir` looks, and keeps its downloads: the one that [`VARIABLE`] names, or the
 /// [default](default_folder).
 pub fn folder() -> Option<PathBuf> {
-    let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
-    named.map(PathBuf::from).or_else(default_folder)
+    std::env::var_os(VARIABLE).map(PathBuf::from).or_else(default_folder)
 }
 
 /// Makes sure that `folder` has all `files`: downloads those that are missing, each from the first mirror

@@ -181,6 +181,7 @@ mod tests {
             assert!(check(nowhere).is_err(), "{}", nowhere.display());
         }
     }
+
     #[cfg(unix)]
     #[test]
     fn a_link_stays_one_and_its_end_is_written() {

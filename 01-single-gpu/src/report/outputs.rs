@@ -7,7 +7,7 @@ use super::metrics::Metrics;
 use super::sparklines::Sparklines;
 use super::summary::Summary;
 use super::trace::Trace;
-use super::{Report, file, files_are_wanted, line, plot, thousands, timeline};
+use super::{Report, file, line, plot, thousands, timeline};
 use crate::train::EpochRecord;
 
 /// What to write, and where. Nothing, by default.
@@ -43,9 +43,6 @@ impl Outputs {
         timeline: Option<PathBuf>,
     ) -> io::Result<Self> {
         let wanted = trace.is_some() || timeline.is_some();
-        if wanted || metrics.is_some() || plot.is_some() {
-            files_are_wanted();
-        }
         Ok(Self {
             metrics: metrics.map(Metrics::create).transpose()?,
             plot,

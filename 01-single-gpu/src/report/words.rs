@@ -23,13 +23,16 @@ pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// Seconds with as many digits as tell something: `12.3`, `0.17`, `0.0042`.
+/// Seconds with as many digits as tell something: `12.3`, `0.17`, `0.0042`, `0.00062`.
 pub fn seconds(seconds: f64) -> String {
+    /// Nothing is measured in less.
+    const NANOSECONDS: usize = 9;
     let decimals = match seconds {
         s if s >= 1.0 => 1,
         s if s >= 0.1 => 2,
         s if s >= 0.01 => 3,
-        _ => 4,
+        s if s >= 0.001 || s <= 0.0 => 4,
+        s => (1 - s.log10().floor() as isize).unsigned_abs().min(NANOSECONDS),
     };
     format!("{seconds:.decimals$}")
 }
@@ -40,8 +43,9 @@ mod tests {
 
     #[test]
     fn seconds_keep_two_digits() {
-        let told = [12.34, 0.166, 0.0123, 0.00421].map(seconds);
-        assert_eq!(told, ["12.3", "0.17", "0.012", "0.0042"]);
+        let told = [12.34, 1.234, 0.166, 0.0123, 0.00421, 0.000_619, 0.000_062].map(seconds);
+        assert_eq!(told, ["12.3", "1.2", "0.17", "0.012", "0.0042", "0.00062", "0.000062"]);
+        assert_eq!([1e-12, 0.0].map(seconds), ["0.000000000", "0.0000"]);
     }
 
     #[test]

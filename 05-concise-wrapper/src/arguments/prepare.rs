@@ -89,7 +89,7 @@ impl Arguments {
             }
         }
         let setup = train.prepare(world_size)?;
-        if record.is_some() || checkpoints.checkpoint.is_some() {
+        if checkpoints.checkpoint.is_some() {
             files_are_wanted();
         }
         let recording = match record {

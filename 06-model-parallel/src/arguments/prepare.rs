@@ -12,7 +12,6 @@ use model_parallel::pipeline::Kind;
 use single_gpu::cli::{ReportArguments, TrainSetup, UsageError};
 use single_gpu::data::{CLASSES, PIXELS};
 use single_gpu::device::DevicePlan;
-use single_gpu::report::files_are_wanted;
 use single_gpu::report::summary::Versions;
 
 use super::Arguments;
@@ -68,9 +67,6 @@ impl Arguments {
             self.gantt = None;
         }
         self.train.reports.check(&[("--gantt", self.gantt.as_deref())])?;
-        if self.gantt.is_some() {
-            files_are_wanted();
-        }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         if sizing::limit_images(&mut self.train, &several, IMAGES_ON_A_CPU) {
             notes.push("sized to a CPU: part of the images; --train-size changes that".to_owned());
