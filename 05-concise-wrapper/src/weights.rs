@@ -55,9 +55,14 @@ impl Weights {
         self.parameters.iter().chain(&self.buffers)
     }
 
-    /// How much memory the parameters take; their gradients take as much.
+    /// How much memory each parameter takes; its gradient takes as much.
+    pub fn parameter_sizes(&self) -> Vec<usize> {
+        self.parameters.iter().map(Named::bytes).collect()
+    }
+
+    /// How much memory the parameters take together; their gradients take as much.
     pub fn parameter_bytes(&self) -> usize {
-        self.parameters.iter().map(Named::bytes).sum()
+        self.parameter_sizes().into_iter().sum()
     }
 
     /// The tensor with this name.
@@ -86,6 +91,10 @@ impl Weights {
     ///
     /// When the two are not of the same structure.
     pub fn copy_from(&self, other: &Self) -> Result<()> {
+        let [mine, theirs] = [self, other].map(|weights| weights.iter().count());
+        if mine != theirs {
+            bail!("one replica has {mine} tensors, the other {theirs}");
+        }
         for (Named { name, tensor }, theirs) in self.iter().zip(other.iter()) {
             if theirs.name != *name {
                 bail!("{name} of one replica is {} of the other", theirs.name);
@@ -242,4 +251,22 @@ impl SimpleBackend for Registry {
 pub fn is_buffer(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     last.starts_with("running_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Network;
+    use crate::lenet::LeNet;
+
+    #[test]
+    fn a_replica_of_fewer_tensors_is_not_copied() {
+        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let mut fewer = network.weights().clone();
+        fewer.parameters.pop();
+        for (mine, theirs) in [(network.weights(), &fewer), (&fewer, network.weights())] {
+            let told = mine.copy_from(theirs).unwrap_err().to_string();
+            assert!(told.starts_with("one replica has "), "{told}");
+        }
+    }
 }

@@ -1,21 +1,15 @@
 //! Flags that make no sense together.
 
-use std::time::Duration;
-
-use candle_core::{DType, Device};
+use candle_core::DType;
+use concise_wrapper::Precision;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
-use concise_wrapper::lenet::LeNet;
-use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::slow_link::Slowness;
-use concise_wrapper::{Network, Precision};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
 use single_gpu::cli::UsageError;
 use single_gpu::device::DevicePlan;
-use single_gpu::report::thousands;
 
 use super::{
     Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale, TestNorm, WrapperKind,
@@ -161,49 +155,4 @@ impl Arguments {
         }
         Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap })
     }
-}
-
-/// Refuses a link that is so slow that ranks give up before they have rank 0's weights, of which that has to send several
-/// copies.
-pub(super) fn check_link(
-    slowness: Slowness,
-    timeout: Duration,
-    weights: usize,
-    ranks: usize,
-) -> Result<(), UsageError> {
-    // Along a tree: every copy that is there is sent on in the next round.
-    let copies = ranks.next_power_of_two().ilog2() as usize;
-    let takes = slowness.takes(copies * weights);
-    if takes <= timeout {
-        return Ok(());
-    }
-    Err(UsageError::new(format_args!(
-        "--slow-link {}: rank 0 takes {:.1} s to send the weights, {} bytes, to the others over such a link, and --timeout \
-         ends a wait after {} s: take a faster one, or wait longer",
-        slowness.megabytes(),
-        takes.as_secs_f64(),
-        thousands(weights),
-        timeout.as_secs_f64(),
-    )))
-}
-
-/// How many bytes the weights of a model are.
-pub(super) fn weights(
-    model: ModelKind,
-    width: usize,
-    precision: Precision,
-) -> candle_core::Result<usize> {
-    let seed = 0;
-    Ok(match model {
-        ModelKind::Resnet18 => {
-            let network = Network::new(seed, precision, &Device::Cpu, move |vb, norms| {
-                ResNet18::new(width, norms, vb)
-            });
-            network?.weights().parameter_bytes()
-        }
-        ModelKind::Lenet => {
-            let network = Network::new(seed, precision, &Device::Cpu, |vb, _| LeNet::new(vb));
-            network?.weights().parameter_bytes()
-        }
-    })
 }

@@ -1,6 +1,7 @@
 //! The flags.
 
 mod checks;
+mod link;
 mod planned;
 mod prepare;
 

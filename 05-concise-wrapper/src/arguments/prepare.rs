@@ -12,7 +12,7 @@ use concise_wrapper::{resnet, sizing};
 use single_gpu::cli::{ReportArguments, UsageError};
 use single_gpu::report::{file, files_are_wanted};
 
-use super::checks::{check_link, weights};
+use super::link::{check_link, sizes};
 use super::{Arguments, ModelKind, Prepared, Scale};
 
 /// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
@@ -58,7 +58,8 @@ impl Arguments {
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         let width = sizing::width(width, &several);
         if let Some(slowness) = slowness.filter(|_| world_size > 1) {
-            check_link(slowness, timeout, weights(model, width, precision)?, world_size)?;
+            let sizes = sizes(model, width, precision)?;
+            check_link(slowness, timeout, &sizes, world_size, reduction)?;
         }
         if model == ModelKind::Resnet18 {
             let part = sizing::limit_images(&mut train, &several, IMAGES_ON_A_CPU);

@@ -24,11 +24,11 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// The same connections, slowed down.
+    /// The same connections, slowed down: together they have what the link has.
     pub fn slowed(self, slowness: Slowness) -> Self {
-        let slow =
-            |link| -> SharedCommunicator { Arc::new(SlowLink::new(link, slowness, self.timeout)) };
-        Self { main: slow(self.main), background: slow(self.background), ..self }
+        let main = SlowLink::new(self.main, slowness, self.timeout);
+        let background = Arc::new(main.beside(self.background));
+        Self { main: Arc::new(main), background, ..self }
     }
 }
 

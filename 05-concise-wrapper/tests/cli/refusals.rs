@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 25] = [
+    let refusals: [(&[&str], &str); 26] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -83,6 +83,17 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (
             &["--model=lenet", "--devices=4", "--slow-link=0.2", "--timeout=3"],
             "rank 0 takes 4.9 s to send the weights",
+        ),
+        // The weights would be there in time; of gradients, rank 0 takes three copies before it sends any.
+        (
+            &[
+                "--model=lenet",
+                "--devices=4",
+                "--slow-link=0.1",
+                "--timeout=12",
+                "--algorithm=naive",
+            ],
+            "a rank hears nothing for 14.8 s while 516,272 bytes of gradients are added up",
         ),
         (&["--slow-link=25", "--algorithm=mpi"], "take one-shot, naive, tree or ring"),
         (&["--slow-link=25", "--algorithm=nccl"], "take one-shot, naive, tree or ring"),
