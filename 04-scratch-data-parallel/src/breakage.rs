@@ -14,7 +14,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, TrainOptions, local_gradients};
 
 use crate::Error;
-use crate::train_batch::{allreduce_all, allreduce_sums, shard};
+use crate::train_batch::{allreduce_all, allreduce_sums, cut_shard};
 
 /// A way to get data parallelism wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -93,7 +93,7 @@ pub fn train_batch_broken(
     }
     // ANCHOR: breakage
     let index = if breakage == Breakage::SameShard { 0 } else { rank.rank() };
-    let shard = shard(batch, world_size, index, rank.device())?;
+    let shard = cut_shard(batch, world_size, index, rank.device())?;
     let local = local_gradients(model, &shard)?;
 
     let gradients = match breakage {

@@ -4,14 +4,13 @@
 //! the last digit has become a different model. Here the batch is cut into S shards, and S stays the same
 //! whatever the number of devices. Each device works through the shards that it hosts, one at a time, and
 //! never joins two, so every operation sees the same numbers wherever it runs. The gradients of the
-//! shards are then added up along one fixed tree ([`FixedTree`]). The same operations on the same operands
+//! shards are added up along one fixed tree ([`FixedTree`]). The same operations on the same operands
 //! in the same order: the same bits, on one device or on eight.
 //!
 //! What it costs: smaller products (a device with four shards multiplies four times as often, with a
 //! quarter of the rows), and messages in an order that suits the tree instead of the machine.
 
-use candle_core::Tensor;
-use params_and_allreduce::all_reduce::FixedTree;
+use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::cli::UsageError;
 use single_gpu::data::Batch;
@@ -20,7 +19,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{BatchSums, Step, local_gradients};
 
 use crate::Error;
-use crate::train_batch::shard;
+use crate::train_batch::cut_shard;
 
 /// Refuses a number of shards that cannot be shared out over `devices`, or that batches cannot be cut into.
 ///
@@ -60,23 +59,17 @@ pub fn train_batch_reproducible(
 ) -> Result<Step, Error> {
     // ANCHOR: reproducible
     let tree = FixedTree::new(shards, rank.world_size())?;
-    let hosted = tree.held_by(rank.rank()).map(|index| {
-        let shard = shard(batch, shards, index, rank.device())?;
-        Ok(local_gradients(model, &shard)?)
-    });
-    let hosted = hosted.collect::<Result<Vec<Step>, Error>>()?;
-
-    let gradients = (0..model.parameters().len())
-        .map(|parameter| {
-            let leaves: Vec<Tensor> =
-                hosted.iter().map(|step| step.gradients[parameter].clone()).collect();
-            Ok(tree.sum(rank, &leaves)?)
-        })
-        .collect::<Result<Vec<Tensor>, Error>>()?;
+    let (mut sum, mut sums) = (TreeSum::new(tree), Vec::new());
+    for index in tree.held_by(rank.rank()) {
+        let shard = cut_shard(batch, shards, index, rank.device())?;
+        let step = local_gradients(model, &shard)?;
+        sum.add(index, step.gradients)?;
+        sums.push(step.sums);
+    }
+    let gradients = sum.total(rank)?;
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     // ANCHOR_END: reproducible
 
-    let sums: Vec<BatchSums> = hosted.iter().map(|step| step.sums).collect();
     Ok(Step { sums: tree_sums(rank, &sums, &tree)?, gradients })
 }
 

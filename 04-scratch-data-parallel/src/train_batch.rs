@@ -29,7 +29,7 @@ pub fn train_batch(
     learning_rate: f64,
     algorithm: Algorithm,
 ) -> Result<Step, Error> {
-    let shard = shard(batch, rank.world_size(), rank.rank(), rank.device())?;
+    let shard = cut_shard(batch, rank.world_size(), rank.rank(), rank.device())?;
     let local = local_gradients(model, &shard)?;
     // The line that makes it data-parallel: sums over the shard become sums over the batch.
     let gradients = allreduce_all(rank, &local.gradients, algorithm)?;
@@ -40,7 +40,7 @@ pub fn train_batch(
 // ANCHOR_END: train_batch
 
 /// A shard of the batch, on the device that works on it.
-pub(crate) fn shard(
+pub(crate) fn cut_shard(
     batch: &Batch,
     shards: usize,
     index: usize,

@@ -70,12 +70,13 @@ impl Drawings {
             ))?;
             line(timeline.drawing(unit).trim_end())?;
             line(format_args!(
-                "bubble {:.1} %, {} units of time; channels have to hold {} at least",
+                "bubble {:.1} %, {} units of time; {}",
                 timeline.bubble() * 100.0,
                 (timeline.makespan() * 100.0).round() / 100.0,
                 match checked.smallest_capacity() {
-                    0 => "nothing".to_owned(),
-                    capacity => counted(capacity, "message"),
+                    0 => "no message has to wait in a channel".to_owned(),
+                    capacity =>
+                        format!("channels have to hold {} at least", counted(capacity, "message")),
                 },
             ))?;
             let alive: Vec<String> =

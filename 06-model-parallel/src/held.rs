@@ -33,7 +33,7 @@ impl Held {
         self.parameters + self.gradients + self.optimiser + self.activations
     }
 
-    /// What a device holds that has all its gradients at once.
+    /// What a device holds that has each of its gradients once.
     pub fn new(weights: &Weights, constants: Momentum, activations: usize) -> Self {
         let parameters = weights.parameter_bytes();
         let optimiser = if constants == Momentum::default() { 0 } else { parameters };
@@ -55,8 +55,8 @@ pub fn activations_of<M: ModuleT>(network: &Network<M>, input: &Tensor) -> Resul
 
 /// The bytes of all tensors that a result was computed from and that its backward pass holds on to.
 ///
-/// Tensors that share memory count once, and the weights not at all: they are there anyway. What an
-/// operation keeps to itself, beside its operands and its result, is not seen.
+/// Tensors that share memory count once, and the weights not at all: they are there anyway. (Their rounded copies, where
+/// layers compute in bf16, do count.) What an operation keeps to itself, beside its operands and its result, is not seen.
 pub fn activations(result: &Tensor, input: &Tensor, weights: &Weights) -> usize {
     let mut sizes = HashMap::new();
     // Apart from the input, variables are what the weights' gradients hang on, a number each.

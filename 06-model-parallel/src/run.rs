@@ -13,6 +13,7 @@ use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};
 use model_parallel::whole::Whole;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::data::SAMPLE;
 use single_gpu::report::Report;
@@ -90,8 +91,8 @@ fn one_rank(
             if *shards == 1 {
                 return all_steps(&network, all, |_| held, prepared, report);
             }
-            // Those of every shard, and then their sum.
-            let held = Held { gradients: (shards + 1) * held.parameters, ..held };
+            let sets = TreeSum::most_in_order(FixedTree::new(*shards, 1)?, 0);
+            let held = Held { gradients: sets * held.parameters, ..held };
             let reduction = Reduction::Reproducible { shards: *shards };
             let model = Ddp::new(network, lines.clone(), reduction)?;
             all_steps(&model, all, |_| held, prepared, report)
@@ -147,6 +148,8 @@ fn in_parts<M: ModuleT>(
     if mesh.data == 1 {
         return all_steps(&model, all, |_| held, prepared, report);
     }
+    // Those in the buckets, and their sums.
+    let held = Held { gradients: 2 * held.parameters, ..held };
     let model = Replicated::new(model, lines, mesh, Reduction::default())?;
     all_steps(&model, all, |_| held, prepared, report)
 }
@@ -161,8 +164,7 @@ fn all_steps<M: Whole>(
 ) -> Result<Option<Shown>, Error> {
     let Prepared { setup, extras, .. } = prepared;
     let watched = Watched::new(model);
-    let dtype = prepared.dtype();
-    let trained = train(&watched, &setup.data, &setup.options, extras, dtype, None, report)?;
+    let trained = train(&watched, &setup.data, &setup.options, extras, None, report)?;
     let after_first_step = model.whole(watched.after_first_step()?)?;
     let weights = model.whole(trained.weights)?;
     let hash = weights.as_ref().map(|weights| WeightsHash::new(weights)).transpose()?;

@@ -2,13 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 
+use candle_core::Tensor;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Error, Model};
+use concise_wrapper::{Error, Model, Precision};
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::data::Dataset;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::{BatchSums, Seen, Step};
 
 /// A model, and its weights after the first step.
 pub(crate) struct Watched<'a, M> {
@@ -20,6 +21,15 @@ pub(crate) struct Watched<'a, M> {
 impl<'a, M: Model> Watched<'a, M> {
     pub(crate) fn new(model: &'a M) -> Self {
         Self { model, steps: Cell::new(0), after_first: RefCell::new(None) }
+    }
+
+    /// Before a step: the second one finds what the first has left.
+    fn look(&self) -> candle_core::Result<()> {
+        if self.steps.get() == 1 {
+            self.after_first.replace(Some(self.model.weights().snapshot()?));
+        }
+        self.steps.set(self.steps.get() + 1);
+        Ok(())
     }
 
     /// This rank's weights after the first step.
@@ -38,11 +48,21 @@ impl<M: Model> Model for Watched<'_, M> {
     }
 
     fn backward(&self, share: &Share) -> Result<Step, Error> {
-        if self.steps.get() == 1 {
-            self.after_first.replace(Some(self.model.weights().snapshot()?));
-        }
-        self.steps.set(self.steps.get() + 1);
+        self.look()?;
         self.model.backward(share)
+    }
+
+    fn backward_unread(&self, share: &Share) -> Result<(Seen, Vec<Tensor>), Error> {
+        self.look()?;
+        self.model.backward_unread(share)
+    }
+
+    fn begins_after(&self, steps: usize) {
+        self.model.begins_after(steps);
+    }
+
+    fn precision(&self) -> Precision {
+        self.model.precision()
     }
 
     fn weights(&self) -> &Weights {
@@ -86,8 +106,9 @@ mod tests {
             let mut hashes = Vec::new();
             for share in shares.epoch(1).take(steps) {
                 let share = share.unwrap();
-                let step = watched.backward(&share).unwrap();
-                sgd.step(watched.weights(), &step.gradients, 0.1, share.samples).unwrap();
+                // As the loop does.
+                let (_, gradients) = watched.backward_unread(&share).unwrap();
+                sgd.step(watched.weights(), &gradients, 0.1, share.samples).unwrap();
                 hashes.push(WeightsHash::new(&watched.weights().snapshot().unwrap()).unwrap());
             }
             let after_first = WeightsHash::new(&watched.after_first_step().unwrap()).unwrap();

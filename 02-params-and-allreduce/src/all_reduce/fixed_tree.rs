@@ -11,14 +11,14 @@
 //!            ┌───────┴───────┐
 //!          0..4             4..8          rank 0, rank 1
 //!        ┌──┴──┐          ┌──┴──┐
-//!      0..2   2..4      4..6   6..8       rank 0, rank 1, rank 1, rank 2
+//!      0..2   2..4      4..6   6..8       rank 0, rank 0, rank 1, rank 2
 //!      ┌┴┐    ┌┴┐       ┌┴┐    ┌┴┐
 //!      0 1    2 3       4 5    6 7
-//!     rank 0  └─ rank 1 ─┘└─ rank 2 ─┘
+//!     └─ rank 0 ┘└─ rank 1 ─┘ rank 2
 //! ```
 //!
 //! A node lies where its first leaf lies. If its other half lies elsewhere, that partial sum is sent to
-//! it: leaf 5 and 6..8 go from rank 2 to rank 1, 2..4 and 4..8 from rank 1 to rank 0. The same additions,
+//! it: 6..8 goes from rank 2 to rank 1, leaf 3 and 4..8 go from rank 1 to rank 0. The same additions,
 //! with the same operands, happen whatever the number of ranks is, so the bits are the same. On one rank
 //! nothing is sent, and the tree is the same tree.
 
@@ -28,6 +28,7 @@ use candle_core::Tensor;
 use single_gpu::report::trace::COMMUNICATION;
 use tracing::info_span;
 
+use crate::collective::chunk_range;
 use crate::communicator::{Communicator, Error};
 
 /// The leaves of a fixed tree, and who holds them.
@@ -56,15 +57,20 @@ impl FixedTree {
         self.leaves
     }
 
-    /// The leaves that a rank holds.
+    /// The leaves that a rank holds: its chunk of them, by [`chunk_range`].
     pub fn held_by(&self, rank: usize) -> Range<usize> {
-        rank * self.leaves / self.world_size..(rank + 1) * self.leaves / self.world_size
+        chunk_range(self.leaves, self.world_size, rank)
     }
 
     /// The rank that holds a leaf.
     fn holder(&self, leaf: usize) -> usize {
-        // The last rank whose run begins at the leaf or before it.
-        ((leaf + 1) * self.world_size - 1) / self.leaves
+        let (size, larger) = (self.leaves / self.world_size, self.leaves % self.world_size);
+        // The first ranks hold one leaf more.
+        let of_larger = larger * (size + 1);
+        match leaf.checked_sub(of_larger) {
+            None => leaf / (size + 1),
+            Some(beyond) => larger + beyond / size,
+        }
     }
 
     /// The sum of all leaves, on every rank, in memory of its own; `mine` are this rank's, in order.

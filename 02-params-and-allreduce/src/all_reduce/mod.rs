@@ -10,7 +10,8 @@
 //! | [`mod@ring`] | 2(n − 1) | 2(n − 1)/n | large tensors |
 //!
 //! Beside them stand the all-reduces of the engines below, where there are any: NCCL's and MPI's. All of
-//! them add in an order that depends on the number of ranks; the sum of [`FixedTree`] does not.
+//! them add in an order that depends on the number of ranks; the sum of [`FixedTree`] does not. [`TreeSum`] makes it of
+//! what is there one after the other.
 
 mod algorithm;
 pub mod fixed_tree;
@@ -19,6 +20,7 @@ pub mod one_shot;
 pub mod ring;
 mod row;
 pub mod tree;
+pub mod tree_sum;
 
 use candle_core::Tensor;
 use single_gpu::report::trace::COMMUNICATION;
@@ -30,6 +32,7 @@ pub use naive::naive;
 pub use one_shot::one_shot;
 pub use ring::ring;
 pub use tree::tree;
+pub use tree_sum::TreeSum;
 
 use crate::communicator::{Communicator, Engine, Error};
 

@@ -41,7 +41,7 @@ pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor
     } else {
         communicator.lend(0, tensor)?;
         let sum = communicator.borrow(0, tensor.shape(), tensor.dtype())?.owned()?;
-        // At once: there would be no sum if rank 0 had not read it.
+        // Doesn't wait: rank 0 has read our tensor, or there would be no sum.
         communicator.reclaim()?;
         Ok(sum)
     }

@@ -16,8 +16,8 @@ impl Norms {
     /// Averages the statistics of all ranks' shards, kept back since the last call, into every rank's
     /// running statistics; all ranks call this together.
     ///
-    /// The mean of everything is the mean of the shards' means, weighted by their counts; so is its
-    /// variance: what the shards were normalised with, on average.
+    /// The mean of everything is the mean of the shards' means, weighted by their counts. The running variance is taken
+    /// from the shards' own, which are estimated by n − 1, in the same way: the spread between their means is not in it.
     ///
     /// # Errors
     ///

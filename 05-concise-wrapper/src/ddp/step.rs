@@ -1,8 +1,8 @@
 //! A step's loss and gradients, over all ranks.
 
-use candle_core::{ModuleT, Tensor};
+use candle_core::ModuleT;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::FixedTree;
+use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use scratch_data_parallel::evaluate::evaluate_together;
 use scratch_data_parallel::reproducible::tree_sums;
@@ -13,10 +13,10 @@ use single_gpu::train::{BatchSums, Step};
 
 use super::blame::blame;
 use super::{Ddp, Way};
-use crate::Error;
 use crate::model::{Hosts, Model, gradients_of, loss_of};
 use crate::shares::Share;
 use crate::weights::Weights;
+use crate::{Error, Precision};
 
 impl<M: ModuleT> Ddp<M> {
     /// Loss and correct answers of all ranks' shards together.
@@ -40,19 +40,15 @@ impl<M: ModuleT> Ddp<M> {
     /// A step's backward in reproducible mode: shard by shard, then along the tree.
     // ANCHOR: by_shard
     fn backward_by_shard(&self, share: &Share, tree: &FixedTree) -> Result<Step, Error> {
-        let (mut of_shards, mut unread) = (Vec::new(), Vec::new());
+        let (mut sum, mut unread) = (TreeSum::new(*tree), Vec::new());
         for (number, shard) in share.shards.iter().enumerate() {
             self.network.norms().shard(number);
             let (loss, seen) = loss_of(&self.network, shard)?;
-            of_shards.push(gradients_of(&self.network, &loss)?);
+            let leaf = tree.held_by(self.rank.rank()).start + number;
+            sum.add(leaf, gradients_of(&self.network, &loss)?)?;
             unread.push(seen);
         }
-        let gradients = (0..self.weights().parameters.len()).map(|parameter| {
-            let leaves: Vec<Tensor> =
-                of_shards.iter().map(|gradients| gradients[parameter].clone()).collect();
-            Ok(tree.sum(&self.rank, &leaves)?)
-        });
-        let gradients = gradients.collect::<Result<Vec<Tensor>, Error>>()?;
+        let gradients = sum.total(&self.rank)?;
         self.network.norms().fold(&self.rank, tree)?;
         let sums = unread.into_iter().map(|seen| seen.read());
         let sums = sums.collect::<candle_core::Result<Vec<_>>>()?;
@@ -79,6 +75,10 @@ impl<M: ModuleT> Model for Ddp<M> {
         Ok(Step { sums: self.sums_of_all(&[unread.read()?])?, gradients })
     }
 
+    fn precision(&self) -> Precision {
+        self.network.precision()
+    }
+
     fn weights(&self) -> &Weights {
         self.network.weights()
     }
@@ -99,7 +99,7 @@ impl<M: ModuleT> Model for Ddp<M> {
 mod tests {
     use std::num::NonZeroUsize;
 
-    use candle_core::{DType, Device};
+    use candle_core::{DType, Device, Tensor};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::data::synthetic::dataset;
     use single_gpu::data::{PIXELS, Split};
@@ -148,5 +148,20 @@ mod tests {
         });
         let told = failure.unwrap_err().to_string();
         assert!(told.contains("rank 0 failed: replica 2 holds weights "), "{told}");
+    }
+
+    #[test]
+    fn a_network_that_is_wrapped_says_who_has_its_gradients() {
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let told = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
+            let image = Tensor::zeros((1, 1, 28, 28), DType::F32, rank.device())?;
+            let loss = model.forward(&image)?.sum_all()?;
+            Ok::<_, Error>(model.network().gradients(&loss).unwrap_err().to_string())
+        });
+        for told in told.unwrap() {
+            assert!(told.contains("this network is wrapped"), "{told}");
+        }
     }
 }

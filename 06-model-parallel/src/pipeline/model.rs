@@ -10,7 +10,7 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
+use concise_wrapper::{Error, Model, Network, Precision, allreduce_sums, replicas, text};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
@@ -87,11 +87,6 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         Ok(Self { worker, all, pipeline, replicas, hosts, measured: RefCell::default() })
     }
 
-    /// The worker of this stage.
-    pub fn worker(&self) -> &Worker<'a, M> {
-        &self.worker
-    }
-
     /// The timelines of the first steps, all stages of a pipeline together, on its first stage; nothing on the
     /// others. All ranks call this together.
     ///
@@ -139,6 +134,10 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
             measured.steps.push(timeline);
         }
         Ok(Step { sums: self.sums_of_all(sums)?, gradients: of_stage })
+    }
+
+    fn precision(&self) -> Precision {
+        self.worker.network().precision()
     }
 
     fn weights(&self) -> &Weights {

@@ -161,6 +161,10 @@ impl<M: ModuleT> Model for TensorParallel<M> {
         Ok(step)
     }
 
+    fn precision(&self) -> Precision {
+        self.network.precision()
+    }
+
     fn weights(&self) -> &Weights {
         self.network.weights()
     }

@@ -16,7 +16,7 @@ use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Ddp, Error, Model};
+use concise_wrapper::{Ddp, Error, Model, Precision};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use single_gpu::data::Dataset;
 use single_gpu::train::{BatchSums, Step};
@@ -64,6 +64,10 @@ impl<M: ModuleT> Model for Replicated<M> {
         // Each part has asked its own replicas.
         agree_on_interrupts(self.layout.group(), &mut step.sums)?;
         Ok(step)
+    }
+
+    fn precision(&self) -> Precision {
+        self.ddp.precision()
     }
 
     fn weights(&self) -> &Weights {

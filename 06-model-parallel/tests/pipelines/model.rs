@@ -122,7 +122,7 @@ fn trained(
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
-    train(model, &data(), &OPTIONS, &EXTRAS, DType::F64, checkpoints, report)
+    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report)
 }
 
 #[test]

@@ -8,10 +8,16 @@
 //! | `executable` | which schedules a worker executes |
 //! | `meeting` | before the first step: which shapes travel |
 //! | `pass` | what lies on a stage between two instructions, and what each does with it |
-//! | `sum` | gradients are added by the micro-batch's number, not as they come |
 //! | `evaluate` | a data set through the pipeline, forward only |
 //! | `traced` | what a trace calls an instruction |
 //! | `error` | which stage, which micro-batch, what happened |
+//!
+//! # The sum over micro-batches
+//!
+//! GPipe goes backward from the last micro-batch to the first, 1F1B from the first to the last. Added up as they come,
+//! the same gradients would have sums of different bits. So they are added along one tree over the micro-batches'
+//! numbers, stage 2's [`TreeSum`](params_and_allreduce::all_reduce::TreeSum): the schedule has no say in it, and with the
+//! shards as micro-batches, the sum has the bits of reproducible data parallelism.
 //!
 //! # Batch norm
 //!
@@ -24,15 +30,14 @@
 //! - Cut, schedule and number of replicas do not change a bit of the weights, or of the running statistics.
 //! - The number of micro-batches does, and not by rounding: one device that has the whole batch trains
 //!   another function. The smaller micro-batches are, the noisier their statistics.
-//! - A running variance is what micro-batches were normalised with, on average. That of the whole batch,
-//!   which GPipe keeps, has the spread between their means on top.
+//! - A running variance is the mean of the micro-batches' own variances, as far as they tell that of all images (by n − 1).
+//!   That of the whole batch, which GPipe keeps, has the spread between their means on top.
 
 mod error;
 mod evaluate;
 mod executable;
 mod meeting;
 mod pass;
-mod sum;
 mod traced;
 
 use std::sync::Arc;
@@ -120,8 +125,8 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     /// From now on gradients, and the statistics of batch norms, are added up over several pipelines too, each
     /// of which works through its own micro-batches of every batch: data parallelism.
     ///
-    /// `replicas` connects the ranks that hold this stage. Replica d has the micro-batches from d·m on of all
-    /// d·m, and the sum is made along one tree over all of them: it has the bits of one pipeline that works
+    /// `replicas` connects the k ranks that hold this stage. Replica d has the m micro-batches from d·m on, of all
+    /// k·m, and the sum is made along one tree over all of them: it has the bits of one pipeline that works
     /// through all.
     ///
     /// # Errors
@@ -185,11 +190,6 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     /// The stage's layers.
     pub fn network(&self) -> &Network<M> {
         &self.network
-    }
-
-    /// The stage's number.
-    pub fn stage(&self) -> usize {
-        self.stage
     }
 
     fn is_last(&self) -> bool {

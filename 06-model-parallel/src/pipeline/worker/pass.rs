@@ -7,12 +7,12 @@ use concise_wrapper::Error;
 use concise_wrapper::model::stand_in_loss;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
+use params_and_allreduce::all_reduce::TreeSum;
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::Batch;
 use single_gpu::ops::cross_entropy;
 use single_gpu::train::{BatchSums, Unread};
 
-use super::sum::Sum;
 use super::{Worker, meeting};
 use crate::held::activations;
 use crate::pipeline::schedule::Action;
@@ -29,7 +29,7 @@ pub(super) struct Pass<'a, M> {
     gradients_in: OfEach<Tensor>,
     gradients_out: OfEach<Tensor>,
     kept: OfEach<Kept>,
-    sum: Sum,
+    sum: TreeSum,
     total: Total,
     seen: OfEach<Unread>,
     bytes: usize,
@@ -71,7 +71,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
             gradients_in: OfEach::new(),
             gradients_out: OfEach::new(),
             kept: OfEach::new(),
-            sum: Sum::new(worker.tree),
+            sum: TreeSum::new(worker.tree),
             total: Total::default(),
             seen: OfEach::new(),
             bytes: 0,
@@ -121,8 +121,8 @@ impl<'a, M: ModuleT> Pass<'a, M> {
     /// statistics into the running ones.
     pub fn add_up(&mut self) -> Result<(), Error> {
         let Worker { network, replicas, tree, .. } = self.worker;
-        let sum = std::mem::replace(&mut self.sum, Sum::new(*tree));
-        let most_sets = sum.most_waiting();
+        let sum = std::mem::replace(&mut self.sum, TreeSum::new(*tree));
+        let most_sets = sum.most_sets();
         self.total = Total { gradients: sum.total(replicas)?, most_sets };
         Ok(network.norms().fold(replicas, tree)?)
     }

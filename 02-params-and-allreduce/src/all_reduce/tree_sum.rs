@@ -1,50 +1,62 @@
-//! The sum over micro-batches, in an order that the schedule has no say in.
+//! The sum of a [`FixedTree`] of sets of tensors, which are there one after the other.
 //!
-//! GPipe goes backward from the last micro-batch to the first, 1F1B from the first to the last. Added up as
-//! they come, the same gradients would have sums of different bits. So they are added along one binary tree
-//! over the micro-batches' numbers, left + right, and a part waits until its other half is there:
+//! A rank has the gradients of its first leaf before those of its second. To keep them all until the last is there would
+//! take as much memory as there are leaves. So two parts of the tree are added up as soon as both are there, and a part
+//! waits until its other half is there. Four leaves, from the last to the first, as a pipeline may have them:
 //!
 //! ```text
 //!            0..4
 //!        ┌────┴────┐
-//!      0..2       2..4        GPipe: 3 waits, 2 comes: 2..4 waits, 1 waits, 0 comes: 0..2, 0..4
+//!      0..2       2..4        3 waits, 2 comes: 2..4 waits, 1 waits, 0 comes: 0..2, 0..4
 //!      ┌┴┐        ┌┴┐
 //!      0 1        2 3
 //! ```
 //!
-//! It is the tree of stage 2's `FixedTree`: with the shards as micro-batches, the sum has the bits that
-//! reproducible data parallelism has. In both orders about log₂ m parts wait at a time. Where other pipelines
-//! train on other micro-batches of the same batch, the tree goes on over all of them.
+//! Always left + right: the bits do not depend on which is there first. From the first to the last or from the last to
+//! the first, about log₂ of the leaves wait at a time. Where other ranks hold other leaves, the tree goes on over all of
+//! them.
 
 use std::ops::Range;
 
 use candle_core::{Result, Tensor};
-use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::all_reduce::fixed_tree::halves;
-use params_and_allreduce::communicator::{Communicator, Error};
 
-/// Gradients of all of a stage's parameters, summed over the samples of some micro-batches.
-type Gradients = Vec<Tensor>;
+use super::FixedTree;
+use super::fixed_tree::halves;
+use crate::communicator::{Communicator, Error};
 
-/// A sum that is being made.
-pub(super) struct Sum {
+/// A sum that is being made, of sets of equally many tensors: such as the gradients of all parameters.
+pub struct TreeSum {
     tree: FixedTree,
     /// Parts of the tree whose other half is not there yet.
-    waiting: Vec<(Range<usize>, Gradients)>,
-    most_waiting: usize,
+    waiting: Vec<(Range<usize>, Vec<Tensor>)>,
+    most_sets: usize,
 }
 
-impl Sum {
-    /// Nothing yet, of the leaves of `tree`: the micro-batches of all replicas.
+impl TreeSum {
+    /// Nothing yet, of the leaves of `tree`.
     pub fn new(tree: FixedTree) -> Self {
-        Self { tree, waiting: Vec::new(), most_waiting: 0 }
+        Self { tree, waiting: Vec::new(), most_sets: 0 }
+    }
+
+    /// How many sets there are at the most when a rank adds its leaves from the first to the last.
+    pub fn most_in_order(tree: FixedTree, rank: usize) -> usize {
+        let mut sum = Self::new(tree);
+        for leaf in tree.held_by(rank) {
+            let added = sum.add(leaf, Vec::new());
+            added.expect("without tensors nothing is computed");
+        }
+        sum.most_sets()
     }
 
     // ANCHOR: add
-    /// Adds the gradients of one leaf.
-    pub fn add(&mut self, leaf: usize, gradients: Gradients) -> Result<()> {
-        let (mut run, mut sum) = (leaf..leaf + 1, gradients);
-        self.most_waiting = self.most_waiting.max(self.waiting.len() + 1);
+    /// Adds a set of tensors as one leaf of the tree. Each leaf is added once.
+    ///
+    /// # Errors
+    ///
+    /// When tensors differ in shape or type from those of another leaf.
+    pub fn add(&mut self, leaf: usize, tensors: Vec<Tensor>) -> Result<()> {
+        let (mut run, mut sum) = (leaf..leaf + 1, tensors);
+        self.most_sets = self.most_sets.max(self.waiting.len() + 1);
         for (parent, other) in self.way_up(leaf) {
             let Some(found) = self.waiting.iter().position(|(waiting, _)| *waiting == other) else {
                 break;
@@ -52,7 +64,7 @@ impl Sum {
             let (_, of_other) = self.waiting.swap_remove(found);
             let (left, right) =
                 if other.start < run.start { (of_other, sum) } else { (sum, of_other) };
-            // Of each parameter, both halves go as soon as their sum is there.
+            // Of each tensor, both halves go as soon as their sum is there.
             let pairs = left.into_iter().zip(right);
             sum = pairs.map(|(left, right)| left + right).collect::<Result<_>>()?;
             run = parent;
@@ -62,25 +74,35 @@ impl Sum {
     }
     // ANCHOR_END: add
 
-    /// The most sets of gradients that there were at one time.
-    pub fn most_waiting(&self) -> usize {
-        self.most_waiting
+    /// The most sets of tensors that there were at one time.
+    pub fn most_sets(&self) -> usize {
+        self.most_sets
     }
 
-    /// The sum over all leaves, those of the other replicas too; all of them call this together.
-    pub fn total(self, replicas: &impl Communicator) -> std::result::Result<Gradients, Error> {
-        let parameters = self.waiting.first().map_or(0, |(_, gradients)| gradients.len());
-        if let [(run, gradients)] = self.waiting.as_slice()
-            && *run == (0..self.tree.leaves())
-        {
-            return Ok(gradients.clone());
+    /// The sum over all leaves, those of the other ranks too, on every rank; all of them call this together. A rank has
+    /// added the leaves that it [holds](FixedTree::held_by).
+    ///
+    /// # Errors
+    ///
+    /// When a leaf is missing that this rank holds, when tensors differ in shape or type, or when another rank stops or
+    /// stalls.
+    pub fn total(mut self, rank: &impl Communicator) -> std::result::Result<Vec<Tensor>, Error> {
+        let whole = 0..self.tree.leaves();
+        if let Some(found) = self.waiting.iter().position(|(run, _)| *run == whole) {
+            return Ok(self.waiting.swap_remove(found).1);
         }
-        let sum = |parameter: usize| {
-            let nodes = self.waiting.iter().map(|(run, sums)| (run.clone(), &sums[parameter]));
-            let nodes: Vec<_> = nodes.collect();
-            self.tree.sum_of_nodes(replicas, &nodes)
+        let (runs, sets): (Vec<_>, Vec<_>) = self.waiting.into_iter().unzip();
+        let Some(tensors) = sets.first().map(Vec::len) else {
+            return self.tree.sum_of_nodes(rank, &[]).map(|_| Vec::new());
         };
-        (0..parameters).map(sum).collect()
+        let mut sets: Vec<_> = sets.into_iter().map(Vec::into_iter).collect();
+        // Of each tensor, all parts go as soon as their sum is there.
+        let sum = |_| {
+            let parts: Vec<Tensor> = sets.iter_mut().filter_map(Iterator::next).collect();
+            let nodes: Vec<_> = runs.iter().cloned().zip(&parts).collect();
+            self.tree.sum_of_nodes(rank, &nodes)
+        };
+        (0..tensors).map(sum).collect()
     }
 
     /// The runs above a leaf, from the smallest to the whole; of each, the half without the leaf too.
@@ -103,10 +125,10 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use candle_core::Device;
-    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::device::{DeviceKind, DevicePlan};
 
     use super::*;
+    use crate::thread::{DEFAULT_TIMEOUT, run_ranks};
 
     /// Values of very different sizes, so that another order of adding gives other bits.
     fn leaf(index: usize) -> Tensor {
@@ -128,11 +150,11 @@ mod tests {
         let plan = DevicePlan::new(DeviceKind::Cpu, replicas, NonZeroUsize::new(1)).unwrap();
         let tree = FixedTree::new(leaves, replicas).unwrap();
         let sums = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-            let mut sum = Sum::new(tree);
+            let mut sum = TreeSum::new(tree);
             for index in order(tree.held_by(rank.rank())) {
                 sum.add(index, vec![leaf(index)])?;
             }
-            let most = sum.most_waiting();
+            let most = sum.most_sets();
             Ok::<_, Error>((bits(&sum.total(rank)?[0]), most))
         });
         let (sums, most): (Vec<_>, Vec<_>) = sums.unwrap().into_iter().unzip();
@@ -153,6 +175,8 @@ mod tests {
             let (forward, waiting) = sum(leaves, 1, Iterator::collect);
             assert_eq!(forward, expected, "{leaves} in order");
             assert!(waiting <= leaves.ilog2() as usize + 2, "{leaves}: {waiting}");
+            let tree = FixedTree::new(leaves, 1).unwrap();
+            assert_eq!(TreeSum::most_in_order(tree, 0), waiting, "{leaves}");
             let (backward, waiting) = sum(leaves, 1, |held| held.rev().collect());
             assert_eq!(backward, expected, "{leaves} from the last");
             assert!(waiting <= leaves.ilog2() as usize + 2, "{leaves}: {waiting}");
@@ -185,7 +209,7 @@ mod tests {
     fn a_part_is_not_taken_for_the_whole() {
         let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-            let mut sum = Sum::new(FixedTree::new(3, 1)?);
+            let mut sum = TreeSum::new(FixedTree::new(3, 1)?);
             sum.add(2, vec![leaf(2)])?;
             sum.add(0, vec![leaf(0)])?;
             sum.total(rank)
