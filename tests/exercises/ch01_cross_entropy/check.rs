@@ -41,7 +41,7 @@ fn gradient(what: &str, classes: usize) -> Expectation<'static> {
 
 /// Three samples whose logits are all 0: every class is as likely as any other.
 #[test]
-fn the_loss_is_a_sum_over_the_batch() {
+fn a_loss_is_a_sum_over_the_batch() {
     let (got, _) = answer(&[0.0; 3 * CLASSES], &[0, 1, 3], CLASSES);
     loss("three samples with four equal logits each")
         .law("a loss is the sum over its samples: 3 · ln 4 here; only the update divides, and once")
@@ -74,7 +74,8 @@ fn it_is_the_loss_of_the_label() {
         gradient(&sample, CLASSES)
             .law("the gradient is the probabilities, with 1 taken off at the label")
             .guess(|expected, got| {
-                (got == -expected).then(|| "that has the opposite sign: it leads uphill".into())
+                (got == -expected)
+                    .then(|| "that has the opposite sign: the update would go uphill".into())
             })
             .up_to(1e-12)
             .check(&expected, &dlogits);

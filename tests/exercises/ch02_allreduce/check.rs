@@ -11,6 +11,7 @@ use exercises::ranks::{self, Rank, Sends};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::Traffic;
 use params_and_allreduce::{Algorithm, allreduce as allreduce_of_stage_2};
+use single_gpu::report::counted;
 
 const SUM: &str =
     "sum, then divide once: everyone gets the sum of all ranks, and only the update divides";
@@ -18,6 +19,9 @@ const VARIABLE: &str =
     "write the sum into the variable (Var::set): the update holds the variable, not the list";
 const MESSAGES: &str =
     "for each gradient every other rank sends one message, to rank 0, and rank 0 one to each";
+
+const ITSELF: &str = "what is written into a variable has memory of its own: alone, a rank has nothing to add and nothing to \
+                      write";
 
 /// What is said of a sum that only the list has.
 const REBOUND: &str =
@@ -50,11 +54,19 @@ fn run<R: Send + 'static>(
     match ranks::attempt(world_size, Sends::Buffered, work) {
         Ok(results) => results,
         Err(failure) => {
-            let unmet = ["deadlock: ", " never received", " still needed it"];
-            let law = if unmet.iter().any(|part| failure.contains(part)) { MESSAGES } else { SUM };
-            panic!("on {world_size} ranks: {failure}\n  law: {law}")
+            let law = law_of(&failure).map_or_else(String::new, |law| format!("\n  law: {law}"));
+            panic!("on {}: {failure}{law}", counted(world_size, "rank"))
         }
     }
+}
+
+/// The law that a rank's failure is about, if it is about one of these.
+fn law_of(failure: &str) -> Option<&'static str> {
+    let is_about = |parts: &[&str]| parts.iter().any(|part| failure.contains(part));
+    if is_about(&["deadlock: ", " never received", " still needed it", "exchange messages with"]) {
+        return Some(MESSAGES);
+    }
+    is_about(&["cannot set a variable"]).then_some(ITSELF)
 }
 
 fn reduced(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Outcome, Error> {

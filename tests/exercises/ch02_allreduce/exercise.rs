@@ -24,7 +24,8 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// Every rank calls this with its own gradients: as many as the others, with the same shapes in the same
 /// order (LeNet's are `[20, 1, 3, 3]`, `[20]`, `[50, 20, 5, 5]`, …). Afterwards each of these *variables*
 /// holds the sum over all ranks. The update that comes next holds the same variables, so it is into them
-/// that the sum must be written ([`Var::set`]).
+/// that the sum must be written ([`Var::set`]; candle refuses to set a variable to its own memory, which a clone of
+/// it or its `as_detached_tensor` has).
 ///
 /// [`Communicator::send`] returns at once; [`Communicator::recv`] waits, and wants to know the shape and
 /// element type of what will come. For each gradient, rank 0 sends one message to every other rank, and

@@ -78,13 +78,32 @@ impl Step {
     /// Holds the answer's step against each law in turn.
     fn check(self) -> Result<()> {
         let found = self.found();
-        let counted = counted(&Classifier::new(SEED, &Device::Cpu)?, &found[0], SAMPLES)?;
-        self.the_next_samples_took_part(&counted);
-        self.each_counts_as_it_should(&counted);
+        let before = Classifier::new(SEED, &Device::Cpu)?;
+        let on_ranks = found.iter().map(|weights| counted(&before, weights, SAMPLES));
+        let on_ranks = on_ranks.collect::<Result<Vec<_>>>()?;
+        self.all_ranks_use_the_same_samples(&on_ranks);
+        self.the_next_samples_took_part(&on_ranks[0]);
+        self.each_counts_as_it_should(&on_ranks[0]);
         replicas::agree(&self.given(), &found)?;
         let what = format!("{}: another result than on one device", self.given());
         let law = "k devices with batches of b equal one with a batch of k·b";
         replicas::equal(&what, &self.expected()?, &found[0], law)
+    }
+
+    /// Ranks whose updates are made of other samples have not added them up.
+    fn all_ranks_use_the_same_samples(self, on_ranks: &[Vec<f64>]) {
+        let samples: Vec<Vec<usize>> =
+            on_ranks.iter().map(|counted| taking_part(counted)).collect();
+        if samples.iter().any(|of_rank| *of_rank != samples[0]) {
+            let each = samples.iter().enumerate();
+            let each = each.map(|(rank, of_rank)| format!("rank {rank}: {}", in_words(of_rank)));
+            let got = each.collect::<Vec<_>>().join("\n");
+            let expected =
+                format!("{} on every rank", in_words(&self.samples().collect::<Vec<_>>()));
+            let law =
+                "an all-reduce adds up what the ranks have found, and all make the same update";
+            self.fail("ranks use other samples", &expected, &got, law);
+        }
     }
 
     fn the_next_samples_took_part(self, counted: &[f64]) {
@@ -92,7 +111,7 @@ impl Step {
         let expected: Vec<usize> = self.samples().collect();
         if found != expected {
             let [expected, found] = [expected, found].map(|samples| in_words(&samples));
-            let law = "k devices with b samples each take the next k·b samples of the epoch";
+            let law = "the batch of k devices has the next k·b samples of the epoch, and each takes its own shard of them";
             self.fail(&format!("{found} took part"), &expected, &found, law);
         }
     }

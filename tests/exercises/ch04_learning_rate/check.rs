@@ -45,6 +45,9 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
         rows.unwrap_or_else(|failure| panic!("rates {rates:?} on {devices:?} devices: {failure}"));
     let runs = runs.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let in_words = |mut devices: Vec<usize>| {
+        if devices.is_empty() {
+            return "no run".to_owned();
+        }
         devices.sort_unstable();
         let devices: Vec<String> = devices.iter().map(usize::to_string).collect();
         format!("runs on {} devices", devices.join(", "))
@@ -65,15 +68,29 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
 
 /// What one device does.
 fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
-    on_replicas(experiment, learning_rate, &[experiment.seed])
+    in_epochs(experiment, learning_rate, 0..experiment.epochs)
+}
+
+/// The same in epochs of other numbers.
+fn in_epochs(
+    experiment: &Experiment,
+    learning_rate: f64,
+    epochs: impl IntoIterator<Item = usize>,
+) -> Result<Row> {
+    on_replicas(experiment, learning_rate, &[experiment.seed], epochs)
 }
 
 /// What the first of several replicas measures that start from these seeds, worked out in one thread.
-fn on_replicas(experiment: &Experiment, learning_rate: f64, seeds: &[u64]) -> Result<Row> {
+fn on_replicas(
+    experiment: &Experiment,
+    learning_rate: f64,
+    seeds: &[u64],
+    epochs: impl IntoIterator<Item = usize>,
+) -> Result<Row> {
     let devices = seeds.len();
     let replicas = seeds.iter().map(|&seed| Classifier::new(seed, &Device::Cpu));
     let replicas = replicas.collect::<Result<Vec<_>>>()?;
-    for epoch in 0..experiment.epochs {
+    for epoch in epochs {
         for batch in experiment.batches(epoch)? {
             let shards = split_batch(&batch.images, &batch.labels, devices)?;
             let local = replicas.iter().zip(shards).map(|(model, (images, labels))| {
@@ -102,7 +119,11 @@ fn same(a: &Row, b: &Row) -> bool {
 /// How a wrong row may have come about, and the law that this breaks.
 fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
     const EQUAL: &str = "at the same global batch and the same rate, k devices equal one";
+    const EPOCHS: &str = "epoch 0 comes first, and each has an order of its own";
     let (experiment, rate, devices) = (experiment()?, got.learning_rate, got.devices);
+    let (epochs, images) = (experiment.epochs, experiment.test.len() as f64);
+    let right = on_one_device(&experiment, rate)?;
+    let summed = Row { loss: images * right.loss, ..right };
     let global_batch = experiment.global_batch * devices;
     let larger = Experiment { global_batch, ..experiment.clone() };
     let all: Vec<u32> = (0..experiment.train.len() as u32).collect();
@@ -119,12 +140,17 @@ fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
             ),
         ),
         (
-            on_replicas(&experiment, rate, &a_seed_each)?,
+            on_replicas(&experiment, rate, &a_seed_each, 0..epochs)?,
             ("replicas give that start apart", "all replicas start from the weights of one seed"),
         ),
+        (summed, ("the loss is as a sum over the test images", "a loss to compare is a mean")),
+        (in_epochs(&experiment, rate, 1..=epochs)?, ("epochs 1, 2, … give", EPOCHS)),
+        (in_epochs(&experiment, rate, vec![0; epochs])?, ("epoch 0, over and over, gives", EPOCHS)),
     ];
     let fits = guesses.iter().find(|(row, _)| same(got, row));
-    Ok(fits.map_or(("", EQUAL), |(_, guess)| *guess))
+    let alone = "one device makes every step of every epoch, from fresh weights, and then measures";
+    let law = if devices > 1 { EQUAL } else { alone };
+    Ok(fits.map_or(("", law), |(_, guess)| *guess))
 }
 
 fn there_is_a_row_for_every_rate_on_every_number_of_devices() -> Result<()> {

@@ -107,7 +107,7 @@ impl Case {
         let Some(sample) = update.samples.clone().find(|&sample| !right(sample)) else { return };
         let times = multiple(counted[sample] / update.count());
         self.fail(
-            &format!("update {number} is {times} what it should be"),
+            &format!("sample {sample}'s part of update {number} is {times} what it should be"),
             &format!(
                 "{} times each sample's gradient: rate {} / {} samples",
                 short(update.count()),

@@ -146,16 +146,19 @@ struct Outcome {
 }
 
 /// Why only these samples take part; empty if that is not known.
-fn missing(counted: &[f64], found: &[usize], shares: &[usize]) -> &'static str {
+fn missing(counted: &[f64], found: &[usize], shares: &[usize]) -> String {
     let own: Vec<usize> = (0..shares[0]).collect();
     let once = RATE / counted.len() as f64;
+    let often = found.iter().copied().filter(|&sample| counted[sample] > 1.5 * once);
+    let often: Vec<usize> = often.collect();
     match found {
-        [] => ": there was no update",
-        _ if found.iter().any(|&sample| counted[sample] > 1.5 * once) => {
-            ": in more than one rank's shard; where does a shard begin?"
+        [] => ": there was no update".to_owned(),
+        _ if !often.is_empty() => {
+            let often = in_words(&often);
+            format!("; {often} in more than one rank's shard: where does a shard begin?")
         }
-        _ if found == own => ": only those of rank 0",
-        _ => "",
+        _ if found == own => ": only those of rank 0".to_owned(),
+        _ => String::new(),
     }
 }
 
