@@ -70,15 +70,28 @@ impl fmt::Display for Row {
     }
 }
 
-/// Trains all combinations with seeds 1 to `seeds`, and prints a table.
+/// Trains all combinations with seeds 1 to `seeds`, and prints a table: where one of them fails, of those before it.
 pub(crate) fn compare(
     prepared: &mut Prepared,
     seeds: u32,
     launch: &Launch,
     outputs: &mut Outputs,
 ) -> anyhow::Result<()> {
-    let mut rows: Vec<Row> = Vec::new();
-    'seeds: for seed in 1..=seeds {
+    let mut rows = Vec::new();
+    let trained = train(prepared, seeds, launch, outputs, &mut rows);
+    let told = tell(rows, prepared.test_norm, outputs);
+    trained.and(told)
+}
+
+/// Trains all combinations, and adds what each comes to to its row.
+fn train(
+    prepared: &mut Prepared,
+    seeds: u32,
+    launch: &Launch,
+    outputs: &mut Outputs,
+    rows: &mut Vec<Row>,
+) -> anyhow::Result<()> {
+    for seed in 1..=seeds {
         prepared.setup.options.seed = seed.into();
         let mut planned = vec![prepared.on_one_device()?];
         for scale in [Scale::None, Scale::Linear] {
@@ -87,23 +100,28 @@ pub(crate) fn compare(
             }
         }
         if rows.is_empty() {
-            rows = planned.iter().map(|planned| Row::new(planned, prepared.test_norm)).collect();
+            *rows = planned.iter().map(|planned| Row::new(planned, prepared.test_norm)).collect();
         }
         for (row, planned) in rows.iter_mut().zip(&planned) {
             line(format_args!("\nseed {seed}, batch norm {}: {planned}", row.batch_norm))?;
             let run = Run::train(planned, prepared, launch, outputs)?;
             if interrupt::requested() {
-                break 'seeds;
+                return Ok(());
             }
             row.accuracies.push(run.summary.test_accuracy);
         }
     }
-    // After an interrupt some rows may have too few accuracies to have a spread.
+    Ok(())
+}
+
+/// Prints the table, and writes it to the metrics.
+fn tell(mut rows: Vec<Row>, test_norm: TestNorm, outputs: &mut Outputs) -> anyhow::Result<()> {
+    // After an interrupt or a failure some rows may have too few accuracies to have a spread.
     rows.retain(|row| row.accuracies.len() > 1);
     if rows.is_empty() {
         return Ok(());
     }
-    if prepared.test_norm == TestNorm::Batch {
+    if test_norm == TestNorm::Batch {
         line("\ntest images normalised by the statistics of their own batches:")?;
     }
     line("\ndevices  batch norm    batch   rate   test acc, mean ± spread  (each seed)")?;

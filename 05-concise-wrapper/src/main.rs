@@ -35,8 +35,10 @@ fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     if let Some(seeds) = prepared.compare {
-        comparison::compare(&mut prepared, seeds, launch, &mut outputs)?;
-        return Ok(outputs.write(&headline)?);
+        let compared = comparison::compare(&mut prepared, seeds, launch, &mut outputs);
+        let written = outputs.write(&headline);
+        compared?;
+        return Ok(written?);
     }
     let mut runs = Runs::default();
     for planned in prepared.plan()? {

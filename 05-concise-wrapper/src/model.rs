@@ -13,7 +13,7 @@ use tracing::info_span;
 
 use crate::shares::Share;
 use crate::weights::Weights;
-use crate::{Error, Network};
+use crate::{Error, Network, Precision};
 
 /// A model that can be trained: plain, or wrapped.
 ///
@@ -48,6 +48,9 @@ pub trait Model {
 
     /// The loop tells it how many steps were made before its first: some, where it goes on.
     fn begins_after(&self, _steps: usize) {}
+
+    /// What its weights are kept in, and what its layers compute in.
+    fn precision(&self) -> Precision;
 
     /// The tensors to update. The wrapper sees to it that all devices use the new values.
     fn weights(&self) -> &Weights;
@@ -99,6 +102,10 @@ impl<M: ModuleT> Model for Network<M> {
         let (loss, unread) = loss_of(self, &share.shards[0])?;
         let gradients = gradients_of(self, &loss)?;
         Ok((unread.seen()?, gradients))
+    }
+
+    fn precision(&self) -> Precision {
+        Network::precision(self)
     }
 
     fn weights(&self) -> &Weights {

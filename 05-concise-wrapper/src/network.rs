@@ -131,7 +131,7 @@ impl<M: ModuleT> Network<M> {
     ///
     /// # Errors
     ///
-    /// When a parameter has none: the message names it.
+    /// When a parameter has none: the message names it; and when the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
         self.all_gradients(loss, &loss.ones_like()?).map(|(of_parameters, _)| of_parameters)
     }
@@ -147,7 +147,11 @@ impl<M: ModuleT> Network<M> {
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Vec<Tensor>, Gradients)> {
-        self.collector.begin(self.weights.parameters.len());
+        if !self.collector.begin(self.weights.parameters.len()) {
+            bail!(
+                "this network is wrapped, and its gradients go to the wrapper: ask that for them"
+            );
+        }
         let others = backward_from(result, gradient)?;
         let slots = self.weights.parameters.iter().zip(self.collector.take());
         let of_parameters = slots
@@ -220,8 +224,11 @@ impl Collector {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, parameters: usize) {
-        self.lock().slots = vec![None; parameters];
+    /// Makes room for the gradients, unless a listener gets them.
+    fn begin(&self, parameters: usize) -> bool {
+        let mut collected = self.lock();
+        collected.slots = vec![None; parameters];
+        collected.listener.is_none()
     }
 
     fn take(&self) -> Vec<Option<Tensor>> {

@@ -16,7 +16,7 @@
 //! can be exchanged.
 //!
 //! The convolutions have no bias. What is constant in a channel, the batch norm after them subtracts
-//! again: a bias there would have a gradient of exactly 0 and never change.
+//! again: a bias there would have a gradient of 0, but for rounding.
 //!
 //! [`Stem`], [`Block`] and [`Head`] are public so that somebody else can put the parts together: stage 6
 //! puts them on several devices.

@@ -158,7 +158,7 @@ fn steps(
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
     let Prepared { setup, extras, .. } = prepared;
-    let (data, precision) = (&setup.data, prepared.precision);
+    let data = &setup.data;
     let options = &match planned.breakage {
         Some(breakage) => breakage.options(planned.options, rank, planned.world_size),
         None => planned.options,
@@ -167,9 +167,9 @@ fn steps(
     let checkpoints = checkpoints.as_ref();
     if prepared.records && planned.recorded {
         let model = Recorded::new(model, rank, prepared.recording.as_ref());
-        return train(&model, data, options, extras, precision, checkpoints, report);
+        return train(&model, data, options, extras, checkpoints, report);
     }
-    train(&model, data, options, extras, precision, checkpoints, report)
+    train(&model, data, options, extras, checkpoints, report)
 }
 
 /// How several devices' gradients became one update, in words.

@@ -12,7 +12,7 @@ use crate::checkpoint::{Checkpoints, Run};
 use crate::optimiser::{Momentum, Schedule, Sgd};
 use crate::shares::Shares;
 use crate::weights::Snapshot;
-use crate::{Error, Model, Precision};
+use crate::{Error, Model};
 
 /// What stage 1's options leave open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -34,8 +34,7 @@ pub struct Trained {
 
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///
-/// `precision` is the model's, such as `DType::F32`. With `checkpoints` the run may begin where an earlier one
-/// ended; its records are then among the result's.
+/// With `checkpoints` the run may begin where an earlier one ended; its records are then among the result's.
 ///
 /// # Errors
 ///
@@ -47,11 +46,10 @@ pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
     extras: &Extras,
-    precision: impl Into<Precision>,
     checkpoints: Option<&Checkpoints>,
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
-    let (precision, TrainOptions { batch_size, seed, .. }) = (precision.into(), *options);
+    let (precision, TrainOptions { batch_size, seed, .. }) = (model.precision(), *options);
     let shares = Shares::new(&data.train, batch_size, seed, precision.weights(), model.hosts());
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let mut sgd = Sgd::new(extras.constants);

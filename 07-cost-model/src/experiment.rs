@@ -90,16 +90,28 @@ impl Experiments {
         let data = synthetic::dataset(Split::Train, batch_size * steps);
         let layered = Layered::measure(&self.plans[0], model, layers, batch_size.div_ceil(2))?;
         let (mut calibrations, mut all) = (Vec::new(), Vec::new());
+        let mut ended = Ok(());
         for plan in &self.plans {
-            let Some((calibration, steps)) = self.of_plan(plan, training, &layered, &data)? else {
-                line("  left out after the interrupt")?;
-                break;
-            };
-            line(table::calibration(&calibration))?;
-            calibrations.push(calibration);
-            all.extend(steps);
+            match self.of_plan(plan, training, &layered, &data) {
+                Ok(Some((calibration, steps))) => {
+                    line(table::calibration(&calibration))?;
+                    calibrations.push(calibration);
+                    all.extend(steps);
+                }
+                Ok(None) => {
+                    line("  left out after the interrupt")?;
+                    break;
+                }
+                Err(error) => {
+                    // What fewer devices have shown is told all the same.
+                    ended = Err(error);
+                    break;
+                }
+            }
         }
-        line(format_args!("\n{STEPS}"))?;
+        if ended.is_ok() || !all.is_empty() {
+            line(format_args!("\n{STEPS}"))?;
+        }
         for step in &all {
             line(table::step(step))?;
         }
@@ -111,7 +123,7 @@ impl Experiments {
                 metrics.write("step", step)?;
             }
         }
-        Ok(all)
+        ended.map(|()| all)
     }
 
     /// Devices of one number: all trainings in turn, several times, and between them what devices take by themselves.

@@ -76,7 +76,8 @@ pub fn predict(compute: &Compute, reduction: &Reduction<'_>) -> Predicted {
     let Reduction { buckets, overlap, copy, cost, loss } = *reduction;
     let Compute { forward, backward, update } = *compute;
     let copies: f64 = buckets.iter().map(|bucket| bucket.bytes * copy).sum();
-    // By how much what was done for earlier buckets holds the backward pass up; when the link is free.
+    // By how much what is done for buckets holds the backward pass up; until when the link has something to do; the
+    // all-reduces. (Without overlap nothing is held up but by the copying: the adding is in the all-reduces.)
     let (mut late, mut free, mut communication) = (0.0, 0.0, 0.0);
     for bucket in buckets {
         late += bucket.bytes * copy;

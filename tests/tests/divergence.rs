@@ -50,6 +50,12 @@ fn what_only_one_recording_has_is_told() {
         "no difference in 2 steps, from step 2 to 3\n\
          only the first recording has step 1: the other begins later\n",
     ));
+    // A rank that only one of them has.
+    let second = whole().replace("\"rank\":0", "\"rank\":1");
+    told(&(whole() + &second)).stdout(diff(
+        "no difference in 3 steps, from step 1 to 3\n\
+         only the second recording has rank 1: nothing of that was compared\n",
+    ));
     let changed = lines(4..12).replace("\"loss\",\"hash\":\"03", "\"loss\",\"hash\":\"ff");
     let told = told(&changed);
     told.stdout(contains("step 3, rank 0: the first difference").and(contains("has step 1")));

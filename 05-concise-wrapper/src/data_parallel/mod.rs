@@ -36,7 +36,7 @@ use split_batch::{gather, split_batch};
 use crate::model::{Hosts, Model};
 use crate::shares::Share;
 use crate::weights::Weights;
-use crate::{Error, Network};
+use crate::{Error, Network, Precision};
 use counter::{Answer, Leader, Missing, Order, connect};
 use follower::follow;
 
@@ -198,6 +198,10 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         Ok(Step { sums, gradients: gradients.collect::<candle_core::Result<_>>()? })
     }
     // ANCHOR_END: backward
+
+    fn precision(&self) -> Precision {
+        self.network.precision()
+    }
 
     fn weights(&self) -> &Weights {
         Network::weights(&self.network)

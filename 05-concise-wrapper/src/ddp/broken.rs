@@ -15,10 +15,10 @@ use single_gpu::parameters::overwrite;
 use single_gpu::train::{BatchSums, Step};
 
 use super::Ddp;
-use crate::Error;
 use crate::model::{Hosts, Model};
 use crate::shares::Share;
 use crate::weights::Weights;
+use crate::{Error, Precision};
 
 /// A [`Ddp`] model, broken on purpose.
 pub struct Broken<M> {
@@ -82,6 +82,10 @@ impl<M: ModuleT> Model for Broken<M> {
                 self.unwrapped(share)
             }
         }
+    }
+
+    fn precision(&self) -> Precision {
+        self.ddp.precision()
     }
 
     fn weights(&self) -> &Weights {

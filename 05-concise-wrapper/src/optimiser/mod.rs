@@ -40,7 +40,7 @@ pub struct Momentum {
 #[derive(Debug)]
 pub struct Sgd {
     constants: Momentum,
-    /// In the order of the parameters; empty before the first step, and always without momentum.
+    /// In the order of the parameters; empty before the first step, and always where both constants are 0.
     velocities: Vec<Tensor>,
 }
 

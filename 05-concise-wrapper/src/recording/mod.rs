@@ -33,7 +33,7 @@ pub use divergence::{Divergence, first_divergence, read};
 use crate::model::{Hosts, Model};
 use crate::shares::Share;
 use crate::weights::{Named, Weights};
-use crate::{Error, text};
+use crate::{Error, Precision, text};
 
 /// One tensor at one time, or the loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +148,10 @@ impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
                 .map_err(single_gpu::train::Error::from)?;
         }
         Ok(step)
+    }
+
+    fn precision(&self) -> Precision {
+        self.model.precision()
     }
 
     fn weights(&self) -> &Weights {

@@ -1,6 +1,5 @@
 //! Whole steps of stage 5's training, as anybody would run them: what a prediction is judged by.
 
-use candle_core::DType;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Ddp, Lines, Reduction};
 use concise_wrapper::slow_link::Slowness;
@@ -71,5 +70,5 @@ fn trained(
     options: &TrainOptions,
 ) -> Result<Trained, Error> {
     let mut report = Report::silent();
-    train(model, data, options, &Extras::default(), DType::F32, None, &mut report)
+    train(model, data, options, &Extras::default(), None, &mut report)
 }

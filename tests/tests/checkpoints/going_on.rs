@@ -19,11 +19,10 @@ use crate::watched::{Cut, Event, cut};
 
 /// Interrupts a run after each of its steps, and goes on.
 fn every_cut<M: ModuleT>(network: fn() -> Network<M>) {
-    let dtype = network().precision().layers();
-    let expected = Settings { dtype, ..Settings::new() }.train(&network()).unwrap();
+    let expected = Settings::new().train(&network()).unwrap();
     for step in 1..=STEPS {
         let folder = TempDir::new().unwrap();
-        let settings = Settings { dtype, ..Settings::keeping(&folder) };
+        let settings = Settings::keeping(&folder);
         let part = settings.train(&cut(network(), Cut(step, Event::Interrupt))).unwrap();
         assert_eq!(part.records.len(), step.div_ceil(3), "step {step}");
         assert_eq!(names(settings.folder()), ["lock", file(step).as_str()]);

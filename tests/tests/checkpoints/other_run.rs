@@ -4,19 +4,25 @@ use candle_core::DType;
 use concise_wrapper::checkpoint::{About, Resume};
 
 use crate::damage::stored;
-use crate::run::{Settings, file, lenet, resnet18};
+use crate::run::{Settings, file, lenet, lenet_in, resnet18};
 use crate::watched::{Cut, Event, cut};
 
 #[test]
 fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let (_folder, settings, _) = stored();
-    let told = |change: &dyn Fn(&mut Settings)| {
-        let mut other = settings.clone();
-        change(&mut other);
-        let error = other.train(&cut(lenet(), Cut(1, Event::Crash))).unwrap_err().to_string();
+    let refused = |other: &Settings, network| {
+        let error = other.train(&cut(network, Cut(1, Event::Crash))).unwrap_err().to_string();
         let path = other.folder().join(file(2)).display().to_string();
         error.strip_prefix(&format!("checkpoint {path} is ")).unwrap_or(&error).to_owned()
     };
+    let told = |change: &dyn Fn(&mut Settings)| {
+        let mut other = settings.clone();
+        change(&mut other);
+        refused(&other, lenet())
+    };
+    let precision = |dtype| refused(&settings, lenet_in(dtype));
+    assert_eq!(precision(DType::F64), "of dtype f32, this run's is f64");
+    assert_eq!(precision(DType::BF16), "of precision f32, this run's is bf16");
     let batch = told(&|run| run.options.batch_size = 8);
     assert_eq!(batch, "of batch size 7, this run's is 8");
     let rate = told(&|run| run.options.learning_rate = 0.1);
@@ -27,9 +33,6 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let decay = told(&|run| run.extras.constants.weight_decay = 0.0);
     assert_eq!(decay, "of weight decay 0.001, this run's is 0.0");
     assert_eq!(told(&|run| run.extras.warm_up = 4), "of warm-up 5, this run's is 4");
-    assert_eq!(told(&|run| run.dtype = DType::F64), "of dtype f32, this run's is f64");
-    let precision = told(&|run| run.dtype = DType::BF16);
-    assert_eq!(precision, "of precision f32, this run's is bf16");
     let data = told(&|run| run.data.name = "silence".to_owned());
     assert_eq!(data, "of data noise, this run's is silence");
     let images = told(&|run| run.data.train = run.data.test.clone());

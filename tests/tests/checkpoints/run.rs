@@ -43,7 +43,11 @@ pub(crate) fn data() -> LoadedData {
 }
 
 pub(crate) fn lenet() -> Network<LeNet> {
-    Network::new(3, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
+    lenet_in(DType::F32)
+}
+
+pub(crate) fn lenet_in(precision: DType) -> Network<LeNet> {
+    Network::new(3, precision, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
 }
 
 pub(crate) fn resnet18() -> Network<ResNet18> {
@@ -56,7 +60,6 @@ pub(crate) struct Settings {
     pub(crate) data: LoadedData,
     pub(crate) options: TrainOptions,
     pub(crate) extras: Extras,
-    pub(crate) dtype: DType,
     pub(crate) checkpoints: Option<Checkpoints>,
 }
 
@@ -69,7 +72,6 @@ impl Settings {
                 constants: Momentum { momentum: 0.9, weight_decay: 1e-3 },
                 warm_up: 5,
             },
-            dtype: DType::F32,
             checkpoints: None,
         }
     }
@@ -106,9 +108,9 @@ impl Settings {
     }
 
     pub(crate) fn train(&self, model: &impl Model) -> Result<Trained, Error> {
-        let Self { data, options, extras, dtype, checkpoints } = self;
+        let Self { data, options, extras, checkpoints } = self;
         let report = &mut Report::silent();
-        train(model, data, options, extras, *dtype, checkpoints.as_ref(), report)
+        train(model, data, options, extras, checkpoints.as_ref(), report)
     }
 
     /// The same on ranks.

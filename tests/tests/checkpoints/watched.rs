@@ -5,7 +5,7 @@ use std::cell::Cell;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
-use concise_wrapper::{Error, Model};
+use concise_wrapper::{Error, Model, Precision};
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::data::Dataset;
 use single_gpu::train::{BatchSums, Step};
@@ -59,6 +59,10 @@ impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
         let mut step = self.model.backward(share)?;
         step.sums.interrupts += u64::from(event == Event::Interrupt);
         Ok(step)
+    }
+
+    fn precision(&self) -> Precision {
+        self.model.precision()
     }
 
     fn weights(&self) -> &Weights {

@@ -163,7 +163,7 @@ fn an_epoch<M: Model>(
             None => options,
         };
         let mut silent = Report::silent();
-        let trained = train(&model, &data, &options, &extras, DType::F64, None, &mut silent)?;
+        let trained = train(&model, &data, &options, &extras, None, &mut silent)?;
         Ok(trained.weights)
     })
 }

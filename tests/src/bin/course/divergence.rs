@@ -40,25 +40,32 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             let path = recording.path.display();
             line(format_args!("{path} ends in the middle of a line: its run was cut short"))?;
         }
-        if let Some(steps) = span(recording.steps.range(..from)) {
+        if let Some(steps) = span("step", recording.steps.range(..from)) {
             line(format_args!("only the {which} recording has {steps}: the other begins later"))?;
         }
         // Whoever has found a difference does not ask what came later.
         if divergence.is_none()
-            && let Some(steps) = span(recording.steps.range(to + 1..))
+            && let Some(steps) = span("step", recording.steps.range(to + 1..))
         {
             line(format_args!("only the {which} recording has {steps}: the other ends sooner"))?;
+        }
+        let others = if which == "first" { &second.ranks } else { &first.ranks };
+        if let Some(ranks) = span("rank", recording.ranks.difference(others)) {
+            line(format_args!(
+                "only the {which} recording has {ranks}: nothing of that was compared"
+            ))?;
         }
     }
     Ok(())
 }
 
-/// Steps in words; nothing of no steps.
-fn span<'a>(mut steps: impl DoubleEndedIterator<Item = &'a usize>) -> Option<String> {
-    let from = steps.next()?;
-    Some(match steps.next_back() {
-        None => format!("step {}", thousands(*from)),
-        Some(to) => format!("steps {} to {}", thousands(*from), thousands(*to)),
+/// Steps or ranks in words; nothing of none.
+fn span<'a>(what: &str, numbers: impl Iterator<Item = &'a usize>) -> Option<String> {
+    let mut numbers = numbers.copied();
+    let from = numbers.next()?;
+    Some(match numbers.last() {
+        None => format!("{what} {}", thousands(from)),
+        Some(to) => format!("{what}s {} to {}", thousands(from), thousands(to)),
     })
 }
 
@@ -67,6 +74,7 @@ struct Recording<'a> {
     path: &'a Path,
     entries: Vec<Entry>,
     steps: BTreeSet<usize>,
+    ranks: BTreeSet<usize>,
     /// Whether its last line has no end.
     is_cut: bool,
 }
@@ -77,7 +85,8 @@ impl<'a> Recording<'a> {
         let text = fs::read(path).map_err(refused)?;
         let entries = read(text.as_slice()).map_err(refused)?;
         let steps = entries.iter().map(|entry| entry.step).collect();
+        let ranks = entries.iter().map(|entry| entry.rank).collect();
         let is_cut = text.last().is_some_and(|last| *last != b'\n');
-        Ok(Self { path, entries, steps, is_cut })
+        Ok(Self { path, entries, steps, ranks, is_cut })
     }
 }

@@ -1,7 +1,7 @@
 //! A process and all that it starts: begun together, waited for only so long, and ended together.
 //!
-//! Everything that this tool waits for and that may hang goes through here: commands of the book, readers' answers,
-//! sides of a comparison, programs that are asked for their version.
+//! Commands of the book, readers' answers, sides of a comparison, programs that are asked for their version: what may
+//! hang, or print without end, goes through here. (Tools that end by themselves, such as git, do not.)
 
 use std::fmt;
 use std::fs::File;

@@ -131,7 +131,11 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
         Compiled::Interrupted => return Ok(Outcome::Interrupted),
     };
     // What was saved meanwhile may be what was compiled, or not.
-    let as_compiled = progress::fingerprint(exercise)? == checked;
+    let unchanged = || {
+        // While an editor saves, the file may not be there: then it has changed.
+        progress::fingerprint(exercise).is_ok_and(|now| now == checked)
+    };
+    let as_compiled = unchanged();
     if as_compiled {
         compile::note_made_from(&executable, &checked)?;
     }
@@ -140,7 +144,7 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     // What was saved meanwhile is not what passed.
     if let Outcome::Passed(_) = outcome
         && as_compiled
-        && progress::fingerprint(exercise)? == checked
+        && unchanged()
     {
         Progress::remember_passed(tree, exercise, checked)?;
     }
