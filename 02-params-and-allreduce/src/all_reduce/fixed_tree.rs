@@ -47,7 +47,7 @@ impl FixedTree {
     pub fn new(leaves: usize, world_size: usize) -> Result<Self, Error> {
         if leaves < world_size || world_size == 0 {
             let text = format!("{leaves} leaves cannot be shared out over {world_size} ranks");
-            return Err(candle_core::Error::Msg(text).into());
+            return Err(Error::Other(text));
         }
         Ok(Self { leaves, world_size })
     }
@@ -83,7 +83,7 @@ impl FixedTree {
         let held = self.held_by(rank.rank());
         if mine.len() != held.len() {
             let text = format!("{} leaves on a rank that holds {held:?}", mine.len());
-            return Err(candle_core::Error::Msg(text).into());
+            return Err(Error::Other(text));
         }
         let nodes: Vec<_> = held.zip(mine).map(|(leaf, tensor)| (leaf..leaf + 1, tensor)).collect();
         self.sum_of_nodes(rank, &nodes)
@@ -104,7 +104,7 @@ impl FixedTree {
         let held = self.held_by(rank.rank());
         let Some((_, first)) = mine.first() else {
             let text = format!("no leaves on a rank that holds {held:?}");
-            return Err(candle_core::Error::Msg(text).into());
+            return Err(Error::Other(text));
         };
         let bytes = first.elem_count() * first.dtype().size_in_bytes();
         let shape = first.dims();
@@ -141,7 +141,7 @@ impl FixedTree {
         }
         if run.len() == 1 {
             let text = format!("leaf {} is missing on the rank that holds {held:?}", run.start);
-            return Err(candle_core::Error::Msg(text).into());
+            return Err(Error::Other(text));
         }
         let (left, right) = halves(&run);
         let (here, there) = (self.holder(left.start), self.holder(right.start));

@@ -50,7 +50,7 @@ pub(crate) fn gather_shared(
             chunk.dims(),
             length(rank)
         );
-        return Err(candle_core::Error::Msg(message).into());
+        return Err(Error::Other(message));
     }
     let dtype = chunk.dtype();
     if let Some(engine) = communicator.collectives() {

@@ -70,6 +70,9 @@ pub enum Error {
         /// The engine that is missing.
         engine: Engine,
     },
+    /// What else keeps a rank from going on, in words: a call that makes no sense, or an engine that fails.
+    #[error("{0}")]
+    Other(String),
 }
 
 /// `rank 0 waits for rank 2, which waits for rank 0`

@@ -37,13 +37,13 @@ impl Subset {
         let (me, world_size) = (all.rank(), all.world_size());
         let Some(rank) = members.iter().position(|&member| member == me) else {
             let text = format!("rank {me} is none of the ranks {members:?}");
-            return Err(candle_core::Error::Msg(text).into());
+            return Err(Error::Other(text));
         };
         for (position, &member) in members.iter().enumerate() {
             if member >= world_size || members[..position].contains(&member) {
                 let text =
                     format!("{members:?} are no ranks of a world of {world_size}, each once");
-                return Err(candle_core::Error::Msg(text).into());
+                return Err(Error::Other(text));
             }
         }
         Ok(Self { all, members, rank })

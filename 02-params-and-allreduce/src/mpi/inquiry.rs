@@ -108,20 +108,18 @@ impl<'a> Inquiry<'a> {
     fn slow(&self, one: usize, other: usize) -> Error {
         let (one, other) = (one.min(other), one.max(other));
         let (rank, waited) = (self.rank, self.waited.as_secs_f64());
-        let message = format!(
+        Error::Other(format!(
             "rank {rank} waited {waited:.1} s, and a message between ranks {one} and {other} is still on its way: is the \
              link so slow, or the time limit so short?"
-        );
-        candle_core::Error::Msg(message).into()
+        ))
     }
 
     fn unfinished(&self) -> Error {
         let (rank, waited) = (self.rank, self.waited.as_secs_f64());
-        let message = format!(
+        Error::Other(format!(
             "rank {rank} waited {waited:.1} s for a sum in which all ranks take part: do they add \
              tensors of one size and type?"
-        );
-        candle_core::Error::Msg(message).into()
+        ))
     }
 }
 

@@ -205,10 +205,7 @@ impl Communicator for Line {
         match tensor.dtype() {
             DType::F32 => self.ends.sum(&tensor, |mine, to| Sum::F32 { mine, to }),
             DType::F64 => self.ends.sum(&tensor, |mine, to| Sum::F64 { mine, to }),
-            other => {
-                let message = format!("MPI adds up f32 and f64, not {}", other.as_str());
-                Err(candle_core::Error::Msg(message).into())
-            }
+            other => Err(Error::Other(format!("MPI adds up f32 and f64, not {}", other.as_str()))),
         }
     }
 }

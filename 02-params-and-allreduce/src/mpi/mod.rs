@@ -221,7 +221,7 @@ impl World {
             None => {
                 let (rank, devices) = (self.local_rank, plan.len());
                 let text = format!("{devices} devices are too few: this is process {rank} here");
-                Err(Cause::Error(E::from(candle_core::Error::Msg(text).into())))
+                Err(Cause::Error(E::from(Error::Other(text))))
             }
         };
         match outcome {

@@ -166,7 +166,7 @@ impl<C: Communicator> Communicator for NcclRank<'_, C> {
 }
 
 fn failure(message: String) -> Error {
-    candle_core::Error::Msg(message).into()
+    Error::Other(message)
 }
 
 fn nccl(error: NcclError) -> candle_core::Error {

@@ -32,7 +32,7 @@ impl Norms {
             if !seen.keys().copied().eq(0..hosted) {
                 let seen: Vec<usize> = seen.into_keys().collect();
                 let text = format!("a batch norm saw shards {seen:?}, and the rank hosts {hosted}");
-                return Err(candle_core::Error::Msg(text).into());
+                return Err(Error::Other(text));
             }
             // In the order of their numbers.
             for ((row, counts), statistics) in

@@ -127,13 +127,13 @@ fn left(patience: Duration) -> Connected {
 
 fn silent(what: &str, waited: Duration) -> communicator::Error {
     let seconds = waited.as_secs_f64();
-    let text =
-        format!("NCCL could not {what} within {seconds:.1} s: another rank stopped or stalls");
-    candle_core::Error::Msg(text).into()
+    communicator::Error::Other(format!(
+        "NCCL could not {what} within {seconds:.1} s: another rank stopped or stalls"
+    ))
 }
 
 fn gone() -> communicator::Error {
-    candle_core::Error::Msg("the thread that adds gradients up is gone".to_owned()).into()
+    communicator::Error::Other("the thread that adds gradients up is gone".to_owned())
 }
 
 /// Adds up what comes, one after the other, until nothing more comes or something fails.
