@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Tensor};
 use params_and_allreduce::add_and_copy::AddAndCopy;
+use params_and_allreduce::all_reduce::Ranks;
 use params_and_allreduce::communicator::{Communicator, Error};
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl::with_nccl;
@@ -117,7 +118,7 @@ impl Table {
     /// The failure of the rank that failed first.
     pub(crate) fn measure(plan: &DevicePlan, runs: Runs) -> Result<Self, RankFailure<Error>> {
         let all = Algorithm::OURS.into_iter().chain([Algorithm::Nccl]);
-        let possible = all.filter(|algorithm| algorithm.check(plan).is_ok());
+        let possible = all.filter(|algorithm| algorithm.check(plan, Ranks::Threads).is_ok());
         let slices = plan.is_of_slices();
         let limit = if slices { Work::AddAndCopy } else { Work::Copy };
         let rows: Vec<Work> = possible.map(Work::AllReduce).chain([limit]).collect();

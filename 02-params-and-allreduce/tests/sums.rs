@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use params_and_allreduce::all_reduce::Ranks;
 use params_and_allreduce::collective::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
 };
@@ -237,14 +238,15 @@ fn threads_have_no_engine_and_say_what_each_needs() {
         let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
         for (algorithm, needs) in [
             (Algorithm::Nccl, "there is no NCCL here: it needs a GPU of its own for every device"),
-            (Algorithm::Mpi, "there is no MPI here: it needs processes started by mpirun"),
+            (Algorithm::Mpi, "there is no MPI here: it needs ranks that are processes"),
         ] {
             let error = allreduce(rank, &tensor, algorithm).unwrap_err().to_string();
             assert!(error.contains(needs), "{error}");
             assert!(error.contains(&format!("--features {algorithm}")), "{error}");
         }
         let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
-        assert!(Algorithm::Mpi.check(&plan).is_err() && Algorithm::Ring.check(&plan).is_ok());
+        let possible = |algorithm: Algorithm| algorithm.check(&plan, Ranks::Threads).is_ok();
+        assert!(!possible(Algorithm::Mpi) && possible(Algorithm::Ring));
         Ok(())
     });
 }

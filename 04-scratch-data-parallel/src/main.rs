@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use comparison::{Comparison, Run};
+use params_and_allreduce::all_reduce::Ranks;
 use params_and_allreduce::{Algorithm, mpirun};
 use recorded::Recorded;
 use scratch_data_parallel::breakage::Breakage;
@@ -67,7 +68,7 @@ impl Arguments {
         }
         let algorithm = self.algorithm.unwrap_or_default();
         algorithm
-            .check(plan)
+            .check(plan, Ranks::Threads)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
         Ok(match self.breakage {
             Some(breakage) => Method::Broken(breakage, algorithm),

@@ -31,19 +31,31 @@ pub enum Algorithm {
     Mpi,
 }
 
+/// What ranks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranks {
+    /// Threads of one process. What else `mpirun` may have started takes no part.
+    Threads,
+    /// Processes, each one rank.
+    Processes,
+}
+
 impl Algorithm {
     /// Those that are written here, over `send` and `recv`: they run on every communicator.
     pub const OURS: [Self; 4] = [Self::OneShot, Self::Naive, Self::Tree, Self::Ring];
 
-    /// Whether this program can run the algorithm on these devices, asked before any of them is opened.
+    /// Whether ranks of this kind can run the algorithm on these devices, asked before any of them is opened.
     ///
     /// # Errors
     ///
     /// With what is missing.
-    pub fn check(self, plan: &DevicePlan) -> Result<(), Error> {
+    pub fn check(self, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
         let (engine, possible) = match self {
             Self::Nccl => (Engine::Nccl, cfg!(feature = "nccl") && plan.has_a_gpu_each()),
-            Self::Mpi => (Engine::Mpi, cfg!(feature = "mpi") && mpirun::world_size().is_some()),
+            Self::Mpi => {
+                let connected = ranks == Ranks::Processes && mpirun::world_size().is_some();
+                (Engine::Mpi, cfg!(feature = "mpi") && connected)
+            }
             _ => return Ok(()),
         };
         if possible { Ok(()) } else { Err(Error::NoNativeAllReduce { engine }) }

@@ -26,7 +26,7 @@ use candle_core::Tensor;
 use single_gpu::report::trace::COMMUNICATION;
 use tracing::info_span;
 
-pub use algorithm::Algorithm;
+pub use algorithm::{Algorithm, Ranks};
 pub use fixed_tree::FixedTree;
 pub use naive::naive;
 pub use one_shot::one_shot;

@@ -99,7 +99,9 @@ impl Engine {
             Self::Nccl => {
                 "a GPU of its own for every device and a program built with --features nccl"
             }
-            Self::Mpi => "processes started by mpirun and a program built with --features mpi",
+            Self::Mpi => {
+                "ranks that are processes, several started by mpirun, and a program built with --features mpi"
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::all_reduce::FixedTree;
+use params_and_allreduce::all_reduce::{FixedTree, Ranks};
 use params_and_allreduce::collective::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
 };
@@ -78,7 +78,9 @@ pub fn collectives(rank: &Rank<'_>) -> Result<(), Error> {
 }
 
 pub fn native(rank: &Rank<'_>) -> Result<(), Error> {
-    Algorithm::Mpi.check(&super::slices(rank.world_size()))?;
+    let plan = super::slices(rank.world_size());
+    Algorithm::Mpi.check(&plan, Ranks::Processes)?;
+    assert!(Algorithm::Mpi.check(&plan, Ranks::Threads).is_err());
     for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-15)] {
         for shape in SHAPES {
             let tensor = mine(rank.rank(), shape, dtype)?;

@@ -6,6 +6,7 @@ use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::all_reduce::Ranks;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
 use single_gpu::cli::UsageError;
@@ -140,14 +141,10 @@ impl Arguments {
         }
         let usual = if launch.has_messages() { Algorithm::Ring } else { Algorithm::Nccl };
         let algorithm = algorithm.unwrap_or(usual);
+        let ranks = if launch.processes().is_some() { Ranks::Processes } else { Ranks::Threads };
         algorithm
-            .check(plan)
+            .check(plan, ranks)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
-        if algorithm == Algorithm::Mpi && launch.processes().is_none() {
-            return Err(UsageError::new(
-                "--algorithm mpi adds up across processes, and these ranks are threads of one: start several with mpirun",
-            ));
-        }
         let mut caps = BucketCaps::default();
         if let Some(megabytes) = bucket_mb {
             caps.others = (megabytes * f64::from(1 << 20)) as usize;

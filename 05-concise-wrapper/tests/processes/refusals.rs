@@ -35,7 +35,7 @@ fn mpis_own_sum_is_for_several_processes() {
     let _turn = turn();
     let Some(mut job) = processes(1) else { return };
     job.args(SMALL).args(["--devices=2", "--algorithm=mpi"]);
-    refused(job, 2, "adds up across processes, and these ranks are threads of one");
+    refused(job, 2, "--algorithm mpi: there is no MPI here: it needs ranks that are processes");
 }
 
 #[test]
