@@ -73,6 +73,28 @@ fn every_rank_gets_the_sum() {
     }
 }
 
+/// NCCL reads a copy of such a tensor, which nobody else holds.
+#[test]
+fn a_tensor_that_is_not_in_one_piece_is_added_up() {
+    const SIDE: usize = 512;
+    let plan = match gpus(2).or_else(|_| gpus(1)) {
+        Ok(plan) => plan,
+        Err(why) => return eprintln!("SKIPPED: a sum of a turned tensor: {why}"),
+    };
+    run_ranks(&plan, TIMEOUT, |rank| {
+        with_nccl(rank, TIMEOUT, |nccl| {
+            let rows = Tensor::arange(0u32, (SIDE * SIDE) as u32, nccl.device())?;
+            let rows = rows.to_dtype(DType::F32)?.reshape((SIDE, SIDE))?;
+            let sum = nccl.all_reduce(&rows.t()?)?.t()?.contiguous()?;
+            let expected = (rows * nccl.world_size() as f64)?;
+            let off = (sum - expected)?.abs()?.flatten_all()?.max(0)?;
+            assert_eq!(off.to_scalar::<f32>()?, 0.0);
+            Ok::<_, Error>(())
+        })
+    })
+    .unwrap();
+}
+
 /// NCCL's stream is another than candle's, which is still at work on a gradient when its bucket is to be added up.
 #[test]
 fn a_sum_waits_for_what_candle_has_queued() {

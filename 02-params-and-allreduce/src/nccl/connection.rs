@@ -54,26 +54,32 @@ impl Connection {
 
     /// What all ranks do together; it is there when this returns.
     pub(super) fn run(&self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Error> {
-        let result = self.queue(tensor, kind);
+        // A copy, where the tensor is not in one piece. It is of candle's stream, on which it would be freed, and NCCL
+        // reads it on another: so it is held until that is done.
+        let mine = tensor.detach().contiguous().inspect_err(|_| self.tear_down())?;
+        let result = self.queue(&mine, kind);
         let done = if result.is_ok() { self.wait(kind) } else { Ok(()) };
         if result.is_err() || done.is_err() {
-            // The ranks no longer agree on what comes next. Tearing the connection down ends its
-            // kernels; only then can the tensors be let go.
-            drop(self.comm.take());
+            self.tear_down();
         }
         done.and(result)
     }
 
-    /// Gives the GPU the work to do.
+    /// The ranks no longer agree on what comes next. Tearing the connection down ends its kernels; only then can the
+    /// tensors be let go.
+    fn tear_down(&self) {
+        drop(self.comm.take());
+    }
+
+    /// Gives the GPU the work to do on a contiguous tensor, which has to be there until it is done.
     fn queue(&self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Error> {
         if !tensor.device().same_device(&self.device) {
             return Err(failure("NCCL: the tensor is not on this rank's GPU".to_owned()));
         }
-        let tensor = tensor.detach().contiguous()?;
         match &*self.comm.borrow() {
             None => Err(failure("NCCL: an earlier collective has failed".to_owned())),
             // There is nothing to move, and GPUs have no memory of size 0 to put it.
-            Some(_) if tensor.elem_count() == 0 => Ok(tensor),
+            Some(_) if tensor.elem_count() == 0 => Ok(tensor.clone()),
             Some(comm) => Ok(tensor.apply_op1_no_bwd(&Collective { comm, kind })?),
         }
     }
