@@ -88,11 +88,11 @@ impl fmt::Display for ComputeDevice {
     }
 }
 
-/// A tensor on another device, where a GPU is sent no more than the tensor's own elements.
+/// A tensor on another device, where no more than the tensor's own elements is sent to a GPU or from it.
 ///
 /// A shard is a view: it shares its batch's memory. Candle's `to_device` sends a GPU all of that memory with
-/// every shard, and waits until it is there; a batch's share goes on its way while the GPU works on. From CPU to CPU
-/// nothing is copied, and the view goes on sharing.
+/// every shard, and waits until it is there; a batch's share goes on its way while the GPU works on. Likewise a part of
+/// what lies on a GPU is cut out there before it leaves. From CPU to CPU nothing is copied, and the view goes on sharing.
 ///
 /// Between GPUs this is the way to go: each has a stream of its own, and `to_device` does not wait for what is still
 /// being computed on the other's.
@@ -102,7 +102,7 @@ impl fmt::Display for ComputeDevice {
 /// When the copy fails.
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // An empty view may take the rest along: GPUs have no memory of size 0 for a copy of it.
-    if device.is_cpu() || tensor.elem_count() == 0 || tensor.device().same_device(device) {
+    if tensor.elem_count() == 0 || tensor.device().same_device(device) {
         return tensor.to_device(device);
     }
     #[cfg(feature = "cuda")]

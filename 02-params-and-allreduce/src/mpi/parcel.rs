@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use safetensors::View;
+use single_gpu::device::move_view;
 
 use super::note::Note;
 
@@ -26,12 +27,7 @@ impl Parcel {
 
     /// A tensor's present value; from a GPU it passes through the host.
     pub(super) fn tensor(to: usize, tensor: &Tensor) -> Result<Self> {
-        let tensor = tensor.detach();
-        // A view that leaves a GPU would take all of its memory along, so it is cut out first. (Nothing is to
-        // be cut out of an empty one: GPUs have no memory of size 0.)
-        let small = tensor.device().is_cpu() || tensor.elem_count() == 0;
-        let tensor = if small { tensor } else { tensor.force_contiguous()? };
-        let tensor = tensor.to_device(&Device::Cpu)?;
+        let tensor = move_view(&tensor.detach(), &Device::Cpu)?;
         let note = Note::Tensor { dtype: tensor.dtype(), dims: tensor.dims().to_vec() };
         Ok(Self { bytes: tensor.data().into_owned(), ..Self::note(to, &note) })
     }

@@ -11,7 +11,7 @@ mod models;
 
 use std::time::Duration;
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Storage, Tensor};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Named;
@@ -207,6 +207,11 @@ fn what_is_uploaded_arrives_as_it_was() {
             let there = move_view(&wide.narrow(1, 1, 2)?, rank.device())?.to_dtype(DType::F64)?;
             let expected = [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]];
             assert_eq!(there.to_vec2::<f64>()?, expected);
+            // And on the way back.
+            let back = move_view(&there.narrow(0, 1, 1)?, &Device::Cpu)?;
+            assert_eq!(back.to_vec2::<f64>()?, expected[1..2]);
+            let Storage::Cpu(storage) = &*back.storage_and_layout().0 else { panic!("{back:?}") };
+            assert_eq!(storage.as_slice::<f64>()?.len(), 2, "what lay beside it came along");
         }
         Ok::<_, Error>(())
     })
