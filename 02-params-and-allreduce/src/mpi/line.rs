@@ -1,7 +1,7 @@
 //! One rank's end of one set of connections to all other ranks.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use super::postman::{Answer, Order, Postman};
 use super::sum::Sum;
 use super::waiting::{Waiting, WaitsFor};
 use crate::communicator::{Communicator, Engine, Error};
+use crate::thread::lock::locked;
 use crate::thread::patience::wait;
 
 /// One rank's end of its connections: a value that can be kept, and called from any thread.
@@ -208,9 +209,4 @@ impl Communicator for Line {
             other => Err(Error::Other(format!("MPI adds up f32 and f64, not {}", other.as_str()))),
         }
     }
-}
-
-/// A thread that panicked while it held the lock left the channel as it is.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

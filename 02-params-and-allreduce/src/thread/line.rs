@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use super::link::Link;
+use super::link::{Link, ended};
 use crate::communicator::{Communicator, Error, Received};
 
 /// One rank's end of its connections, for as long as the rank lives.
@@ -28,11 +28,7 @@ impl Line {
     }
 
     fn link(&self) -> Result<Arc<Link>, Error> {
-        self.link.upgrade().ok_or_else(|| Error::RankStopped {
-            rank: self.rank,
-            why: "has ended".to_owned(),
-            waiting: self.rank,
-        })
+        self.link.upgrade().ok_or_else(|| ended(self.rank))
     }
 }
 

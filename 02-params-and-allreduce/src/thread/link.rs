@@ -1,4 +1,4 @@
-//! Messages between threads: a channel for every ordered pair of ranks.
+//! Messages between threads.
 //!
 //! A message is a tensor in CPU memory that nobody writes to. Between CPU slices that is one copy, made
 //! by the sender, or none when the tensor is shared or lent: the message is then a counted reference to
@@ -12,12 +12,15 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
+use single_gpu::device::move_view;
 
+use super::channels::{Channels, Closed};
+use super::lock::locked;
 use super::patience::wait;
 use super::roster::{Chain, FirstCause, Roster};
 use crate::communicator::{Error, Memory, Received};
@@ -38,14 +41,9 @@ pub struct Traffic {
 #[derive(Debug)]
 pub(super) struct Link {
     rank: usize,
-    world_size: usize,
+    channels: Arc<Channels>,
     roster: Arc<Roster>,
     timeout: Duration,
-    /// To each rank; `None` to itself. Empty once the link is closed.
-    to: Mutex<Vec<Option<Sender<Received>>>>,
-    /// From each rank; `None` from itself. The lock is never contended: it lets the rank's own worker
-    /// threads share the link.
-    from: Vec<Option<Mutex<Receiver<Received>>>>,
     /// To whom this rank has lent something, and how it will know that it was read.
     loans: Mutex<Vec<(usize, Receiver<Infallible>)>>,
     messages_sent: AtomicU64,
@@ -55,32 +53,17 @@ pub(super) struct Link {
 impl Link {
     /// Connects every rank with every other; the links come in rank order.
     pub(super) fn connect(world_size: usize, roster: &Arc<Roster>, timeout: Duration) -> Vec<Self> {
-        let mut links: Vec<Self> = (0..world_size)
-            .map(|rank| Self {
-                rank,
-                world_size,
-                roster: Arc::clone(roster),
-                timeout,
-                to: Mutex::default(),
-                from: Vec::new(),
-                loans: Mutex::default(),
-                messages_sent: AtomicU64::new(0),
-                bytes_sent: AtomicU64::new(0),
-            })
-            .collect();
-        for sender in 0..world_size {
-            for receiver in 0..world_size {
-                let (to, from) = if sender == receiver {
-                    (None, None)
-                } else {
-                    let (to, from) = channel();
-                    (Some(to), Some(Mutex::new(from)))
-                };
-                locked(&links[sender].to).push(to);
-                links[receiver].from.push(from);
-            }
-        }
-        links
+        let channels = Arc::new(Channels::new(world_size));
+        let link = |rank| Self {
+            rank,
+            channels: Arc::clone(&channels),
+            roster: Arc::clone(roster),
+            timeout,
+            loans: Mutex::default(),
+            messages_sent: AtomicU64::new(0),
+            bytes_sent: AtomicU64::new(0),
+        };
+        (0..world_size).map(link).collect()
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -88,7 +71,7 @@ impl Link {
     }
 
     pub(super) fn world_size(&self) -> usize {
-        self.world_size
+        self.channels.world_size()
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -97,7 +80,7 @@ impl Link {
 
     /// Lets go of the ends of all channels to others: whoever waits for this rank is told so.
     pub(super) fn close(&self) {
-        locked(&self.to).clear();
+        self.channels.close(self.rank);
     }
 
     /// What this rank has sent so far.
@@ -134,28 +117,11 @@ impl Link {
     }
 
     fn queue(&self, to: usize, tensor: &Tensor, memory: Memory) -> Result<(), Error> {
-        if to == self.rank || to >= self.world_size {
-            return Err(self.no_such_rank(to));
-        }
-        let tensor = tensor.detach();
-        // A view that leaves a GPU would take all of its memory along, so it is cut out first. (Nothing
-        // is to be cut out of an empty one: GPUs have no memory of size 0.)
-        let message = if tensor.device().is_cpu() || tensor.elem_count() == 0 {
-            tensor.contiguous()?
-        } else {
-            tensor.force_contiguous()?
-        };
-        let message = message.to_device(&Device::Cpu)?;
+        self.check(to)?;
+        let message = move_view(&tensor.detach(), &Device::Cpu)?.contiguous()?;
         let bytes = bytes(&message);
         let message = Received::new(message, memory);
-        let sent = match locked(&self.to).get(to) {
-            Some(Some(channel)) => channel.send(message).is_ok(),
-            // This rank has ended, and what it still sends reaches nobody.
-            _ => false,
-        };
-        if !sent {
-            return Err(self.stopped(to));
-        }
+        self.channels.send(self.rank, to, message).map_err(|Closed| self.stopped(to))?;
         self.messages_sent.fetch_add(1, Ordering::Relaxed);
         self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(())
@@ -179,10 +145,10 @@ impl Link {
 
     /// Waits for the next message from a rank; it arrives in CPU memory.
     pub(super) fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        let channel = self.from.get(from).and_then(Option::as_ref);
-        let channel = channel.ok_or_else(|| self.no_such_rank(from))?;
-        let channel = locked(channel);
-        let waiting = || match wait(&channel, self.timeout) {
+        self.check(from)?;
+        let inbox = self.channels.inbox(from, self.rank).map_err(|Closed| self.stopped(from))?;
+        let inbox = locked(&inbox);
+        let waiting = || match wait(&inbox, self.timeout) {
             // Asked while this rank still counts as waiting, so that nobody blames it meanwhile.
             Err(RecvTimeoutError::Timeout) => Err(self.timed_out(from)),
             Err(RecvTimeoutError::Disconnected) => Err(self.stopped(from)),
@@ -200,13 +166,21 @@ impl Link {
         Ok(message)
     }
 
-    fn no_such_rank(&self, other: usize) -> Error {
-        Error::NoSuchRank { rank: self.rank, other, world_size: self.world_size() }
+    /// Whom this rank can exchange messages with.
+    fn check(&self, other: usize) -> Result<(), Error> {
+        let (rank, world_size) = (self.rank, self.world_size());
+        if other == rank || other >= world_size {
+            return Err(Error::NoSuchRank { rank, other, world_size });
+        }
+        Ok(())
     }
 
-    /// The other end is closed. Whoever failed first is the cause; if nobody failed, the other rank has
-    /// simply returned too early.
+    /// The channel is closed. Whoever failed first is the cause; if nobody failed, the other rank has simply
+    /// returned too early.
     fn stopped(&self, other: usize) -> Error {
+        if self.channels.has_closed(self.rank) {
+            return ended(self.rank);
+        }
         let early = FirstCause::Rank { rank: other, why: "returned early".to_owned() };
         self.because_of(self.roster.accuse(early))
     }
@@ -214,6 +188,9 @@ impl Link {
     /// Nothing came in time. Another rank may have failed meanwhile in a way that never reached this
     /// one: then that is the cause, and not what the chain of waiting ranks leads to.
     fn timed_out(&self, other: usize) -> Error {
+        if self.channels.has_closed(self.rank) {
+            return ended(self.rank);
+        }
         let seconds = self.timeout.as_secs_f64();
         let found = match self.roster.chain(other) {
             Chain::Ends { rank } => {
@@ -239,9 +216,9 @@ impl Link {
     }
 }
 
-/// A rank that panicked while it held the lock is gone, and so is its link: nothing to protect.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a thread of a rank's is told that goes on talking after the rank has returned: nobody else is to blame.
+pub(super) fn ended(rank: usize) -> Error {
+    Error::RankStopped { rank, why: "has ended".to_owned(), waiting: rank }
 }
 
 fn bytes(tensor: &Tensor) -> usize {

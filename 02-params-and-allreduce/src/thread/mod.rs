@@ -1,8 +1,10 @@
 //! Devices as threads of one process: one thread drives one device.
 
+mod channels;
 mod failure;
 mod line;
 mod link;
+pub(crate) mod lock;
 pub(crate) mod patience;
 mod rank;
 pub(crate) mod roster;

@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use candle_core::{DType, Device, Shape, Tensor};
 use single_gpu::device::DeviceKind;
 
+use super::link::Link;
 use super::*;
 use crate::communicator::Communicator as _;
 
@@ -96,6 +97,27 @@ fn everyone_names_the_rank_that_stalled() {
     for complaint in chain(SHORT, stall) {
         assert!(complaint.contains("rank 3"), "{complaint}");
     }
+}
+
+/// A thread of a rank's that goes on talking when the rank itself has returned.
+#[test]
+fn who_talks_after_its_own_end_blames_nobody_else() {
+    let roster = Arc::new(Roster::new(2));
+    let links = Link::connect(2, &roster, LONG);
+    let own_end = |outcome: Result<(), Error>| match outcome.unwrap_err() {
+        Error::RankStopped { rank: 0, why, waiting: 0 } => assert_eq!(why, "has ended"),
+        other => panic!("{other}"),
+    };
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| links[0].recv(1, &Shape::from(()), DType::F32).map(drop));
+        thread::sleep(SHORT);
+        links[0].close();
+        own_end(links[0].send(1, &number(1.0)));
+        links[1].close();
+        own_end(waits.join().unwrap());
+    });
+    let first = roster.accuse(roster::FirstCause::Deadlock { circle: vec![] });
+    assert_eq!(first, roster::FirstCause::Deadlock { circle: vec![] }, "nobody was accused before");
 }
 
 /// Three ranks in a ring, of which each waits for the next to send first, and one that waits for them.
