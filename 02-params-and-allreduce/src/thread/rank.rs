@@ -65,9 +65,14 @@ impl Rank<'_> {
         self.links.main.timeout()
     }
 
-    /// What this rank has sent so far.
+    /// What this rank has sent so far, through both of its connections.
     pub fn traffic(&self) -> Traffic {
-        self.links.main.traffic()
+        let [main, background] =
+            [&self.links.main, &self.links.background].map(|link| link.traffic());
+        Traffic {
+            messages: main.messages + background.messages,
+            bytes: main.bytes + background.bytes,
+        }
     }
 
     /// This rank's end of the connections as a value that can be kept, and given to operations.

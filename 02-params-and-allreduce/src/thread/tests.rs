@@ -120,6 +120,22 @@ fn who_talks_after_its_own_end_blames_nobody_else() {
     assert_eq!(first, roster::FirstCause::Deadlock { circle: vec![] }, "nobody was accused before");
 }
 
+#[test]
+fn what_is_sent_in_the_background_counts_as_well() {
+    let traffic = run_ranks(&plan(2), LONG, |rank| {
+        let other = 1 - rank.rank();
+        rank.send(other, &number(1.0))?;
+        let before = rank.traffic();
+        rank.background_line().send(other, &number(1.0))?;
+        let both = [before, rank.traffic()];
+        recv_number(rank, other)?;
+        rank.background_line().recv(other, &Shape::from(()), DType::F32)?;
+        Ok::<_, Error>(both)
+    });
+    let sent = |messages| Traffic { messages, bytes: 4 * messages };
+    assert_eq!(traffic.unwrap(), [[sent(1), sent(2)]; 2]);
+}
+
 /// Three ranks in a ring, of which each waits for the next to send first, and one that waits for them.
 #[test]
 fn ranks_that_wait_in_a_circle_are_told_so() {
