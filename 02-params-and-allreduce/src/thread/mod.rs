@@ -84,6 +84,22 @@ where
     E: From<Error> + fmt::Display + Send,
 {
     assert_eq!(of_ranks.len(), plan.len(), "one for each device");
+    run_in_threads(plan, timeout, of_ranks, |_| thread::Builder::new(), work)
+}
+
+/// [`run_ranks_with`], each rank in a thread that is made as `thread_of` it says.
+fn run_in_threads<T, R, E>(
+    plan: &DevicePlan,
+    timeout: Duration,
+    of_ranks: Vec<T>,
+    thread_of: impl Fn(usize) -> thread::Builder,
+    work: impl Fn(&Rank<'_>, T) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, RankFailure<E>>
+where
+    T: Send,
+    R: Send,
+    E: From<Error> + fmt::Display + Send,
+{
     let roster = Arc::new(Roster::new(plan.len()));
     let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
         let threads: Vec<_> = plan
@@ -93,17 +109,20 @@ where
             .zip(of_ranks)
             .map(|((slot, links), own)| {
                 let (roster, work) = (&roster, &work);
-                // The links are let go at the end of the thread, after a failure has been written down:
-                // whoever wakes because of that looks there for the cause.
-                let rank = links.rank();
-                let spawned = thread::Builder::new()
+                // The links are let go after a failure has been written down: whoever wakes because of that
+                // looks there for the cause. So they are held here as well, until the thread has begun.
+                let (rank, links) = (links.rank(), Arc::new(links));
+                let held = Arc::clone(&links);
+                let spawned = thread_of(rank)
                     .spawn_scoped(scope, move || run_rank(slot, &links, roster, own, work));
-                spawned.map_err(|error| {
-                    let error = E::from(candle_core::Error::wrap(error).into());
-                    let cause = Cause::Error(error);
+                let spawned = spawned.map_err(|error| {
+                    let text = format!("its thread could not be started: {error}");
+                    let cause = Cause::Error(E::from(Error::Other(text)));
                     roster.failed(rank, cause.to_string());
                     cause
-                })
+                });
+                drop(held);
+                spawned
             })
             .collect();
         let join = |thread: Result<ScopedJoinHandle<'_, _>, _>| {

@@ -99,6 +99,37 @@ fn everyone_names_the_rank_that_stalled() {
     }
 }
 
+/// Is let go of slowly: others have time to notice what was let go of before.
+struct Slow;
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        thread::sleep(SHORT);
+    }
+}
+
+#[test]
+fn everyone_names_the_rank_whose_thread_cannot_start() {
+    let complaints = std::sync::Mutex::new(Vec::new());
+    // No machine has room for such a stack.
+    let thread_of = |rank| match rank {
+        2 => thread::Builder::new().stack_size(isize::MAX as usize),
+        _ => thread::Builder::new(),
+    };
+    let slow = vec![Slow, Slow, Slow];
+    let outcome = run_in_threads(&plan(3), LONG, slow, thread_of, |rank, _slow| {
+        let outcome = recv_number(rank, 2);
+        if let Err(error) = &outcome {
+            complaints.lock().unwrap().push(error.to_string());
+        }
+        outcome
+    });
+    assert_eq!(outcome.unwrap_err().rank, 2);
+    for complaint in complaints.into_inner().unwrap() {
+        assert!(complaint.starts_with("rank 2 failed: "), "{complaint}");
+    }
+}
+
 /// A thread of a rank's that goes on talking when the rank itself has returned.
 #[test]
 fn who_talks_after_its_own_end_blames_nobody_else() {
