@@ -12,6 +12,10 @@
 //! Beside them stand the all-reduces of the engines below, where there are any: NCCL's and MPI's. All of
 //! them add in an order that depends on the number of ranks; the sum of [`FixedTree`] does not. [`TreeSum`] makes it of
 //! what is there one after the other.
+//!
+//! candle adds, in the thread that asks for the sum, whatever threads a slice of the CPU has: stage 1's own sum of two
+//! gradients, which takes all of them, is slower on one thread, and on two no quicker. And DDP asks from a thread beside
+//! them, whose work must not wait for theirs, as they wait for its sums.
 
 mod algorithm;
 pub mod fixed_tree;
