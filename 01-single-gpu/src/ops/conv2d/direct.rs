@@ -96,7 +96,7 @@ impl<'a> Direct<'a> {
                     || {
                         let blocks = blocks(images.clone()).zip(planes.chunks_exact(g.block()));
                         for (images, planes) in blocks {
-                            *dbias += upstream.load(images, channel, tight, grads);
+                            upstream.load(images, channel, tight, grads, dbias.as_mut());
                             self.add_weight_gradients(lanes(planes), grads, sums);
                         }
                     },

@@ -27,7 +27,7 @@ pub(super) type Signs = [u8; LANES];
 /// What follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
-    /// Nothing: the bias is added, that is all.
+    /// Nothing: the bias is added, if there is one, that is all.
     Plain,
     /// max(·, 0), then the mean over windows.
     ReluPool(Windows),
@@ -56,7 +56,7 @@ impl Finish {
     #[inline(always)]
     pub(super) fn forward<T: Element>(
         &self,
-        bias: T,
+        bias: Option<T>,
         sums: &mut [Lane<T>],
         frame: Frame,
         signs: &mut [Signs],
@@ -67,14 +67,17 @@ impl Finish {
         let rows = rows.map(|row| &mut row[..frame.width]);
         match self {
             Self::Plain => {
-                for row in rows {
-                    for value in row.as_flattened_mut() {
-                        *value += bias;
+                if let Some(bias) = bias {
+                    for row in rows {
+                        for value in row.as_flattened_mut() {
+                            *value += bias;
+                        }
                     }
                 }
                 frame.store(sums, y);
             }
             Self::ReluPool(windows) => {
+                let bias = bias.unwrap_or(zero);
                 let mut positive = vec![[false; LANES]; frame.inner().next_multiple_of(8)];
                 for (row, positive) in rows.zip(positive.chunks_exact_mut(frame.width)) {
                     let positive = positive.as_flattened_mut();
@@ -107,7 +110,7 @@ impl Finish {
 
     /// From the gradient of `y` to that of the sums: fills all of `sums`, zeros outside of the plane.
     ///
-    /// Returns the gradient of the bias, which is the sum of them all.
+    /// To the gradient of the bias, where there is one, it adds the sum of them all.
     #[inline(always)]
     pub(super) fn backward<'a, T: Element>(
         &self,
@@ -115,16 +118,11 @@ impl Finish {
         signs: &[Signs],
         frame: Frame,
         sums: &mut [Lane<T>],
-    ) -> T {
+        dbias: Option<&mut T>,
+    ) {
         let zero = T::zero();
-        let mut total = [zero; LANES];
         match self {
-            Self::Plain => {
-                frame.load(grad, sums);
-                for pixel in sums.iter() {
-                    total = add(total, *pixel);
-                }
-            }
+            Self::Plain => frame.load(grad, sums),
             Self::ReluPool(windows) => {
                 let share = windows.share::<T>();
                 let mut means = Scratch::new(windows.out_plane() * LANES);
@@ -153,13 +151,16 @@ impl Finish {
                     for (value, &positive) in row.as_flattened_mut().iter_mut().zip(positive) {
                         *value = if positive { *value } else { zero };
                     }
-                    for pixel in row {
-                        total = add(total, *pixel);
-                    }
                 }
             }
         }
-        total.into_iter().sum()
+        if let Some(dbias) = dbias {
+            let mut total = [zero; LANES];
+            for pixel in sums.iter() {
+                total = add(total, *pixel);
+            }
+            *dbias += total.into_iter().sum();
+        }
     }
 }
 

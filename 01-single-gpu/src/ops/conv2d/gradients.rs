@@ -22,7 +22,7 @@ pub(super) struct Upstream<'a, T> {
 impl<T: Element> Upstream<'_, T> {
     /// The gradient of the sums of one channel, for one block of images: fills `sums`.
     ///
-    /// Returns what the block adds to the gradient of the channel's bias.
+    /// To the gradient of the channel's bias, where there is one, it adds what the block adds.
     #[inline(always)]
     pub(super) fn load(
         &self,
@@ -30,14 +30,15 @@ impl<T: Element> Upstream<'_, T> {
         channel: usize,
         frame: Frame,
         sums: &mut [Lane<T>],
-    ) -> T {
+        dbias: Option<&mut T>,
+    ) {
         let channels = self.geometry.out_channels;
         let (height, width) = self.finish.size(self.geometry);
         let signs = self.finish.signs(self.geometry);
         let first = (images.start / LANES * channels + channel) * signs;
         let plane = height * width;
         let grad = images.map(|image| &self.grad[(image * channels + channel) * plane..][..plane]);
-        self.finish.backward(grad, &self.signs[first..][..signs], frame, sums)
+        self.finish.backward(grad, &self.signs[first..][..signs], frame, sums, dbias)
     }
 }
 
@@ -46,17 +47,18 @@ pub(super) struct Gradients<T> {
     /// `None` when the input needs no gradient.
     pub(super) x: Option<Vec<T>>,
     pub(super) weight: Vec<T>,
-    pub(super) bias: Vec<T>,
+    /// Of each channel's bias. Most convolutions of a ResNet have none, and then nothing is added up.
+    pub(super) bias: Vec<Option<T>>,
 }
 
 impl<T: Element> Gradients<T> {
     /// Zeros.
-    pub(super) fn new(geometry: &Geometry, want_dx: bool) -> Self {
+    pub(super) fn new(geometry: &Geometry, want_dx: bool, has_bias: bool) -> Self {
         let Geometry { batch, out_channels, .. } = *geometry;
         Self {
             x: want_dx.then(|| room(batch * geometry.image())),
             weight: room(out_channels * geometry.patch()),
-            bias: room(out_channels),
+            bias: vec![has_bias.then(T::zero); out_channels],
         }
     }
 }

@@ -156,7 +156,7 @@ impl Conv2d {
         T::to_cpu_storage_owned(output.y)
     }
 
-    /// The gradients of the input, where it is wanted, of the weight and of the bias.
+    /// The gradients of the input, where it is wanted, of the weight, and of the bias, if there is one.
     fn backward(
         &self,
         x: &Tensor,
@@ -175,7 +175,7 @@ impl Conv2d {
         let want_dx = x.track_op();
         let way = if want_dx { Way::with_dx(g) } else { Way::new(g) };
         for_dtype!(x.dtype(), "conv2d", T => {
-            let mut gradients = Gradients::<T>::new(g, want_dx);
+            let mut gradients = Gradients::<T>::new(g, want_dx, bias.is_some());
             let upstream = Upstream {
                 geometry: g,
                 finish: &self.finish,
@@ -189,11 +189,12 @@ impl Conv2d {
                 way.backward(g, x, weights, &upstream, &mut gradients);
             }
             let tensor = |values, shape: Shape| Tensor::from_vec(values, shape, grad.device());
+            let dbias: Option<Vec<T>> = gradients.bias.into_iter().collect();
             let x_shape = (g.batch, g.in_channels, g.height, g.width).into();
             Ok((
                 gradients.x.map(|dx| tensor(dx, x_shape)).transpose()?,
                 Some(tensor(gradients.weight, weight.shape().clone())?),
-                Some(tensor(gradients.bias, g.out_channels.into())?),
+                dbias.map(|dbias| tensor(dbias, g.out_channels.into())).transpose()?,
             ))
         })
     }

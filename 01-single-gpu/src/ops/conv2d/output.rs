@@ -25,7 +25,7 @@ pub(super) struct Output<'a, T> {
 /// One channel of a block of images, about to be finished.
 pub(super) struct Unfinished<'a, T> {
     finish: &'a Finish,
-    bias: T,
+    bias: Option<T>,
     /// Which block of its run.
     pub(super) block: usize,
     pub(super) channel: usize,
@@ -67,7 +67,7 @@ impl<'a, T: Element> Output<'a, T> {
             for (channel, y) in by_channel(y, channels, height * width).into_iter().enumerate() {
                 let (mine, rest) = all_signs.split_at_mut(signs);
                 all_signs = rest;
-                let bias = bias.map_or(T::zero(), |bias| bias[channel]);
+                let bias = bias.map(|bias| bias[channel]);
                 planes.push(Unfinished { finish, bias, block, channel, y, signs: mine });
             }
         }

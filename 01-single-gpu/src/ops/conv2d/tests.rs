@@ -15,10 +15,11 @@ fn results(way: Way, g: &Geometry, operands: &Operands, want_dx: bool) -> Result
     let mut output = Output::new(g, &Finish::Plain, None);
     way.forward(g, x, weight, &mut output);
     let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad, signs: &[] };
-    let mut gradients = Gradients::new(g, want_dx);
+    let mut gradients = Gradients::new(g, want_dx, true);
     way.backward(g, x, weight, &upstream, &mut gradients);
     let Gradients { x, weight, bias } = gradients;
-    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias: bias }
+    let dbias = bias.into_iter().flatten().collect();
+    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias }
 }
 
 fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {
@@ -125,6 +126,23 @@ fn threads_never_change_the_bits() {
         for threads in 2..=4 {
             assert!(on(threads) == alone, "{:?}: other bits on {threads} threads", [b, c, h, w, o]);
         }
+    }
+}
+
+#[test]
+fn without_a_bias_it_is_as_with_one_of_zero() {
+    for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
+        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
+        // Zeros among them: to one that were negative, a bias of zero would give another sign.
+        x.set(&relu(&x.as_detached_tensor()).unwrap()).unwrap();
+        let zeros = candle_core::Var::zeros(o, x.dtype(), x.device()).unwrap();
+        let results = |bias: Option<&Tensor>| {
+            let y = conv2d(&x, &weight, bias, stride, padding).unwrap();
+            let gradients = (&y * &y).unwrap().backward().unwrap();
+            let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
+            [bits(&y), gradient(&x), gradient(&weight)]
+        };
+        assert!(results(None) == results(Some(&zeros)), "{:?}", [b, c, h, w, o]);
     }
 }
 

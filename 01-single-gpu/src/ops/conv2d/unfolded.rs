@@ -126,12 +126,13 @@ impl<'a> Unfolded<'a> {
         let mut transposed = Scratch::new(g.patch() * g.out_channels);
         for images in runs(g.batch, LANES) {
             let channels = grads.par_chunks_mut(columns).zip(&mut gradients.bias).enumerate();
-            channels.for_each(|(channel, (plane, bias))| {
+            channels.for_each(|(channel, (plane, dbias))| {
                 let tight = Frame::tight(g.out_h, g.out_w);
                 vectorised(
                     #[inline(always)]
                     || {
-                        *bias += upstream.load(images.clone(), channel, tight, lanes_mut(plane));
+                        let (images, plane) = (images.clone(), lanes_mut(plane));
+                        upstream.load(images, channel, tight, plane, dbias.as_mut());
                     },
                 );
             });

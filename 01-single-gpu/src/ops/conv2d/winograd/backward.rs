@@ -67,7 +67,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         upstream: &Upstream<'_, T>,
         images: Range<usize>,
         columns: usize,
-        dbias: &mut [T],
+        dbias: &mut [Option<T>],
     ) -> Scratch<T> {
         let (g, frame) = (self.geometry, self.output_frame());
         let mut products = Scratch::new(g.out_channels * Self::PLACES * columns);
@@ -80,7 +80,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 #[inline(always)]
                 || {
                     for (block, images) in blocks(images.clone()).enumerate() {
-                        *dbias += upstream.load(images, channel, frame, sums);
+                        upstream.load(images, channel, frame, sums, dbias.as_mut());
                         for (tile, origin) in self.origins(frame).enumerate() {
                             let column = block * self.tiles() + tile;
                             sandwich(

@@ -175,7 +175,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         let mut output = Output::new(g, &Finish::Plain, None);
         self.forward(&x, &weight, &mut output);
         let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad: &grad, signs: &[] };
-        let mut gradients = Gradients::new(g, true);
+        let mut gradients = Gradients::new(g, true, false);
         self.backward(&x, &weight, &upstream, &mut gradients);
         let double = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
         [double(output.y), double(gradients.weight), double(gradients.x.unwrap_or_default())]
