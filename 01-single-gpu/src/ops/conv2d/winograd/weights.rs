@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::Winograd;
 use super::tile::sandwich;
 use crate::ops::Element;
-use crate::ops::lanes::LANES;
+use crate::ops::lanes::{LANES, Lane};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised;
 
@@ -23,23 +23,21 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                     || {
                         for (group, kernels) in kernels.chunks(LANES * R * R).enumerate() {
                             let (first, count) = (group * LANES, kernels.len() / (R * R));
-                            let read = |row: usize, column: usize| {
-                                let mut lane = [T::zero(); LANES];
-                                for (entry, kernel) in
-                                    lane.iter_mut().zip(kernels.chunks_exact(R * R))
-                                {
-                                    *entry = kernel[row * R + column];
-                                }
-                                lane
-                            };
-                            sandwich(&Self::WEIGHTS, read, |row, column, lane| {
-                                let place = (row * A + column) * channels + first;
-                                let room = &mut transformed[place..place + count];
-                                match room.as_mut_array() {
-                                    Some(room) => *room = *lane,
-                                    None => room.copy_from_slice(&lane[..count]),
-                                }
-                            });
+                            let lanes = side_by_side::<T, R>(kernels);
+                            sandwich(
+                                &Self::WEIGHTS,
+                                #[inline(always)]
+                                |row, column| lanes[row][column],
+                                #[inline(always)]
+                                |row, column, lane| {
+                                    let place = (row * A + column) * channels + first;
+                                    let room = &mut transformed[place..place + count];
+                                    match room.as_mut_array() {
+                                        Some(room) => *room = *lane,
+                                        None => room.copy_from_slice(&lane[..count]),
+                                    }
+                                },
+                            );
                         }
                     },
                 );
@@ -56,21 +54,59 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 || {
                     for (group, kernels) in kernels.chunks_mut(LANES * R * R).enumerate() {
                         let (first, count) = (group * LANES, kernels.len() / (R * R));
-                        let read = |row: usize, column: usize| {
-                            let place = row * A + column;
-                            let start = (place * outputs + output) * channels + first;
-                            let mut lane = [T::zero(); LANES];
-                            lane[..count].copy_from_slice(&transformed[start..start + count]);
-                            lane
-                        };
-                        sandwich(&Self::WEIGHTS_BACK, read, |row, column, lane| {
-                            for (kernel, &entry) in kernels.chunks_exact_mut(R * R).zip(lane) {
-                                kernel[row * R + column] = entry;
-                            }
-                        });
+                        let mut lanes = [[[T::zero(); LANES]; R]; R];
+                        sandwich(
+                            &Self::WEIGHTS_BACK,
+                            #[inline(always)]
+                            |row, column| {
+                                let place = row * A + column;
+                                let start = (place * outputs + output) * channels + first;
+                                let from = &transformed[start..start + count];
+                                match from.as_array() {
+                                    Some(lane) => *lane,
+                                    None => {
+                                        let mut lane = [T::zero(); LANES];
+                                        lane[..count].copy_from_slice(from);
+                                        lane
+                                    }
+                                }
+                            },
+                            #[inline(always)]
+                            |row, column, lane| lanes[row][column] = *lane,
+                        );
+                        one_after_another(&lanes, kernels);
                     }
                 },
             );
         });
+    }
+}
+
+/// Sixteen kernels side by side, or as many as there are and zeros.
+///
+/// All at once, kernel by kernel: a lane that is read right after its sixteen numbers were written, one by one, waits until
+/// they have arrived.
+#[inline(always)]
+fn side_by_side<T: Element, const R: usize>(kernels: &[T]) -> [[Lane<T>; R]; R] {
+    let mut lanes = [[[T::zero(); LANES]; R]; R];
+    for (nth, kernel) in kernels.chunks_exact(R * R).take(LANES).enumerate() {
+        for (lanes, row) in lanes.iter_mut().zip(kernel.as_chunks::<R>().0) {
+            for (lane, &entry) in lanes.iter_mut().zip(row) {
+                lane[nth] = entry;
+            }
+        }
+    }
+    lanes
+}
+
+/// The inverse of [`side_by_side`].
+#[inline(always)]
+fn one_after_another<T: Element, const R: usize>(lanes: &[[Lane<T>; R]; R], kernels: &mut [T]) {
+    for (nth, kernel) in kernels.chunks_exact_mut(R * R).take(LANES).enumerate() {
+        for (lanes, row) in lanes.iter().zip(kernel.as_chunks_mut::<R>().0) {
+            for (lane, entry) in lanes.iter().zip(row) {
+                *entry = lane[nth];
+            }
+        }
     }
 }
