@@ -8,8 +8,6 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::thread::LocalKey;
 
-use super::Element;
-
 /// What one thread keeps of one element type.
 pub(crate) type Shelf<T> = RefCell<Vec<Vec<T>>>;
 
@@ -20,13 +18,13 @@ const KEPT: usize = 8;
 const LINE: usize = 64;
 
 /// Borrowed memory that begins with a cache line. Its contents are whatever was there.
-pub(crate) struct Scratch<T: Element> {
+pub(crate) struct Scratch<T: Shelved> {
     block: Vec<T>,
     start: usize,
     len: usize,
 }
 
-impl<T: Element> Scratch<T> {
+impl<T: Shelved> Scratch<T> {
     /// Room for `len` elements.
     pub(crate) fn new(len: usize) -> Self {
         let needed = len + LINE / size_of::<T>();
@@ -37,13 +35,13 @@ impl<T: Element> Scratch<T> {
                 .min_by_key(|&place| shelf[place].len());
             smallest.map(|place| shelf.swap_remove(place))
         });
-        let block = kept.unwrap_or_else(|| vec![T::zero(); needed]);
+        let block = kept.unwrap_or_else(|| vec![T::default(); needed]);
         let start = block.as_ptr().align_offset(LINE);
         Self { block, start, len }
     }
 }
 
-impl<T: Element> Deref for Scratch<T> {
+impl<T: Shelved> Deref for Scratch<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -51,13 +49,13 @@ impl<T: Element> Deref for Scratch<T> {
     }
 }
 
-impl<T: Element> DerefMut for Scratch<T> {
+impl<T: Shelved> DerefMut for Scratch<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.block[self.start..][..self.len]
     }
 }
 
-impl<T: Element> Drop for Scratch<T> {
+impl<T: Shelved> Drop for Scratch<T> {
     fn drop(&mut self) {
         let block = std::mem::take(&mut self.block);
         // A thread that ends has no shelf any more; then the memory is simply freed.
@@ -74,7 +72,7 @@ impl<T: Element> Drop for Scratch<T> {
 }
 
 /// The shelf of an element type: a static cannot be generic, so each type brings its own.
-pub(crate) trait Shelved: Sized + 'static {
+pub(crate) trait Shelved: Copy + Default + 'static {
     fn shelf() -> &'static LocalKey<Shelf<Self>>;
 }
 
@@ -88,7 +86,7 @@ macro_rules! shelved {
         }
     )*};
 }
-shelved!(f32, f64);
+shelved!(f32, f64, bool);
 
 #[cfg(test)]
 mod tests {

@@ -78,7 +78,9 @@ impl Finish {
             }
             Self::ReluPool(windows) => {
                 let bias = bias.unwrap_or(zero);
-                let mut positive = vec![[false; LANES]; frame.inner().next_multiple_of(8)];
+                let mut positive = eights(frame);
+                let positive = lanes_mut(&mut positive);
+                positive[frame.inner()..].fill([false; LANES]);
                 for (row, positive) in rows.zip(positive.chunks_exact_mut(frame.width)) {
                     let positive = positive.as_flattened_mut();
                     for (value, positive) in row.as_flattened_mut().iter_mut().zip(positive) {
@@ -86,7 +88,7 @@ impl Finish {
                         *positive = *value != zero;
                     }
                 }
-                pack(&positive, signs);
+                pack(positive, signs);
                 let share = windows.share::<T>();
                 let mut means = Scratch::new(windows.out_plane() * LANES);
                 let means = lanes_mut(&mut means);
@@ -142,8 +144,9 @@ impl Finish {
                         }
                     },
                 );
-                let mut positive = vec![[false; LANES]; frame.inner().next_multiple_of(8)];
-                unpack(signs, &mut positive);
+                let mut positive = eights(frame);
+                let positive = lanes_mut(&mut positive);
+                unpack(signs, positive);
                 let rows = sums.chunks_exact_mut(frame.outer_width);
                 for (row, positive) in rows.zip(positive.chunks_exact(frame.width)) {
                     let row = &mut row[..frame.width];
@@ -162,6 +165,11 @@ impl Finish {
             *dbias += total.into_iter().sum();
         }
     }
+}
+
+/// A truth value for each pixel of a plane and image, in whole eights of pixels. What it holds is whatever was there.
+fn eights(frame: Frame) -> Scratch<bool> {
+    Scratch::new(frame.inner().next_multiple_of(8) * LANES)
 }
 
 /// A bit for a byte: eight pixels at a time, the first in the lowest bit. `positive` is whole eights.
