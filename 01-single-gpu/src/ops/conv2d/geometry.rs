@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::frame::Frame;
+use crate::ops::lanes::Lane;
 
 /// The sizes of a convolution: the one legend its files share.
 ///
@@ -50,7 +51,18 @@ impl Geometry {
                 weight.dims()
             );
         }
-        let (padded_h, padded_w) = (height + 2 * padding, width + 2 * padding);
+        let padded = |size: usize| size.checked_add(padding.checked_mul(2)?);
+        // In bytes of a block: what does not fit a `usize` fits no memory either.
+        let countable = |height: usize, width: usize| {
+            let sizes = [in_channels.max(out_channels), height, width];
+            sizes.into_iter().try_fold(size_of::<Lane<f64>>(), usize::checked_mul).is_some()
+        };
+        let (padded_h, padded_w) = match (padded(height), padded(width)) {
+            (Some(padded_h), Some(padded_w)) if countable(padded_h, padded_w) => {
+                (padded_h, padded_w)
+            }
+            _ => bail!("conv2d: padding {padding} is too much for a {height}×{width} input"),
+        };
         if kernel_h > padded_h || kernel_w > padded_w {
             bail!(
                 "conv2d: a {kernel_h}×{kernel_w} kernel does not fit a {height}×{width} input with padding \

@@ -255,3 +255,15 @@ fn sizes_of_zero_are_refused() {
     let error = conv2d(&zeros([2, 1, 4, 4]), &zeros([3, 1, 5, 2]), None, 1, 0).unwrap_err();
     assert!(error.to_string().contains("a 5×2 kernel does not fit a 4×4 input"), "{error}");
 }
+
+#[test]
+fn a_padding_that_nobody_can_count_is_refused() {
+    let (x, weight) = (noise("x", &[1, 2, 4, 5]), noise("weight", &[3, 2, 3, 3]));
+    // The first two wrap round when they are doubled, the next when a plane is counted.
+    for padding in [usize::MAX, usize::MAX / 2 + 1, usize::MAX / 4, 1 << 32] {
+        let error = conv2d(&x, &weight, None, 1, padding).unwrap_err().to_string();
+        let expected = format!("padding {padding} is too much for a 4×5 input");
+        assert!(error.contains(&expected), "{error}");
+    }
+    assert!(conv2d(&x, &weight, None, 1, 40).is_ok());
+}
