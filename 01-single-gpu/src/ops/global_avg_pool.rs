@@ -6,6 +6,7 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::op::ReduceOp;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
+use super::element::{check_dtype, computed_in};
 use super::gpu::{self, Operand, on_gpu};
 use crate::backward::apply1;
 
@@ -15,6 +16,7 @@ use crate::backward::apply1;
 ///
 /// When planes are empty, or `x` is none of f32, f64 and bf16.
 pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
+    check_dtype(computed_in(x.dtype()), "global_avg_pool")?;
     let (_, _, height, width) = x.dims4()?;
     if height * width == 0 {
         bail!("global_avg_pool: planes must have at least one pixel, got {height}×{width}");
@@ -73,5 +75,25 @@ impl CustomOp1 for GlobalAvgPool {
         }
         let share = gradient.affine(1.0 / self.pixels as f64, 0.0)?;
         Ok(Some(share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x.shape())?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_mean_of_its_type_is_refused() {
+        let images = |dtype| Tensor::ones((2, 3, 4, 5), dtype, &Device::Cpu).unwrap();
+        for dtype in [DType::U8, DType::U32, DType::I64, DType::F16] {
+            let error = global_avg_pool(&images(dtype)).unwrap_err().to_string();
+            assert!(error.starts_with("global_avg_pool: works on f32 and f64, not on"), "{error}");
+        }
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let means = global_avg_pool(&images(dtype)).unwrap().to_dtype(DType::F64).unwrap();
+            assert_eq!(means.to_vec2::<f64>().unwrap(), [[1.0; 3]; 2]);
+        }
     }
 }
