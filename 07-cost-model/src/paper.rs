@@ -88,12 +88,19 @@ pub enum Batch {
 }
 
 impl Batch {
-    /// Samples of one of so many devices; `None` where there would be less than one.
-    pub fn of(self, devices: usize) -> Option<f64> {
+    /// Samples of the device that has the most of them, for which all others wait; `None` where one would have none.
+    pub fn most(self, devices: usize) -> Option<usize> {
         match self {
-            Self::Each(samples) => Some(samples as f64),
-            Self::Shared(samples) if samples >= devices => Some(samples as f64 / devices as f64),
-            Self::Shared(_) => None,
+            Self::Each(samples) => Some(samples),
+            Self::Shared(samples) => (samples >= devices).then(|| samples.div_ceil(devices)),
+        }
+    }
+
+    /// Samples of all devices together.
+    pub fn of_all(self, devices: usize) -> f64 {
+        match self {
+            Self::Each(samples) => samples as f64 * devices as f64,
+            Self::Shared(samples) => samples as f64,
         }
     }
 }
@@ -120,15 +127,15 @@ impl Scenario {
 
     /// A step on so many devices; `None` where the batch has not a sample for each.
     pub fn step(&self, devices: usize, sum: Sum) -> Option<Predicted> {
-        let samples = self.batch.of(devices)?;
-        Some(step(&self.line, &self.buckets, &self.hosts, devices, samples, sum))
+        let samples = self.batch.most(devices)?;
+        Some(step(&self.line, &self.buckets, &self.hosts, devices, samples as f64, sum))
     }
 
     /// How many times one device's samples a second so many devices have.
     pub fn speed_up(&self, devices: usize, sum: Sum) -> Option<f64> {
         let rate = |devices: usize| {
-            let samples = self.batch.of(devices)? * devices as f64;
-            Some(samples / self.step(devices, sum)?.seconds)
+            let seconds = self.step(devices, sum)?.seconds;
+            Some(self.batch.of_all(devices) / seconds)
         };
         Some(rate(devices)? / rate(1)?)
     }
@@ -175,9 +182,15 @@ mod tests {
 
     #[test]
     fn a_batch_is_shared_or_grows() {
-        assert_eq!(Batch::Shared(256).of(4), Some(64.0));
-        assert_eq!(Batch::Shared(256).of(512), None);
-        assert_eq!(Batch::Each(256).of(512), Some(256.0));
+        assert_eq!(Batch::Shared(256).most(4), Some(64));
+        assert_eq!(Batch::Shared(256).most(512), None);
+        assert_eq!(Batch::Each(256).most(512), Some(256));
+        // All wait for the one with a sample more, and no sample is made of that.
+        assert_eq!(Batch::Shared(257).most(256), Some(2));
+        assert_eq!(
+            [Batch::Shared(257), Batch::Each(257)].map(|of| of.of_all(256)),
+            [257.0, 65792.0]
+        );
     }
 
     #[test]

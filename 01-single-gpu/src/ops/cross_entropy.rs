@@ -143,11 +143,12 @@ fn normaliser<T: Element>(row: &[T]) -> (T, T) {
 
 fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
     let rows = logits.chunks_exact(classes).zip(labels);
-    rows.map(|(row, &label)| {
+    let losses = rows.map(|(row, &label)| {
         let (largest, sum) = normaliser(row);
         sum.ln() - (row[label as usize] - largest)
-    })
-    .sum()
+    });
+    // In f64: an f32 that has become large loses the digits of what is added to it.
+    T::from_f64(losses.map(WithDType::to_f64).sum())
 }
 // ANCHOR_END: loss
 
@@ -178,6 +179,17 @@ mod tests {
         let loss = cross_entropy(&logits, &labels).unwrap();
         assert_eq!(loss.to_scalar::<f64>().unwrap(), 0.0);
         assert_eq!(loss.backward().unwrap().get(&logits).unwrap().dims(), [0, 7]);
+    }
+
+    #[test]
+    fn a_loss_in_f32_keeps_its_digits_over_many_samples() {
+        let samples = 1 << 20;
+        let logits = Tensor::zeros((samples, 10), DType::F32, &Device::Cpu).unwrap();
+        let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu).unwrap();
+        let loss = cross_entropy(&logits, &labels).unwrap().to_scalar::<f32>().unwrap();
+        // Each row's has one rounding, and the sum another.
+        let expected = f64::from(10f32.ln()) * samples as f64;
+        assert_eq!(loss, expected as f32);
     }
 
     #[test]

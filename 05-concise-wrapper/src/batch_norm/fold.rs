@@ -38,10 +38,11 @@ impl Norms {
             for ((row, counts), statistics) in
                 rows.iter_mut().zip(&mut counts).zip(seen.into_values())
             {
-                let count = statistics.count as f64;
-                row.push((&statistics.mean * count)?);
-                row.push((statistics.unbiased_variance()? * count)?);
-                counts.push(count);
+                // One shard's mean is the mean of everything, to the last bit: n · mean / n may be its neighbour.
+                let weight = if tree.leaves() == 1 { 1.0 } else { statistics.count as f64 };
+                row.push((&statistics.mean * weight)?);
+                row.push((statistics.unbiased_variance()? * weight)?);
+                counts.push(weight);
             }
         }
         let running = shared.layers.iter().map(|layer| [&layer.mean, &layer.variance]);
@@ -106,14 +107,22 @@ mod tests {
         Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
     }
 
+    fn layer(device: &Device) -> candle_core::Result<Network<BatchNorm>> {
+        Network::new(1, DType::F64, device, |vb, norms| BatchNorm::new(CHANNELS, false, norms, vb))
+    }
+
+    /// Its running means and variances.
+    fn running(network: &Network<BatchNorm>) -> candle_core::Result<[Vec<f64>; 2]> {
+        let buffers = &network.weights().buffers;
+        Ok([buffers[0].tensor.to_vec1()?, buffers[1].tensor.to_vec1()?])
+    }
+
     /// One step of one layer, with the shards in this order; shard 3 stands in for an empty one. The running
     /// means and variances.
     fn step(order: &[usize]) -> Result<[Vec<f64>; 2], String> {
         let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
         let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-            let network = Network::new(1, DType::F64, rank.device(), |vb, norms| {
-                BatchNorm::new(CHANNELS, false, norms, vb)
-            })?;
+            let network = layer(rank.device())?;
             let norms = network.norms();
             norms.by_shard();
             for &shard in order {
@@ -122,8 +131,7 @@ mod tests {
                 network.forward_training(&images(shard))?;
             }
             norms.fold(rank, &FixedTree::new(SHARDS, 1)?)?;
-            let buffers = &network.weights().buffers;
-            Ok::<_, Error>([buffers[0].tensor.to_vec1()?, buffers[1].tensor.to_vec1()?])
+            Ok::<_, Error>(running(&network)?)
         });
         ended.map(|mut ended| ended.remove(0)).map_err(|failure| failure.to_string())
     }
@@ -158,6 +166,29 @@ mod tests {
         let expected = bits(&[0, 1, 2, 3, 4]);
         for order in [[4, 3, 2, 1, 0], [2, 0, 4, 3, 1], [3, 1, 4, 0, 2]] {
             assert_eq!(bits(&order), expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn the_statistics_of_one_shard_are_those_of_a_plain_batch_to_the_last_bit() {
+        for shard in 0..SHARDS {
+            let after = |folds: bool| {
+                let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+                let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+                    let network = layer(rank.device())?;
+                    if folds {
+                        network.norms().by_shard();
+                    }
+                    network.forward_training(&images(shard))?;
+                    match folds {
+                        true => network.norms().fold(rank, &FixedTree::new(1, 1)?)?,
+                        false => network.norms().average()?,
+                    }
+                    Ok::<_, Error>(running(&network)?)
+                });
+                ended.unwrap().remove(0)
+            };
+            assert_eq!(after(true), after(false), "{shard}");
         }
     }
 

@@ -38,6 +38,9 @@ use crate::ops::rounded::{is_rounded, rounded};
 /// Rows of a task: enough that reading the other matrix is a small part of the work.
 const ROWS: usize = 64;
 
+/// Samples whose bias gradients are added up in the type of the tensors.
+const RUN: usize = 256;
+
 /// x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
 ///
 /// # Errors
@@ -110,14 +113,23 @@ impl Linear {
         if self.with_relu { of_two(y, grad, passed).into() } else { grad.into() }
     }
 
+    /// Samples are added up by runs of [`RUN`], and the sums of runs in f64: an f32 that has become large loses the digits
+    /// of what is added to it, one sample at a time.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
-        let mut dbias = vec![T::zero(); self.outputs];
-        for row in grad.chunks_exact(self.outputs) {
-            for (sum, &grad) in dbias.iter_mut().zip(row) {
-                *sum += grad;
+        let mut dbias = vec![0.0; self.outputs];
+        let mut of_run = vec![T::zero(); self.outputs];
+        for run in grad.chunks(RUN * self.outputs) {
+            of_run.fill(T::zero());
+            for row in run.chunks_exact(self.outputs) {
+                for (sum, &grad) in of_run.iter_mut().zip(row) {
+                    *sum += grad;
+                }
+            }
+            for (sum, &of_run) in dbias.iter_mut().zip(&of_run) {
+                *sum += WithDType::to_f64(of_run);
             }
         }
-        dbias
+        dbias.into_iter().map(T::from_f64).collect()
     }
 
     fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
@@ -232,6 +244,7 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::backward::backward_from;
     use crate::ops::agreement::{assert_empty_batch_is_nothing, noise};
 
     #[test]
@@ -254,6 +267,22 @@ mod tests {
             let (x, weight) = (zeros(&[2, inputs]), zeros(&[inputs, outputs]));
             let error = linear(&x, &weight, &zeros(&[outputs])).unwrap_err().to_string();
             assert!(error.contains("must be at least 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bias_gradient_in_f32_keeps_its_digits_over_many_samples() {
+        let samples = 1 << 20;
+        let ones = |shape: (usize, usize)| Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+        let bias = Var::zeros(2, DType::F32, &Device::Cpu).unwrap();
+        let y = linear(&ones((samples, 1)), &ones((1, 2)), &bias).unwrap();
+        let gradients = backward_from(&y, &(ones((samples, 2)) * 0.1).unwrap()).unwrap();
+        let sums = gradients.get(&bias).unwrap().to_vec1::<f32>().unwrap();
+        let expected = f64::from(0.1f32) * samples as f64;
+        for sum in sums {
+            let off = (f64::from(sum) - expected).abs() / expected;
+            // A run is off by no more than its 256 roundings.
+            assert!(off < 256.0 * f64::from(f32::EPSILON) / 2.0, "{sum}, not {expected}: {off:e}");
         }
     }
 
