@@ -20,7 +20,8 @@ pub fn part_of(rank: &impl Communicator) -> Part {
 /// others. All ranks call this together.
 ///
 /// The answers are those of one device. So is the sum of f32 losses, to the last bit: their sums per batch are added in
-/// f64, which has room for all digits of thousands of them, so that their order does not matter.
+/// f64, which has room for all digits of thousands of them, so that their order does not matter. (There is no such room
+/// for losses in f64: the last digit of their sum may depend on the number of devices.)
 ///
 /// # Errors
 ///

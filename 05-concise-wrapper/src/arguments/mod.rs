@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = TestNorm::Running)]
     test_norm: TestNorm,
 
-    /// Batch and rate of the K devices, beside those of one
+    /// Batch and rate of the K devices, beside those of one [default: linear; with --shards: none]
     #[arg(long, value_enum)]
     scale: Option<Scale>,
 

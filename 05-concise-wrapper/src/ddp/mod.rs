@@ -69,36 +69,7 @@ impl Default for Reduction {
 /// Your own network, trained on two devices:
 ///
 /// ```
-/// use candle_core::{DType, Tensor};
-/// use concise_wrapper::ddp::{Ddp, Reduction};
-/// use concise_wrapper::optimiser::{Momentum, Sgd};
-/// use concise_wrapper::{Error, Model as _, Network};
-/// use params_and_allreduce::communicator::Communicator as _;
-/// use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-/// use single_gpu::device::{DeviceKind, DevicePlan};
-/// use single_gpu::ops::cross_entropy;
-///
-/// let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
-/// run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
-///     let network = Network::new(1, DType::F32, rank.device(), |vb, _| {
-///         Ok(candle_nn::seq()
-///             .add(candle_nn::linear(4, 8, vb.pp("hidden"))?)
-///             .add(candle_nn::Activation::Relu)
-///             .add(candle_nn::linear(8, 2, vb.pp("out"))?))
-///     })?;
-///     let model = Ddp::new(network, rank, Reduction::default())?; // the one line
-///     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 0.0 });
-///     // This rank's images; the others have others.
-///     let images = Tensor::full(rank.rank() as f32, (3, 4), rank.device())?;
-///     let labels = Tensor::new(&[0u32, 1, 0], rank.device())?;
-///     for _ in 0..10 {
-///         let loss = cross_entropy(&model.forward(&images)?, &labels)?;
-///         let gradients = model.gradients(&loss)?; // summed over all ranks
-///         sgd.step(model.weights(), &gradients, 0.1, 3 * rank.world_size())?;
-///     }
-///     Ok::<_, Error>(())
-/// })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+#[doc = include_str!("../../examples/own_model.rs")]
 /// ```
 pub struct Ddp<M> {
     network: Network<M>,

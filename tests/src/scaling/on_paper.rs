@@ -60,10 +60,8 @@ pub(super) fn panels(device: &Device) -> anyhow::Result<Vec<Panel>> {
 
 fn panel(name: String, link: String, scenario: &Scenario) -> Panel {
     // As far as there is a sample for each.
-    let (devices, samples): (Vec<_>, Vec<_>) = counts(MOST)
-        .filter_map(|count| Some((count, scenario.batch.of(count)?)))
-        .map(|(count, samples)| (count, samples.ceil() as usize))
-        .unzip();
+    let (devices, samples): (Vec<_>, Vec<_>) =
+        counts(MOST).filter_map(|count| Some((count, scenario.batch.most(count)?))).unzip();
     let each = |of: &dyn Fn(usize) -> Option<f64>| -> Vec<Rounded> {
         devices.iter().filter_map(|&count| of(count)).map(Rounded::of).collect()
     };
