@@ -49,6 +49,16 @@ pub trait Model {
     /// The loop tells it how many steps were made before its first: some, where it goes on.
     fn begins_after(&self, _steps: usize) {}
 
+    /// The loop tells it that there are no more steps, also where an interrupt made one the last; all ranks are told
+    /// together.
+    ///
+    /// # Errors
+    ///
+    /// When what is to be done then fails, or another rank stops or stalls.
+    fn ends(&self) -> std::result::Result<(), Error> {
+        Ok(())
+    }
+
     /// What its weights are kept in, and what its layers compute in.
     fn precision(&self) -> Precision;
 

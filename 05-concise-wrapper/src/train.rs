@@ -75,6 +75,7 @@ pub fn train(
         |position| saver.after_step(position, model.weights(), &sgd.borrow()),
         || model.evaluate(&data.test),
     )?;
+    model.ends()?;
     Ok(Trained { records, weights: model.weights().snapshot()? })
 }
 // ANCHOR_END: train

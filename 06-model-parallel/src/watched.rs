@@ -61,6 +61,10 @@ impl<M: Model> Model for Watched<'_, M> {
         self.model.begins_after(steps);
     }
 
+    fn ends(&self) -> Result<(), Error> {
+        self.model.ends()
+    }
+
     fn precision(&self) -> Precision {
         self.model.precision()
     }

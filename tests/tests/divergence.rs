@@ -54,13 +54,42 @@ fn what_only_one_recording_has_is_told() {
     let second = whole().replace("\"rank\":0", "\"rank\":1");
     told(&(whole() + &second)).stdout(diff(
         "no difference in 3 steps, from step 1 to 3\n\
-         only the second recording has rank 1: nothing of that was compared\n",
+         only the second recording has rank 1: of that, nothing but images was compared\n",
     ));
     let changed = lines(4..12).replace("\"loss\",\"hash\":\"03", "\"loss\",\"hash\":\"ff");
     let told = told(&changed);
     told.stdout(contains("step 3, rank 0: the first difference").and(contains("has step 1")));
     let nothing = divergence(beside("").path()).assert().code(2);
     nothing.stderr(contains("no step in common"));
+}
+
+#[test]
+fn what_a_run_ended_with_is_compared_too() {
+    let weights = |step: usize, hash: &str| {
+        format!(
+            r#"{{"step":{step},"rank":0,"kind":"parameter","name":"parameter","hash":"{hash}"}}"#
+        ) + "\n"
+    };
+    let told = |other: &str| divergence(beside(other).path()).assert().success();
+    // The other run ends after step 2; with what step 3 begins with, or with something else.
+    told(&(lines(0..8) + &weights(3, "03"))).stdout(diff(
+        "no difference in 2 steps, from step 1 to 2, nor in the weights after that\n\
+         only the first recording has step 3: the other ends sooner\n",
+    ));
+    told(&(lines(0..8) + &weights(3, "ff"))).stdout(diff(
+        "after step 2, rank 0: the first difference, after 8 equal tensors\n\
+        \x20 first recording:  parameter 03\n\
+        \x20 second recording: parameter ff\n\
+        \x20 made by the update of that step\n",
+    ));
+    // A run that was resumed, and the one before.
+    let resumed = beside(&lines(8..12));
+    fs::write(resumed.path().join("whole"), lines(0..8) + &weights(3, "03")).unwrap();
+    divergence(resumed.path()).assert().success().stdout(diff(
+        "no difference in the weights after step 2\n\
+         only the first recording has steps 1 to 2: the other begins later\n\
+         only the second recording has step 3: the other ends sooner\n",
+    ));
 }
 
 #[test]

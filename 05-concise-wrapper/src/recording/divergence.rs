@@ -1,10 +1,11 @@
 //! Where two recordings part.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufRead};
 
 use super::Entry;
+use super::steps::{Place, Steps};
 
 /// The first entry in which two recordings differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,10 @@ pub struct Divergence {
     /// How many entries before it are equal.
     pub equal: usize,
     gap: Option<Gap>,
+    /// Whether one of the two had come to its end, and this is of the weights that it ended with.
+    is_over: bool,
+    /// Into how many shards batches were cut, where that is because of the number of devices.
+    shards: Option<(usize, usize)>,
 }
 
 /// That one recording has nothing to compare with the other's entry says nothing of how that was made.
@@ -49,37 +54,76 @@ pub fn read(from: impl BufRead) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// The steps that a recording has something of. What a run ended with is of none.
+pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
+    let Some(steps) = Steps::new(entries) else { return BTreeSet::new() };
+    steps.numbers().into_iter().filter(|step| !steps.is_over(*step)).collect()
+}
+
 /// The first difference of two recordings, in the steps that both have; `None` where these are equal.
 ///
 /// A run that was resumed begins later, one that was cut ends sooner. Steps are compared one by one. In each, what all
 /// ranks had before it comes first, then what came out of it: loss and gradients are sums over all ranks, so a
-/// difference on one rank shows on all others. Ranks that only one recording has are left out: a run on two devices can
-/// be compared with one on four. Within the steps that both have, an entry that one of them lacks is a difference.
+/// difference on one rank shows on all others.
+///
+/// A run on two devices can be compared with one on four. Images are compared shard by shard, whichever rank has them,
+/// and of all else ranks that only one recording has are left out. Within the steps that both have, an entry that one of
+/// them lacks is a difference.
+///
+/// Where a run has come to its end there are weights, and no step: they are what the next step of a longer one begins
+/// with.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
-    let (mut a, mut b) = (by_step(a), by_step(b));
-    let ranks = |steps: &Steps<'_>| steps.keys().map(|(_, _, rank)| *rank).max();
-    let common = ranks(&a).min(ranks(&b))?;
-    a.retain(|(_, _, rank), _| *rank <= common);
-    b.retain(|(_, _, rank), _| *rank <= common);
-    let (mut equal, nothing) = (0, Vec::new());
-    let begins = first_step(&a).max(first_step(&b))?;
-    let ends = last_step(&a).min(last_step(&b))?;
-    let places: BTreeSet<&Place> = a.keys().chain(b.keys()).collect();
-    for place in places.into_iter().filter(|(step, ..)| (begins..=ends).contains(step)) {
-        let (of_a, of_b) = (a.get(place).unwrap_or(&nothing), b.get(place).unwrap_or(&nothing));
-        for index in 0..of_a.len().max(of_b.len()) {
-            let (first, second) = (of_a.get(index).copied(), of_b.get(index).copied());
-            if first != second {
+    let (a, b) = (Steps::new(a)?, Steps::new(b)?);
+    let common = a.last_rank.min(b.last_rank);
+    let shards =
+        (a.last_rank != b.last_rank && a.shards() != b.shards()).then(|| (a.shards(), b.shards()));
+    let both = a.first.max(b.first)..=a.last.min(b.last);
+    // A rank that only one recording has is left out; and where a recording was cut, in its last step, it is what comes
+    // next of a rank that tells so.
+    let counts = |shard: &Entry, lacks: &Steps<'_>| shard.rank <= common && shard.step < lacks.last;
+    let mut equal = 0;
+    for step in (&a.numbers() | &b.numbers()).into_iter().filter(|step| both.contains(step)) {
+        let is_over = a.is_over(step) || b.is_over(step);
+        let part = |first: Option<&Entry>, second: Option<&Entry>, equal, gap| {
+            let (first, second) = (first.cloned(), second.cloned());
+            Some(Divergence { first, second, equal, gap, is_over, shards })
+        };
+        let images = if is_over { Vec::new() } else { a.pairs_of_images(&b, step) };
+        for (first, second) in images {
+            let gap = match (first, second) {
+                (Some(first), Some(second)) if first.hash == second.hash => {
+                    equal += 1;
+                    continue;
+                }
+                (Some(_), Some(_)) => None,
+                (Some(shard), None) if counts(shard, &b) => {
+                    Some(Gap::Lacks("second", shard.clone()))
+                }
+                (None, Some(shard)) if counts(shard, &a) => {
+                    Some(Gap::Lacks("first", shard.clone()))
+                }
+                _ => continue,
+            };
+            return part(first, second, equal, gap);
+        }
+        let places: BTreeSet<Place> = a.places(step).chain(b.places(step)).collect();
+        let compared = |(_, came_out, rank): &Place| *rank <= common && !(is_over && *came_out);
+        for place in places.into_iter().filter(compared) {
+            let (of_a, of_b) = (a.at(place), b.at(place));
+            for index in 0..of_a.len().max(of_b.len()) {
+                let (first, second) = (of_a.get(index).copied(), of_b.get(index).copied());
+                if first == second {
+                    equal += 1;
+                    continue;
+                }
                 let gap = match (first, second) {
                     (Some(first), None) => Some(gap("second", &b, place, first)),
                     (None, Some(second)) => Some(gap("first", &a, place, second)),
                     (Some(first), Some(second)) => lacking(first, of_a, second, of_b),
                     (None, None) => None,
                 };
-                let (first, second) = (first.cloned(), second.cloned());
-                return Some(Divergence { first, second, equal, gap });
+                return part(first, second, equal, gap);
             }
-            equal += 1;
         }
     }
     None
@@ -87,54 +131,26 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
 
 /// What it means that a recording has nothing more in a place where the other has this entry. Ranks are written one
 /// after the other, so a recording that was cut has nothing of a later step, or of a later rank in this one.
-fn gap(which: &'static str, steps: &Steps<'_>, place: &Place, other: &Entry) -> Gap {
-    let written = |(step, came_out, rank): &Place| (*step, *rank, *came_out);
-    match steps.keys().map(written).max() > Some(written(place)) {
+fn gap(which: &'static str, steps: &Steps<'_>, place: Place, other: &Entry) -> Gap {
+    match steps.is_written_beyond(place) {
         true => Gap::Lacks(which, other.clone()),
         false => Gap::Ends(which),
     }
 }
 
-/// Whether two recordings part in a place because one lacks what the other has. A shard's images come and go with the
-/// division among the ranks, which is a difference as any other.
+/// Whether two recordings part in a place because one lacks what the other has.
 fn lacking(first: &Entry, of_a: &[&Entry], second: &Entry, of_b: &[&Entry]) -> Option<Gap> {
     let called = |entry: &Entry| (entry.kind.clone(), entry.name.clone());
     let lacks = |of: &[&Entry], entry: &Entry| of.iter().all(|one| called(one) != called(entry));
-    if first.kind == "images" && second.kind == "images" {
-        return None;
-    }
     if lacks(of_b, first) {
         return Some(Gap::Lacks("second", first.clone()));
     }
     lacks(of_a, second).then(|| Gap::Lacks("first", second.clone()))
 }
 
-/// A step, before it or after it, and a rank.
-type Place = (usize, bool, usize);
-
-/// The entries of each place, in order.
-type Steps<'a> = BTreeMap<Place, Vec<&'a Entry>>;
-
-fn first_step(steps: &Steps<'_>) -> Option<usize> {
-    steps.keys().map(|(step, ..)| *step).next()
-}
-
-fn last_step(steps: &Steps<'_>) -> Option<usize> {
-    steps.keys().map(|(step, ..)| *step).next_back()
-}
-
-fn by_step(entries: &[Entry]) -> Steps<'_> {
-    let mut steps = Steps::new();
-    for entry in entries {
-        let came_out = matches!(entry.kind.as_str(), "loss" | "gradient");
-        steps.entry((entry.step, came_out, entry.rank)).or_default().push(entry);
-    }
-    steps
-}
-
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { first, second, equal, gap } = self;
+        let Self { first, second, equal, gap, is_over, shards } = self;
         let called = |Entry { kind, name, .. }: &Entry| match kind == name {
             true => kind.clone(),
             false => format!("{kind} {name}"),
@@ -148,7 +164,11 @@ impl fmt::Display for Divergence {
                 Some(Gap::Ends(which)) => format!("the {which} recording ends here"),
                 _ => "the first difference".to_owned(),
             };
-            writeln!(f, "step {step}, rank {rank}: {what}, after {equal} equal tensors")?;
+            let when = match is_over {
+                true => format!("after step {}", step.saturating_sub(1)),
+                false => format!("step {step}"),
+            };
+            writeln!(f, "{when}, rank {rank}: {what}, after {equal} equal tensors")?;
         }
         writeln!(f, "  first recording:  {}", told(first))?;
         write!(f, "  second recording: {}", told(second))?;
@@ -157,13 +177,22 @@ impl fmt::Display for Divergence {
                 return write!(f, "\n  in the middle of a step: nothing differs up to there");
             }
             Some(Gap::Lacks(which, entry)) => {
-                return write!(f, "\n  the {which} recording lacks {} there", called(entry));
+                write!(f, "\n  the {which} recording lacks {} there", called(entry))?;
+                return if entry.kind == "images" { write!(f, ", on any rank") } else { Ok(()) };
             }
             None => {}
         }
         match first.as_ref().or(second.as_ref()).map(|entry| entry.kind.as_str()) {
+            Some("images") if let Some((first, second)) = shards => write!(
+                f,
+                "\n  the two cut a batch into {first} and {second} shards: --shards makes them the same on any number of \
+                 devices"
+            ),
             Some("images") => {
                 write!(f, "\n  the two have other images: compare seed, batch and sampler")
+            }
+            Some("parameter" | "buffer") if *is_over => {
+                write!(f, "\n  made by the update of that step")
             }
             Some("parameter" | "buffer") if first.as_ref().is_some_and(|entry| entry.step > 1) => {
                 write!(f, "\n  made by the update of the step before")
@@ -186,10 +215,27 @@ mod tests {
         Entry { step, rank, kind: kind.to_owned(), name: "w".to_owned(), hash: hash.to_owned() }
     }
 
+    /// What there is of `ranks` in a step, with a shard for each.
+    fn step(step: usize, ranks: usize) -> Vec<Entry> {
+        let of_rank = |rank| {
+            let images =
+                Entry { name: format!("shard {rank}"), ..entry(step, rank, "images", "00") };
+            let others =
+                ["parameter", "loss", "gradient"].map(|kind| entry(step, rank, kind, "00"));
+            std::iter::once(images).chain(others)
+        };
+        (0..ranks).flat_map(of_rank).collect()
+    }
+
+    /// Three steps on two ranks, of a run that was cut or is under way.
     fn run() -> Vec<Entry> {
-        let kinds = ["images", "parameter", "loss", "gradient"];
-        let places = (1..=3).flat_map(|step| [0, 1].map(move |rank| (step, rank)));
-        places.flat_map(|(step, rank)| kinds.map(|kind| entry(step, rank, kind, "00"))).collect()
+        (1..=3).flat_map(|number| step(number, 2)).collect()
+    }
+
+    /// So many steps on two ranks, to the end.
+    fn ended(steps: usize) -> Vec<Entry> {
+        let weights = [0, 1].map(|rank| entry(steps + 1, rank, "parameter", "00"));
+        (1..=steps).flat_map(|number| step(number, 2)).chain(weights).collect()
     }
 
     #[test]
@@ -227,7 +273,8 @@ mod tests {
         assert_eq!(first_divergence(&resumed, &run()), None);
         resumed[1].hash = "ff".to_owned();
         for found in [first_divergence(&run(), &resumed), first_divergence(&resumed, &run())] {
-            assert_eq!(found.unwrap().equal, 1);
+            // The images of both ranks.
+            assert_eq!(found.unwrap().equal, 2);
         }
     }
 
@@ -264,22 +311,101 @@ mod tests {
         // The images and the parameter of step 1, the gradients of both ranks of step 2.
         for (without, lacks) in [
             (vec![0], "step 1, rank 0: the first difference, after 0"),
-            (vec![1], "step 1, rank 0: the first difference, after 1"),
+            (vec![1], "step 1, rank 0: the first difference, after 2"),
             (vec![11], "step 2, rank 0: the first difference, after 13"),
             (vec![15], "step 2, rank 1: the first difference, after 15"),
             ((8..16).collect(), "step 2, rank 0: the first difference, after 8"),
-            ((12..16).collect(), "step 2, rank 1: the first difference, after 10"),
+            ((12..16).collect(), "step 2, rank 1: the first difference, after 9"),
         ] {
             let mut lacking = run();
             let gone: Vec<Entry> = without.iter().rev().map(|&at| lacking.remove(at)).collect();
             let Entry { kind, name, .. } = gone.last().unwrap();
             let told = told(&lacking);
             assert!(told.starts_with(lacks), "{without:?}: {told}");
-            let lacks = format!("\n  the second recording lacks {kind} {name} there");
+            let where_else = if kind == "images" { ", on any rank" } else { "" };
+            let lacks = format!("\n  the second recording lacks {kind} {name} there{where_else}");
             assert!(told.ends_with(&lacks), "{told}");
             let turned = first_divergence(&lacking, &run()).unwrap().to_string();
             assert!(turned.ends_with(&lacks.replace("second", "first")), "{turned}");
         }
+    }
+
+    /// Two steps with four shards in every batch, on so many ranks, to the end.
+    fn by_shard(ranks: usize) -> Vec<Entry> {
+        let of_rank = |step, rank| {
+            let shards = (rank * 4 / ranks..(rank + 1) * 4 / ranks).map(move |shard| Entry {
+                name: format!("shard {shard}"),
+                ..entry(step, rank, "images", &format!("0{shard}"))
+            });
+            let others =
+                ["parameter", "loss", "gradient"].map(|kind| entry(step, rank, kind, "00"));
+            shards.chain(others)
+        };
+        let steps = [1, 2].into_iter().flat_map(|step| (0..ranks).map(move |rank| (step, rank)));
+        let weights = (0..ranks).map(|rank| entry(3, rank, "parameter", "00"));
+        steps.flat_map(|(step, rank)| of_rank(step, rank)).chain(weights).collect()
+    }
+
+    #[test]
+    fn a_shard_is_compared_whichever_rank_has_it() {
+        for (one, other) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            let (one, mut other) = (by_shard(one), by_shard(other));
+            assert_eq!(first_divergence(&one, &other), None);
+            // Of a recording that was cut anywhere, nothing differs.
+            for length in 0..other.len() {
+                if let Some(found) = first_divergence(&one, &other[..length]) {
+                    assert!(found.to_string().contains("nothing differs up to there"), "{found}");
+                }
+            }
+            let shard = other.iter().position(|entry| entry.name == "shard 3").unwrap();
+            other[shard].hash = "ff".to_owned();
+            let found = first_divergence(&one, &other).unwrap();
+            assert_eq!((found.equal, found.second.as_ref()), (3, Some(&other[shard])));
+            assert!(found.to_string().ends_with("compare seed, batch and sampler"), "{found}");
+        }
+    }
+
+    #[test]
+    fn batches_that_are_cut_into_other_shards_are_told() {
+        let mut four = by_shard(4);
+        four[0].hash = "ff".to_owned();
+        let found = first_divergence(&run(), &four).unwrap();
+        assert_eq!(found.equal, 0);
+        let told = "the two cut a batch into 2 and 4 shards: --shards makes them the same";
+        assert!(found.to_string().contains(told), "{found}");
+    }
+
+    #[test]
+    fn what_the_last_update_made_is_compared() {
+        let mut other = ended(3);
+        assert_eq!(first_divergence(&ended(3), &other), None);
+        other[25].hash = "ff".to_owned();
+        // With one that ended there as well, and with one that went on.
+        for whole in [ended(3), ended(4)] {
+            for found in [first_divergence(&whole, &other), first_divergence(&other, &whole)] {
+                let told = found.unwrap().to_string();
+                let heading = "after step 3, rank 1: the first difference, after 25 equal tensors";
+                assert!(told.starts_with(heading), "{told}");
+                assert!(told.ends_with("made by the update of that step"), "{told}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_went_on_begins_with_what_the_one_before_ended_with() {
+        let longer = ended(5);
+        for steps in 1..5 {
+            assert_eq!(first_divergence(&ended(steps), &longer), None);
+            assert_eq!(first_divergence(&longer, &ended(steps)), None);
+            let mut rest = longer[steps * 8..].to_vec();
+            assert_eq!(first_divergence(&ended(steps), &rest), None);
+            rest[5].hash = "ff".to_owned();
+            assert_eq!(first_divergence(&ended(steps), &rest).unwrap().equal, 1);
+        }
+        // Only the weights of one rank were written of the end.
+        let cut = ended(3);
+        let told = first_divergence(&cut[..25], &ended(3)).unwrap().to_string();
+        assert!(told.starts_with("after step 3, rank 1: the first recording ends here"), "{told}");
     }
 
     #[test]

@@ -12,9 +12,11 @@
 //! | gradients, last layer first | the backward pass of that layer, or the sum over ranks |
 //!
 //! So a recording is one line of JSON for each of them, in that order, and [`first_divergence`] walks two
-//! recordings side by side.
+//! recordings side by side. Behind the last step come parameters and buffers once more, as those of a step that was not
+//! made: what the last update made is otherwise in no recording. They are what a run that goes on begins with.
 
 mod divergence;
+mod steps;
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -28,7 +30,7 @@ use single_gpu::data::Dataset;
 use single_gpu::train::{BatchSums, Step};
 use single_gpu::weights_hash::WeightsHash;
 
-pub use divergence::{Divergence, first_divergence, read};
+pub use divergence::{Divergence, first_divergence, read, steps_made};
 
 use crate::model::{Hosts, Model};
 use crate::shares::Share;
@@ -38,7 +40,8 @@ use crate::{Error, Precision, text};
 /// One tensor at one time, or the loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Counted from 1 over the whole run, also where it goes on.
+    /// Counted from 1 over the whole run, also where it goes on. What a run ends with has the number of the step that
+    /// would come next.
     pub step: usize,
     /// Whose.
     pub rank: usize,
@@ -101,6 +104,12 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
         for (shard, batch) in self.model.hosts().shards.zip(&share.shards) {
             entries.push(self.tensor("images", &format!("shard {shard}"), &batch.images)?);
         }
+        entries.extend(self.of_weights()?);
+        Ok(entries)
+    }
+
+    fn of_weights(&self) -> candle_core::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
         let Weights { parameters, buffers } = self.model.weights();
         for (kind, all) in [("parameter", parameters), ("buffer", buffers)] {
             for Named { name, tensor } in all {
@@ -120,6 +129,21 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
         }
         Ok(entries)
     }
+
+    /// Writes the entries of all ranks, which call this together.
+    fn write(&self, entries: &[Entry]) -> Result<(), Error> {
+        let mine = lines(entries).map_err(candle_core::Error::wrap)?;
+        let all = match self.rank() {
+            Some(rank) => text::gathered(rank, &mine)?,
+            None => vec![mine],
+        };
+        if let Some(recording) = self.recording {
+            all.iter()
+                .try_for_each(|lines| recording.write(lines))
+                .map_err(single_gpu::train::Error::from)?;
+        }
+        Ok(())
+    }
 }
 
 impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
@@ -132,21 +156,18 @@ impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
         self.model.begins_after(steps);
     }
 
+    fn ends(&self) -> Result<(), Error> {
+        self.model.ends()?;
+        self.step.set(self.step.get() + 1);
+        self.write(&self.of_weights()?)
+    }
+
     fn backward(&self, share: &Share) -> Result<Step, Error> {
         self.step.set(self.step.get() + 1);
         let mut entries = self.before(share)?;
         let step = self.model.backward(share)?;
         entries.extend(self.after(&step)?);
-        let mine = lines(&entries).map_err(candle_core::Error::wrap)?;
-        let all = match self.rank() {
-            Some(rank) => text::gathered(rank, &mine)?,
-            None => vec![mine],
-        };
-        if let Some(recording) = self.recording {
-            all.iter()
-                .try_for_each(|lines| recording.write(lines))
-                .map_err(single_gpu::train::Error::from)?;
-        }
+        self.write(&entries)?;
         Ok(step)
     }
 

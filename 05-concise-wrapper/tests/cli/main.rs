@@ -1,5 +1,6 @@
 //! The binary as a newcomer meets it: wrappers, results, files, and refusals.
 
+mod recordings;
 mod refusals;
 
 use assert_cmd::Command;
@@ -188,61 +189,6 @@ fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
     // Another configuration.
     let other = [&SMALL[..], &["--shards=8", "--devices=2", &checkpoint, "--resume"]].concat();
     wrapper(&other).assert().code(1).stderr(contains("momentum"));
-}
-
-#[test]
-fn a_run_that_goes_on_counts_its_steps_from_where_it_was() {
-    use concise_wrapper::recording::{Entry, read};
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let checkpoint = format!("--checkpoint={}", path("run").display());
-    let run = |epochs: &str, name: &str, flags: &[&str]| {
-        let small = SMALL.iter().map(|&flag| if flag == "--epochs=2" { epochs } else { flag });
-        let mut command = wrapper(&small.collect::<Vec<_>>());
-        command.args(["--shards=4", "--devices=2"]).args(flags).arg("--record").arg(path(name));
-        command.assert()
-    };
-    let entries = |name: &str| -> Vec<Entry> {
-        read(std::io::BufReader::new(std::fs::File::open(path(name)).unwrap())).unwrap()
-    };
-    run("--epochs=2", "whole", &[]).success();
-    run("--epochs=1", "first", &[&checkpoint]).success();
-    // The first half would be gone.
-    let refused = run("--epochs=2", "first", &[&checkpoint, "--resume"]).code(2).stdout("");
-    refused.stderr(contains("with --resume, take a new file"));
-    run("--epochs=2", "second", &[&checkpoint, "--resume"]).success();
-    let halves = [entries("first"), entries("second")].concat();
-    assert!(halves == entries("whole"), "two halves are not the whole");
-}
-
-#[test]
-fn two_recordings_part_where_a_bug_first_shows() {
-    use concise_wrapper::recording::{first_divergence, read};
-    let folder = tempfile::tempdir().unwrap();
-    let recording = |name: &str, flags: &[&str]| {
-        let file = folder.path().join(name);
-        wrapper(&SMALL).args(flags).arg("--record").arg(&file).assert().success();
-        read(std::io::BufReader::new(std::fs::File::open(file).unwrap())).unwrap()
-    };
-    let shards = ["--shards=4", "--devices=2"];
-    let (first, again) = (recording("a", &shards), recording("b", &shards));
-    // Ten steps; 62 parameters and gradients, 40 buffers, a loss and two shards for each of two ranks.
-    assert_eq!(first.len(), 10 * 2 * (2 * 62 + 40 + 1 + 2));
-    assert_eq!(first_divergence(&first, &again), None);
-
-    let plain = recording("c", &["--scale=none"]);
-    let told = |flags: &[&str]| {
-        let other = recording("d", flags);
-        first_divergence(&plain, &other).unwrap().to_string()
-    };
-    let same_shard = told(&["--scale=none", "--break=same-shard"]);
-    assert!(same_shard.starts_with("step 1, rank 1: the first difference"), "{same_shard}");
-    assert!(same_shard.contains("images shard 0"), "{same_shard}");
-    let skipped = told(&["--scale=none", "--break=skip-allreduce"]);
-    assert!(skipped.starts_with("step 1, rank 0: the first difference"), "{skipped}");
-    assert!(skipped.contains("gradient fc.bias"), "{skipped}");
-    let seed = told(&["--scale=none", "--seed=2"]);
-    assert!(seed.contains("images shard 0"), "{seed}");
 }
 
 #[test]

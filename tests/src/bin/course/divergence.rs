@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use concise_wrapper::recording::{Entry, first_divergence, read};
+use concise_wrapper::recording::{Entry, first_divergence, read, steps_made};
 use single_gpu::cli::UsageError;
 use single_gpu::report::{line, thousands};
 
@@ -22,18 +22,16 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let first = Recording::read(&arguments.first)?;
     let second = Recording::read(&arguments.second)?;
-    let common: Vec<usize> = first.steps.intersection(&second.steps).copied().collect();
-    let (Some(&from), Some(&to)) = (common.first(), common.last()) else {
+    let common = &first.steps & &second.steps;
+    let both = &first.places & &second.places;
+    let (Some(&from), Some(&end)) = (both.first(), both.last()) else {
         let told = "the two recordings have no step in common: nothing can be compared";
         return Err(UsageError::new(told).into());
     };
     let divergence = first_divergence(&first.entries, &second.entries);
     match &divergence {
         Some(divergence) => line(divergence)?,
-        None => {
-            let (steps, from, to) = (thousands(common.len()), thousands(from), thousands(to));
-            line(format_args!("no difference in {steps} steps, from step {from} to {to}"))?;
-        }
+        None => line(format_args!("no difference in {}", compared(&common, end)))?,
     }
     for (which, recording) in [("first", &first), ("second", &second)] {
         if recording.is_cut {
@@ -45,18 +43,38 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         // Whoever has found a difference does not ask what came later.
         if divergence.is_none()
-            && let Some(steps) = span("step", recording.steps.range(to + 1..))
+            && let Some(steps) = span("step", later(recording, &common, from))
         {
             line(format_args!("only the {which} recording has {steps}: the other ends sooner"))?;
         }
         let others = if which == "first" { &second.ranks } else { &first.ranks };
         if let Some(ranks) = span("rank", recording.ranks.difference(others)) {
             line(format_args!(
-                "only the {which} recording has {ranks}: nothing of that was compared"
+                "only the {which} recording has {ranks}: of that, nothing but images was compared"
             ))?;
         }
     }
     Ok(())
+}
+
+/// What was compared, in words: steps that both have, and the weights that one of them ended with.
+fn compared(common: &BTreeSet<usize>, end: usize) -> String {
+    let after = end.saturating_sub(1);
+    let (Some(&from), Some(&to)) = (common.first(), common.last()) else {
+        return format!("the weights after step {}", thousands(after));
+    };
+    let weights = if to < end { ", nor in the weights after that" } else { "" };
+    let (steps, from, to) = (thousands(common.len()), thousands(from), thousands(to));
+    format!("{steps} steps, from step {from} to {to}{weights}")
+}
+
+/// A recording's steps behind those that both have, which begin at `from`.
+fn later<'a>(
+    recording: &'a Recording<'_>,
+    common: &BTreeSet<usize>,
+    from: usize,
+) -> impl Iterator<Item = &'a usize> {
+    recording.steps.range(common.last().map_or(from, |to| to + 1)..)
 }
 
 /// Steps or ranks in words; nothing of none.
@@ -73,7 +91,10 @@ fn span<'a>(what: &str, numbers: impl Iterator<Item = &'a usize>) -> Option<Stri
 struct Recording<'a> {
     path: &'a Path,
     entries: Vec<Entry>,
+    /// The steps that were made.
     steps: BTreeSet<usize>,
+    /// With the one that was not made any more, before which the run ended.
+    places: BTreeSet<usize>,
     ranks: BTreeSet<usize>,
     /// Whether its last line has no end.
     is_cut: bool,
@@ -84,9 +105,10 @@ impl<'a> Recording<'a> {
         let refused = |error| UsageError::new(format_args!("{}: {error}", path.display()));
         let text = fs::read(path).map_err(refused)?;
         let entries = read(text.as_slice()).map_err(refused)?;
-        let steps = entries.iter().map(|entry| entry.step).collect();
+        let steps = steps_made(&entries);
+        let places = entries.iter().map(|entry| entry.step).collect();
         let ranks = entries.iter().map(|entry| entry.rank).collect();
         let is_cut = text.last().is_some_and(|last| *last != b'\n');
-        Ok(Self { path, entries, steps, ranks, is_cut })
+        Ok(Self { path, entries, steps, places, ranks, is_cut })
     }
 }

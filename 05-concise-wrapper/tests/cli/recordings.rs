@@ -1,0 +1,111 @@
+//! What `--record` writes, and where two of them part.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use concise_wrapper::recording::{Entry, first_divergence, read};
+
+use crate::{SMALL, wrapper};
+use predicates::str::contains;
+
+fn entries(file: &Path) -> Vec<Entry> {
+    read(BufReader::new(File::open(file).unwrap())).unwrap()
+}
+
+#[test]
+fn a_run_that_goes_on_counts_its_steps_from_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let checkpoint = format!("--checkpoint={}", path("run").display());
+    let run = |epochs: &str, name: &str, flags: &[&str]| {
+        let small = SMALL.iter().map(|&flag| if flag == "--epochs=2" { epochs } else { flag });
+        let mut command = wrapper(&small.collect::<Vec<_>>());
+        command.args(["--shards=4", "--devices=2"]).args(flags).arg("--record").arg(path(name));
+        command.assert()
+    };
+    let entries = |name: &str| entries(&path(name));
+    run("--epochs=2", "whole", &[]).success();
+    run("--epochs=1", "first", &[&checkpoint]).success();
+    // The first half would be gone.
+    let refused = run("--epochs=2", "first", &[&checkpoint, "--resume"]).code(2).stdout("");
+    refused.stderr(contains("with --resume, take a new file"));
+    run("--epochs=2", "second", &[&checkpoint, "--resume"]).success();
+    let (mut halves, rest) = (entries("first"), entries("second"));
+    // The first half ends with what the second begins with.
+    let end: Vec<Entry> = halves.extract_if(.., |entry| entry.step == 6).collect();
+    let is_of_weights = |entry: &&Entry| ["parameter", "buffer"].contains(&entry.kind.as_str());
+    let begin: Vec<Entry> =
+        rest.iter().filter(|entry| entry.step == 6).filter(is_of_weights).cloned().collect();
+    assert_eq!(end.len(), 2 * (62 + 40));
+    assert!(end == begin, "the second half begins with other weights than the first ends with");
+    assert!([halves, rest].concat() == entries("whole"), "two halves are not the whole");
+}
+
+#[test]
+fn two_recordings_part_where_a_bug_first_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = |name: &str, flags: &[&str]| {
+        let file = folder.path().join(name);
+        wrapper(&SMALL).args(flags).arg("--record").arg(&file).assert().success();
+        entries(&file)
+    };
+    let shards = ["--shards=4", "--devices=2"];
+    let (first, again) = (recording("a", &shards), recording("b", &shards));
+    // Ten steps; 62 parameters and gradients, 40 buffers, a loss and two shards for each of two ranks; and the end.
+    assert_eq!(first.len(), 10 * 2 * (2 * 62 + 40 + 1 + 2) + 2 * (62 + 40));
+    assert_eq!(first_divergence(&first, &again), None);
+
+    let plain = recording("c", &["--scale=none"]);
+    let told = |flags: &[&str]| {
+        let other = recording("d", flags);
+        first_divergence(&plain, &other).unwrap().to_string()
+    };
+    let same_shard = told(&["--scale=none", "--break=same-shard"]);
+    assert!(same_shard.starts_with("step 1, rank 1: the first difference"), "{same_shard}");
+    assert!(same_shard.ends_with("lacks images shard 1 there, on any rank"), "{same_shard}");
+    let skipped = told(&["--scale=none", "--break=skip-allreduce"]);
+    assert!(skipped.starts_with("step 1, rank 0: the first difference"), "{skipped}");
+    assert!(skipped.contains("gradient fc.bias"), "{skipped}");
+    let seed = told(&["--scale=none", "--seed=2"]);
+    assert!(seed.contains("images shard 0"), "{seed}");
+}
+
+#[test]
+fn with_shards_any_number_of_devices_has_the_same_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = |flags: &[&str]| {
+        let file = folder.path().join("recording");
+        let run = ["--epochs=1", "--shards=4"];
+        let small = SMALL.iter().filter(|flag| !flag.starts_with("--epochs"));
+        wrapper(&run).args(small).args(flags).arg("--record").arg(&file).assert().success();
+        entries(&file)
+    };
+    let one = recording(&["--devices=1"]);
+    for devices in ["2", "4"] {
+        let several = recording(&["--devices", devices]);
+        assert_ne!(one.len(), several.len());
+        assert_eq!(first_divergence(&one, &several), None, "{devices} devices");
+        assert_eq!(first_divergence(&several, &one), None, "{devices} devices");
+    }
+    let other = recording(&["--devices=4", "--seed=2"]);
+    let told = first_divergence(&one, &other).unwrap().to_string();
+    assert!(told.starts_with("step 1, rank 0: the first difference, after 0"), "{told}");
+    assert!(told.ends_with("compare seed, batch and sampler"), "{told}");
+}
+
+/// Of one step: its update is all that differs.
+#[test]
+fn runs_that_part_in_their_last_update_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = |rate: &str| {
+        let file = folder.path().join("recording");
+        let run = ["--data=synthetic", "--model=lenet", "--train-size=16", "--test-size=10"];
+        let one_step = ["--batch-size=16", "--epochs=1", "--devices=1", "--lr", rate];
+        wrapper(&run).args(one_step).arg("--record").arg(&file).assert().success();
+        entries(&file)
+    };
+    let told = first_divergence(&recording("0.1"), &recording("0.2")).unwrap().to_string();
+    assert!(told.starts_with("after step 1, rank 0: the first difference, after 18"), "{told}");
+    assert!(told.ends_with("made by the update of that step"), "{told}");
+}
