@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use candle_core::Tensor;
-use single_gpu::data::Batch;
+use single_gpu::data::{Batch, Dataset};
 use single_gpu::train::BatchSums;
 
 /// What a device is told to do.
@@ -13,6 +13,8 @@ pub(super) enum Order {
     Backward(Batch),
     /// The logits of some images.
     Predict(Tensor),
+    /// The sums over its part of the test images.
+    Evaluate(Dataset),
     /// Batch norms are to use the statistics of all devices' images.
     SynchroniseNorms,
 }
@@ -23,6 +25,8 @@ pub(super) enum Answer {
     Gradients(BatchSums, Vec<Tensor>),
     /// The logits; `None` of no images.
     Logits(Option<Tensor>),
+    /// The sums of its part.
+    Sums(BatchSums),
     /// Done.
     Done,
 }

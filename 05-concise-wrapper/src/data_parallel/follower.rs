@@ -5,8 +5,10 @@ use std::sync::Arc;
 use candle_core::{Module as _, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, RankFailure};
+use scratch_data_parallel::evaluate::part_of;
 use single_gpu::data::Batch;
 use single_gpu::device::move_view;
+use single_gpu::evaluate::evaluate_part;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use tracing::info_span;
 
@@ -34,6 +36,11 @@ fn obey<M: ModuleT>(rank: &Rank<'_>, leader: &Network<M>, ends: &Follower) -> Re
             Order::Predict(images) => {
                 replicate(leader, &replica)?;
                 Answer::Logits(predict(&replica, &images)?)
+            }
+            Order::Evaluate(images) => {
+                replicate(leader, &replica)?;
+                let (part, dtype) = (part_of(rank), replica.dtype());
+                Answer::Sums(evaluate_part(&replica, &images, part, dtype, rank.device())?)
             }
             Order::SynchroniseNorms => {
                 replica.norms().synchronise(Arc::new(rank.line()));

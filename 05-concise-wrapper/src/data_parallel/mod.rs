@@ -28,7 +28,6 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, GRACE, RankFailure, run_ranks_with};
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::{DevicePlan, move_view};
-use single_gpu::evaluate::evaluate;
 use single_gpu::report::trace;
 use single_gpu::train::{BatchSums, Step};
 use split_batch::{gather, split_batch};
@@ -208,7 +207,16 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     }
 
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        Ok(Some(evaluate(self, images, self.network.dtype(), self.network.device())?))
+        // Whole batches, and not shares of each: where images are normalised by the statistics of their batch, these must
+        // not depend on the number of devices.
+        let orders = (0..self.devices).map(|_| Order::Evaluate(images.clone()));
+        let mut sums = BatchSums::default();
+        for answer in self.order(orders.collect())? {
+            if let Answer::Sums(of_part) = answer {
+                sums += of_part;
+            }
+        }
+        Ok(Some(sums))
     }
 }
 
@@ -222,6 +230,42 @@ impl<M> Drop for DataParallel<M> {
         {
             // Who failed has said so to whoever asked.
             let _ = run.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use candle_core::DType;
+    use single_gpu::data::Split;
+    use single_gpu::data::synthetic::dataset;
+    use single_gpu::device::DeviceKind;
+
+    use super::*;
+    use crate::resnet::ResNet18;
+
+    #[test]
+    fn on_any_number_of_devices_a_test_has_the_sums_of_one() {
+        // Three batches of 256, the last of them shorter.
+        let images = dataset(Split::Test, 600);
+        for by_batch in [false, true] {
+            let network = || {
+                let build = |vb: &candle_nn::VarBuilder<'_>, norms: &_| ResNet18::new(4, norms, vb);
+                let network = Network::new(1, DType::F32, &Device::Cpu, build).unwrap();
+                if by_batch {
+                    network.norms().test_by_batch();
+                }
+                network
+            };
+            let expected = network().evaluate(&images).unwrap();
+            for devices in 1..=4 {
+                let one_thread = NonZeroUsize::new(1);
+                let plan = DevicePlan::new(DeviceKind::Cpu, devices, one_thread).unwrap();
+                let model = DataParallel::new(network(), &plan).unwrap();
+                assert_eq!(model.evaluate(&images).unwrap(), expected, "{devices} devices");
+            }
         }
     }
 }
