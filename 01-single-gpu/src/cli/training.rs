@@ -137,9 +137,19 @@ impl TrainArguments {
     ///
     /// A [`UsageError`] for flags that make no sense; another error for a malformed data file.
     pub fn prepare(&self, devices: usize) -> anyhow::Result<TrainSetup> {
-        if self.batch_size < devices as u64 {
+        self.prepare_for_shards(devices, devices)
+    }
+
+    /// [`prepare`](Self::prepare), where a batch of the size that was asked for is cut into another number of shards than
+    /// there are devices: into one, where each device is to have a batch of that size.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_for_shards(&self, devices: usize, shards: usize) -> anyhow::Result<TrainSetup> {
+        if self.batch_size < shards as u64 {
             return Err(UsageError::new(format_args!(
-                "batch size {} cannot be cut into {devices} shards: give every device at least one \
+                "batch size {} cannot be cut into {shards} shards: give every device at least one \
                  sample",
                 self.batch_size
             ))

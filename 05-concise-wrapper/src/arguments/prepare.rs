@@ -89,7 +89,10 @@ impl Arguments {
                 .into());
             }
         }
-        let setup = train.prepare(world_size)?;
+        // Which of the two `--compare` takes is not said by a flag: it takes both.
+        let each_has_a_batch = scale == Scale::Linear && compare.is_none();
+        let setup =
+            train.prepare_for_shards(world_size, if each_has_a_batch { 1 } else { world_size })?;
         if checkpoints.checkpoint.is_some() {
             files_are_wanted();
         }

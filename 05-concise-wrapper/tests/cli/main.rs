@@ -57,6 +57,19 @@ fn one_device_then_two_with_twice_the_batch_and_rate() {
         .stdout(contains("ddp: 2 replicas ended with the same weights"));
 }
 
+/// Where each device has a batch of its own, that may have fewer images than there are devices.
+#[test]
+fn a_batch_of_one_device_may_be_small() {
+    let small = ["--data=synthetic", "--model=lenet", "--train-size=12", "--test-size=10"];
+    let run = |flags: &[&str]| {
+        let small = small.iter().chain(&["--epochs=1", "--devices=3", "--batch-size=2"]);
+        wrapper(&small.chain(flags).copied().collect::<Vec<_>>()).assert()
+    };
+    run(&[]).success().stdout(contains("ddp: train(3, 6, ")).stdout(contains("same weights"));
+    let refused = run(&["--scale=none"]).code(2).stdout("");
+    refused.stderr(contains("batch size 2 cannot be cut into 3 shards"));
+}
+
 #[test]
 fn on_a_cpu_it_says_how_it_is_sized() {
     wrapper(&[

@@ -10,7 +10,8 @@ use crate::{SMALL, wrapper};
 use predicates::str::contains;
 
 fn entries(file: &Path) -> Vec<Entry> {
-    read(BufReader::new(File::open(file).unwrap())).unwrap()
+    let file = BufReader::new(File::open(file).expect("a recording"));
+    read(file).expect("entries")
 }
 
 #[test]

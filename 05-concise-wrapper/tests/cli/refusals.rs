@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 26] = [
+    let refusals: [(&[&str], &str); 27] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -73,6 +73,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--shards=4", "--algorithm=ring"], "--shards adds up along a tree of its own"),
         (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
         (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
+        (&["--compare=2", "--devices=3", "--batch-size=2"], "cannot be cut into 3 shards"),
         (&["--model=lenet", "--width=8"], "LeNet has no such thing"),
         (&["--model=lenet", "--test-norm=batch"], "LeNet has no such thing"),
         (&["--bucket-mb=0"], "this is a positive number of megabytes"),
