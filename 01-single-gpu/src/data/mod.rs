@@ -9,6 +9,7 @@
 //! | [`cache`] | the folder that downloads are kept in |
 //! | [`synthetic`] | draws garments, for machines without the real images |
 //! | [`source`] | which of these `--data` means |
+//! | `fingerprint` | whether two data sets are the same |
 //! | [`loader`] | shuffles an epoch and cuts it into batches |
 //! | [`mod@ahead`] | makes the next batch while a device works on this one |
 //! | [`contact_sheet`] | writes images to a PNG, to be looked at |
@@ -18,13 +19,14 @@ pub mod cache;
 pub mod contact_sheet;
 pub mod download;
 pub mod fashion_mnist;
+mod fingerprint;
 pub mod idx;
 pub mod loader;
 pub mod mirrors;
 pub mod source;
 pub mod synthetic;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -94,6 +96,8 @@ pub enum DatasetError {
 pub struct Dataset {
     images: Arc<Vec<[u8; PIXELS]>>,
     labels: Arc<Vec<u8>>,
+    /// Computed when it is first asked for.
+    fingerprint: Arc<OnceLock<String>>,
 }
 
 impl Dataset {
@@ -116,7 +120,8 @@ impl Dataset {
         if let Some(position) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             return Err(DatasetError::Label { position, label: labels[position] });
         }
-        Ok(Self { images: Arc::new(images), labels: Arc::new(labels) })
+        let (images, labels) = (Arc::new(images), Arc::new(labels));
+        Ok(Self { images, labels, fingerprint: Arc::default() })
     }
 
     /// How many images there are.
@@ -140,6 +145,7 @@ impl Dataset {
         if count < self.len() {
             Arc::make_mut(&mut self.images).truncate(count.max(1));
             Arc::make_mut(&mut self.labels).truncate(count.max(1));
+            self.fingerprint = Arc::default();
         }
     }
 

@@ -11,6 +11,10 @@ use crate::train::Extras;
 /// compute in what their weights are.
 const PRECISION: &str = "precision";
 
+/// The name of what tells one folder's images from another's of the same name. Checkpoints of before that was looked at
+/// are without it, and are taken at their word.
+const IMAGES: &str = "training images with hash";
+
 /// What a training loop does not know of the run it belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
@@ -59,6 +63,7 @@ impl Configuration {
             (PRECISION, precision.to_string()),
             ("data", data.name.clone()),
             ("training images", data.train.len().to_string()),
+            (IMAGES, data.train.fingerprint().to_owned()),
             ("batch size", batch_size.to_string()),
             // As Debug, a very large or small number is told with an exponent, and exactly nevertheless.
             ("learning rate", format!("{learning_rate:?}")),
@@ -77,7 +82,9 @@ impl Configuration {
 
     /// The first setting in which a checkpoint's configuration is not this run's.
     pub(super) fn difference(&self, checkpoint: &Self) -> Option<Difference> {
+        let has_images = checkpoint.0.iter().any(|(what, _)| what == IMAGES);
         let names = self.0.iter().chain(&checkpoint.0).map(|(what, _)| what);
+        let names = names.filter(|what| has_images || *what != IMAGES);
         let differs = |what: &String| {
             let (here, there) = (self.value(what), checkpoint.value(what));
             (here != there).then(|| Difference { what: what.clone(), there, here })
@@ -117,6 +124,22 @@ mod tests {
         assert_eq!(told(&other[..1]), "batch size none, 256");
         let more = [("model", "LeNet"), ("batch size", "256"), ("seed", "1"), ("new", "3")];
         assert_eq!(told(&more), "new 3, none");
+    }
+
+    #[test]
+    fn without_a_hash_of_its_images_a_checkpoint_is_taken_at_its_word() {
+        let of = |hash: Option<&str>| {
+            let entries =
+                [Some(("data", "mine")), hash.map(|hash| (IMAGES, hash)), Some(("seed", "1"))];
+            let owned = |(what, value): (&str, &str)| (what.to_owned(), value.to_owned());
+            Configuration(entries.into_iter().flatten().map(owned).collect())
+        };
+        let run = of(Some("12ab"));
+        for checkpoint in [of(None), of(Some("12ab"))] {
+            assert_eq!(run.difference(&checkpoint), None);
+        }
+        let Difference { what, there, here } = run.difference(&of(Some("34cd"))).unwrap();
+        assert_eq!([&what, &there, &here], ["training images with hash", "34cd", "12ab"]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::{Error, Model, Precision};
 
 /// A run, as far as checkpoints are concerned.
 pub(crate) struct Run<'a> {
+    data: &'a LoadedData,
     checkpoints: Option<&'a Checkpoints>,
     pub(super) configuration: Configuration,
     pub(super) batches_per_epoch: usize,
@@ -31,7 +32,7 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     pub(crate) fn new(
         checkpoints: Option<&'a Checkpoints>,
-        data: &LoadedData,
+        data: &'a LoadedData,
         options: &TrainOptions,
         extras: &Extras,
         precision: Precision,
@@ -39,7 +40,7 @@ impl<'a> Run<'a> {
     ) -> Self {
         let about = checkpoints.map(|checkpoints| checkpoints.about.clone()).unwrap_or_default();
         let configuration = Configuration::new(&about, data, options, extras, precision);
-        Self { checkpoints, configuration, batches_per_epoch, epochs: options.epochs }
+        Self { data, checkpoints, configuration, batches_per_epoch, epochs: options.epochs }
     }
 
     /// Locks the folder, and puts the model and the optimiser where the run goes on; all ranks call this
@@ -85,9 +86,15 @@ impl<'a> Run<'a> {
             Some(Checkpoints { every, resume, .. }) => format!("every {every}, resume {resume:?}"),
             None => "none".to_owned(),
         };
-        let own = [("checkpoints", checkpoints), ("epochs", self.epochs.to_string())];
-        let own = own.map(|(what, value)| (what.to_owned(), value));
-        own.into_iter().chain(self.configuration.entries().iter().cloned()).collect()
+        let entry = |what: &str, value| (what.to_owned(), value);
+        let mut all =
+            vec![entry("checkpoints", checkpoints), entry("epochs", self.epochs.to_string())];
+        all.extend_from_slice(self.configuration.entries());
+        // Ranks share the test images, so all have to have the same; a run that goes on may be tested by others.
+        let Self { data: LoadedData { test, .. }, .. } = self;
+        all.push(entry("test images", test.len().to_string()));
+        all.push(entry("test images with hash", test.fingerprint().to_owned()));
+        all
     }
 }
 
@@ -110,7 +117,7 @@ impl Saver<'_> {
         weights: &Weights,
         sgd: &Sgd,
     ) -> Result<(), Error> {
-        let Run { checkpoints, configuration, batches_per_epoch, epochs } = &self.run;
+        let Run { checkpoints, configuration, batches_per_epoch, epochs, .. } = &self.run;
         let (Some(folder), Some(checkpoints)) = (&self.folder, checkpoints) else { return Ok(()) };
         let step = position.steps(*batches_per_epoch);
         let last = position.epoch() == *epochs && position.batches == *batches_per_epoch;

@@ -2,6 +2,7 @@
 
 use candle_core::DType;
 use concise_wrapper::checkpoint::{About, Resume};
+use single_gpu::data::Dataset;
 
 use crate::damage::stored;
 use crate::run::{Settings, file, lenet, lenet_in, resnet18};
@@ -37,6 +38,15 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     assert_eq!(data, "of data noise, this run's is silence");
     let images = told(&|run| run.data.train = run.data.test.clone());
     assert_eq!(images, "of training images 16, this run's is 5");
+    // A folder of the same name with as many images, of which one has another pixel.
+    let pixel = told(&|run| {
+        let mut images = run.data.train.images().to_vec();
+        images[9][400] ^= 1;
+        run.data.train = Dataset::new(images, run.data.train.labels().to_vec()).unwrap();
+    });
+    let hashes = pixel.strip_prefix("of training images with hash ").unwrap_or(&pixel);
+    let (there, here) = hashes.split_once(", this run's is ").unwrap();
+    assert!(there != here && there.len() == 16 && here.len() == 16, "{pixel}");
     let about = |change: &dyn Fn(&mut About)| {
         told(&|run| change(&mut run.checkpoints.as_mut().unwrap().about))
     };

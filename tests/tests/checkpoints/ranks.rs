@@ -9,6 +9,7 @@ use concise_wrapper::ddp::Reduction;
 use concise_wrapper::{Ddp, Network};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
+use single_gpu::data::Dataset;
 use single_gpu::device::{DeviceKind, DevicePlan};
 use tempfile::TempDir;
 
@@ -74,6 +75,18 @@ fn ranks_that_were_not_started_alike_are_told() {
     slower.options.learning_rate = 0.01;
     let slower = told(slower);
     assert!(slower.contains("rank 1 has learning rate 0.01, rank 0 has 0.05"), "{slower}");
+    // What the images are called is the same, and how many there are.
+    let inverted = |data: &Dataset| {
+        let images = data.images().iter().map(|image| image.map(|pixel| !pixel)).collect();
+        Dataset::new(images, data.labels().to_vec()).unwrap()
+    };
+    for which in ["training", "test"] {
+        let mut other = settings.resume(Resume::Newest);
+        let data = if which == "test" { &mut other.data.test } else { &mut other.data.train };
+        *data = inverted(data);
+        let told = told(other);
+        assert!(told.contains(&format!("rank 1 has {which} images with hash ")), "{told}");
+    }
     // Only rank 0's folder counts.
     let nowhere = TempDir::new().unwrap();
     let elsewhere = Settings::keeping(&nowhere).resume(Resume::Newest);
