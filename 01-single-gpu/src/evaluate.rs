@@ -3,6 +3,7 @@
 use candle_core::{DType, Device, Module, Result};
 use tracing::info_span;
 
+use crate::backward::untracked;
 use crate::data::Dataset;
 use crate::ops::cross_entropy;
 use crate::report::trace::COMPUTE;
@@ -63,7 +64,8 @@ pub fn evaluate_part(
     let mut total = BatchSums::default();
     for samples in part.batches(dataset.len(), BATCH) {
         let batch = dataset.batch(&samples, dtype)?.to_device(device)?;
-        let logits = model.forward(&batch.images)?;
+        // Nobody asks for gradients: then what a layer has read need not wait for them.
+        let logits = untracked(|| model.forward(&batch.images))?;
         let loss = cross_entropy(&logits, &batch.labels)?;
         total += read_sums(&loss, &logits, &batch)?;
     }
@@ -72,7 +74,39 @@ pub fn evaluate_part(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use candle_core::Tensor;
+
     use super::*;
+    use crate::data::{Split, synthetic};
+    use crate::lenet::Lenet;
+
+    /// A model that notes whether its logits carry a gradient.
+    struct Noted(Lenet, Cell<Option<bool>>);
+
+    impl Module for Noted {
+        fn forward(&self, images: &Tensor) -> Result<Tensor> {
+            let logits = self.0.forward(images)?;
+            self.1.set(Some(logits.track_op()));
+            Ok(logits)
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_forward_pass_is_kept() {
+        let images = synthetic::dataset(Split::Test, 3);
+        let (dtype, device) = (DType::F32, &Device::Cpu);
+        let model = Noted(Lenet::new(1, dtype, device).unwrap(), Cell::default());
+        let sums = evaluate(&model, &images, dtype, device).unwrap();
+        assert_eq!(model.1.get(), Some(false));
+        // Nor is anything of it another number.
+        let batch = images.batch(&[0, 1, 2], dtype).unwrap();
+        let logits = model.forward(&batch.images).unwrap();
+        assert_eq!(model.1.get(), Some(true));
+        let loss = cross_entropy(&logits, &batch.labels).unwrap();
+        assert_eq!(sums, read_sums(&loss, &logits, &batch).unwrap());
+    }
 
     #[test]
     fn each_sample_is_in_one_batch_of_one_part() {

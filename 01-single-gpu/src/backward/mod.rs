@@ -13,11 +13,14 @@
 //! candle does not tell what a tensor was computed from. So the course's operations remember it: they are applied by
 //! [`apply1`], [`apply2`] and [`apply3`]. Where another operation is among those that a loss was computed by, candle
 //! makes the whole pass. Either way the gradients are the same, but for the sign of a zero.
+//!
+//! A forward pass that nobody differentiates is made within [`untracked()`], and nothing of it is kept.
 
 mod given;
 mod node;
 #[cfg(test)]
 mod tests;
+mod untracked;
 
 use std::collections::HashMap;
 
@@ -26,6 +29,7 @@ use candle_core::{Result, Tensor, TensorId, bail};
 
 pub use given::Given;
 pub use node::{apply1, apply2, apply3};
+pub use untracked::untracked;
 
 use crate::ops::sum::sum;
 use node::{Node, remembered};

@@ -11,6 +11,8 @@ use candle_core::{
     TensorId,
 };
 
+use super::untracked::is_untracked;
+
 /// An operation and what it was applied to.
 struct Applied<O, const N: usize> {
     operation: O,
@@ -69,13 +71,15 @@ struct Remembered<O, const N: usize>(Arc<Applied<O, N>>);
 fn apply<O, const N: usize>(
     operation: O,
     inputs: [&Tensor; N],
-    apply: impl FnOnce(Remembered<O, N>) -> Result<Tensor>,
+    apply: impl FnOnce(&[Tensor; N], Remembered<O, N>) -> Result<Tensor>,
 ) -> Result<Tensor>
 where
     Applied<O, N>: Rule + 'static,
 {
-    let node = Arc::new(Applied { operation, inputs: inputs.map(Tensor::clone) });
-    let result = apply(Remembered(Arc::clone(&node)))?;
+    // Of inputs that carry no gradient, neither candle nor this module keeps anything.
+    let taken = if is_untracked() { Tensor::detach } else { Tensor::clone };
+    let node = Arc::new(Applied { operation, inputs: inputs.map(taken) });
+    let result = apply(&node.inputs, Remembered(Arc::clone(&node)))?;
     if result.track_op() {
         let node: Node = node;
         remember(&result, Arc::downgrade(&node));
@@ -83,13 +87,14 @@ where
     Ok(result)
 }
 
-/// Applies an operation of one input, as [`Tensor::apply_op1`] does, so that [`backward`](super::backward) finds it.
+/// Applies an operation of one input, as [`Tensor::apply_op1`] does, so that [`backward`](super::backward) finds it. Within
+/// [`untracked`](super::untracked), the result carries no gradient.
 ///
 /// # Errors
 ///
 /// Those of the operation.
 pub fn apply1<O: CustomOp1 + Send + Sync + 'static>(x: &Tensor, operation: O) -> Result<Tensor> {
-    apply(operation, [x], |remembered| x.apply_op1(remembered))
+    apply(operation, [x], |[x], remembered| x.apply_op1(remembered))
 }
 
 /// The same for two inputs.
@@ -102,7 +107,7 @@ pub fn apply2<O: CustomOp2 + Send + Sync + 'static>(
     y: &Tensor,
     operation: O,
 ) -> Result<Tensor> {
-    apply(operation, [x, y], |remembered| x.apply_op2(y, remembered))
+    apply(operation, [x, y], |[x, y], remembered| x.apply_op2(y, remembered))
 }
 
 /// The same for three.
@@ -116,7 +121,7 @@ pub fn apply3<O: CustomOp3 + Send + Sync + 'static>(
     z: &Tensor,
     operation: O,
 ) -> Result<Tensor> {
-    apply(operation, [x, y, z], |remembered| x.apply_op3(y, z, remembered))
+    apply(operation, [x, y, z], |[x, y, z], remembered| x.apply_op3(y, z, remembered))
 }
 
 impl<O: CustomOp1 + Send + Sync> Rule for Applied<O, 1> {

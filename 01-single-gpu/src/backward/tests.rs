@@ -169,3 +169,40 @@ fn a_graph_that_is_dropped_is_forgotten() {
     // What carries no gradient is not remembered at all.
     assert!(node::remembered(&relu(&x.as_detached_tensor()).unwrap()).is_none());
 }
+
+#[test]
+fn what_is_computed_untracked_keeps_nothing_and_has_the_same_bits() {
+    let (x, weight, bias) = (noise(&[3, 4]), noise(&[4, 2]), noise(&[2]));
+    let layers = || linear(&relu(&add_relu(&x, &x).unwrap()).unwrap(), &weight, &bias).unwrap();
+    let (tracked, result) = (layers(), untracked(layers));
+    assert!(is_remembered(&tracked) && tracked.track_op());
+    assert!(!result.track_op() && node::remembered(&result).is_none());
+    assert_eq!(bits(&result), bits(&tracked));
+    // A flat copy is for the graph alone.
+    let images = noise(&[3, 2, 2]);
+    assert!(!untracked(|| flatten(&relu(&images)?)).unwrap().track_op());
+    // What was tracked before can still be differentiated.
+    assert_as_candles(&tracked, &[&x, &weight, &bias]);
+}
+
+#[test]
+fn untracked_ends_where_it_ends() {
+    let x = noise(&[3, 4]);
+    let is_tracked = || relu(&x).unwrap().track_op();
+    untracked(|| {
+        untracked(|| assert!(!is_tracked()));
+        assert!(!is_tracked(), "the outer one goes on");
+        let panicked =
+            std::panic::catch_unwind(|| untracked(|| std::panic::resume_unwind(Box::new(()))));
+        assert!(panicked.is_err());
+        assert!(!is_tracked(), "and behind a panic");
+        std::thread::scope(|scope| {
+            assert!(scope.spawn(is_tracked).join().unwrap(), "another thread is not concerned");
+        });
+    });
+    assert!(is_tracked());
+    let panicked =
+        std::panic::catch_unwind(|| untracked(|| std::panic::resume_unwind(Box::new(()))));
+    assert!(panicked.is_err());
+    assert!(is_tracked(), "a panic ends it as well");
+}

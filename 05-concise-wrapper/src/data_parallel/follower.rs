@@ -6,6 +6,7 @@ use candle_core::{Module as _, ModuleT, Tensor};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, RankFailure};
 use scratch_data_parallel::evaluate::part_of;
+use single_gpu::backward::untracked;
 use single_gpu::data::Batch;
 use single_gpu::device::move_view;
 use single_gpu::evaluate::evaluate_part;
@@ -107,5 +108,57 @@ fn predict<M: ModuleT>(replica: &Network<M>, images: &Tensor) -> Result<Option<T
     if images.dim(0)? == 0 {
         return Ok(None);
     }
-    Ok(Some(replica.forward(&move_view(images, replica.device())?)?.detach()))
+    let images = move_view(images, replica.device())?;
+    // Nobody asks for gradients.
+    Ok(Some(untracked(|| replica.forward(&images))?.detach()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use candle_core::{DType, Device, Result};
+    use single_gpu::data::synthetic::dataset;
+    use single_gpu::data::{CLASSES, PIXELS, Split};
+    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::ops::{flatten, linear};
+
+    use super::*;
+    use crate::{DataParallel, Model as _};
+
+    /// A dense layer that counts its results that carry a gradient, and those that carry none.
+    struct Counted {
+        weight: Tensor,
+        bias: Tensor,
+        counts: Arc<[AtomicUsize; 2]>,
+    }
+
+    impl ModuleT for Counted {
+        fn forward_t(&self, x: &Tensor, _train: bool) -> Result<Tensor> {
+            let y = linear(&flatten(x)?, &self.weight, &self.bias)?;
+            self.counts[usize::from(!y.track_op())].fetch_add(1, Ordering::SeqCst);
+            Ok(y)
+        }
+    }
+
+    #[test]
+    fn devices_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
+        let counts = Arc::new([0, 0].map(AtomicUsize::new));
+        let counted = Arc::clone(&counts);
+        let network = Network::new(1, DType::F32, &Device::Cpu, move |vb, _| {
+            let (weight, bias) = (vb.get((PIXELS, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
+            Ok(Counted { weight, bias, counts: Arc::clone(&counted) })
+        });
+        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let model = DataParallel::new(network.unwrap(), &plan).unwrap();
+        let counted = || counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+        // A batch for each device.
+        let images = dataset(Split::Test, 300);
+        assert_eq!(model.evaluate(&images).unwrap().unwrap().samples, 300);
+        assert_eq!(counted(), [0, 2]);
+        let batch = images.batch(&[0, 1, 2], DType::F32).unwrap();
+        assert_eq!(model.predict(&batch.images).unwrap().dims(), [3, CLASSES]);
+        assert_eq!(counted(), [0, 4]);
+    }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Device, ModuleT, Shape, Tensor};
 use concise_wrapper::checkpoint::{About, Checkpoints};
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Shares;
 use concise_wrapper::train::{Extras, Trained, train};
-use concise_wrapper::{Error, Model as _};
+use concise_wrapper::{Error, Model as _, Network};
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::worker::Worker;
@@ -24,6 +24,7 @@ use single_gpu::data::source::LoadedData;
 use single_gpu::data::{CLASSES, Dataset, PIXELS, SAMPLE};
 use single_gpu::difference::largest_difference;
 use single_gpu::evaluate::Part;
+use single_gpu::ops::{flatten, linear};
 use single_gpu::parameters::overwrite;
 use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
@@ -104,6 +105,41 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
             assert!((sums.loss / expected.loss - 1.0).abs() < 1e-12, "{sums:?} {expected:?}");
         }
     }
+}
+
+/// A stage of one dense layer, which counts its results that carry a gradient, and those that carry none.
+struct Dense {
+    weight: Tensor,
+    bias: Tensor,
+    counts: Arc<[AtomicUsize; 2]>,
+}
+
+impl ModuleT for Dense {
+    fn forward_t(&self, x: &Tensor, _train: bool) -> candle_core::Result<Tensor> {
+        let y = linear(&flatten(x)?, &self.weight, &self.bias)?;
+        self.counts[usize::from(!y.track_op())].fetch_add(1, Ordering::SeqCst);
+        Ok(y)
+    }
+}
+
+#[test]
+fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
+    let (checked, data) = (checked(Kind::GPipe, 2, 1), images(5));
+    let ended = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
+        let inputs = if rank.rank() == 0 { PIXELS } else { CLASSES };
+        let counts = Arc::new([0, 0].map(AtomicUsize::new));
+        let counted = Arc::clone(&counts);
+        let network = Network::new(1, DType::F64, &Device::Cpu, move |vb, _| {
+            let (weight, bias) = (vb.get((inputs, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
+            Ok(Dense { weight, bias, counts: Arc::clone(&counted) })
+        })?;
+        let line = Arc::new(rank.line());
+        let worker = Worker::new(&checked, network, line, &SAMPLE, Instant::now()).unwrap();
+        worker.evaluate(&data, Part::WHOLE).unwrap();
+        Ok::<_, Error>(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
+    });
+    // The sample that tells of shapes, and one batch.
+    assert_eq!(ended.unwrap(), [[0, 2]; 2]);
 }
 
 /// Test images of three batches, the last of them shorter: the first replica takes two, the second one.

@@ -4,7 +4,7 @@
 //! all that data parallelism can get wrong: two tensors of different shapes, sums over samples.
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use single_gpu::backward::backward;
+use single_gpu::backward::{backward, untracked};
 use single_gpu::data::{Batch, CLASSES, PIXELS};
 use single_gpu::init;
 use single_gpu::ops::{cross_entropy, linear};
@@ -60,7 +60,7 @@ impl Classifier {
     ///
     /// When the images do not fit the model.
     pub fn evaluate(&self, images: &Batch) -> Result<BatchSums> {
-        Ok(self.forward(images)?.1)
+        Ok(untracked(|| self.forward(images))?.1)
     }
 
     fn forward(&self, batch: &Batch) -> Result<(Tensor, BatchSums)> {

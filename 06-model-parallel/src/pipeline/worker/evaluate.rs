@@ -5,6 +5,7 @@
 
 use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
+use single_gpu::backward::untracked;
 use single_gpu::data::Dataset;
 use single_gpu::evaluate::Part;
 use single_gpu::ops::cross_entropy;
@@ -49,7 +50,7 @@ impl<M: ModuleT> Worker<'_, M> {
                 line.send(stage - 1, &Tensor::new(0u8, device)?)?;
                 x
             };
-            let output = network.forward(&x)?;
+            let output = untracked(|| network.forward(&x))?;
             if self.is_last() {
                 let batch = images.batch(&samples, dtype)?.to_device(device)?;
                 let loss = cross_entropy(&output, &batch.labels)?;
