@@ -17,6 +17,7 @@
 
 mod divergence;
 mod steps;
+mod told;
 
 use std::cell::Cell;
 use std::fmt::Display;

@@ -64,7 +64,7 @@ impl<'a> Steps<'a> {
         self.of_ranks.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// The last place of which something was written. Ranks are written one after the other.
+    /// Whether something was written behind a place. Ranks are written one after the other.
     pub(super) fn is_written_beyond(&self, place: Place) -> bool {
         let written = |(step, came_out, rank): Place| (step, rank, came_out);
         self.of_ranks.keys().any(|other| written(*other) > written(place))
