@@ -10,8 +10,8 @@
 //! then all devices know the same.
 
 use std::io;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -22,28 +22,43 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// The number of the signal that requested it.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
+/// Which signals are watched.
+static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
 /// From now on the first Ctrl-C is noted, and the second ends the process. Before this call, and so
-/// while flags are checked and data is loaded, the first one ends it. To call it again does nothing.
+/// while flags are checked and data is loaded, the first one ends it. To call it again does nothing,
+/// unless it has failed.
 ///
 /// # Errors
 ///
 /// When the system refuses to tell us of signals.
 pub fn watch() -> io::Result<()> {
-    static WATCHED: Once = Once::new();
-    let mut registered = Ok(());
-    // Whoever was told of a signal twice would take the first Ctrl-C for the second.
-    WATCHED.call_once(|| registered = register());
-    registered
+    watch_by(&WATCHED, register)
 }
 
-fn register() -> io::Result<()> {
+/// Registers each signal that is not watched yet.
+fn watch_by(
+    watched: &Mutex<Vec<i32>>,
+    mut register: impl FnMut(i32) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
     for signal in [SIGINT, SIGTERM] {
-        // In this order: at the first signal the flag is still down when the exit looks at it, and its
-        // number is there before anybody is told that there was one.
-        flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
-        flag::register_usize(signal, &SIGNAL, signal as usize)?;
-        flag::register(signal, &REQUESTED)?;
+        // Whoever was told of a signal twice would take the first Ctrl-C for the second.
+        if !watched.contains(&signal) {
+            register(signal)?;
+            watched.push(signal);
+        }
     }
+    Ok(())
+}
+
+fn register(signal: i32) -> io::Result<()> {
+    // In this order: at the first signal the flag is still down when the exit looks at it, and its
+    // number is there before anybody is told that there was one. And before the flag is there, a failure
+    // leaves nothing that a second attempt would not do as well.
+    flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
+    flag::register_usize(signal, &SIGNAL, signal as usize)?;
+    flag::register(signal, &REQUESTED)?;
     Ok(())
 }
 
@@ -61,4 +76,28 @@ pub fn exit_code() -> Option<u8> {
 
 fn exit_code_of(signal: usize) -> i32 {
     128 + signal as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_can_be_tried_again_and_registers_no_signal_twice() {
+        let (watched, mut asked) = (Mutex::default(), Vec::new());
+        let mut watch = |refused: Option<i32>| {
+            asked.clear();
+            let watching = watch_by(&watched, |signal| {
+                asked.push(signal);
+                if refused == Some(signal) { Err(io::Error::other("refused")) } else { Ok(()) }
+            });
+            (watching.map_err(|error| error.to_string()), asked.clone())
+        };
+        let refused = Err("refused".to_owned());
+        assert_eq!(watch(Some(SIGINT)), (refused.clone(), vec![SIGINT]));
+        assert_eq!(watch(Some(SIGTERM)), (refused.clone(), vec![SIGINT, SIGTERM]));
+        assert_eq!(watch(Some(SIGTERM)), (refused, vec![SIGTERM]));
+        assert_eq!(watch(None), (Ok(()), vec![SIGTERM]));
+        assert_eq!(watch(None), (Ok(()), vec![]));
+    }
 }
