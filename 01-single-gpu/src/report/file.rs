@@ -5,17 +5,19 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use super::passed_on::{self, is_passed_on};
+
 /// Checks that `path` could be written, and leaves nothing behind.
 ///
 /// # Errors
 ///
 /// What writing it would have said.
 pub fn check(path: &Path) -> io::Result<()> {
-    let path = &destination(path);
-    if path.exists() && !path.is_file() && !path.is_dir() {
-        // A pipe or a terminal: opening and closing a pipe would send its reader away.
+    if is_passed_on(path) {
+        // Opening and closing a pipe would send its reader away.
         return Ok(());
     }
+    let path = &destination(path);
     if path.exists() {
         OpenOptions::new().append(true).open(path)?;
     } else {
@@ -61,7 +63,8 @@ pub fn of_flag(flag: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{flag} {}: {error}", path.display()))
 }
 
-/// Writes a file that appears under its name, in place of an older one, only once it is whole.
+/// Writes a file that appears under its name, in place of an older one, only once it is whole. A link stays, and the file
+/// that it leads to is written; a pipe, a terminal or a device gets the content, and so does our own output.
 ///
 /// # Errors
 ///
@@ -70,12 +73,7 @@ pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let path = &destination(path);
-    if path.exists() && !path.is_file() {
-        // A pipe or a terminal passes on what it gets; putting a file in its place would be a surprise.
-        return fill(OpenOptions::new().write(true).open(path)?, content).map(drop);
-    }
-    replace(path, |file| fill(file, content).map(drop))
+    put(path, content, |_| Ok(())).map(drop)
 }
 
 /// As [`write()`], and when it returns, the file is on the disk: it outlives a loss of power.
@@ -89,13 +87,27 @@ pub fn write_durably(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    replace(path, |file| fill(file, content)?.sync_all())?;
+    let Some(path) = put(path, content, |file| file.sync_all())? else { return Ok(()) };
     if !cfg!(unix) {
         return Ok(());
     }
     // A name is an entry of its folder: a bare name, of the one that we are in.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Writes `content` to where a path leads, and has it `kept` before it gets its name; where that is, if it is a file.
+fn put(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    kept: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<Option<PathBuf>> {
+    if is_passed_on(path) {
+        return fill(passed_on::open(path)?, content).map(|_| None);
+    }
+    let path = destination(path);
+    replace(&path, |file| kept(&fill(file, content)?))?;
+    Ok(Some(path))
 }
 
 /// Writes a file under another name, and renames it once `write` is done.
@@ -133,11 +145,19 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_whole_or_not_at_all() {
-        replaces_whole_or_not_at_all(|path, content| write(path, content));
-        replaces_whole_or_not_at_all(|path, content| write_durably(path, content));
+        replaces_whole_or_not_at_all(write_any);
+        replaces_whole_or_not_at_all(write_any_durably);
     }
 
-    fn replaces_whole_or_not_at_all(write: impl Fn(&Path, Content<'_>) -> io::Result<()>) {
+    fn write_any(path: &Path, content: Content<'_>) -> io::Result<()> {
+        write(path, content)
+    }
+
+    fn write_any_durably(path: &Path, content: Content<'_>) -> io::Result<()> {
+        write_durably(path, content)
+    }
+
+    fn replaces_whole_or_not_at_all(write: fn(&Path, Content<'_>) -> io::Result<()>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result");
         write(&path, &|file| file.write_all(b"old")).unwrap();
@@ -194,10 +214,13 @@ mod tests {
             std::os::unix::fs::symlink(leads_to, place(link)).unwrap();
         }
         for (link, end) in [("two", "below/end"), ("far", "below/new")] {
-            check(&place(link)).unwrap();
-            write(&place(link), |file| file.write_all(link.as_bytes())).unwrap();
-            assert_eq!(fs::read_to_string(place(end)).unwrap(), link);
-            assert!(fs::symlink_metadata(place(link)).unwrap().is_symlink());
+            for (number, write) in [write_any, write_any_durably].into_iter().enumerate() {
+                let text = format!("{link} {number}");
+                check(&place(link)).unwrap();
+                write(&place(link), &|file| file.write_all(text.as_bytes())).unwrap();
+                assert_eq!(fs::read_to_string(place(end)).unwrap(), text);
+                assert!(fs::symlink_metadata(place(link)).unwrap().is_symlink());
+            }
         }
         assert!(are_one(&place("one"), &place("below/../two")));
         assert!(are_one(&place("far"), &place("below/new")));

@@ -15,6 +15,7 @@ pub mod file;
 pub mod lanes;
 pub mod metrics;
 pub mod outputs;
+mod passed_on;
 mod plot;
 mod progress;
 mod sparklines;

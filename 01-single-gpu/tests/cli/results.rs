@@ -129,3 +129,25 @@ fn what_cannot_be_written_is_named() {
     let run = single_gpu(&SMALL).arg("--metrics=/dev/full").assert().code(1);
     run.stderr(contains("cannot write the report: --metrics /dev/full: No space left on device"));
 }
+
+/// A picture is printed where `/dev/stdout` leads, behind what was printed before and before what follows.
+#[cfg(target_os = "linux")]
+#[test]
+fn results_may_go_where_the_rest_is_printed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let printed = folder.path().join("printed");
+    let run = |stdout: Stdio| {
+        let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"));
+        run.args(SMALL).args(["--threads-per-device=1", "--plot=/dev/stdout"]).stdout(stdout);
+        run.output().expect("a process")
+    };
+    let piped = run(Stdio::piped());
+    let to_file = run(fs::File::create(&printed).expect("a file").into());
+    for (ended, text) in [(&piped, &piped.stdout), (&to_file, &fs::read(&printed).expect("text"))] {
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let text = String::from_utf8_lossy(text);
+        let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?}: {text}"));
+        assert!(place("epoch ") < place("<svg") && place("</svg>") < text.len(), "{text}");
+    }
+    assert_eq!(files(folder.path()), ["printed"]);
+}
