@@ -6,7 +6,7 @@ mod exercise;
 
 use std::time::Duration;
 
-use candle_core::{DType, Device, Result};
+use candle_core::{Device, Result};
 use concise_wrapper::optimiser::{Momentum, Schedule};
 use concise_wrapper::train::Extras;
 use exercises::Expectation;

@@ -1,4 +1,4 @@
-// expect: that has the opposite sign: it leads uphill
+// expect: that has the opposite sign: the update would go uphill
 
 /// The label minus the probability: the direction in which to go, not the gradient.
 pub fn cross_entropy(logits: &[f64], labels: &[usize], classes: usize) -> (f64, Vec<f64>) {
