@@ -82,20 +82,27 @@ impl Configuration {
 
     /// The first setting in which a checkpoint's configuration is not this run's.
     pub(super) fn difference(&self, checkpoint: &Self) -> Option<Difference> {
-        let has_images = checkpoint.0.iter().any(|(what, _)| what == IMAGES);
         let names = self.0.iter().chain(&checkpoint.0).map(|(what, _)| what);
-        let names = names.filter(|what| has_images || *what != IMAGES);
+        let told = |value: Option<&str>| value.map_or_else(none, str::to_owned);
         let differs = |what: &String| {
-            let (here, there) = (self.value(what), checkpoint.value(what));
+            let there = checkpoint.value(what).or_else(|| checkpoint.of_before(what, self));
+            let (here, there) = (told(self.value(what)), told(there));
             (here != there).then(|| Difference { what: what.clone(), there, here })
         };
         names.map(differs).find_map(|difference| difference)
     }
 
-    fn value(&self, what: &str) -> String {
-        let find = |what: &str| self.0.iter().find(|(name, _)| name == what);
-        let found = find(what).or_else(|| if what == PRECISION { find("dtype") } else { None });
-        found.map_or_else(none, |(_, value)| value.clone())
+    fn value(&self, what: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == what).map(|(_, value)| &**value)
+    }
+
+    /// What stands for a setting that checkpoints of before there was such a thing are without.
+    fn of_before<'a>(&'a self, what: &str, run: &'a Self) -> Option<&'a str> {
+        match what {
+            PRECISION => self.value("dtype"),
+            IMAGES => run.value(IMAGES),
+            _ => None,
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! When checkpoints are read and written in the course of a run.
 
+use std::cell::LazyCell;
+
 use candle_core::Device;
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::source::LoadedData;
@@ -24,7 +26,8 @@ use crate::{Error, Model, Precision};
 pub(crate) struct Run<'a> {
     data: &'a LoadedData,
     checkpoints: Option<&'a Checkpoints>,
-    pub(super) configuration: Configuration,
+    /// Made when it is first asked for: a run of one device without checkpoints need not read all its images for their hash.
+    pub(super) configuration: LazyCell<Configuration, Box<dyn FnOnce() -> Configuration + 'a>>,
     pub(super) batches_per_epoch: usize,
     pub(super) epochs: usize,
 }
@@ -33,13 +36,15 @@ impl<'a> Run<'a> {
     pub(crate) fn new(
         checkpoints: Option<&'a Checkpoints>,
         data: &'a LoadedData,
-        options: &TrainOptions,
-        extras: &Extras,
+        options: &'a TrainOptions,
+        extras: &'a Extras,
         precision: Precision,
         batches_per_epoch: usize,
     ) -> Self {
         let about = checkpoints.map(|checkpoints| checkpoints.about.clone()).unwrap_or_default();
-        let configuration = Configuration::new(&about, data, options, extras, precision);
+        let configuration =
+            Box::new(move || Configuration::new(&about, data, options, extras, precision));
+        let configuration = LazyCell::new(configuration as Box<dyn FnOnce() -> Configuration>);
         Self { data, checkpoints, configuration, batches_per_epoch, epochs: options.epochs }
     }
 
