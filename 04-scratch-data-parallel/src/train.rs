@@ -129,7 +129,8 @@ impl<C: Communicator> Replica<'_, C> {
                 };
                 if self.method.breakage().is_some() {
                     // Replicas may differ, and some may have left: rank 0 answers for itself.
-                    return (self.rank.rank() == 0).then(|| evaluate(Part::WHOLE)).transpose();
+                    let alone = || Ok(evaluate(Part::WHOLE)?.total());
+                    return (self.rank.rank() == 0).then(alone).transpose();
                 }
                 replicas::compare::<Error>(self.rank, || self.model.parameters().snapshot())?;
                 evaluate_together(self.rank, evaluate)

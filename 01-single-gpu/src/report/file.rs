@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use super::passed_on::{self, is_passed_on};
+use super::passed_on;
 
 /// Checks that `path` could be written, and leaves nothing behind.
 ///
@@ -13,7 +13,7 @@ use super::passed_on::{self, is_passed_on};
 ///
 /// What writing it would have said.
 pub fn check(path: &Path) -> io::Result<()> {
-    if is_passed_on(path) {
+    if passed_on::is_passed_on(path) {
         // Opening and closing a pipe would send its reader away.
         return Ok(());
     }
@@ -102,8 +102,8 @@ fn put(
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     kept: impl FnOnce(&File) -> io::Result<()>,
 ) -> io::Result<Option<PathBuf>> {
-    if is_passed_on(path) {
-        return fill(passed_on::open(path)?, content).map(|_| None);
+    if let Some(file) = passed_on::open(path)? {
+        return fill(file, content).map(|_| None);
     }
     let path = destination(path);
     replace(&path, |file| kept(&fill(file, content)?))?;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::file;
 use super::summary::Summary;
+use super::{file, passed_on};
 use crate::train::EpochRecord;
 
 /// A metrics file.
@@ -35,13 +35,17 @@ struct EpochLine<'a> {
 }
 
 impl Metrics {
-    /// Creates the file, or empties it.
+    /// Creates the file, or empties it; what passes on what it gets (a pipe, what we print to) is opened as it is.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)?, path: path.to_owned() })
+        let file = match passed_on::open(path)? {
+            Some(file) => file,
+            None => File::create(path)?,
+        };
+        Ok(Self { file, path: path.to_owned() })
     }
 
     pub(super) fn epoch(&mut self, run: &str, record: &EpochRecord) -> io::Result<()> {

@@ -11,15 +11,19 @@ use std::path::Path;
 /// It is the path itself that is asked, and not the end of its links: where `/dev/stdout` leads to a pipe, what Linux tells
 /// of that end is no path.
 pub(super) fn is_passed_on(path: &Path) -> bool {
-    path.exists() && !path.is_file() && !path.is_dir() || own_output(path).is_some()
+    leads_to_no_file(path) || own_output(path).is_some()
 }
 
-/// Opens such a path for writing.
-pub(super) fn open(path: &Path) -> io::Result<File> {
+/// Opens such a path for writing; `None` of any other.
+pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
     match own_output(path) {
-        Some(output) => Ok(output),
-        None => OpenOptions::new().write(true).open(path),
+        None if leads_to_no_file(path) => OpenOptions::new().write(true).open(path).map(Some),
+        output => Ok(output),
     }
+}
+
+fn leads_to_no_file(path: &Path) -> bool {
+    path.exists() && !path.is_file() && !path.is_dir()
 }
 
 /// What we print to, if that is the file which a path leads to: with another in its place, what is printed would be lost;

@@ -36,25 +36,17 @@ impl BatchSums {
         self.correct as f64 / self.samples as f64
     }
 
-    /// The sums as a tensor `[4]` (f64), to be added up across devices.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor cannot be made on `device`.
-    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
-        let Self { loss, correct, samples, interrupts } = *self;
+    /// The four sums, as a tensor has them.
+    pub(crate) fn to_array(self) -> [f64; 4] {
+        let Self { loss, correct, samples, interrupts } = self;
         // Counts are exact in f64 up to 2⁵³.
-        Tensor::new(&[loss, correct as f64, samples as f64, interrupts as f64], device)
+        [loss, correct as f64, samples as f64, interrupts as f64]
     }
 
-    /// The sums that such a tensor holds.
-    ///
-    /// # Errors
-    ///
-    /// When it is not `[4]`, f64.
-    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
-        let [loss, correct, samples, interrupts] = tensor.to_vec1::<f64>()?[..] else {
-            bail!("four sums expected, got {:?}", tensor.dims())
+    /// The sums that a tensor's four numbers tell.
+    pub(crate) fn from_slice(sums: &[f64]) -> Result<Self> {
+        let [loss, correct, samples, interrupts] = *sums else {
+            bail!("four sums expected, got {}", sums.len())
         };
         let count = |sum: f64| sum as u64;
         Ok(Self {
@@ -63,6 +55,24 @@ impl BatchSums {
             samples: count(samples),
             interrupts: count(interrupts),
         })
+    }
+
+    /// The sums as a tensor `[4]` (f64), to be added up across devices.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor cannot be made on `device`.
+    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
+        Tensor::new(&self.to_array(), device)
+    }
+
+    /// The sums that such a tensor holds.
+    ///
+    /// # Errors
+    ///
+    /// When it is not `[4]`, f64.
+    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
+        Self::from_slice(&tensor.to_vec1::<f64>()?)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use single_gpu::data::{Batch, Dataset};
+use single_gpu::evaluate::SumsByBatch;
 use single_gpu::train::BatchSums;
 
 /// What a device is told to do.
@@ -25,8 +26,8 @@ pub(super) enum Answer {
     Gradients(BatchSums, Vec<Tensor>),
     /// The logits; `None` of no images.
     Logits(Option<Tensor>),
-    /// The sums of its part.
-    Sums(BatchSums),
+    /// The sums of each batch of its part.
+    Sums(SumsByBatch),
     /// Done.
     Done,
 }

@@ -99,7 +99,7 @@ impl<M: ModuleT> Model for Broken<M> {
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.ddp.share_buffers()?;
         // Replicas may differ: rank 0 answers for itself.
-        let alone = || self.ddp.evaluate_alone(images, Part::WHOLE);
+        let alone = || Ok(self.ddp.evaluate_alone(images, Part::WHOLE)?.total());
         (self.ddp.rank.rank() == 0).then(alone).transpose()
     }
 }

@@ -8,7 +8,7 @@ use scratch_data_parallel::evaluate::evaluate_together;
 use scratch_data_parallel::reproducible::tree_sums;
 use scratch_data_parallel::{allreduce_sums, replicas};
 use single_gpu::data::Dataset;
-use single_gpu::evaluate::{Part, evaluate_part};
+use single_gpu::evaluate::{Part, SumsByBatch, evaluate_part};
 use single_gpu::train::{BatchSums, Step};
 
 use super::blame::blame;
@@ -32,7 +32,11 @@ impl<M: ModuleT> Ddp<M> {
     }
 
     /// This rank's replica on a part of these images, whatever the others hold.
-    pub(super) fn evaluate_alone(&self, images: &Dataset, part: Part) -> Result<BatchSums, Error> {
+    pub(super) fn evaluate_alone(
+        &self,
+        images: &Dataset,
+        part: Part,
+    ) -> Result<SumsByBatch, Error> {
         let (dtype, device) = (self.network.dtype(), self.network.device());
         Ok(evaluate_part(&self.network, images, part, dtype, device)?)
     }
@@ -116,13 +120,13 @@ mod tests {
         let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
         // Five batches of 256, the last of them shorter.
         let images = dataset(Split::Test, 1100);
-        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let network = Network::new(1, DType::F64, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
         let expected = network.evaluate(&images).unwrap();
         let evaluated = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let replica = network.replica(rank.device())?;
             let alone = Part { nth: rank.rank(), of: 3 };
             let model = Ddp::new(replica, rank, Reduction::default())?;
-            let samples = model.evaluate_alone(&images, alone)?.samples;
+            let samples = model.evaluate_alone(&images, alone)?.total().samples;
             Ok::<_, Error>((model.evaluate(&images)?, samples))
         });
         let evaluated = evaluated.unwrap();

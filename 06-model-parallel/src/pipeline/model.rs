@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::ModuleT;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::evaluate::part_of;
+use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
 use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Share;
@@ -155,10 +155,9 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
     /// All replicas share it, after they were found to be equal; the first rank gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         replicas::compare::<Error>(&self.replicas, || self.weights().snapshot())?;
-        // Of each pipeline the last stage has the sums; the others add nothing.
         let of_pipeline = self.worker.evaluate(images, part_of(&self.replicas))?;
-        let of_all = self.sums_of_all(of_pipeline)?;
-        Ok((self.all.rank() == 0).then_some(of_all))
+        let of_all = allreduce_by_batch(&self.all, &of_pipeline)?;
+        Ok((self.all.rank() == 0).then(|| of_all.total()))
     }
 }
 

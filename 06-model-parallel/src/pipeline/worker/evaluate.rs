@@ -7,7 +7,7 @@ use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
 use single_gpu::backward::untracked;
 use single_gpu::data::Dataset;
-use single_gpu::evaluate::Part;
+use single_gpu::evaluate::{Part, SumsByBatch};
 use single_gpu::ops::cross_entropy;
 use single_gpu::report::trace::COMPUTE;
 use single_gpu::train::{BatchSums, read_sums};
@@ -22,13 +22,14 @@ const BATCH: usize = 128;
 const CAPACITY: usize = 2;
 
 impl<M: ModuleT> Worker<'_, M> {
-    /// Sums of loss and correct answers over a part of a data set, with the running statistics of batch norms; on
-    /// the last stage. All stages of one pipeline call this together, with the same part.
+    /// Sums of loss and correct answers over each batch of a part of a data set, with the running statistics of batch
+    /// norms. The last stage has them; the others know of none. All stages of one pipeline call this together, with the
+    /// same part.
     ///
     /// # Errors
     ///
     /// When the images do not fit the model, or another stage stops or stalls: the message names the stage.
-    pub fn evaluate(&self, images: &Dataset, part: Part) -> Result<Option<BatchSums>, Error> {
+    pub fn evaluate(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let stage = self.stage;
         let failed =
@@ -36,14 +37,13 @@ impl<M: ModuleT> Worker<'_, M> {
         self.all_batches(images, part).map_err(failed)
     }
 
-    fn all_batches(&self, images: &Dataset, part: Part) -> Result<Option<BatchSums>, LineError> {
+    fn all_batches(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, LineError> {
         let Self { line, stage, shapes, network, .. } = self;
         let (dtype, device) = (network.dtype(), network.device());
-        let mut total = BatchSums::default();
         let mut unread = 0;
-        for samples in part.batches(images.len(), BATCH) {
+        let sums = part.evaluate(images.len(), BATCH, |samples| {
             let x = if *stage == 0 {
-                images.batch(&samples, dtype)?.images.to_device(device)?
+                images.batch(samples, dtype)?.images.to_device(device)?
             } else {
                 let shape = meeting::shape(samples.len(), &shapes.input);
                 let x = line.recv(stage - 1, &shape, dtype)?;
@@ -52,10 +52,9 @@ impl<M: ModuleT> Worker<'_, M> {
             };
             let output = untracked(|| network.forward(&x))?;
             if self.is_last() {
-                let batch = images.batch(&samples, dtype)?.to_device(device)?;
+                let batch = images.batch(samples, dtype)?.to_device(device)?;
                 let loss = cross_entropy(&output, &batch.labels)?;
-                total += read_sums(&loss, &output, &batch)?;
-                continue;
+                return Ok(read_sums(&loss, &output, &batch)?);
             }
             if unread == CAPACITY {
                 self.read()?;
@@ -63,9 +62,10 @@ impl<M: ModuleT> Worker<'_, M> {
             }
             line.share(stage + 1, &output.detach())?;
             unread += 1;
-        }
+            Ok::<_, LineError>(BatchSums::default())
+        })?;
         (0..unread).try_for_each(|_| self.read())?;
-        Ok(self.is_last().then_some(total))
+        Ok(sums)
     }
 
     /// Waits until the next stage has taken a message.

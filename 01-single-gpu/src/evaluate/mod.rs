@@ -1,8 +1,11 @@
 //! Accuracy on images that were not trained on.
 
+mod part;
+
 use candle_core::{DType, Device, Module, Result};
 use tracing::info_span;
 
+pub use self::part::{Part, SumsByBatch};
 use crate::backward::untracked;
 use crate::data::Dataset;
 use crate::ops::cross_entropy;
@@ -11,28 +14,6 @@ use crate::train::{BatchSums, read_sums};
 
 /// Images per forward pass: enough to keep a device busy, few enough to fit anywhere.
 const BATCH: usize = 256;
-
-/// What one device evaluates of a data set, where several share it: every `of`-th batch, from the `nth` on.
-///
-/// Whole batches, and not shares of each: then every batch is computed as one device would, to the last bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Which part, counted from 0; less than `of`.
-    pub nth: usize,
-    /// How many parts there are.
-    pub of: usize,
-}
-
-impl Part {
-    /// All batches.
-    pub const WHOLE: Self = Self { nth: 0, of: 1 };
-
-    /// The samples of each of this part's batches, of so many `samples` in batches of `size`; the last may be shorter.
-    pub fn batches(self, samples: usize, size: usize) -> impl Iterator<Item = Vec<u32>> {
-        let begins = (0..samples).step_by(size).skip(self.nth).step_by(self.of);
-        begins.map(move |begin| (begin as u32..).take(size.min(samples - begin)).collect())
-    }
-}
 
 /// Sums of loss and correct answers over a whole data set, on the model's device.
 ///
@@ -45,10 +26,10 @@ pub fn evaluate(
     dtype: DType,
     device: &Device,
 ) -> Result<BatchSums> {
-    evaluate_part(model, dataset, Part::WHOLE, dtype, device)
+    Ok(evaluate_part(model, dataset, Part::WHOLE, dtype, device)?.total())
 }
 
-/// The same over a part of it, which may have no batch.
+/// The same of each batch of a part of it, which may have none.
 ///
 /// # Errors
 ///
@@ -59,17 +40,15 @@ pub fn evaluate_part(
     part: Part,
     dtype: DType,
     device: &Device,
-) -> Result<BatchSums> {
+) -> Result<SumsByBatch> {
     let _span = info_span!(target: COMPUTE, "evaluate").entered();
-    let mut total = BatchSums::default();
-    for samples in part.batches(dataset.len(), BATCH) {
-        let batch = dataset.batch(&samples, dtype)?.to_device(device)?;
+    part.evaluate(dataset.len(), BATCH, |samples| {
+        let batch = dataset.batch(samples, dtype)?.to_device(device)?;
         // Nobody asks for gradients: then what a layer has read need not wait for them.
         let logits = untracked(|| model.forward(&batch.images))?;
         let loss = cross_entropy(&logits, &batch.labels)?;
-        total += read_sums(&loss, &logits, &batch)?;
-    }
-    Ok(total)
+        read_sums(&loss, &logits, &batch)
+    })
 }
 
 #[cfg(test)]
@@ -106,21 +85,5 @@ mod tests {
         assert_eq!(model.1.get(), Some(true));
         let loss = cross_entropy(&logits, &batch.labels).unwrap();
         assert_eq!(sums, read_sums(&loss, &logits, &batch).unwrap());
-    }
-
-    #[test]
-    fn each_sample_is_in_one_batch_of_one_part() {
-        for (samples, of) in [(0, 1), (1, 3), (8, 1), (9, 2), (31, 2), (32, 3), (33, 3)] {
-            let batches = |part: Part| part.batches(samples, 4).collect::<Vec<_>>();
-            let whole = batches(Part::WHOLE);
-            assert_eq!(whole.concat(), (0..samples as u32).collect::<Vec<_>>());
-            let mut found = vec![Vec::new(); whole.len()];
-            for nth in 0..of {
-                for (place, batch) in batches(Part { nth, of }).into_iter().enumerate() {
-                    found[nth + place * of] = batch;
-                }
-            }
-            assert_eq!(found, whole, "{samples} samples in {of} parts");
-        }
     }
 }

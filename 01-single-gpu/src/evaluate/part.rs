@@ -1,0 +1,146 @@
+//! A data set's batches, shared out among devices, and what these have found of them.
+
+use candle_core::{Device, Result, Tensor};
+
+use crate::train::BatchSums;
+
+/// What one device evaluates of a data set, where several share it: every `of`-th batch, from the `nth` on.
+///
+/// Whole batches, and not shares of each: then every batch is computed as one device would, to the last bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which part, counted from 0; less than `of`.
+    pub nth: usize,
+    /// How many parts there are.
+    pub of: usize,
+}
+
+impl Part {
+    /// All batches.
+    pub const WHOLE: Self = Self { nth: 0, of: 1 };
+
+    /// What `evaluate` finds in each of this part's batches, of so many `samples` in batches of `size`; the last may be
+    /// shorter.
+    ///
+    /// # Errors
+    ///
+    /// The first of `evaluate`'s.
+    pub fn evaluate<E>(
+        self,
+        samples: usize,
+        size: usize,
+        mut evaluate: impl FnMut(&[u32]) -> std::result::Result<BatchSums, E>,
+    ) -> std::result::Result<SumsByBatch, E> {
+        let mut sums = vec![BatchSums::default(); samples.div_ceil(size)];
+        for (batch, sums) in sums.iter_mut().enumerate().skip(self.nth).step_by(self.of) {
+            let (begin, end) = (batch * size, samples.min((batch + 1) * size));
+            *sums = evaluate(&(begin as u32..end as u32).collect::<Vec<_>>())?;
+        }
+        Ok(SumsByBatch(sums))
+    }
+}
+
+/// The sums of each batch of a data set, in order, as far as they are known: zeros for the batches of other parts.
+///
+/// What several devices have found is added up batch by batch, and in whatever order that happens, a number and zeros have
+/// the number as their sum. The batches are added up last, in their own order. So the total does not depend on the number of
+/// devices in any bit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumsByBatch(Vec<BatchSums>);
+
+impl SumsByBatch {
+    /// The sums over all batches.
+    pub fn total(&self) -> BatchSums {
+        let mut total = BatchSums::default();
+        self.0.iter().for_each(|&batch| total += batch);
+        total
+    }
+
+    /// These, and what another device has found of the same data set.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(batch, other)| *batch += other);
+        self
+    }
+
+    /// Whether the data set has no batch.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The sums as a tensor `[batches, 4]` (f64), to be added up across devices.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor cannot be made on `device`.
+    pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
+        let sums: Vec<_> = self.0.iter().flat_map(|batch| batch.to_array()).collect();
+        Tensor::from_vec(sums, (self.0.len(), 4), device)
+    }
+
+    /// The sums that such a tensor holds.
+    ///
+    /// # Errors
+    ///
+    /// When it is not `[batches, 4]`, f64.
+    pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
+        let batches = tensor.to_vec2::<f64>()?.into_iter();
+        Ok(Self(batches.map(|sums| BatchSums::from_slice(&sums)).collect::<Result<_>>()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums that tell what was evaluated. In f64 they have another total in any other order.
+    fn told(samples: &[u32]) -> Result<BatchSums> {
+        let (first, count) = (f64::from(samples[0]), samples.len() as u64);
+        Ok(BatchSums { loss: (first + 1.0).ln(), samples: count, ..BatchSums::default() })
+    }
+
+    #[test]
+    fn each_sample_is_in_one_batch_of_one_part() {
+        for (samples, of) in [(0, 1), (1, 3), (8, 1), (9, 2), (31, 2), (32, 3), (33, 3)] {
+            let batches = |part: Part| {
+                let mut batches = Vec::new();
+                let sums = part.evaluate(samples, 4, |batch| {
+                    batches.push(batch.to_vec());
+                    told(batch)
+                });
+                (batches, sums.unwrap())
+            };
+            let (whole, sums) = batches(Part::WHOLE);
+            assert_eq!(whole.concat(), (0..samples as u32).collect::<Vec<_>>());
+            let mut found = vec![Vec::new(); whole.len()];
+            for nth in 0..of {
+                let (of_part, of_batches) = batches(Part { nth, of });
+                assert_eq!(of_batches.total().samples, of_part.concat().len() as u64);
+                for (place, batch) in of_part.into_iter().enumerate() {
+                    found[nth + place * of] = batch;
+                }
+            }
+            assert_eq!(found, whole, "{samples} samples in {of} parts");
+            assert_eq!(sums.total().samples, samples as u64);
+        }
+    }
+
+    #[test]
+    fn the_total_of_parts_is_the_same_in_any_order_and_number() {
+        let of_part = |nth, of| Part { nth, of }.evaluate(4001, 4, told).unwrap();
+        let expected = of_part(0, 1);
+        for of in [2, 3, 7] {
+            let mut sums = of_part(of - 1, of);
+            for nth in (0..of - 1).rev() {
+                let told = of_part(nth, of).to_tensor(&Device::Cpu).unwrap();
+                sums = sums.and(SumsByBatch::from_tensor(&told).unwrap());
+            }
+            assert_eq!(sums, expected);
+            assert_eq!(sums.total(), expected.total(), "{of} parts");
+            // The totals of parts, added up, are another number: the test can tell.
+            let mut by_part = BatchSums::default();
+            (0..of).for_each(|nth| by_part += of_part(nth, of).total());
+            assert_ne!(by_part.loss, expected.total().loss, "{of} parts");
+        }
+    }
+}
