@@ -289,6 +289,7 @@ CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream ha
     CALL;
     STREAM(handle);
     Device *device = stream->device;
+    if (idle()) memset(to, 0, bytes);
     queue_deed(stream, {Deed::COPY, nullptr, 2, bytes}, [=] {
         if (may_access(device, from, bytes, Access::read, "a copy to the host")) memcpy(to, (const void *)from, bytes);
     });

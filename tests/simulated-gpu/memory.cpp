@@ -45,6 +45,12 @@ Device *owner(uint64_t place) {
 // A block of at least so many bytes, and some between it and the next.
 static uint64_t block(size_t bytes) { return (bytes + 511) / 512 * 512 + 512; }
 
+static void mark(Device *device, uint64_t place, size_t bytes, uint8_t state) {
+    if (idle()) return;
+    memset(device->memory + place, POISON, bytes);
+    memset(device->state + place, state, bytes);
+}
+
 uint64_t allocate(Device *device, size_t bytes) {
     auto &resting = device->given_back[block(bytes)];
     uint64_t place = device->top;
@@ -58,8 +64,7 @@ uint64_t allocate(Device *device, size_t bytes) {
             abort();
         }
     }
-    memset(device->memory + place, POISON, bytes);
-    memset(device->state + place, ALLOCATED, bytes);
+    mark(device, place, bytes, ALLOCATED);
     device->allocated[place] = bytes;
     return (uint64_t)device->memory + place;
 }
@@ -73,8 +78,7 @@ void give_back(Device *device, uint64_t address) {
     }
     size_t bytes = found->second;
     device->allocated.erase(found);
-    memset(device->memory + place, POISON, bytes);
-    memset(device->state + place, NOT_ALLOCATED, bytes);
+    mark(device, place, bytes, NOT_ALLOCATED);
     device->given_back[block(bytes)].push_back(place);
 }
 

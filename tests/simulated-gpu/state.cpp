@@ -22,6 +22,11 @@ const char *setting(const char *name, const char *otherwise) {
     return value != nullptr && *value != 0 ? value : otherwise;
 }
 
+bool idle() {
+    static const bool idle = *setting("SIMULATED_GPU_IDLE", "") != 0;
+    return idle;
+}
+
 void simulated_lock() {
     if (depth++ == 0) mutex.lock();
 }

@@ -70,7 +70,7 @@ pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
 ///
 /// A run on two devices can be compared with one on four. Images are compared shard by shard, whichever rank has them,
 /// and of all else ranks that only one recording has are left out. Within the steps that both have, an entry that one of
-/// them lacks is a difference.
+/// them lacks is a difference. Where nothing differs, but a recording ends in the middle of a step, that is told.
 ///
 /// Where a run has come to its end there are weights, and no step: they are what the next step of a longer one begins
 /// with.
@@ -83,7 +83,7 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
     // A rank that only one recording has is left out; and where a recording was cut, in its last step, it is what comes
     // next of a rank that tells so.
     let counts = |shard: &Entry, lacks: &Steps<'_>| shard.rank <= common && shard.step < lacks.last;
-    let mut equal = 0;
+    let (mut equal, mut ended) = (0, None);
     for step in (&a.numbers() | &b.numbers()).into_iter().filter(|step| both.contains(step)) {
         let is_over = a.is_over(step) || b.is_over(step);
         let part = |first: Option<&Entry>, second: Option<&Entry>, equal, gap| {
@@ -124,11 +124,17 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
                     (Some(first), Some(second)) => lacking(first, of_a, second, of_b),
                     (None, None) => None,
                 };
-                return part(first, second, equal, gap);
+                let found = part(first, second, equal, gap);
+                if !matches!(found, Some(Divergence { gap: Some(Gap::Ends(_)), .. })) {
+                    return found;
+                }
+                // What the other ranks had made before it was cut may still differ.
+                ended = ended.or(found);
+                break;
             }
         }
     }
-    None
+    ended
 }
 
 /// What it means that a recording has nothing more in a place where the other has this entry. Ranks are written one

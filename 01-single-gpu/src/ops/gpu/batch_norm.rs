@@ -3,7 +3,7 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result};
 
-use super::bias::{Merged, merge};
+use super::bias::{Merged, OfParts};
 use super::blocks::Channels;
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
@@ -32,6 +32,9 @@ pub(crate) fn moments<M: Machine>(
         launch.read_vectors(x, sizes.elements()).write(&mut means).write(&mut squares),
         sizes.blocks(),
     )?;
+    if sizes.parts() == 1 {
+        return Ok((means, squares));
+    }
 
     let parts = sizes.blocks();
     let of_parts = |storage| Operand::whole(storage, parts);
@@ -111,12 +114,12 @@ pub(crate) fn gradient_sums<M: Machine>(
 ) -> Result<Merged<M::Storage>> {
     let dtype = images.grad.dtype();
     let [parts, channels] = sizes.of_parts();
-    let mut sums = machine.room(parts * 2 * channels, DType::F64)?;
+    let mut sums = OfParts::room(machine, [parts, 2 * channels], computed_in(dtype))?;
     let launch = on_images("gradient_sums_of_parts", dtype, sizes);
     let launch = launch.flag(images.output.is_some()).number(moments.epsilon).images(images, sizes);
     let launch = launch.read_of_channels([moments.mean, moments.variance], sizes);
-    machine.run(launch.write(&mut sums), sizes.blocks())?;
-    merge(machine, [parts, 2 * channels], &sums, computed_in(dtype))
+    machine.run(launch.write_both(sums.both()), sizes.blocks())?;
+    sums.merged(machine)
 }
 
 /// What the gradient of the images is made of besides them.

@@ -2,7 +2,7 @@
 //!
 //! A dense layer's output is such an image, with planes of one element.
 
-use candle_core::backend::BackendStorage as _;
+use candle_core::backend::BackendStorage;
 use candle_core::{DType, Result, Tensor};
 
 use super::blocks::{Channels, blocks_of};
@@ -33,10 +33,11 @@ pub(super) fn gradient<M: Machine>(
     sizes: Channels,
     grad: Operand<'_, M::Storage>,
 ) -> Result<M::Storage> {
-    let mut sums = machine.room(sizes.blocks(), DType::F64)?;
+    let mut sums = OfParts::room(machine, sizes.of_parts(), grad.dtype())?;
     let launch = Launch::new(Source::Bias, "channel_sums", grad.dtype()).channels(sizes);
-    machine.run(launch.read(grad, sizes.elements()).write(&mut sums), sizes.blocks())?;
-    Ok(merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded)
+    let launch = launch.read(grad, sizes.elements()).write_both(sums.both());
+    machine.run(launch, sizes.blocks())?;
+    Ok(sums.merged(machine)?.rounded)
 }
 
 /// The gradient that passes a relu whose output was `y`, and that of the bias, `[channels]`.
@@ -48,11 +49,11 @@ pub(super) fn gradient_behind_relu<M: Machine>(
 ) -> Result<(M::Storage, M::Storage)> {
     let n = sizes.elements();
     let mut dz = machine.room(n, grad.dtype())?;
-    let mut sums = machine.room(sizes.blocks(), DType::F64)?;
+    let mut sums = OfParts::room(machine, sizes.of_parts(), grad.dtype())?;
     let launch = Launch::new(Source::Bias, "passed_and_channel_sums", grad.dtype());
-    let launch = launch.channels(sizes).read(y, n).read(grad, n).write(&mut dz).write(&mut sums);
-    machine.run(launch, sizes.blocks())?;
-    Ok((dz, merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
+    let launch = launch.channels(sizes).read(y, n).read(grad, n);
+    machine.run(launch.write(&mut dz).write_both(sums.both()), sizes.blocks())?;
+    Ok((dz, sums.merged(machine)?.rounded))
 }
 
 /// The gradient of what a bias was added to, and that of the bias, `[channels]`; `behind_relu` is what a relu made of the
@@ -73,25 +74,49 @@ pub(crate) fn gradients(
     Ok((dz, tensor(dbias, sizes.channels)))
 }
 
+/// Sums over parts, which become totals: where there is but one part of each, its kernel leaves these, and there is nothing
+/// to merge.
+pub(super) struct OfParts<S> {
+    /// `[parts, n]` in f64.
+    sums: S,
+    /// Room for the totals, `[n]`.
+    rounded: S,
+    parts: usize,
+    n: usize,
+}
+
+impl<S: BackendStorage> OfParts<S> {
+    /// Room for `[parts, n]`, and for totals of this type.
+    pub(super) fn room<M: Machine<Storage = S>>(
+        machine: &M,
+        [parts, n]: [usize; 2],
+        dtype: DType,
+    ) -> Result<Self> {
+        let (sums, rounded) = (machine.room(parts * n, DType::F64)?, machine.room(n, dtype)?);
+        Ok(Self { sums, rounded, parts, n })
+    }
+
+    /// What kernels leave them in: the sums, then the totals.
+    pub(super) fn both(&mut self) -> [&mut S; 2] {
+        [&mut self.sums, &mut self.rounded]
+    }
+
+    /// The totals.
+    pub(super) fn merged<M: Machine<Storage = S>>(mut self, machine: &M) -> Result<Merged<S>> {
+        let Self { parts, n, .. } = self;
+        if parts > 1 {
+            let launch = Launch::new(Source::Bias, "merged_sums", self.rounded.dtype());
+            let launch = launch.count(n).count(parts).write_both(self.both());
+            machine.run(launch, n)?;
+        }
+        Ok(Merged { exact: self.sums, rounded: self.rounded })
+    }
+}
+
 /// Sums, `[n]`.
 pub(crate) struct Merged<S> {
-    /// In f64.
+    /// In f64: the first n of these.
     pub(crate) exact: S,
     /// In the type of the parameters that they are gradients of.
     pub(crate) rounded: S,
-}
-
-/// What parts have summed up, `[parts, n]` in f64, as the sums over all of them.
-pub(super) fn merge<M: Machine>(
-    machine: &M,
-    [parts, n]: [usize; 2],
-    sums: &M::Storage,
-    dtype: DType,
-) -> Result<Merged<M::Storage>> {
-    let mut exact = machine.room(n, DType::F64)?;
-    let mut rounded = machine.room(n, dtype)?;
-    let launch = Launch::new(Source::Bias, "merged_sums", dtype).count(n).count(parts);
-    let launch = launch.read_as(DType::F64, Operand::whole(sums, parts * n), parts * n);
-    machine.run(launch.write(&mut exact).write(&mut rounded), n)?;
-    Ok(Merged { exact, rounded })
 }

@@ -152,6 +152,11 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
         self.and(Argument::Write(room, 0))
     }
 
+    /// Two results, one after the other.
+    pub(super) fn write_both(self, [first, second]: [&'a mut S; 2]) -> Self {
+        self.write(first).write(second)
+    }
+
     /// What is changed in place, from this element on: numbers of the kernel's type.
     pub(super) fn change(mut self, storage: &'a mut S, start: usize) -> Self {
         let Kernel { name, elements: Elements { dtype, .. }, .. } = self.kernel;

@@ -1,9 +1,9 @@
 //! Average pooling: over windows, alone and behind a bias and a relu, and over whole planes.
 
+use candle_core::Result;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Result};
 
-use super::bias::merge;
+use super::bias::OfParts;
 use super::blocks::{Channels, blocks_of};
 use super::kernel::Source;
 use super::launch::{Launch, Operand};
@@ -78,7 +78,7 @@ pub(crate) fn bias_relu_pool_gradient<M: Machine>(
     grad: Operand<'_, M::Storage>,
 ) -> Result<(M::Storage, M::Storage)> {
     let mut dz = machine.room(sizes.elements(), grad.dtype())?;
-    let mut sums = machine.room(sizes.blocks(), DType::F64)?;
+    let mut sums = OfParts::room(machine, sizes.of_parts(), grad.dtype())?;
     let launch = Launch::new(Source::Pooling, "bias_relu_pool_gradient", grad.dtype());
     let launch = launch
         .channels(sizes)
@@ -86,8 +86,8 @@ pub(crate) fn bias_relu_pool_gradient<M: Machine>(
         .read(z, sizes.elements())
         .read(bias, sizes.channels);
     let launch = launch.read(grad, sizes.images * sizes.channels * windows.out_plane());
-    machine.run(launch.write(&mut dz).write(&mut sums), sizes.blocks())?;
-    Ok((dz, merge(machine, sizes.of_parts(), &sums, grad.dtype())?.rounded))
+    machine.run(launch.write(&mut dz).write_both(sums.both()), sizes.blocks())?;
+    Ok((dz, sums.merged(machine)?.rounded))
 }
 
 /// The mean of each of `x`'s planes.

@@ -94,6 +94,18 @@ fn a_recording_that_ends_in_a_step_is_no_other_computation() {
 }
 
 #[test]
+fn where_a_recording_ends_in_a_step_what_came_out_before_it_is_compared() {
+    // Rank 0 has written all of step 3, rank 1 nothing.
+    for (at, made_by) in [(18, "forward"), (19, "backward")] {
+        let mut cut = run()[..20].to_vec();
+        cut[at].hash = "ff".to_owned();
+        let told = told(&cut);
+        assert!(told.starts_with("step 3, rank 0: the first difference, after "), "{told}");
+        assert!(told.contains(&format!("made by the {made_by} pass")), "{told}");
+    }
+}
+
+#[test]
 fn an_entry_that_one_lacks_is_told_as_lacking() {
     // The images and the parameter of step 1, the gradients of both ranks of step 2.
     for (without, lacks) in [

@@ -1,7 +1,7 @@
 // Batch normalisation: statistics, output, and the two halves of the gradient. `plane` counts vectors.
 
-// Mean of a part's values, and the sum of squared distances from it. Distances are taken from a value of the part, so
-// that nothing is lost however far the mean is from zero.
+// Mean of a part's values, and the sum of squared distances from it; of the only part of a channel, the variance.
+// Distances are taken from a value of the part, so that nothing is lost however far the mean is from zero.
 KERNEL moments_of_parts(
     Count images, Count channels, Count plane, Count parts, const Vector *x, double *mean, double *squares
 ) {
@@ -22,7 +22,8 @@ KERNEL moments_of_parts(
         mean[part.place()] = from + first / values;
         // Rounding can take it below zero; a NaN stays one.
         second -= first * first / values;
-        squares[part.place()] = second < 0 ? 0 : second;
+        if (second < 0) second = 0;
+        squares[part.place()] = parts == 1 ? second / values : second;
     }
 }
 
@@ -111,7 +112,7 @@ struct Passed {
 };
 
 // Σ dy and Σ dy · x̂ of each part, [parts, 2, channels], with dy what passes the relu, if there is one, whose output was
-// `y`.
+// `y`. Where channels are whole, these are their gradients.
 KERNEL gradient_sums_of_parts(
     Count images,
     Count channels,
@@ -124,7 +125,8 @@ KERNEL gradient_sums_of_parts(
     const Vector *grad,
     const double *mean,
     const double *variance,
-    double *sums
+    double *sums,
+    Real *rounded
 ) {
     Part part(images, channels, plane, parts);
     Real centre = mean[part.channel], gradients = 0, products = 0;
@@ -144,7 +146,12 @@ KERNEL gradient_sums_of_parts(
         of_bias[part.channel] = sum;
         // What rounding took from the mean belongs to every product.
         product += (centre - mean[part.channel]) * sum;
-        of_weight[part.channel] = product * inverse_deviation(variance[part.channel], epsilon);
+        product *= inverse_deviation(variance[part.channel], epsilon);
+        of_weight[part.channel] = product;
+        if (parts == 1) {
+            rounded[part.channel] = sum;
+            rounded[channels + part.channel] = product;
+        }
     }
 }
 

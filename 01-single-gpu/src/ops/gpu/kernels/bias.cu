@@ -9,11 +9,13 @@ KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *
 }
 // ANCHOR_END: add_bias
 
-KERNEL channel_sums(Count images, Count channels, Count plane, Count parts, const Stored *grad, double *sums) {
+KERNEL channel_sums(
+    Count images, Count channels, Count plane, Count parts, const Stored *grad, double *sums, Stored *rounded
+) {
     Part part(images, channels, plane, parts);
     Real own = 0;
     FOR_EACH_OF(part, walk) own += real(grad[walk.at()]);
-    leave_sum(part, own, sums);
+    leave_sum(part, parts, own, sums, rounded);
 }
 
 // The same behind a relu whose output was `y`, and the gradient that passes it.
@@ -25,7 +27,8 @@ KERNEL passed_and_channel_sums(
     const Stored *y,
     const Stored *grad,
     Stored *dz,
-    double *sums
+    double *sums,
+    Stored *rounded
 ) {
     Part part(images, channels, plane, parts);
     Real own = 0;
@@ -35,16 +38,16 @@ KERNEL passed_and_channel_sums(
         dz[at] = stored(through);
         own += through;
     }
-    leave_sum(part, own, sums);
+    leave_sum(part, parts, own, sums, rounded);
 }
 
-// Sums [parts, n] become [n]; a block for each.
-KERNEL merged_sums(Count n, Count parts, const double *sums, double *merged, Stored *rounded) {
+// Of sums [parts, n], the first row becomes the total of all; a block for each of the n.
+KERNEL merged_sums(Count n, Count parts, double *sums, Stored *rounded) {
     double sum = 0;
     FOR_EACH_PART(part, parts) sum += sums[part * n + blockIdx.x];
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
-        merged[blockIdx.x] = sum;
+        sums[blockIdx.x] = sum;
         rounded[blockIdx.x] = stored(sum);
     }
 }

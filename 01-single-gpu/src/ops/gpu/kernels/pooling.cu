@@ -84,7 +84,8 @@ KERNEL bias_relu_pool_gradient(
     const Stored *bias,
     const Stored *grad,
     Stored *dz,
-    double *sums
+    double *sums,
+    Stored *rounded
 ) {
     Part part(images, channels, plane, parts);
     Real shift = real(bias[part.channel]), own = 0;
@@ -101,7 +102,7 @@ KERNEL bias_relu_pool_gradient(
         dz[at] = stored(through);
         own += through;
     }
-    leave_sum(part, own, sums);
+    leave_sum(part, parts, own, sums, rounded);
 }
 
 // The mean of each plane, as small as they are where a network ends.

@@ -138,10 +138,13 @@ __device__ inline double block_sum(double value) { return block_sums(Sums<1>{{va
 // What a thread adds up of the parts' numbers: every THREADS-th of them.
 #define FOR_EACH_PART(part, parts) for (Count part = threadIdx.x; part < (parts); part += THREADS)
 
-// Adds up what each thread has of a part, and leaves the sum at the part's place in [parts, channels].
-__device__ inline void leave_sum(const Part &part, Real own, double *sums) {
+// Adds up what each thread has of a part, and leaves the sum at the part's place in [parts, channels]. The only part of a
+// channel has its total.
+__device__ inline void leave_sum(const Part &part, Count parts, Real own, double *sums, Stored *rounded) {
     double sum = block_sum(own);
-    if (threadIdx.x == 0) sums[part.place()] = sum;
+    if (threadIdx.x != 0) return;
+    sums[part.place()] = sum;
+    if (parts == 1) rounded[part.channel] = stored(sum);
 }
 
 // max(x, 0), as "not above zero" turned round: a NaN stays one.
