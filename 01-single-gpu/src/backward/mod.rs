@@ -16,6 +16,7 @@
 //!
 //! A forward pass that nobody differentiates is made within [`untracked()`], and nothing of it is kept.
 
+mod arrived;
 mod given;
 mod node;
 #[cfg(test)]
@@ -28,10 +29,11 @@ use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 pub use given::Given;
+pub(crate) use node::apply2_by_two;
 pub use node::{apply1, apply2, apply3};
 pub use untracked::untracked;
 
-use crate::ops::sum::sum;
+use arrived::Arrived;
 use node::{Node, remembered};
 
 /// The gradients that a backward pass found, of variables.
@@ -43,7 +45,13 @@ impl Gradients {
     pub fn get(&self, variable: &Tensor) -> Option<&Tensor> {
         self.0.get(&variable.id())
     }
+}
 
+/// The gradients that have arrived so far, of tensors whose own turn has not come.
+#[derive(Default)]
+struct Underway(HashMap<TensorId, Arrived>);
+
+impl Underway {
     /// Adds to a tensor's gradient what an operation has found.
     fn add(&mut self, by: &str, tensor: &Tensor, gradient: Tensor) -> Result<()> {
         if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
@@ -55,13 +63,20 @@ impl Gradients {
                 gradient.dims()
             );
         }
-        let sum = match self.0.remove(&tensor.id()) {
-            Some(earlier) => sum(&earlier, &gradient)?,
-            None => gradient,
-        };
         // Gradients have no gradients.
-        self.0.insert(tensor.id(), sum.detach().contiguous()?);
+        let gradient = gradient.detach().contiguous()?;
+        let all = match self.0.remove(&tensor.id()) {
+            Some(earlier) => earlier.and(gradient)?,
+            None => Arrived::One(gradient),
+        };
+        self.0.insert(tensor.id(), all);
         Ok(())
+    }
+
+    /// What is left when every operation had its turn.
+    fn of_variables(self) -> Result<Gradients> {
+        let sums = self.0.into_iter().map(|(id, arrived)| Ok((id, arrived.sum()?)));
+        Ok(Gradients(sums.collect::<Result<_>>()?))
     }
 }
 
@@ -113,7 +128,7 @@ fn graph(result: &Tensor) -> Option<Vec<(&Tensor, Node)>> {
 
 // ANCHOR: walk
 fn walk(graph: Vec<(&Tensor, Node)>, result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
-    let mut gradients = Gradients::default();
+    let mut gradients = Underway::default();
     gradients.add("backward", result, gradient.clone())?;
     for (tensor, node) in graph {
         // Complete, as all that was computed from this tensor came before it.
@@ -124,6 +139,6 @@ fn walk(graph: Vec<(&Tensor, Node)>, result: &Tensor, gradient: &Tensor) -> Resu
             }
         }
     }
-    Ok(gradients)
+    gradients.of_variables()
 }
 // ANCHOR_END: walk

@@ -11,13 +11,18 @@ use candle_core::{
     TensorId,
 };
 
+use super::arrived::Arrived;
 use super::untracked::is_untracked;
 
 /// An operation and what it was applied to.
 struct Applied<O, const N: usize> {
     operation: O,
     inputs: [Tensor; N],
+    by_two: Option<ByTwo>,
 }
+
+/// What an operation makes of its result and of two gradients of that, in one pass: the gradient that all inputs have.
+type ByTwo = fn(&Tensor, [&Tensor; 2]) -> Result<Tensor>;
 
 /// How a result's gradient becomes those of the inputs.
 pub(super) trait Rule: Send + Sync {
@@ -27,7 +32,7 @@ pub(super) trait Rule: Send + Sync {
     fn inputs(&self) -> &[Tensor];
 
     /// The inputs' gradients, in their order; `None` where there is none.
-    fn backward(&self, result: &Tensor, gradient: &Tensor) -> Result<Vec<Option<Tensor>>>;
+    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>>;
 }
 
 pub(super) type Node = Arc<dyn Rule>;
@@ -70,6 +75,7 @@ struct Remembered<O, const N: usize>(Arc<Applied<O, N>>);
 /// Applies an operation by `apply`, and remembers it if its result carries a gradient.
 fn apply<O, const N: usize>(
     operation: O,
+    by_two: Option<ByTwo>,
     inputs: [&Tensor; N],
     apply: impl FnOnce(&[Tensor; N], Remembered<O, N>) -> Result<Tensor>,
 ) -> Result<Tensor>
@@ -78,7 +84,7 @@ where
 {
     // Of inputs that carry no gradient, neither candle nor this module keeps anything.
     let taken = if is_untracked() { Tensor::detach } else { Tensor::clone };
-    let node = Arc::new(Applied { operation, inputs: inputs.map(taken) });
+    let node = Arc::new(Applied { operation, inputs: inputs.map(taken), by_two });
     let result = apply(&node.inputs, Remembered(Arc::clone(&node)))?;
     if result.track_op() {
         let node: Node = node;
@@ -94,7 +100,7 @@ where
 ///
 /// Those of the operation.
 pub fn apply1<O: CustomOp1 + Send + Sync + 'static>(x: &Tensor, operation: O) -> Result<Tensor> {
-    apply(operation, [x], |[x], remembered| x.apply_op1(remembered))
+    apply(operation, None, [x], |[x], remembered| x.apply_op1(remembered))
 }
 
 /// The same for two inputs.
@@ -107,7 +113,22 @@ pub fn apply2<O: CustomOp2 + Send + Sync + 'static>(
     y: &Tensor,
     operation: O,
 ) -> Result<Tensor> {
-    apply(operation, [x, y], |[x, y], remembered| x.apply_op2(y, remembered))
+    apply(operation, None, [x, y], |[x, y], remembered| x.apply_op2(y, remembered))
+}
+
+/// The same for one whose backward pass takes two gradients at once, where there are two: `by_two` is to find what the
+/// operation finds of their sum.
+///
+/// # Errors
+///
+/// Those of the operation.
+pub(crate) fn apply2_by_two<O: CustomOp2 + Send + Sync + 'static>(
+    x: &Tensor,
+    y: &Tensor,
+    operation: O,
+    by_two: ByTwo,
+) -> Result<Tensor> {
+    apply(operation, Some(by_two), [x, y], |[x, y], remembered| x.apply_op2(y, remembered))
 }
 
 /// The same for three.
@@ -121,7 +142,7 @@ pub fn apply3<O: CustomOp3 + Send + Sync + 'static>(
     z: &Tensor,
     operation: O,
 ) -> Result<Tensor> {
-    apply(operation, [x, y, z], |[x, y, z], remembered| x.apply_op3(y, z, remembered))
+    apply(operation, None, [x, y, z], |[x, y, z], remembered| x.apply_op3(y, z, remembered))
 }
 
 impl<O: CustomOp1 + Send + Sync> Rule for Applied<O, 1> {
@@ -133,9 +154,9 @@ impl<O: CustomOp1 + Send + Sync> Rule for Applied<O, 1> {
         &self.inputs
     }
 
-    fn backward(&self, result: &Tensor, gradient: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>> {
         let [x] = &self.inputs;
-        Ok(vec![self.operation.bwd(x, result, gradient)?])
+        Ok(vec![self.operation.bwd(x, result, &gradient.sum()?)?])
     }
 }
 
@@ -148,9 +169,13 @@ impl<O: CustomOp2 + Send + Sync> Rule for Applied<O, 2> {
         &self.inputs
     }
 
-    fn backward(&self, result: &Tensor, gradient: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>> {
+        if let (Some(by_two), Arrived::Two([a, b])) = (self.by_two, gradient) {
+            let of_inputs = by_two(result, [a, b])?;
+            return Ok(vec![Some(of_inputs.clone()), Some(of_inputs)]);
+        }
         let [x, y] = &self.inputs;
-        let (dx, dy) = self.operation.bwd(x, y, result, gradient)?;
+        let (dx, dy) = self.operation.bwd(x, y, result, &gradient.sum()?)?;
         Ok(vec![dx, dy])
     }
 }
@@ -164,9 +189,9 @@ impl<O: CustomOp3 + Send + Sync> Rule for Applied<O, 3> {
         &self.inputs
     }
 
-    fn backward(&self, result: &Tensor, gradient: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>> {
         let [x, y, z] = &self.inputs;
-        let (dx, dy, dz) = self.operation.bwd(x, y, z, result, gradient)?;
+        let (dx, dy, dz) = self.operation.bwd(x, y, z, result, &gradient.sum()?)?;
         Ok(vec![dx, dy, dz])
     }
 }

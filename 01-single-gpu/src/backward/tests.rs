@@ -49,9 +49,13 @@ fn what_is_used_more_than_once_gets_the_sum() {
     // The same layer twice, a short cut round it, and a tensor that is both inputs of an operation.
     let y = linear(&linear(&x, &weight, &bias).unwrap(), &weight, &bias).unwrap();
     let y = add_relu(&y, &x).unwrap();
-    let loss = add_relu(&y, &y).unwrap();
-    assert!(is_remembered(&loss));
-    assert_as_candles(&loss, &[&x, &weight, &bias]);
+    // Two gradients of a sum that a relu made, and then three.
+    let twice = add_relu(&y, &relu(&y).unwrap()).unwrap();
+    let thrice = add_relu(&twice, &y).unwrap();
+    for loss in [add_relu(&y, &y).unwrap(), twice, thrice] {
+        assert!(is_remembered(&loss));
+        assert_as_candles(&loss, &[&x, &weight, &bias]);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Apart, the sum would be written and read again, and forward and backward each go through memory once more.
 //!
 //! Cost: two elements are read and one is written; backward likewise, for both inputs together, as their gradients
-//! are the same tensor.
+//! are the same tensor. Where the next short cut begins, two gradients come in: they are added up in the same pass.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{
@@ -12,10 +12,10 @@ use candle_core::{
 
 use super::element::{cpu_elements, for_dtype};
 use super::gpu::{self, Operand};
-use super::relu::{gradient, rectified};
+use super::relu::{gradient, gradient_of_sum, rectified};
 use super::room::of_two;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::apply2;
+use crate::backward::apply2_by_two;
 
 /// max(x + y, 0) by element; both of one shape and type, any shape.
 ///
@@ -35,7 +35,7 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("add_relu", [x, y], |[x, y]| add_relu(&x, &y));
     }
-    apply2(&x.contiguous()?, &y.contiguous()?, AddRelu)
+    apply2_by_two(&x.contiguous()?, &y.contiguous()?, AddRelu, gradient_of_sum)
 }
 
 struct AddRelu;

@@ -156,6 +156,11 @@ fn a_gpu_adds_gradients_that_meet() {
         assert_same("sum", &TYPES, &[shape, shape], &|x| {
             add_relu(&relu(x[0])?, &add_relu(x[0], x[1])?)
         });
+        // Of what a relu left, whose gradient takes both at once.
+        assert_same("sum behind a relu", &TYPES, &[shape, shape], &|x| {
+            let y = add_relu(x[0], x[1])?;
+            add_relu(&y, &relu(&y)?)
+        });
     }
 }
 

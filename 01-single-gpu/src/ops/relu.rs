@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Ten
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
 use super::gpu::{self, Operand, on_gpu};
-use super::room::{made, of_two};
+use super::room::{made, of_three, of_two};
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply1;
 
@@ -63,6 +63,24 @@ pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     for_dtype!(y.dtype(), "relu", T => {
         let y_elements = elements::<T>(&y_storage, y_layout)?;
         let dx = of_two(y_elements, elements(&grad_storage, grad_layout)?, passed);
+        Tensor::from_vec(dx, y.shape(), y.device())
+    })
+}
+
+/// The same of a gradient that is the sum of two, of the type of `y` like it.
+pub(super) fn gradient_of_sum(y: &Tensor, grads: [&Tensor; 2]) -> Result<Tensor> {
+    let [a, b] = [grads[0].contiguous()?, grads[1].contiguous()?];
+    if y.device().is_cuda() {
+        let dx = on_gpu([y, &a, &b], gpu::relu::gradient_of_sum)?;
+        return Ok(gpu::tensor(dx, y.shape()));
+    }
+    let (y_storage, y_layout) = y.storage_and_layout();
+    let (a_storage, a_layout) = a.storage_and_layout();
+    let (b_storage, b_layout) = b.storage_and_layout();
+    for_dtype!(y.dtype(), "relu", T => {
+        let y_elements = elements::<T>(&y_storage, y_layout)?;
+        let (a, b) = (elements::<T>(&a_storage, a_layout)?, elements(&b_storage, b_layout)?);
+        let dx = of_three(y_elements, a, b, |y, a, b| passed(y, a + b));
         Tensor::from_vec(dx, y.shape(), y.device())
     })
 }

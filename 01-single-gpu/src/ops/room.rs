@@ -45,6 +45,21 @@ pub(crate) fn of_two<T: Element>(a: &[T], b: &[T], of: impl Fn(T, T) -> T + Sync
     })
 }
 
+/// The same of three.
+pub(crate) fn of_three<T: Element>(
+    a: &[T],
+    b: &[T],
+    c: &[T],
+    of: impl Fn(T, T, T) -> T + Sync + Send,
+) -> Vec<T> {
+    made(a.len(), |places, results| {
+        let (b, c) = (&b[places.clone()], &c[places.clone()]);
+        for (((result, &a), &b), &c) in results.iter_mut().zip(&a[places]).zip(b).zip(c) {
+            *result = of(a, b, c);
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

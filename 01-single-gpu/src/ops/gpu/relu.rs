@@ -28,3 +28,11 @@ pub(crate) fn gradient<M: Machine>(
 ) -> Result<M::Storage> {
     by_element(machine, Source::Relu, "relu_gradient", [y, grad])
 }
+
+/// The same of a gradient that is the sum of two: the output, then those two.
+pub(crate) fn gradient_of_sum<M: Machine>(
+    machine: &M,
+    operands: [Operand<'_, M::Storage>; 3],
+) -> Result<M::Storage> {
+    by_element(machine, Source::Relu, "relu_gradient_of_sum", operands)
+}

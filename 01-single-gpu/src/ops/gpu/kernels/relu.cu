@@ -16,6 +16,18 @@ KERNEL add_relu(Count n, const Vector *x, const Vector *y, Vector *sum) {
     }
 }
 
+// The sum is rounded as it would be if it were stored.
+KERNEL relu_gradient_of_sum(Count n, const Vector *y, const Vector *a, const Vector *b, Vector *dx) {
+    FOR_EACH(i, n) {
+        Vector values = y[i], gradients = a[i], others = b[i];
+        FOR_EACH_OF_VECTOR(k) {
+            Real sum = real(stored(real(gradients.of[k]) + real(others.of[k])));
+            gradients.of[k] = stored(passed(real(values.of[k]), sum));
+        }
+        dx[i] = gradients;
+    }
+}
+
 KERNEL relu_gradient(Count n, const Vector *y, const Vector *grad, Vector *dx) {
     FOR_EACH(i, n) {
         Vector values = y[i], gradients = grad[i];

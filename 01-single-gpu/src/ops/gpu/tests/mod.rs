@@ -147,6 +147,19 @@ fn a_sum_and_its_relu() {
 }
 
 #[test]
+fn a_relus_gradient_of_a_sum_is_that_of_the_sum_to_the_last_bit() {
+    let Some(machine) = emulator() else { return };
+    for ((dtype, _), count) in TYPES.into_iter().cartesian_product(COUNTS) {
+        let [y, a, b] = ["y", "a", "b"].map(|name| held(&rounded(name, &[count], dtype)));
+        let sum = sum::sum(machine, [a.operand(), b.operand()]).unwrap();
+        let apart = relu::gradient(machine, y.operand(), Operand::whole(&sum, count)).unwrap();
+        let operands = [y.operand(), a.operand(), b.operand()];
+        let at_once = relu::gradient_of_sum(machine, operands).unwrap();
+        assert_close(&tensor(at_once, count), &exact(&tensor(apart, count)), 0.0);
+    }
+}
+
+#[test]
 fn a_sum_is_candles_to_the_last_bit() {
     let Some(machine) = emulator() else { return };
     for ((dtype, _), count) in TYPES.into_iter().cartesian_product(COUNTS) {
