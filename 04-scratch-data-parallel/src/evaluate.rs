@@ -29,7 +29,7 @@ pub fn evaluate_together<E: From<Error>>(
     evaluate: impl FnOnce(Part) -> Result<SumsByBatch, E>,
 ) -> Result<Option<BatchSums>, E> {
     let mine = evaluate(part_of(rank))?;
-    let of_all = allreduce_by_batch(rank, &mine)?;
+    let of_all = allreduce_by_batch(rank, mine)?;
     Ok((rank.rank() == 0).then(|| of_all.total()))
 }
 // ANCHOR_END: evaluate
@@ -41,11 +41,11 @@ pub fn evaluate_together<E: From<Error>>(
 /// When another rank stops or stalls.
 pub fn allreduce_by_batch(
     rank: &impl Communicator,
-    mine: &SumsByBatch,
+    mine: SumsByBatch,
 ) -> Result<SumsByBatch, Error> {
     // Nothing to send, and on a GPU nothing to send it in.
     if mine.is_empty() {
-        return Ok(mine.clone());
+        return Ok(mine);
     }
     let of_all = allreduce(rank, &mine.to_tensor(rank.device())?, Algorithm::OneShot)?;
     Ok(SumsByBatch::from_tensor(&of_all)?)

@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor};
 
 use crate::ops::sum::sum;
 
-/// One gradient, or two that are yet to be added up.
+/// One gradient, or two that are yet to be added up; contiguous, and of the tensor's shape and type.
 #[derive(Debug)]
 pub(super) enum Arrived {
     One(Tensor),
@@ -17,17 +17,14 @@ pub(super) enum Arrived {
 impl Arrived {
     /// These and another.
     pub(super) fn and(self, gradient: Tensor) -> Result<Self> {
-        Ok(Self::Two(match self {
-            Self::One(earlier) => [earlier, gradient],
-            Self::Two(_) => [self.sum()?, gradient],
-        }))
+        Ok(Self::Two([self.sum()?, gradient]))
     }
 
     /// All of them, in the order in which they came.
-    pub(super) fn sum(&self) -> Result<Tensor> {
+    pub(super) fn sum(self) -> Result<Tensor> {
         match self {
-            Self::One(gradient) => Ok(gradient.clone()),
-            Self::Two([a, b]) => sum(a, b)?.contiguous(),
+            Self::One(gradient) => Ok(gradient),
+            Self::Two([a, b]) => sum(&a, &b),
         }
     }
 }

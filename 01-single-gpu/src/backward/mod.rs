@@ -11,7 +11,7 @@
 //! ```
 //!
 //! candle does not tell what a tensor was computed from. So the course's operations remember it: they are applied by
-//! [`apply1`], [`apply2`] and [`apply3`]. Where another operation is among those that a loss was computed by, candle
+//! [`apply1`], [`apply2`] and [`apply3`], and the sum of a short cut so that it takes two gradients at once. Where another operation is among those that a loss was computed by, candle
 //! makes the whole pass. Either way the gradients are the same, but for the sign of a zero.
 //!
 //! A forward pass that nobody differentiates is made within [`untracked()`], and nothing of it is kept.
@@ -37,7 +37,7 @@ use arrived::Arrived;
 use node::{Node, remembered};
 
 /// The gradients that a backward pass found, of variables.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gradients(HashMap<TensorId, Tensor>);
 
 impl Gradients {
@@ -133,7 +133,7 @@ fn walk(graph: Vec<(&Tensor, Node)>, result: &Tensor, gradient: &Tensor) -> Resu
     for (tensor, node) in graph {
         // Complete, as all that was computed from this tensor came before it.
         let Some(gradient) = gradients.0.remove(&tensor.id()) else { continue };
-        for (input, gradient) in node.inputs().iter().zip(node.backward(tensor, &gradient)?) {
+        for (input, gradient) in node.inputs().iter().zip(node.backward(tensor, gradient)?) {
             if let Some(gradient) = gradient.filter(|_| input.track_op()) {
                 gradients.add(node.name(), input, gradient)?;
             }

@@ -32,7 +32,7 @@ pub(super) trait Rule: Send + Sync {
     fn inputs(&self) -> &[Tensor];
 
     /// The inputs' gradients, in their order; `None` where there is none.
-    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>>;
+    fn backward(&self, result: &Tensor, gradient: Arrived) -> Result<Vec<Option<Tensor>>>;
 }
 
 pub(super) type Node = Arc<dyn Rule>;
@@ -154,7 +154,7 @@ impl<O: CustomOp1 + Send + Sync> Rule for Applied<O, 1> {
         &self.inputs
     }
 
-    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, result: &Tensor, gradient: Arrived) -> Result<Vec<Option<Tensor>>> {
         let [x] = &self.inputs;
         Ok(vec![self.operation.bwd(x, result, &gradient.sum()?)?])
     }
@@ -169,8 +169,8 @@ impl<O: CustomOp2 + Send + Sync> Rule for Applied<O, 2> {
         &self.inputs
     }
 
-    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>> {
-        if let (Some(by_two), Arrived::Two([a, b])) = (self.by_two, gradient) {
+    fn backward(&self, result: &Tensor, gradient: Arrived) -> Result<Vec<Option<Tensor>>> {
+        if let (Some(by_two), Arrived::Two([a, b])) = (self.by_two, &gradient) {
             let of_inputs = by_two(result, [a, b])?;
             return Ok(vec![Some(of_inputs.clone()), Some(of_inputs)]);
         }
@@ -189,7 +189,7 @@ impl<O: CustomOp3 + Send + Sync> Rule for Applied<O, 3> {
         &self.inputs
     }
 
-    fn backward(&self, result: &Tensor, gradient: &Arrived) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, result: &Tensor, gradient: Arrived) -> Result<Vec<Option<Tensor>>> {
         let [x, y, z] = &self.inputs;
         let (dx, dy, dz) = self.operation.bwd(x, y, z, result, &gradient.sum()?)?;
         Ok(vec![dx, dy, dz])

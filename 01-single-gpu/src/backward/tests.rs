@@ -1,4 +1,6 @@
-use candle_core::{DType, Device, Var};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Shape, Var};
 
 use super::*;
 use crate::difference::relative_difference;
@@ -55,6 +57,57 @@ fn what_is_used_more_than_once_gets_the_sum() {
     for loss in [add_relu(&y, &y).unwrap(), twice, thrice] {
         assert!(is_remembered(&loss));
         assert_as_candles(&loss, &[&x, &weight, &bias]);
+    }
+}
+
+/// The sum of two, whose gradients it counts where there are two.
+struct Counting;
+
+static BY_TWO: AtomicUsize = AtomicUsize::new(0);
+
+impl CustomOp2 for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        layout: &Layout,
+        y: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let sums = x.as_slice::<f64>()?.iter().zip(y.as_slice::<f64>()?).map(|(x, y)| x + y);
+        Ok((CpuStorage::F64(sums.collect()), layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((Some(gradient.clone()), Some(gradient.clone())))
+    }
+}
+
+#[test]
+fn two_gradients_are_taken_at_once_by_an_operation_that_can() {
+    let (x, y) = (noise(&[3, 4]), noise(&[3, 4]));
+    let sum = apply2_by_two(&x, &y, Counting, |_, [a, b]| {
+        BY_TWO.fetch_add(1, Ordering::SeqCst);
+        a + b
+    });
+    let sum = sum.unwrap();
+    let once = relu(&sum).unwrap();
+    let twice = add_relu(&sum, &once).unwrap();
+    let thrice = add_relu(&twice, &sum).unwrap();
+    for (loss, taken) in [(once, 0), (twice, 1), (thrice, 1)] {
+        BY_TWO.store(0, Ordering::SeqCst);
+        let found = backward(&loss).unwrap();
+        assert_eq!(BY_TWO.load(Ordering::SeqCst), taken);
+        assert_eq!(bits(found.get(&x).unwrap()), bits(loss.backward().unwrap().get(&x).unwrap()));
     }
 }
 

@@ -12,8 +12,8 @@ use crate::ops::cross_entropy;
 use crate::report::trace::COMPUTE;
 use crate::train::{BatchSums, read_sums};
 
-/// Images per forward pass: enough to keep a device busy, few enough to fit anywhere.
-const BATCH: usize = 256;
+/// Images per forward pass, on one device and on many: enough to keep a device busy, few enough to fit anywhere.
+pub const BATCH: usize = 256;
 
 /// Sums of loss and correct answers over a whole data set, on the model's device.
 ///

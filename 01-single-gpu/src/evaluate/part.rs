@@ -59,6 +59,7 @@ impl SumsByBatch {
     /// These, and what another device has found of the same data set.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
+        debug_assert_eq!(self.0.len(), other.0.len(), "batches of two data sets");
         self.0.iter_mut().zip(other.0).for_each(|(batch, other)| *batch += other);
         self
     }
@@ -132,8 +133,8 @@ mod tests {
         for of in [2, 3, 7] {
             let mut sums = of_part(of - 1, of);
             for nth in (0..of - 1).rev() {
-                let told = of_part(nth, of).to_tensor(&Device::Cpu).unwrap();
-                sums = sums.and(SumsByBatch::from_tensor(&told).unwrap());
+                let sent = of_part(nth, of).to_tensor(&Device::Cpu).unwrap();
+                sums = sums.and(SumsByBatch::from_tensor(&sent).unwrap());
             }
             assert_eq!(sums, expected);
             assert_eq!(sums.total(), expected.total(), "{of} parts");

@@ -67,11 +67,10 @@ pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// The same of a gradient that is the sum of two, of the type of `y` like it.
-pub(super) fn gradient_of_sum(y: &Tensor, grads: [&Tensor; 2]) -> Result<Tensor> {
-    let [a, b] = [grads[0].contiguous()?, grads[1].contiguous()?];
+/// The same of a gradient that is the sum of two; contiguous, and of the shape and type of `y`.
+pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
     if y.device().is_cuda() {
-        let dx = on_gpu([y, &a, &b], gpu::relu::gradient_of_sum)?;
+        let dx = on_gpu([y, a, b], gpu::relu::gradient_of_sum)?;
         return Ok(gpu::tensor(dx, y.shape()));
     }
     let (y_storage, y_layout) = y.storage_and_layout();

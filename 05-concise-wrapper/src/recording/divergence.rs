@@ -124,12 +124,11 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
                     (Some(first), Some(second)) => lacking(first, of_a, second, of_b),
                     (None, None) => None,
                 };
-                let found = part(first, second, equal, gap);
-                if !matches!(found, Some(Divergence { gap: Some(Gap::Ends(_)), .. })) {
-                    return found;
+                if !matches!(gap, Some(Gap::Ends(_))) {
+                    return part(first, second, equal, gap);
                 }
                 // What the other ranks had made before it was cut may still differ.
-                ended = ended.or(found);
+                ended = ended.or_else(|| part(first, second, equal, gap));
                 break;
             }
         }

@@ -156,7 +156,7 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         replicas::compare::<Error>(&self.replicas, || self.weights().snapshot())?;
         let of_pipeline = self.worker.evaluate(images, part_of(&self.replicas))?;
-        let of_all = allreduce_by_batch(&self.all, &of_pipeline)?;
+        let of_all = allreduce_by_batch(&self.all, of_pipeline)?;
         Ok((self.all.rank() == 0).then(|| of_all.total()))
     }
 }

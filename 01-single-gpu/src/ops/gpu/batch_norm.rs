@@ -33,6 +33,7 @@ pub(crate) fn moments<M: Machine>(
         sizes.blocks(),
     )?;
     if sizes.parts() == 1 {
+        // Of the only part, these are the channel's mean and variance.
         return Ok((means, squares));
     }
 

@@ -106,16 +106,17 @@ impl<S: BackendStorage> OfParts<S> {
         let Self { parts, n, .. } = self;
         if parts > 1 {
             let launch = Launch::new(Source::Bias, "merged_sums", self.rounded.dtype());
-            let launch = launch.count(n).count(parts).write_both(self.both());
+            let launch = launch.count(n).count(parts).change_as(DType::F64, &mut self.sums, 0);
+            let launch = launch.write(&mut self.rounded);
             machine.run(launch, n)?;
         }
         Ok(Merged { exact: self.sums, rounded: self.rounded })
     }
 }
 
-/// Sums, `[n]`.
+/// The totals of n sums.
 pub(crate) struct Merged<S> {
-    /// In f64: the first n of these.
+    /// In f64: the first n of this memory.
     pub(crate) exact: S,
     /// In the type of the parameters that they are gradients of.
     pub(crate) rounded: S,

@@ -158,10 +158,16 @@ impl<'a, S: BackendStorage> Launch<'a, S> {
     }
 
     /// What is changed in place, from this element on: numbers of the kernel's type.
-    pub(super) fn change(mut self, storage: &'a mut S, start: usize) -> Self {
-        let Kernel { name, elements: Elements { dtype, .. }, .. } = self.kernel;
-        if storage.dtype() != dtype {
-            let found = storage.dtype();
+    pub(super) fn change(self, storage: &'a mut S, start: usize) -> Self {
+        let dtype = self.kernel.elements.dtype;
+        self.change_as(dtype, storage, start)
+    }
+
+    /// The same for a type that the kernel has there whatever its own is.
+    pub(super) fn change_as(mut self, dtype: DType, storage: &'a mut S, start: usize) -> Self {
+        let found = storage.dtype();
+        if found != dtype {
+            let name = self.kernel.name;
             self.mismatch.get_or_insert_with(|| {
                 format!("{name}: expected {dtype:?} to be changed, got {found:?}")
             });

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `kernel`, `launch`, `blocks` | a kernel, its arguments, and how its work is shared out |
 //! | `machine` | where kernels run |
-//! | `batch_norm`, `bias`, `cross_entropy`, `pooling`, `relu`, `transpose`, `update` | operations as launches of kernels |
+//! | `batch_norm`, `bias`, `cross_entropy`, `pooling`, `relu`, `sum`, `transpose`, `update` | operations as launches of kernels |
 //! | `kernels/*.cu` | the kernels of each, in CUDA C++ |
 //! | `cuda` | a GPU as the machine: compiles the kernels when they are first used (NVRTC), and queues them |
 //! | `absent` | its place in a build without CUDA |

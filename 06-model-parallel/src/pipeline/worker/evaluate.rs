@@ -7,16 +7,13 @@ use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
 use single_gpu::backward::untracked;
 use single_gpu::data::Dataset;
-use single_gpu::evaluate::{Part, SumsByBatch};
+use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use single_gpu::ops::cross_entropy;
 use single_gpu::report::trace::COMPUTE;
 use single_gpu::train::{BatchSums, read_sums};
 use tracing::info_span;
 
 use super::{Error, Worker, meeting};
-
-/// Images of a forward pass: few, so that all stages soon have something to do.
-const BATCH: usize = 128;
 
 /// How many messages may lie between two stages.
 const CAPACITY: usize = 2;
