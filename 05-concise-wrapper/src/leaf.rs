@@ -37,7 +37,7 @@ pub(crate) fn leaf(
     told: Arc<dyn OnGradient>,
 ) -> Result<Tensor> {
     let anchor = Var::zeros((), DType::F32, value.device())?;
-    apply1(&anchor, Leaf { value: Given::new(value)?, kept, slot, told })
+    apply1(&anchor, Leaf { value: Given::new(value), kept, slot, told })
 }
 
 struct Leaf {

@@ -86,7 +86,7 @@ pub fn gather(x: &Tensor, cut: Cut, group: &Group) -> Result<Tensor> {
 }
 
 fn apply(x: &Tensor, result: &Tensor, rule: Rule, group: &Group) -> Result<Tensor> {
-    apply1(x, Exchanged { result: Given::new(result)?, rule, group: group.clone() })
+    apply1(x, Exchanged { result: Given::new(result), rule, group: group.clone() })
 }
 
 /// How the gradient of the result becomes the gradient of the input.
