@@ -158,6 +158,10 @@ impl Case {
                     ("what it should be, divided by k", tensors[0] / k),
                     ("the sum over all ranks, though each holds another part", sum),
                 ];
+                let mut known = known;
+                if index < 2 {
+                    known.push(("what it would be without relu", self.without_relu(rank, index)));
+                }
                 let law = [PASSED, PASSED, OWN, SAME_DY][index];
                 let what = format!("the gradient of {name} on rank {rank}");
                 self.compare(&what, law, tensors, known);
@@ -171,6 +175,12 @@ impl Case {
             self.compare(&what, ALL_USES, [&gradients.x, &found.x], known);
         }
         Ok(())
+    }
+
+    /// The gradient of a rank's A (0) or a (1) if all of H's gradient passed.
+    fn without_relu(&self, rank: usize, index: usize) -> Result<Tensor> {
+        let of_hidden = self.dy.matmul(&self.parts[rank].second.weight.t()?)?;
+        if index == 0 { self.x.t()?.matmul(&of_hidden) } else { of_hidden.sum(0) }
     }
 
     /// On two ranks an all-reduce costs the same in whatever way it is made: all numbers cross once in each

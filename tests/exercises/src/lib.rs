@@ -49,4 +49,4 @@ pub mod training;
 pub mod two_layers;
 
 pub use expectation::Expectation;
-pub use limit::within;
+pub use limit::{called_within, within};

@@ -6,7 +6,7 @@
 //! An answer that does not end in one test of a check seldom ends in the next. So after the first, the
 //! others get less time: nobody wants to wait for the same news six times.
 
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{self, Builder};
@@ -73,10 +73,26 @@ pub fn within<R: Send + 'static>(
     result
 }
 
+/// The same for a call of an answer's function: where it panics, its message is followed by the `call`.
+///
+/// # Panics
+///
+/// As [`within`].
+#[track_caller]
+pub fn called_within<R: Send + 'static>(
+    limit: Duration,
+    call: &str,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> R {
+    let outcome = within(limit, call, move || catch_unwind(AssertUnwindSafe(work)));
+    outcome.unwrap_or_else(|panic| {
+        eprintln!("that was {call}");
+        resume_unwind(panic)
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::panic::catch_unwind;
-
     use super::*;
 
     const LONG: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-// expect: where relu has let a number pass, its gradient passes
+// expect: that is what it would be without relu
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
