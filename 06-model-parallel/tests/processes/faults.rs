@@ -49,15 +49,22 @@ fn a_killed_stage_ends_the_job() {
 #[test]
 fn a_stopped_stage_is_named_by_those_who_wait_for_it() {
     let _turn = turn();
-    let Some((mut job, _folder)) = training() else { return };
-    job.signal(1, "-STOP");
-    let Ended { success, text, took, .. } = job.end();
-    assert!(!success && took < BOUNDED, "{took:?}\n{text}");
-    assert!(text.contains("rank 1"), "{text}");
-    let (stage, micro_batch) = ("stage ", ", micro-batch ");
-    // In the middle of a step, or between two where all agree whether to go on.
-    let inside = text.contains(stage) && text.contains(micro_batch);
-    assert!(inside || text.contains("waited 3"), "{text}");
+    let mut texts = Vec::new();
+    // Once in a while it is stopped between two steps, where all agree whether to go on.
+    for _ in 0..5 {
+        let Some((mut job, _folder)) = training() else { return };
+        job.signal(1, "-STOP");
+        let Ended { success, text, took, .. } = job.end();
+        assert!(!success && took < BOUNDED, "{took:?}\n{text}");
+        // It does not answer, or a sum in which it takes part does not come.
+        let named = text.contains("rank 1 sent nothing for 3.0 s, does not answer");
+        assert!(named || text.contains("rank 1") && text.contains("waited 3"), "{text}");
+        if text.contains("stage ") && text.contains(", micro-batch ") {
+            return;
+        }
+        texts.push(text);
+    }
+    panic!("always between two steps: {texts:#?}");
 }
 
 #[test]
