@@ -11,8 +11,9 @@
 //! ```
 //!
 //! candle does not tell what a tensor was computed from. So the course's operations remember it: they are applied by
-//! [`apply1`], [`apply2`] and [`apply3`], and the sum of a short cut so that it takes two gradients at once. Where another operation is among those that a loss was computed by, candle
-//! makes the whole pass. Either way the gradients are the same, but for the sign of a zero.
+//! [`apply1`], [`apply2`] and [`apply3`], and the sum of a short cut so that it takes two gradients at once. Where another
+//! operation is among those that a loss was computed by, candle makes the whole pass. Either way the gradients are the
+//! same, but for the sign of a zero.
 //!
 //! A forward pass that nobody differentiates is made within [`untracked()`], and nothing of it is kept.
 

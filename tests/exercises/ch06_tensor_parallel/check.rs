@@ -153,12 +153,11 @@ impl Case {
                 let every = parts.iter().map(|part| part.beside(part)[index].1[0]);
                 let every = Tensor::stack(&every.collect::<Vec<_>>(), 0);
                 let sum = every.and_then(|every| every.sum(0));
-                let known = vec![
+                let mut known = vec![
                     ("k times what it should be", tensors[0] * k),
                     ("what it should be, divided by k", tensors[0] / k),
                     ("the sum over all ranks, though each holds another part", sum),
                 ];
-                let mut known = known;
                 if index < 2 {
                     known.push(("what it would be without relu", self.without_relu(rank, index)));
                 }

@@ -23,7 +23,7 @@ KERNEL moments_of_parts(
         // Rounding can take it below zero; a NaN stays one.
         second -= first * first / values;
         if (second < 0) second = 0;
-        squares[part.place()] = parts == 1 ? second / values : second;
+        squares[part.place()] = part.is_whole() ? second / values : second;
     }
 }
 
@@ -148,7 +148,7 @@ KERNEL gradient_sums_of_parts(
         product += (centre - mean[part.channel]) * sum;
         product *= inverse_deviation(variance[part.channel], epsilon);
         of_weight[part.channel] = product;
-        if (parts == 1) {
+        if (part.is_whole()) {
             rounded[part.channel] = sum;
             rounded[channels + part.channel] = product;
         }

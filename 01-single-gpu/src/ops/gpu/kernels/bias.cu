@@ -15,7 +15,7 @@ KERNEL channel_sums(
     Part part(images, channels, plane, parts);
     Real own = 0;
     FOR_EACH_OF(part, walk) own += real(grad[walk.at()]);
-    leave_sum(part, parts, own, sums, rounded);
+    leave_sum(part, own, sums, rounded);
 }
 
 // The same behind a relu whose output was `y`, and the gradient that passes it.
@@ -38,7 +38,7 @@ KERNEL passed_and_channel_sums(
         dz[at] = stored(through);
         own += through;
     }
-    leave_sum(part, parts, own, sums, rounded);
+    leave_sum(part, own, sums, rounded);
 }
 
 // Of sums [parts, n], the first row becomes the total of all; a block for each of the n.

@@ -102,7 +102,7 @@ KERNEL bias_relu_pool_gradient(
         dz[at] = stored(through);
         own += through;
     }
-    leave_sum(part, parts, own, sums, rounded);
+    leave_sum(part, own, sums, rounded);
 }
 
 // The mean of each plane, as small as they are where a network ends.

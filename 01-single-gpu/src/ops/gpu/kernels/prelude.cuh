@@ -63,9 +63,10 @@ struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vect
 // A block's share of images [images, channels, plane]: one part of the values of one channel. Where `plane` counts
 // vectors, so does everything here.
 struct Part {
-    Count channel, number, begin, end, channels, plane;
+    Count channel, number, begin, end, channels, plane, parts;
 
-    __device__ Part(Count images, Count channels, Count plane, Count parts) : channels(channels), plane(plane) {
+    __device__ Part(Count images, Count channels, Count plane, Count parts)
+        : channels(channels), plane(plane), parts(parts) {
         Count values = images * plane, share = (values + parts - 1) / parts;
         channel = blockIdx.x % channels;
         number = blockIdx.x / channels;
@@ -73,6 +74,9 @@ struct Part {
         if (begin > values) begin = values;
         end = begin + share > values ? values : begin + share;
     }
+
+    // Whether it is all of its channel.
+    __device__ bool is_whole() const { return parts == 1; }
 
     // Where its first value lies.
     __device__ Count first() const { return (begin / plane * channels + channel) * plane + begin % plane; }
@@ -140,11 +144,11 @@ __device__ inline double block_sum(double value) { return block_sums(Sums<1>{{va
 
 // Adds up what each thread has of a part, and leaves the sum at the part's place in [parts, channels]. The only part of a
 // channel has its total.
-__device__ inline void leave_sum(const Part &part, Count parts, Real own, double *sums, Stored *rounded) {
+__device__ inline void leave_sum(const Part &part, Real own, double *sums, Stored *rounded) {
     double sum = block_sum(own);
     if (threadIdx.x != 0) return;
     sums[part.place()] = sum;
-    if (parts == 1) rounded[part.channel] = stored(sum);
+    if (part.is_whole()) rounded[part.channel] = stored(sum);
 }
 
 // max(x, 0), as "not above zero" turned round: a NaN stays one.
