@@ -11,7 +11,7 @@ use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
-use single_gpu::train::{Step, TrainOptions, local_gradients};
+use single_gpu::train::{self, Step, TrainOptions, local_gradients};
 
 use crate::Error;
 use crate::train_batch::{allreduce_all, allreduce_sums, cut_shard};
@@ -60,6 +60,32 @@ impl Breakage {
             _ => options,
         }
     }
+
+    /// The bug as the cause of a loss that ran away, where it is one. The other bugs make smaller updates or the same: a
+    /// loss that runs away with them does so without them.
+    pub fn explains(self, error: &train::Error) -> Option<RanAway> {
+        match (self, error) {
+            (Self::ReduceParams, &train::Error::NotFinite { epoch, step, loss, .. }) => {
+                Some(RanAway { epoch, step, loss })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A loss that became infinite or not a number, as was to be expected.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "the loss is {loss} at step {step} of epoch {epoch}: this is what --break reduce-params does; \
+     every step multiplies the weights by the number of devices"
+)]
+pub struct RanAway {
+    /// Counted from 1.
+    pub epoch: usize,
+    /// Counted from 1, within the epoch.
+    pub step: usize,
+    /// The loss.
+    pub loss: f64,
 }
 
 /// What device 0 does alone: `if rank == 0 { broadcast(…) }`.

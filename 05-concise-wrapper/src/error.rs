@@ -1,6 +1,7 @@
 //! What can go wrong in a wrapped model.
 
 use params_and_allreduce::communicator;
+use scratch_data_parallel::breakage::RanAway;
 use scratch_data_parallel::replicas::Differs;
 use single_gpu::train;
 
@@ -35,6 +36,9 @@ pub enum Error {
         /// The first rank's.
         there: String,
     },
+    /// The loss became infinite or not a number, as a bug on purpose makes it.
+    #[error(transparent)]
+    BrokenOnPurpose(#[from] RanAway),
     /// Some ranks' losses are finite and this one's is not.
     #[error(
         "the loss of rank {rank}'s images is not finite, and other ranks' losses are: look at its images, and \

@@ -61,7 +61,7 @@ impl Run {
             TestNorm::Running => "",
             TestNorm::Batch => ", tested by each batch's own statistics",
         };
-        summary.method = Some(method(planned) + tested);
+        summary.method = Some(method(planned, prepared.model) + tested);
         outputs.run_ended(&summary, records)?;
         Ok(Self { summary, replicas })
     }
@@ -136,7 +136,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                 };
                 let trained = match planned.breakage {
                     Some(breakage) => {
-                        steps(Broken::new(model, breakage), *number, planned, prepared, report)
+                        steps(Broken::new(model, breakage)?, *number, planned, prepared, report)
                     }
                     None => steps(model, *number, planned, prepared, report),
                 }?;
@@ -165,22 +165,28 @@ fn steps(
     };
     let checkpoints = prepared.checkpoints(planned);
     let checkpoints = checkpoints.as_ref();
-    if prepared.records && planned.recorded {
+    let trained = if prepared.records && planned.recorded {
         let model = Recorded::new(model, rank, prepared.recording.as_ref());
-        return train(&model, data, options, extras, checkpoints, report);
-    }
-    train(&model, data, options, extras, checkpoints, report)
+        train(&model, data, options, extras, checkpoints, report)
+    } else {
+        train(&model, data, options, extras, checkpoints, report)
+    };
+    trained.map_err(|error| match (&error, planned.breakage) {
+        (Error::Train(told), Some(breakage)) => breakage.explains(told).map_or(error, Error::from),
+        _ => error,
+    })
 }
 
 /// How several devices' gradients became one update, in words.
-fn method(planned: &Planned) -> String {
-    let norms = match planned.norm {
-        Norm::Local => "local batch norm",
-        Norm::Sync => "synchronised batch norm",
+fn method(planned: &Planned, model: ModelKind) -> String {
+    let norms = match (model, planned.norm) {
+        (ModelKind::Lenet, _) => "",
+        (ModelKind::Resnet18, Norm::Local) => ", local batch norm",
+        (ModelKind::Resnet18, Norm::Sync) => ", synchronised batch norm",
     };
     match (planned.wrapper, planned.reduction) {
         (WrapperKind::Single, _) => "one device".to_owned(),
-        (WrapperKind::DataParallel, _) => format!("data parallel, {norms}"),
+        (WrapperKind::DataParallel, _) => format!("data parallel{norms}"),
         (WrapperKind::Ddp, Reduction::Reproducible { shards }) => {
             format!("reproducible: {shards} shards")
         }
@@ -192,7 +198,7 @@ fn method(planned: &Planned) -> String {
             let slow = planned.slowness.map_or_else(String::new, |slowness| {
                 format!(", link slowed down to {} MB/s", slowness.megabytes())
             });
-            format!("ddp: buckets {when} backward ({algorithm}), {norms}{slow}{broken}")
+            format!("ddp: buckets {when} backward ({algorithm}){norms}{slow}{broken}")
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let begin = |path| {
         writable("--metrics", path)?;
         files_are_wanted();
-        Metrics::create(path)
+        Metrics::new(path)
             .map_err(|error| UsageError::new(file::of_flag("--metrics", path, &error)))
     };
     path.map(begin).transpose()

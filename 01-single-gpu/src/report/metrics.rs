@@ -3,7 +3,7 @@
 //! Every line is written as soon as it is known, so a run can be watched, and a run that is cut short
 //! leaves whole lines only.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,13 @@ use super::summary::Summary;
 use super::{file, passed_on};
 use crate::train::EpochRecord;
 
-/// A metrics file.
+/// A metrics file. It is made, or emptied, by the first line: a run that is refused before that leaves an older file as it
+/// is.
 #[derive(Debug)]
 pub struct Metrics {
-    file: File,
+    file: Option<File>,
     path: PathBuf,
+    goes_on: bool,
 }
 
 #[derive(Serialize)]
@@ -35,17 +37,18 @@ struct EpochLine<'a> {
 }
 
 impl Metrics {
-    /// Creates the file, or empties it; what passes on what it gets (a pipe, what we print to) is opened as it is.
+    /// A file for the lines of one call. What passes on what it gets (a pipe, what we print to) is opened at once, as it is.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        let file = match passed_on::open(path)? {
-            Some(file) => file,
-            None => File::create(path)?,
-        };
-        Ok(Self { file, path: path.to_owned() })
+    /// When what passes it on cannot be opened.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: passed_on::open(path)?, path: path.to_owned(), goes_on: false })
+    }
+
+    /// Lines go behind those that are in the file already: of the run that is gone on with.
+    pub(super) fn go_on(&mut self) {
+        self.goes_on = true;
     }
 
     pub(super) fn epoch(&mut self, run: &str, record: &EpochRecord) -> io::Result<()> {
@@ -69,8 +72,53 @@ impl Metrics {
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(&Line { kind, content })?;
         bytes.push(b'\n');
+        self.append(&bytes).map_err(|error| file::of_flag("--metrics", &self.path, &error))
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                // Whoever else writes there, a line goes to the end.
+                let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+                if !self.goes_on {
+                    file.set_len(0)?;
+                }
+                self.file.insert(file)
+            }
+        };
         // One call, so that a line is there whole or not at all.
-        let written = self.file.write_all(&bytes);
-        written.map_err(|error| file::of_flag("--metrics", &self.path, &error))
+        file.write_all(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn an_older_file_is_there_until_the_first_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let begun = || Metrics::new(&path).unwrap();
+        let read = || fs::read_to_string(&path).unwrap();
+        begun();
+        assert!(!path.exists());
+        let of = |number: u32| serde_json::json!({ "number": number });
+        let (first, second) =
+            ("{\"kind\":\"a\",\"number\":1}\n", "{\"kind\":\"a\",\"number\":2}\n");
+        begun().write("a", &of(1)).unwrap();
+        begun();
+        assert_eq!(read(), first);
+        let mut again = begun();
+        again.write("a", &of(2)).unwrap();
+        again.write("a", &of(1)).unwrap();
+        assert_eq!(read(), [second, first].concat());
+        let mut rest = begun();
+        rest.go_on();
+        rest.write("a", &of(2)).unwrap();
+        assert_eq!(read(), [second, first, second].concat());
     }
 }

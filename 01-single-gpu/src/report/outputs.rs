@@ -31,11 +31,11 @@ pub(super) struct FinishedRun {
 }
 
 impl Outputs {
-    /// Creates the metrics file, and begins to record if there is to be a trace or a timeline.
+    /// Begins to record if there is to be a trace or a timeline; the files are made later.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written, or a trace is being recorded already.
+    /// When a pipe that is to get the metrics cannot be opened, or a trace is being recorded already.
     pub fn open(
         metrics: Option<&Path>,
         plot: Option<PathBuf>,
@@ -44,7 +44,7 @@ impl Outputs {
     ) -> io::Result<Self> {
         let wanted = trace.is_some() || timeline.is_some();
         Ok(Self {
-            metrics: metrics.map(Metrics::create).transpose()?,
+            metrics: metrics.map(Metrics::new).transpose()?,
             plot,
             recording: wanted.then(|| Trace::begin(trace.is_some())).transpose()?,
             trace,
@@ -61,6 +61,13 @@ impl Outputs {
     /// The metrics file, if there is one.
     pub fn metrics(&mut self) -> Option<&mut Metrics> {
         self.metrics.as_mut()
+    }
+
+    /// The runs go on with what an earlier call began: metrics go behind those that are there.
+    pub fn go_on(&mut self) {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.go_on();
+        }
     }
 
     /// Takes in a run that has ended, whether or not it was interrupted.

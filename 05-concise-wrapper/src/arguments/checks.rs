@@ -2,6 +2,7 @@
 
 use candle_core::DType;
 use concise_wrapper::Precision;
+use concise_wrapper::checkpoint::MOST_EPOCHS;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
@@ -86,6 +87,12 @@ impl Arguments {
                      same batch on any number, so leave one of the two out",
                 );
             }
+        }
+        if self.checkpoints.checkpoint.is_some() && self.train.epochs as usize > MOST_EPOCHS {
+            return Err(UsageError::new(format_args!(
+                "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {}",
+                self.train.epochs
+            )));
         }
         if self.compare.is_some() && (devices == 1 || *model == ModelKind::Lenet) {
             return refuse("--compare is about ResNet-18's batch norm on several devices");

@@ -85,7 +85,8 @@ pub(crate) struct Arguments {
     compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
-    #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
+    #[arg(long = "break", value_enum, value_name = "BUG",
+          conflicts_with_all = ["shards", "checkpoint"])]
     breakage: Option<Breakage>,
 
     /// Print help

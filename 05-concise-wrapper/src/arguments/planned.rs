@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::time::Duration;
 
 use concise_wrapper::Precision;
-use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints};
+use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints, NormsOf};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Schedule;
 use concise_wrapper::recording::Recording;
@@ -144,8 +144,9 @@ impl Prepared {
         };
         let norms = match planned.norm {
             _ if width.is_none() => None,
-            Norm::Local => Some("local".to_owned()),
-            Norm::Sync => Some("sync".to_owned()),
+            _ if shards.is_some() => Some(NormsOf::Shards),
+            Norm::Local if planned.world_size > 1 => Some(NormsOf::Parts(planned.world_size)),
+            Norm::Local | Norm::Sync => Some(NormsOf::WholeBatch),
         };
         let about = About { model, width, norms, shards };
         self.checkpoints.checkpoints(about).filter(|_| planned.recorded)

@@ -91,10 +91,13 @@ impl Arguments {
         }
         // Which of the two `--compare` takes is not said by a flag: it takes both.
         let each_has_a_batch = scale == Scale::Linear && compare.is_none();
-        let setup =
+        let mut setup =
             train.prepare_for_shards(world_size, if each_has_a_batch { 1 } else { world_size })?;
         if checkpoints.checkpoint.is_some() {
             files_are_wanted();
+        }
+        if checkpoints.resume.is_some() {
+            setup.outputs.go_on();
         }
         let recording = match record {
             Some(path) => {

@@ -68,6 +68,12 @@ impl Norms {
         Self(Arc::new(Mutex::new(Shared { tests_by_batch, ..Shared::default() })))
     }
 
+    /// From now on layers normalise by the statistics that those of `other` do.
+    pub(crate) fn share_as(&self, other: &Self) {
+        let sharing = other.lock().sharing.clone();
+        self.lock().sharing = sharing;
+    }
+
     /// Says whose images the next forward pass sees: the number of the shard, from 0, among those that this
     /// rank hosts. So shards may come in any order.
     pub fn shard(&self, number: usize) {

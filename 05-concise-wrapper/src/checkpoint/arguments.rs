@@ -28,7 +28,8 @@ pub struct CheckpointArguments {
           value_parser = clap::value_parser!(u64).range(1..=MOST))]
     pub keep: u64,
 
-    /// Go on from the newest checkpoint; with latest-valid, from the newest that is not damaged
+    /// Go on from the newest checkpoint, and behind what --metrics has; with latest-valid, from the newest that is not
+    /// damaged
     #[arg(long, value_name = "WHICH", value_enum, num_args = 0..=1, default_missing_value = "newest",
           requires = "checkpoint")]
     pub resume: Option<Resume>,

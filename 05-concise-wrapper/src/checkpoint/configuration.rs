@@ -1,5 +1,7 @@
 //! What has to be the same when a run goes on.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use single_gpu::data::source::LoadedData;
 use single_gpu::train::TrainOptions;
@@ -15,6 +17,31 @@ const PRECISION: &str = "precision";
 /// are without it, and are taken at their word.
 const IMAGES: &str = "training images with hash";
 
+/// The name of whose statistics batch norms use. Checkpoints of before the number of parts was written down say `local` of
+/// any, and are taken at their word, or `sync`.
+const NORMS: &str = "batch norm";
+
+/// Of whose images the statistics of batch norms are: networks that differ in it are trained otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormsOf {
+    /// Of all: on one device, or synchronised.
+    WholeBatch,
+    /// Of each device's part of the batch, of so many.
+    Parts(usize),
+    /// Of each shard, whatever the number of devices.
+    Shards,
+}
+
+impl fmt::Display for NormsOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WholeBatch => f.write_str("over the whole batch"),
+            Self::Parts(parts) => write!(f, "over each of {parts} parts of a batch"),
+            Self::Shards => f.write_str("over each shard"),
+        }
+    }
+}
+
 /// What a training loop does not know of the run it belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
@@ -22,8 +49,8 @@ pub struct About {
     pub model: String,
     /// Channels of its first layer, where that can be chosen.
     pub width: Option<usize>,
-    /// Whose statistics its batch norms use, such as `local`; `None` without batch norm.
-    pub norms: Option<String>,
+    /// Of whose images the statistics of its batch norms are; `None` without batch norm.
+    pub norms: Option<NormsOf>,
     /// Into how many shards every batch is cut, where bits must not depend on the number of devices.
     pub shards: Option<usize>,
 }
@@ -57,7 +84,7 @@ impl Configuration {
         let entries = [
             ("model", about.model.clone()),
             ("width", count(about.width)),
-            ("batch norm", about.norms.clone().unwrap_or_else(none)),
+            (NORMS, about.norms.map_or_else(none, |norms| norms.to_string())),
             ("shards", count(about.shards)),
             ("dtype", precision.weights().as_str().to_owned()),
             (PRECISION, precision.to_string()),
@@ -85,8 +112,9 @@ impl Configuration {
         let names = self.0.iter().chain(&checkpoint.0).map(|(what, _)| what);
         let told = |value: Option<&str>| value.map_or_else(none, str::to_owned);
         let differs = |what: &String| {
-            let there = checkpoint.value(what).or_else(|| checkpoint.of_before(what, self));
-            let (here, there) = (told(self.value(what)), told(there));
+            let (here, there) = (self.value(what), checkpoint.value(what));
+            let there = checkpoint.of_before(what, there, self).or(there);
+            let (here, there) = (told(here), told(there));
             (here != there).then(|| Difference { what: what.clone(), there, here })
         };
         names.map(differs).find_map(|difference| difference)
@@ -96,11 +124,15 @@ impl Configuration {
         self.0.iter().find(|(name, _)| name == what).map(|(_, value)| &**value)
     }
 
-    /// What stands for a setting that checkpoints of before there was such a thing are without.
-    fn of_before<'a>(&'a self, what: &str, run: &'a Self) -> Option<&'a str> {
-        match what {
-            PRECISION => self.value("dtype"),
-            IMAGES => run.value(IMAGES),
+    /// What is meant by a setting, or by its absence, in checkpoints of before it was what it is.
+    fn of_before<'a>(&'a self, what: &str, value: Option<&str>, run: &'a Self) -> Option<&'a str> {
+        match (what, value) {
+            (PRECISION, None) => self.value("dtype"),
+            (IMAGES, None) => run.value(IMAGES),
+            (NORMS, Some("local")) => run.value(NORMS),
+            (NORMS, Some("sync")) => {
+                run.value(NORMS).filter(|here| *here == NormsOf::WholeBatch.to_string())
+            }
             _ => None,
         }
     }
@@ -147,6 +179,22 @@ mod tests {
         }
         let Difference { what, there, here } = run.difference(&of(Some("34cd"))).unwrap();
         assert_eq!([&what, &there, &here], ["training images with hash", "34cd", "12ab"]);
+    }
+
+    #[test]
+    fn another_number_of_parts_to_normalise_by_is_another_run() {
+        let of = |norms: &str| Configuration(vec![(NORMS.to_owned(), norms.to_owned())]);
+        let text = |norms: NormsOf| of(&norms.to_string());
+        let all = [NormsOf::WholeBatch, NormsOf::Parts(2), NormsOf::Parts(4), NormsOf::Shards];
+        for (nth, run) in all.into_iter().map(text).enumerate() {
+            for (other, checkpoint) in all.into_iter().map(text).enumerate() {
+                assert_eq!(run.difference(&checkpoint).is_none(), nth == other, "{run:?}");
+            }
+            // Of before parts were counted.
+            assert_eq!(run.difference(&of("local")), None);
+            assert_eq!(run.difference(&of("sync")).is_none(), nth == 0, "{run:?}");
+            assert!(run.difference(&of("none")).is_some());
+        }
     }
 
     #[test]

@@ -19,9 +19,9 @@
 //! system in common, no rank can read another file than rank 0 has, and the lock on the folder has one
 //! owner. The other ranks wait meanwhile: writing has to be done within the time limit of a collective.
 //!
-//! A checkpoint depends on the number of ranks only as far as the sums do. By shard
-//! ([`Reduction::Reproducible`](crate::ddp::Reduction::Reproducible)) the run goes on with the same bits on
-//! another number of ranks.
+//! A checkpoint depends on the number of ranks only as far as the sums do, and local batch norms: with those a run goes on
+//! with as many as it began with, as another number would train another network ([`NormsOf`]). By shard
+//! ([`Reduction::Reproducible`](crate::ddp::Reduction::Reproducible)) it goes on with the same bits on any.
 //!
 //! Left out: writing in the background, and parts of a checkpoint from every rank, which pay for models that
 //! take minutes to write.
@@ -41,10 +41,18 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 pub use arguments::CheckpointArguments;
-pub use configuration::About;
 pub(crate) use configuration::Configuration;
+pub use configuration::{About, NormsOf};
 pub use error::Error;
+use read::MAX_HEADER;
 pub(crate) use saver::Run;
+
+/// The most epochs of a run with checkpoints, as each holds what was reported of every epoch, and its header is not
+/// unlimited.
+pub const MOST_EPOCHS: usize = MAX_HEADER / 2 / BYTES_OF_AN_EPOCH;
+
+/// What an epoch's record takes of a header, at most.
+const BYTES_OF_AN_EPOCH: usize = 320;
 
 /// Where a run keeps its checkpoints, and whether it begins with one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ use single_gpu::parameters::overwrite;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use tracing::info_span;
 
-use crate::weights::Named;
+use crate::weights::{Named, Weights};
 use crate::{Error, Network};
 use bucket::BucketCaps;
 pub use lines::Lines;
@@ -178,12 +178,7 @@ impl<M: ModuleT> Ddp<M> {
     ///
     /// When another rank stops or stalls.
     pub fn share_buffers(&self) -> Result<(), Error> {
-        let _span = info_span!(target: COMMUNICATION, "share buffers").entered();
-        self.network
-            .weights()
-            .buffers
-            .iter()
-            .try_for_each(|named| receive(&self.rank, &named.tensor))
+        receive_buffers(&self.rank, self.network.weights())
     }
 
     fn reducer(&self) -> Result<&Reducer, Error> {
@@ -204,6 +199,12 @@ pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), 
         overwrite(tensor, &received)?;
     }
     Ok(())
+}
+
+/// Overwrites all buffers with rank 0's.
+fn receive_buffers(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+    let _span = info_span!(target: COMMUNICATION, "share buffers").entered();
+    weights.buffers.iter().try_for_each(|named| receive(rank, &named.tensor))
 }
 
 fn backward<M: ModuleT>(network: &Network<M>, loss: &Tensor) -> Result<(), Error> {

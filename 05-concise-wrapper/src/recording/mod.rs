@@ -7,7 +7,7 @@
 //! | in a step, on a rank | if it is the first to differ |
 //! | --- | --- |
 //! | images | another share of the data: sampler, seed, shuffle |
-//! | parameters, buffers | the update of the step before, or the initial values |
+//! | parameters, and rank 0's buffers | the update of the step before, or the initial values |
 //! | loss | the forward pass |
 //! | gradients, last layer first | the backward pass of that layer, or the sum over ranks |
 //!
@@ -112,7 +112,11 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
     fn of_weights(&self) -> candle_core::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let Weights { parameters, buffers } = self.model.weights();
-        for (kind, all) in [("parameter", parameters), ("buffer", buffers)] {
+        // With local batch norms each rank has buffers of its own, and a run that goes on has not; but before anybody looks
+        // at them all get rank 0's.
+        let of_a_copy = self.rank > 0 && self.model.is_whole();
+        let buffers: &[Named] = if of_a_copy { &[] } else { buffers };
+        for (kind, all) in [("parameter", &parameters[..]), ("buffer", buffers)] {
             for Named { name, tensor } in all {
                 entries.push(self.tensor(kind, name, tensor)?);
             }

@@ -204,6 +204,42 @@ fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
     wrapper(&other).assert().code(1).stderr(contains("momentum"));
 }
 
+/// A run in two calls of the same `--metrics`: the second writes behind the first, if it is not refused.
+#[test]
+fn metrics_go_on_with_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics.jsonl");
+    let checkpoint = format!("--checkpoint={}", folder.path().join("run").display());
+    let run = |epochs: &'static str, flags: &[&str]| {
+        let small = SMALL.map(|flag| if flag == "--epochs=2" { epochs } else { flag });
+        let mut command = wrapper(&small);
+        command.args(["--scale=none", &checkpoint]).args(flags).arg("--metrics").arg(&file);
+        command.assert()
+    };
+    let kinds = || {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|line| (line["kind"].clone(), line["epoch"].clone())).collect::<Vec<_>>()
+    };
+    run("--epochs=1", &["--devices=2"]).success();
+    let first = kinds();
+    assert_eq!(first.len(), 2);
+    // Neither of these trains what was trained.
+    let rate = run("--epochs=2", &["--devices=2", "--resume", "--lr=0.01"]).code(1);
+    rate.stderr(contains("learning rate"));
+    let parts = run("--epochs=2", &["--devices=1", "--resume"]).code(1);
+    parts.stderr(contains(
+        "of batch norm over each of 2 parts of a batch, this run's is over the whole",
+    ));
+    assert_eq!(kinds(), first);
+    run("--epochs=2", &["--devices=2", "--resume"]).success();
+    let both = kinds();
+    assert_eq!(both[..2], first);
+    // The last checkpoint was written before the first epoch was tested: its line comes again.
+    assert_eq!(both[2..4], [first[0].clone(), (Value::from("epoch"), Value::from(2))]);
+    assert_eq!(both.len(), 5);
+}
+
 #[test]
 fn a_slow_link_changes_no_number() {
     let same = [&SMALL[..], &["--bucket-mb=0.01"]].concat();
@@ -226,6 +262,17 @@ fn a_bug_on_purpose_is_told() {
         .assert()
         .success()
         .stdout(contains("ddp: 2 replicas ended with DIFFERENT weights"));
+}
+
+/// One shard is the first whose loss is not a number, and its images are not to blame.
+#[test]
+fn a_bug_on_purpose_is_to_blame_for_a_loss_that_runs_away() {
+    let run = ["--data=synthetic", "--model=lenet", "--train-size=1600", "--test-size=16"];
+    wrapper(&run)
+        .args(["--batch-size=8", "--scale=none", "--epochs=1", "--break=reduce-params"])
+        .assert()
+        .code(1)
+        .stderr(contains("this is what --break reduce-params does"));
 }
 
 /// What each rank's loop is told is compared before anybody trains; what a step does is found in the step.

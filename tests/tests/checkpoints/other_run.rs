@@ -1,7 +1,7 @@
 //! A whole checkpoint of another run is refused, with the first difference.
 
 use candle_core::DType;
-use concise_wrapper::checkpoint::{About, Resume};
+use concise_wrapper::checkpoint::{About, NormsOf, Resume};
 use single_gpu::data::Dataset;
 
 use crate::damage::stored;
@@ -54,8 +54,8 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     assert_eq!(model, "of model a network, this run's is another");
     assert_eq!(about(&|about| about.width = Some(4)), "of width none, this run's is 4");
     assert_eq!(about(&|about| about.shards = Some(8)), "of shards none, this run's is 8");
-    let norms = about(&|about| about.norms = Some("local".to_owned()));
-    assert_eq!(norms, "of batch norm none, this run's is local");
+    let norms = about(&|about| about.norms = Some(NormsOf::Parts(2)));
+    assert_eq!(norms, "of batch norm none, this run's is over each of 2 parts of a batch");
     // Skipping such a file would be wrong too: the run is not the one that was asked for.
     let valid = told(&|run| {
         run.options.batch_size = 8;
