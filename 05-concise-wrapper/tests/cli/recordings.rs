@@ -57,10 +57,12 @@ fn with_local_norms_a_run_that_goes_on_parts_nowhere() {
         entries(&path(name))
     };
     let whole = run("whole", &["--epochs=2"]);
-    run("first", &["--epochs=1", &checkpoint]);
+    run("first", &["--epochs=1", &checkpoint, "--checkpoint-every=3"]);
+    // What is left is of the middle of an epoch: at its end, the test would have given all ranks the same.
+    std::fs::remove_file(path("run/step-00000005.safetensors")).unwrap();
     let second = run("second", &["--epochs=2", &checkpoint, "--resume"]);
     assert_eq!(first_divergence(&whole, &second), None);
-    let of_the_rest = |entry: &&Entry| entry.step > 5;
+    let of_the_rest = |entry: &&Entry| entry.step > 3;
     assert!(whole.iter().filter(of_the_rest).eq(&second));
 }
 
