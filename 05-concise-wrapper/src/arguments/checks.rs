@@ -157,6 +157,8 @@ impl Arguments {
             caps.others = (megabytes * f64::from(1 << 20)) as usize;
             caps.first = caps.first.min(caps.others);
         }
-        Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap })
+        // As `Ddp::synchronise_norms` has it.
+        let in_one_order = self.bn == Norm::Sync && !launch.has_messages();
+        Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap && !in_one_order })
     }
 }

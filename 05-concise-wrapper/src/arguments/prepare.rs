@@ -13,7 +13,7 @@ use single_gpu::cli::{ReportArguments, UsageError};
 use single_gpu::report::{file, files_are_wanted};
 
 use super::link::{check_link, sizes};
-use super::{Arguments, ModelKind, Prepared, Scale};
+use super::{Arguments, ModelKind, Norm, Prepared, Scale};
 
 /// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
 /// otherwise.
@@ -56,6 +56,13 @@ impl Arguments {
             checkpoints.check()?;
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
+        if bn == Norm::Sync && !launch.has_messages() {
+            notes.push(
+                "with --bn sync NCCL adds buckets up after the backward pass, as with --no-overlap: two sums at a time would \
+                 come in another order on each GPU"
+                    .to_owned(),
+            );
+        }
         let width = sizing::width(width, &several);
         if let Some(slowness) = slowness.filter(|_| world_size > 1) {
             let sizes = sizes(model, width, precision)?;

@@ -117,7 +117,13 @@ impl<M: ModuleT> Ddp<M> {
     }
 
     /// From now on all batch norms use the statistics of all ranks' images together.
+    ///
+    /// Where NCCL alone connects the ranks, buckets are then added up after the backward pass: its kernels are to be queued
+    /// in one order on all GPUs, and between statistics and buckets there would be none.
     pub fn synchronise_norms(self) -> Self {
+        if let (Way::Buckets(reducer), Some(_)) = (&self.way, self.rank.collectives()) {
+            reducer.after_backward();
+        }
         self.network.norms().synchronise(Arc::clone(&self.rank));
         self
     }

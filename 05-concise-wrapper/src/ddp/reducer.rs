@@ -50,6 +50,9 @@ struct State {
     /// What becomes of gradients that come.
     pass: Pass,
     overlap: bool,
+    /// Whether sums were made before: on a GPU, where kernels are loaded when they are first used, which may wait for all
+    /// that the GPU does, none are made beside the first backward pass.
+    warm: bool,
     /// Sums of earlier backward passes that were not synchronised; of all, where there is one rank.
     carried: Vec<Option<Tensor>>,
     /// `None` where there is one rank: then nothing is to be added up.
@@ -104,6 +107,7 @@ impl Reducer {
             pass: Pass::Idle,
             carried: vec![None; parameters.len()],
             overlap,
+            warm: !parameters.iter().any(|named| named.tensor.device().is_cuda()),
             worker: match alone {
                 true => None,
                 false => Some(Worker::start(lines, algorithm)?),
@@ -123,6 +127,11 @@ impl Reducer {
     /// How many buckets there are.
     pub(super) fn buckets(&self) -> usize {
         self.lock().buckets.len()
+    }
+
+    /// From now on buckets are added up after the backward pass, not during it.
+    pub(super) fn after_backward(&self) {
+        self.lock().overlap = false;
     }
 
     /// Before a backward pass: whether it is the one at whose end all ranks hold the sum.
@@ -164,17 +173,19 @@ impl Reducer {
         for (bucket, Bucket { flat, .. }) in buckets.iter().enumerate().skip(*next) {
             worker.add_up(bucket, flat)?;
         }
-        let sums = buckets.iter().map(|Bucket { flat, .. }| {
-            // Back from the background's stream, if it has one of its own.
-            Ok(move_view(&worker.sum()?, flat.device())?)
-        });
+        let sums = buckets.iter().map(|_| worker.sum());
         let sums = sums.collect::<std::result::Result<Vec<Tensor>, communicator::Error>>()?;
+        // Back from the background's stream, if it has one of its own; and only once all are under way, as that stream then
+        // waits for this one, which has the whole backward pass ahead of it.
+        let sums =
+            sums.iter().zip(&*buckets).map(|(sum, bucket)| move_view(sum, bucket.flat.device()));
+        let sums = sums.collect::<Result<Vec<Tensor>>>()?;
         let gradient = |Place { bucket, start, shape }: &Place| {
             let elements = shape.iter().product();
             sums[*bucket].narrow(0, *start, elements)?.reshape(shape.as_slice())
         };
         let gradients = self.places.iter().map(gradient).collect::<Result<_>>()?;
-        state.pass = Pass::Idle;
+        (state.pass, state.warm) = (Pass::Idle, true);
         Ok(gradients)
     }
 
@@ -212,6 +223,7 @@ impl OnGradient for Reducer {
         overwrite(&room, &sum.flatten_all()?)?;
         bucket.missing -= 1;
         while state.overlap
+            && state.warm
             && let Some(bucket) = state.buckets.get(state.next)
             && bucket.missing == 0
         {

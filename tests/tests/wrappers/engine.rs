@@ -1,8 +1,8 @@
 //! Ranks that an engine connects, all of them at once, with no messages between two: what NCCL is to processes that
 //! a launcher started. Here the engine is made of threads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use candle_core::Shape;
 use concise_wrapper::ddp::Lines;
@@ -17,20 +17,30 @@ use params_and_allreduce::{allreduce, thread};
 
 use super::*;
 
-/// The engine: it moves its tensors over a connection that nobody else uses.
-struct OfAll(SharedCommunicator);
+/// The engine: it moves its tensors over a connection that nobody else uses, and notes each sum.
+struct OfAll {
+    line: SharedCommunicator,
+    which: Line,
+    sums: Arc<Mutex<Vec<Line>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Main,
+    Background,
+}
 
 impl Communicator for OfAll {
     fn rank(&self) -> usize {
-        self.0.rank()
+        self.line.rank()
     }
 
     fn world_size(&self) -> usize {
-        self.0.world_size()
+        self.line.world_size()
     }
 
     fn device(&self) -> &Device {
-        self.0.device()
+        self.line.device()
     }
 
     fn send(&self, _: usize, _: &Tensor) -> Result<(), communicator::Error> {
@@ -48,18 +58,28 @@ impl Communicator for OfAll {
 
 impl Collectives for OfAll {
     fn sum(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
-        allreduce(&self.0, tensor, Algorithm::Tree)
+        self.sums.lock().unwrap().push(self.which);
+        allreduce(&self.line, tensor, Algorithm::Tree)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, communicator::Error> {
-        broadcast(&self.0, tensor, root)
+        broadcast(&self.line, tensor, root)
     }
 }
 
 fn lines(rank: &thread::Rank<'_>) -> Lines {
+    noted_lines(rank).0
+}
+
+/// The same, and which of the two lines made each of the rank's sums.
+fn noted_lines(rank: &thread::Rank<'_>) -> (Lines, Arc<Mutex<Vec<Line>>>) {
     let Lines { main, background, timeout } = rank.into();
-    let of_all = |line| -> SharedCommunicator { Arc::new(OfAll(line)) };
-    Lines { main: of_all(main), background: of_all(background), timeout }
+    let sums = Arc::<Mutex<Vec<Line>>>::default();
+    let of_all = |line, which| -> SharedCommunicator {
+        Arc::new(OfAll { line, which, sums: Arc::clone(&sums) })
+    };
+    let (main, background) = (of_all(main, Line::Main), of_all(background, Line::Background));
+    (Lines { main, background, timeout }, sums)
 }
 
 #[test]
@@ -80,6 +100,27 @@ fn ddp_needs_no_messages() {
             assert_close(&with_norms, &of_resnet18, 1e-8);
             assert_close(&without, &of_lenet, 1e-10);
         }
+    }
+}
+
+/// Sums of two lines at once would be queued in another order on each GPU.
+#[test]
+fn statistics_and_buckets_are_never_summed_at_once() {
+    let reduction = many_buckets(Algorithm::Nccl, true);
+    let seen = run_ranks(&slices(2), WAIT, |rank| {
+        let (lines, sums) = noted_lines(rank);
+        let model = Ddp::new(resnet18(DType::F32), lines, reduction)?.synchronise_norms();
+        let buckets = model.buckets();
+        five_steps(&model, DType::F32)?;
+        let sums = std::mem::take(&mut *sums.lock().unwrap());
+        Ok::<_, Error>((buckets, sums))
+    });
+    for (buckets, sums) in seen.unwrap() {
+        let runs = sums.chunk_by(|one, next| one == next);
+        let of_buckets: Vec<usize> =
+            runs.filter(|run| run[0] == Line::Background).map(<[Line]>::len).collect();
+        assert!(buckets > 2, "{buckets}");
+        assert_eq!(of_buckets, [buckets; STEPS]);
     }
 }
 

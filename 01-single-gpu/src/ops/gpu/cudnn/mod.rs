@@ -80,8 +80,9 @@ impl Number for f64 {
 impl Number for bf16 {
     const SUMS: DataType = DataType::CUDNN_DATA_FLOAT;
 
+    /// Tensor cores, on every GPU that has bf16.
     fn math() -> Math {
-        Math::CUDNN_TENSOR_OP_MATH
+        Math::CUDNN_DEFAULT_MATH
     }
 }
 

@@ -143,11 +143,12 @@ impl Session {
             match queued {
                 Ok(()) => return Ok(()),
                 Err(error) => {
+                    // Where work of before has failed, every algorithm would seem to be refused.
+                    self.stream.synchronize().map_err(Error::wrap)?;
                     plan.fall_back(error).map_err(|error| refused(product, error))?;
-                    if *TELL {
-                        let Choice { algorithm, math, .. } = plan.choice;
-                        say(&format!("cuDNN: {product}: refused, so {algorithm:?}, {math:?}\n"));
-                    }
+                    let Choice { algorithm, math, .. } = plan.choice;
+                    // Told always: a replica of which this is not said has other bits.
+                    say(&format!("cuDNN: {product}: refused, so {algorithm:?}, {math:?}\n"));
                 }
             }
         }

@@ -102,7 +102,7 @@ fn transforms_suit_neither_a_rectifier_nor_bf16() {
         }
     }
     let gradient = Algorithm::WeightGradient(WINOGRAD);
-    let bf16 = product_of(Pass::WeightGradient, DType::BF16, Math::CUDNN_TENSOR_OP_MATH);
+    let bf16 = product_of(Pass::WeightGradient, DType::BF16, Math::CUDNN_DEFAULT_MATH);
     assert!(!Candidate { algorithm: gradient, ..GOOD }.suits(&bf16));
     assert!(GOOD.suits(&bf16));
 }
@@ -110,14 +110,12 @@ fn transforms_suit_neither_a_rectifier_nor_bf16() {
 /// Behind what was suggested, each once, and none that rounds more than was asked for.
 #[test]
 fn where_nothing_is_suggested_the_usual_is_left() {
-    use Math::{
-        CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA, CUDNN_TENSOR_OP_MATH as TENSOR,
-    };
+    use Math::{CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA};
     for (dtype, math, expected) in [
         (DType::F32, FMA, &[FMA][..]),
         (DType::F32, DEFAULT, &[DEFAULT, FMA]),
         (DType::F64, DEFAULT, &[DEFAULT, FMA]),
-        (DType::BF16, TENSOR, &[TENSOR, DEFAULT, FMA]),
+        (DType::BF16, DEFAULT, &[DEFAULT, FMA]),
     ] {
         let product = product_of(Pass::WeightGradient, dtype, math);
         let usual: Vec<_> = Candidate::usual(&product).collect();
