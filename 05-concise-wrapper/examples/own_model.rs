@@ -1,6 +1,6 @@
 //! A model of one's own, trained on two devices: `cargo run --release -p concise-wrapper --example own_model`.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Module as _, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _, Network};
@@ -22,21 +22,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
         let model = Ddp::new(network, rank, Reduction::default())?; // the one line
         let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 0.0 });
-        // This rank's three samples; the others have others.
-        let inputs = Tensor::full(rank.rank() as f32, (3, 4), rank.device())?;
-        let labels = Tensor::full(rank.rank() as u32, 3, rank.device())?;
-        let mut losses = Vec::new();
+        // Three samples of a class: each rank trains on those of one.
+        let samples = |class: usize| -> Result<_, Error> {
+            let inputs = Tensor::full(class as f32, (3, 4), rank.device())?;
+            Ok((inputs, Tensor::full(class as u32, 3, rank.device())?))
+        };
+        let (mine, others) = (samples(rank.rank())?, samples(1 - rank.rank())?);
+        let loss_of_others = || -> Result<_, Error> {
+            let loss = cross_entropy(&model.network().forward(&others.0)?, &others.1)?;
+            Ok(loss.to_scalar::<f32>()? / 3.0)
+        };
+        let before = loss_of_others()?;
         for _ in 0..20 {
-            let loss = cross_entropy(&model.forward(&inputs)?, &labels)?;
+            let loss = cross_entropy(&model.forward(&mine.0)?, &mine.1)?;
             let gradients = model.gradients(&loss)?; // summed over all ranks
             sgd.step(model.weights(), &gradients, 0.1, 3 * rank.world_size())?;
-            losses.push(loss.to_scalar::<f32>()? / 3.0);
         }
-        Ok::<_, Error>(losses)
+        Ok::<_, Error>((before, loss_of_others()?))
     })?;
     // ANCHOR_END: own
-    for (rank, losses) in losses.iter().enumerate() {
-        println!("rank {rank}: loss {:.3} before, {:.3} after", losses[0], losses[19]);
+    for (rank, (before, after)) in losses.iter().enumerate() {
+        println!(
+            "rank {rank}: loss of the other rank's samples {before:.3} before, {after:.3} after"
+        );
     }
     Ok(())
 }
