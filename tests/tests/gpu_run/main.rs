@@ -30,3 +30,50 @@ fn what_is_slow_is_tested_and_not_measured() {
     assert_eq!(package.results()["steps"].as_array().unwrap().len(), 3);
     Package::of("release").run(&measuring).assert().success();
 }
+
+#[test]
+fn what_is_wanted_most_comes_first() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    package.program("bin/compute-sanitizer", "");
+    let listed = |only: &str| -> Vec<String> {
+        let list = package.run(&["--list", "--only", only]).assert().success();
+        let list = String::from_utf8(list.get_output().stdout.clone()).unwrap();
+        list.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    };
+    let beside_pytorch = listed("pytorch,deter,compiled");
+    let place = |name: &str| beside_pytorch.iter().position(|step| step.starts_with(name)).unwrap();
+    let order = [
+        "pytorch-lenet",
+        "pytorch-resnet18-256",
+        "deterministic-resnet18-256",
+        "compiled-resnet18-256",
+        "pytorch-resnet18-512",
+        "compiled-resnet18-512",
+    ];
+    assert!(order.map(place).is_sorted(), "{beside_pytorch:?}");
+    // Those of kernels of ours are few, and quick.
+    let own = ["sanitizer-memcheck-own", "sanitizer-racecheck-own"];
+    assert_eq!(listed("sanitizer")[..2], own);
+}
+
+#[test]
+fn a_tool_that_does_not_know_the_gpu_is_not_there() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    let says =
+        "echo '========= Error: Device not supported. Please refer to the documentation'; exit 1";
+    package.program("bin/compute-sanitizer", says);
+    let run = package.run(&["--only", "sanitizer-racecheck"]).assert().success();
+    run.stdout(
+        contains("not there: Error: Device not supported").and(contains("1 without a tool")),
+    );
+    let results = package.results();
+    assert_eq!(results["steps"][0]["outcome"], "not there");
+    package.program("bin/compute-sanitizer", "echo '========= Invalid __global__ write'; exit 1");
+    package.run(&["--only", "sanitizer-racecheck", "--results", "second"]).assert().code(1);
+}
