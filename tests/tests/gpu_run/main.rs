@@ -43,13 +43,14 @@ fn what_is_wanted_most_comes_first() {
         let list = String::from_utf8(list.get_output().stdout.clone()).unwrap();
         list.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     };
-    let beside_pytorch = listed("pytorch,deter,compiled");
+    let beside_pytorch = listed("pytorch,deter,compiled,tuned");
     let place = |name: &str| beside_pytorch.iter().position(|step| step.starts_with(name)).unwrap();
     let order = [
         "pytorch-lenet",
         "pytorch-resnet18-256",
         "deterministic-resnet18-256",
         "compiled-resnet18-256",
+        "tuned-resnet18-256",
         "pytorch-resnet18-512",
         "compiled-resnet18-512",
     ];
