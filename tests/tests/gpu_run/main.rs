@@ -8,6 +8,12 @@
 
 mod package;
 
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use package::{Package, there_is_python};
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, starts_with};
@@ -77,4 +83,49 @@ fn a_tool_that_does_not_know_the_gpu_is_not_there() {
     assert_eq!(results["steps"][0]["outcome"], "not there");
     package.program("bin/compute-sanitizer", "echo '========= Invalid __global__ write'; exit 1");
     package.run(&["--only", "sanitizer-racecheck", "--results", "second"]).assert().code(1);
+}
+
+#[test]
+fn who_is_on_the_gpu_already_is_told() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    let only = ["--only", "tests-gpu", "--results"];
+    let alone = package.run(&[&only[..], &["alone"]].concat()).assert().success();
+    alone.stdout(contains("note: another").not());
+    let bin = package.root().join("bin");
+    fs::rename(bin.join("nvidia-smi"), bin.join("alone")).unwrap();
+    let busy =
+        "case $* in *compute-apps*) echo '77, python, 900 MiB' ;; *) exec alone \"$@\" ;; esac";
+    package.program("bin/nvidia-smi", busy);
+    let told = contains("note: another process is on the GPU: 77, python, 900 MiB\n");
+    package.run(&[&only[..], &["results"]].concat()).assert().success().stdout(told);
+    assert_eq!(package.results()["machine"]["other_processes"][0], "77, python, 900 MiB");
+}
+
+#[test]
+fn a_step_ends_with_a_script_that_is_killed() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    package.program("tests/gpu", "echo $$ >pid.new; mv pid.new pid; exec sleep 300");
+    let mut run = package.command(&["--only", "tests-gpu"]).stdout(Stdio::null()).spawn().unwrap();
+    let since = Instant::now();
+    let wait_until = |happened: &dyn Fn() -> bool| {
+        while !happened() {
+            assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
+            sleep(Duration::from_millis(10));
+        }
+    };
+    let pid = package.root().join("results/pid");
+    wait_until(&|| pid.exists());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let status = Path::new("/proc").join(fs::read_to_string(pid).unwrap().trim()).join("status");
+    // A process that is ended stays in the table until whoever inherits it looks.
+    wait_until(&|| {
+        fs::read_to_string(&status).map_or(true, |status| status.contains("Z (zombie)"))
+    });
 }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
-use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -70,7 +70,12 @@ impl Package {
     }
 
     /// `./run` there, with these flags.
-    pub(crate) fn run(&self, flags: &[&str]) -> Command {
+    pub(crate) fn run(&self, flags: &[&str]) -> assert_cmd::Command {
+        assert_cmd::Command::from_std(self.command(flags))
+    }
+
+    /// The same, not waited for.
+    pub(crate) fn command(&self, flags: &[&str]) -> Command {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("python3");
         command.current_dir(self.root()).arg("run").args(flags);
@@ -93,7 +98,7 @@ impl Package {
 
 /// Whether there is what runs the script; says so where there is not.
 pub(crate) fn there_is_python() -> bool {
-    let there = std::process::Command::new("python3").arg("--version").output();
+    let there = Command::new("python3").arg("--version").output();
     let there = there.is_ok_and(|answer| answer.status.success());
     if !there {
         eprintln!("SKIPPED: there is no Python");
