@@ -129,3 +129,19 @@ fn a_step_ends_with_a_script_that_is_killed() {
         fs::read_to_string(&status).map_or(true, |status| status.contains("Z (zombie)"))
     });
 }
+
+#[test]
+fn pytorch_that_does_not_load_has_a_version() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    let torch = package.root().join("site/torch");
+    fs::create_dir_all(&torch).unwrap();
+    fs::write(torch.join("__init__.py"), "raise OSError('libcudart.so.13 is not there')\n")
+        .unwrap();
+    fs::write(torch.join("version.py"), "__version__ = '2.0.1+cu130'\n").unwrap();
+    let mut run = package.run(&["--only", "tests-gpu"]);
+    run.env("PYTHONPATH", package.root().join("site")).assert().success();
+    assert_eq!(package.results()["pytorch"], "2.0.1+cu130");
+}
