@@ -52,6 +52,7 @@ fn what_is_wanted_most_comes_first() {
     let beside_pytorch = listed("pytorch,deter,compiled,tuned");
     let place = |name: &str| beside_pytorch.iter().position(|step| step.starts_with(name)).unwrap();
     let order = [
+        "pytorch-quick",
         "pytorch-lenet",
         "pytorch-resnet18-256",
         "deterministic-resnet18-256",
@@ -128,6 +129,40 @@ fn a_step_ends_with_a_script_that_is_killed() {
     wait_until(&|| {
         fs::read_to_string(&status).map_or(true, |status| status.contains("Z (zombie)"))
     });
+}
+
+#[test]
+fn tests_that_failed_are_run_again_alone() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    // The second fails because of the first.
+    let together = "echo 'test a::first ... note\nFAILED\ntest b ... ok\ntest second ... FAILED\n
+        failures:\n\nfailures:\n    a::first\n    second\n
+        test result: FAILED. 1 passed; 2 failed' | sed 's/^        //'; exit 101";
+    let gpu = format!("case $* in *a::first*) exit 101 ;; *second*) ;; *) {together} ;; esac");
+    package.program("tests/gpu", &gpu);
+    let crash = "case $* in *--exact*) ;; *) echo 'test one ... ok'; echo 'test two ... '; kill -SEGV $$ ;; esac";
+    package.program("tests/nccl", crash);
+    package.program("tests/tf32", "echo 'test one ... '; exit 101");
+    package.run(&["--only", "tests-gpu,tests-nccl,tests-tf32"]).assert().code(1);
+    let results = package.results();
+    let alone = |name: &str| {
+        let mut steps = results["steps"].as_array().unwrap().iter();
+        let step = steps.find(|step| step["name"] == name).unwrap();
+        assert_eq!(step["outcome"], "failed");
+        let alone = step["alone"].as_array().unwrap().iter();
+        let told = |one: &serde_json::Value| {
+            [&one["test"], &one["ended"]].map(|it| it.as_str().unwrap().to_owned())
+        };
+        alone.map(told).collect::<Vec<_>>()
+    };
+    let (fails, succeeds) = ("exit code 101", "exit code 0");
+    assert_eq!(alone("tests-gpu"), [["a::first", fails], ["second", succeeds]]);
+    assert_eq!(alone("tests-nccl"), [["two", succeeds]]);
+    assert!(alone("tests-tf32").is_empty());
+    assert!(package.root().join("results/tests-gpu.alone-2.txt").exists());
 }
 
 #[test]
