@@ -87,6 +87,30 @@ fn a_tool_that_does_not_know_the_gpu_is_not_there() {
 }
 
 #[test]
+fn each_step_has_a_trace_of_its_own_and_says_how_the_gpu_was() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    let traced =
+        "for flag; do case $flag in --trace=*) echo traced >>${flag#--trace=} ;; esac; done";
+    package.program("single-gpu", traced);
+    package.program("concise-wrapper", traced);
+    package.run(&["--only", "busy"]).assert().success();
+    let results = package.results();
+    let steps = results["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 6);
+    for step in steps {
+        let trace = format!("results/{}.json", step["name"].as_str().unwrap());
+        assert_eq!(fs::read_to_string(package.root().join(trace)).unwrap(), "traced\n");
+        for when in ["before", "after"] {
+            let said = step["gpu_states"][when][0].as_str().unwrap();
+            assert_eq!(said, "1980, 312.5, 41, 0x0000000000000001, 1024");
+        }
+    }
+}
+
+#[test]
 fn who_is_on_the_gpu_already_is_told() {
     if !there_is_python() {
         return;
