@@ -111,6 +111,18 @@ fn each_step_has_a_trace_of_its_own_and_says_how_the_gpu_was() {
 }
 
 #[test]
+fn tests_have_what_cargo_gives_them() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    package.program("tests/gpu", "echo $TEST_DEVICE, $CANDLE_NUM_THREADS");
+    package.run(&["--only", "tests-gpu"]).assert().success();
+    let said = fs::read_to_string(package.root().join("results/tests-gpu.txt")).unwrap();
+    assert_eq!(said, "cuda, 1\n");
+}
+
+#[test]
 fn who_is_on_the_gpu_already_is_told() {
     if !there_is_python() {
         return;
