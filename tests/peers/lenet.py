@@ -36,9 +36,9 @@ def lenet():
     return model
 
 
-def sgd(model):
-    """Return plain SGD on the model's parameters."""
-    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+def sgd(model, fused=None):
+    """Return plain SGD on the model's parameters; `fused` is one kernel for all of them."""
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, fused=fused)
 
 
 def random_batch(size):
@@ -56,11 +56,15 @@ def step(model, optimizer, images, labels, compute=contextlib.nullcontext):
     return loss.item()
 
 
-def measure_steps(make_model, description, batch):
-    """Measure training steps of a model on one batch of `batch` images or as many as asked for."""
+def measure_steps(make_model, description, batch, launches_count=False):
+    """Measure training steps of a model on one batch of `batch` images or as many as asked for.
+
+    `launches_count` as in `training`.
+    """
     args = parsed(step_flags(description, batch))
     warm_up = WARM_UP if args.device == "cuda" else 0.0
-    answer("seconds", step=times(training(make_model, args), args.repetitions, warm_up))
+    work = training(make_model, args, launches_count)
+    answer("seconds", step=times(work, args.repetitions, warm_up))
 
 
 def step_flags(description, batch):
@@ -68,26 +72,40 @@ def step_flags(description, batch):
     flags = parser(description, batch=batch)
     flags.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     flags.add_argument("--precision", default="f32", choices=["f32", "tf32", "bf16"])
-    flags.add_argument("--compiled", action="store_true", help="with torch.compile")
-    flags.add_argument("--deterministic", action="store_true", help="with cuDNN's deterministic convolutions")
+    ways = flags.add_mutually_exclusive_group()
+    ways.add_argument("--compiled", action="store_true", help="with torch.compile, as that is")
+    ways.add_argument("--tuned", action="store_true", help="on a GPU, with what people switch on for speed")
+    ways.add_argument("--deterministic", action="store_true", help="with cuDNN's deterministic convolutions")
     return flags
 
 
-def training(make_model, args):
+def training(make_model, args, launches_count=False):
     """Return a function that makes a training step of the model, as the flags say.
 
     The batch is in the host's memory, and every step takes it to the device.
+
+    Tuned is: channels last, of cuDNN's convolutions those that are found to be fastest, and one kernel for the update.
+    Where most of a step is the time that kernels take to be launched (`launches_count`), it is launched as CUDA graphs,
+    too, which PyTorch has from its compiler.
     """
     torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
     torch.backends.cudnn.deterministic = args.deterministic
+    torch.backends.cudnn.benchmark = args.tuned
     compute = contextlib.nullcontext
     if args.precision == "bf16":
         compute = functools.partial(torch.autocast, args.device, torch.bfloat16)
     model = make_model().to(args.device)
-    optimizer = sgd(model)
-    model = torch.compile(model) if args.compiled else model
+    if args.tuned:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = sgd(model, fused=True if args.tuned else None)
+    if args.compiled:
+        model = torch.compile(model)
+    elif args.tuned and launches_count:
+        model = torch.compile(model, mode="reduce-overhead")
     images, labels = random_batch(args.batch)
+    if args.tuned:
+        images = images.to(memory_format=torch.channels_last)
     if args.device == "cuda":
         images, labels = images.pin_memory(), labels.pin_memory()
 

@@ -3,4 +3,4 @@
 from lenet import lenet, measure_steps
 
 if __name__ == "__main__":
-    measure_steps(lenet, __doc__, batch=256)
+    measure_steps(lenet, __doc__, batch=256, launches_count=True)

@@ -100,26 +100,51 @@ fn a_build_is_not_waited_for() {
     }
 }
 
-#[test]
-fn what_was_measured_in_part_is_not_stored() {
-    let folder = program("ours");
-    let path = |name: &str| folder.path().join(name).display().to_string();
+/// Presses Ctrl-C while our side is measured by this program. The other side takes two seconds.
+fn peers_interrupted(folder: &Path) -> Output {
+    let path = |name: &str| folder.join(name).display().to_string();
     let stand_in = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/stand-in.sh");
-    fs::write(folder.path().join("versions.py"), r#"{"torch": "2.0"}"#).unwrap();
+    fs::write(folder.join("versions.py"), r#"{"torch": "2.0"}"#).unwrap();
+    fs::write(folder.join("lenet_step.py"), r#"{"seconds": {"step": [2]}}"#).unwrap();
     // The stand-in of Python is a script that looks for its answers here.
-    let python = folder.path().join("python");
-    let script =
-        format!("#!/bin/sh\nANSWERS='{}' exec {stand_in} \"$@\"\n", folder.path().display());
+    let python = folder.join("python");
+    let script = format!("#!/bin/sh\nANSWERS='{}' exec {stand_in} \"$@\"\n", folder.display());
     fs::write(&python, script).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     let flags =
         ["peers", "--only", "lenet-step", "--ours", &path("ours"), "--python", &path("python")];
-    let output =
-        interrupted(folder.path(), &[&flags[..], &["--output", &path("out.json")]].concat());
+    interrupted(folder, &[&flags[..], &["--output", &path("out.json")]].concat())
+}
+
+#[test]
+fn half_a_turn_is_not_stored() {
+    let folder = program("ours");
+    let output = peers_interrupted(folder.path());
     assert_eq!(output.status.code(), Some(130));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!folder.path().join("out.json").exists());
     assert_eq!(started(folder.path()), 1, "other sides were measured after it");
+}
+
+#[test]
+fn whole_turns_are_stored_with_their_number() {
+    // Twice it answers; then it hangs.
+    let answers = "cd \"${STARTED%/*}\"\necho >>calls\n[ \"$(grep -c '' calls)\" -gt 2 ] ||\n\
+        exec echo '{\"seconds\": {\"step\": [1]}}'\n";
+    let folder = script("ours", &format!("#!/bin/sh\n{answers}{}", &HANGS["#!/bin/sh\n".len()..]));
+    let output = peers_interrupted(folder.path());
+    assert_eq!(output.status.code(), Some(130));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.ends_with("threads 1, turn 2 of 7: PyTorch 2000 ms\n"), "{told}");
+    assert_eq!(told.lines().count(), 4, "{told}");
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("0.50 (0.50–0.50)\n  ended early, after 2 turns\n"), "{table}");
+    let stored = fs::read(folder.path().join("out.json")).unwrap();
+    let stored: serde_json::Value = serde_json::from_slice(&stored).unwrap();
+    let rows = stored["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[0]["turns"]), (1, &2.into()));
+    assert_eq!(rows[0]["ours"][0]["runs"], serde_json::json!([1.0, 1.0]));
+    assert_eq!(started(folder.path()), 1);
 }
 
 #[test]

@@ -56,6 +56,24 @@ fn an_update_replaces_its_own_rows_and_no_others() {
 }
 
 #[test]
+fn a_machine_whose_memory_has_grown_is_the_same() {
+    let step = r#"{"seconds": {"step": [1]}}"#;
+    let folder = answers(&[("lenet-step", step), ("lenet_step.py", step)]);
+    peers(folder.path(), &["--only", "lenet-step"]).assert().success();
+    let change = |what: &str, to: &str| {
+        let mut table = stored(folder.path());
+        table["machine"][what] = to.into();
+        fs::write(folder.path().join("out.json"), table.to_string()).unwrap();
+    };
+    let update = || peers(folder.path(), &["--only", "lenet-step", "--update"]).assert();
+    change("memory", "0.5 GiB");
+    update().success();
+    assert_eq!(stored(folder.path())["machine"]["memory"], "0.5 GiB");
+    change("processor", "another one");
+    update().code(1).stderr(contains("another entry \"machine\""));
+}
+
+#[test]
 fn parts_of_a_table_add_up_in_one_file() {
     let at = |seconds: &str| format!(r#"{{"seconds": {{"step": [{seconds}]}}}}"#);
     let folder = answers(&[]);

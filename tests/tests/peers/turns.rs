@@ -3,7 +3,7 @@
 use std::fs;
 
 use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff};
+use predicates::str::{contains, diff, ends_with};
 use serde_json::Value;
 
 use crate::stand_ins::{answers, peers, stored};
@@ -23,11 +23,14 @@ fn sides_take_turns_and_ratios_are_of_neighbours() {
     ]);
     let flags = ["--alternations", "3", "--only", "lenet-step"];
     let run = peers(folder.path(), &flags).assert().success();
-    run.stdout(diff(
+    let run = run.stdout(diff(
         "work                                           threads      ours  peer                   theirs  ours ÷ theirs (min–max)\n\
          LeNet step, batch 256                                1   20.0 ms  PyTorch               5.00 ms  2.00 (0.50–4.00)\n\
          LeNet step, batch 256                                2   1000 ms  PyTorch               2000 ms  0.50 (0.50–0.50)\n",
     ));
+    let run =
+        run.stderr(contains("LeNet step, batch 256, threads 1, turn 3 of 3: PyTorch 60.0 ms\n"));
+    run.stderr(contains("threads 2, turn 1 of 3: ours 1000 ms\n"));
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     let turns = "lenet-step\nlenet_step.py\n".repeat(6);
     assert_eq!(log, format!("versions.py\n{turns}"));
@@ -69,7 +72,7 @@ fn the_best_of_our_ways_is_compared_and_a_peer_that_fails_is_told() {
         .and(contains("all-reduce, 45 MB (ours: ring)"))
         .and(contains("Gloo failed: OSError: all_reduce_gloo.py has no answer\n"))
         .and(contains("limit: add and copy failed: did not measure \"1 MB\""));
-    run.code(1).stdout(told).stderr("error: failed: Gloo, limit: add and copy\n");
+    run.code(1).stdout(told).stderr(ends_with("\nerror: failed: Gloo, limit: add and copy\n"));
     let stored = stored(folder.path());
     let large = &stored["rows"][2];
     assert_eq!(large["best"], "ring");
@@ -77,6 +80,21 @@ fn the_best_of_our_ways_is_compared_and_a_peer_that_fails_is_told() {
     assert_eq!(large["peers"][0]["median"], Value::Null);
     assert_eq!(large["peers"][1]["side"], "Open MPI");
     assert_eq!(large["peers"][1]["ratio"]["median"], 0.5);
+}
+
+#[test]
+fn whoever_hangs_is_named() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = answers(&[("lenet-step", r#"{"seconds": {"step": [1]}}"#)]);
+    let hangs = folder.path().join("lenet_step.py");
+    fs::write(&hangs, "#!/bin/sh\nexec sleep 300\n").unwrap();
+    fs::set_permissions(&hangs, fs::Permissions::from_mode(0o755)).unwrap();
+    let flags = ["--alternations", "2", "--patience", "1", "--only", "lenet-step"];
+    let run = peers(folder.path(), &flags).assert().code(1);
+    run.stderr(contains("turn 1 of 2: PyTorch failed: did not end within 1 s\n"));
+    let row = &stored(folder.path())["rows"][0];
+    assert_eq!(row["ours"][0]["runs"], serde_json::json!([1.0, 1.0]));
 }
 
 #[test]

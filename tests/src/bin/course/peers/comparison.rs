@@ -279,7 +279,7 @@ mod tests {
             let threads = ["--threads".to_owned(), comparison.threads.each.to_string()];
             assert!(first.windows(2).any(|pair| pair == threads), "{comparison:?}");
             // Beyond them an algorithm may be named, or another way asked for.
-            const BEYOND: [&str; 3] = ["--algorithm", "--compiled", "--deterministic"];
+            const BEYOND: [&str; 4] = ["--algorithm", "--compiled", "--tuned", "--deterministic"];
             let beyond = |arguments: &[String]| {
                 arguments.iter().position(|argument| BEYOND.contains(&argument.as_str()))
             };

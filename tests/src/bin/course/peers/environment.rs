@@ -53,7 +53,7 @@ pub(super) fn set_up(scripts: &Path) -> anyhow::Result<PathBuf> {
 /// When this Python has no PyTorch, with its own last words.
 pub(super) fn versions(programs: &Programs) -> anyhow::Result<BTreeMap<String, Option<String>>> {
     let python = programs.python.display();
-    let answer = match last_line(&mut programs.script("versions.py")) {
+    let answer = match last_line(&mut programs.script("versions.py"), programs.patience) {
         Ok(answer) => answer,
         Err(_) if interrupt::requested() => return Err(process::interrupted()),
         Err(why) => {

@@ -11,6 +11,7 @@
 //! | [`on_a_gpu`] | and what of it on a GPU |
 //! | [`ours`] | our side of it, in a process of its own |
 //! | [`environment`] | the Python of the other side |
+//! | [`turns`] | all sides of a comparison, one after the other, again and again |
 //! | [`side`] | one process: started, waited for, believed or not |
 //! | [`statistics`] | ratios of what was measured in turn |
 //! | [`software`] | the versions of what did the work |
@@ -26,17 +27,19 @@ mod report;
 mod side;
 mod software;
 mod statistics;
+mod turns;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use comparison::{Comparison, Side, Topic};
+use comparison::{Comparison, Topic};
 use document::Document;
 use on_a_gpu::Way;
 use ours::Precision;
-use report::{Header, Outcome, Row};
-use side::Programs;
+use report::Header;
+use side::{PATIENCE, Programs};
 use single_gpu::cli::{UsageError, name_of};
 use single_gpu::device::{DeviceKind, DevicePlan, available_cores};
 use single_gpu::interrupt;
@@ -72,6 +75,10 @@ pub(crate) struct Arguments {
     /// How often all take turns [default: 7; with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     alternations: Option<u32>,
+
+    /// How long one side may take, which else hangs [default: 240]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    patience: Option<u32>,
 
     /// Do only these; the numbers are not stored, unless --update or --output says so
     #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 1..)]
@@ -116,6 +123,10 @@ impl Arguments {
     fn alternations(&self) -> usize {
         self.alternations
             .map_or(if self.quick { 1 } else { 7 }, |alternations| alternations as usize)
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
     }
 
     fn all(&self) -> Vec<Comparison> {
@@ -215,8 +226,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 "nothing that is measured has all that --only, --batch, --precision and --way ask for",
             On::Cuda =>
                 "on a GPU only training steps on one device are measured: --only lenet-step,resnet18-step, \
-                 --batch 256,512, --precision f32,tf32,bf16 (LeNet: 256; f32,tf32), --way eager,compiled,deterministic \
-                 (the last in f32)",
+                 --batch 256,512, --precision f32,tf32,bf16 (LeNet: 256; f32,tf32), \
+                 --way eager,compiled,tuned,deterministic (the last in f32)",
         }));
     }
     let output = arguments.output()?;
@@ -230,7 +241,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(ours) => ours.clone(),
         None => std::env::current_exe().context("where this program lies")?,
     };
-    let programs = Programs { ours, python, scripts };
+    let programs = Programs { ours, python, scripts, patience: arguments.patience() };
     let versions = environment::versions(&programs)?;
     let alternations = arguments.alternations();
     let all = arguments.all().into_iter().map(|one| one.what).collect();
@@ -248,49 +259,24 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     line(Header)?;
     for (position, comparison) in comparisons.iter().enumerate() {
-        let rows = measure(comparison, alternations, &programs);
-        if interrupt::requested() {
-            return Err(process::interrupted());
-        }
+        let rows = turns::measure(comparison, alternations, &programs);
+        let interrupted = interrupt::requested();
         rows.iter().try_for_each(line)?;
+        let last = position + 1 == comparisons.len() && !interrupted;
+        let news = !rows.is_empty();
         document.add(rows);
-        // Whatever ends this early, what was measured is there. But only a whole table replaces the book's.
-        let last = position + 1 == comparisons.len();
-        let now = last || arguments.output.is_some() || arguments.update;
-        if let Some(path) = output.as_deref().filter(|_| now) {
+        // Whatever ends this early, what was measured is there. But only a whole table replaces the book's, and only a whole
+        // row one of its rows.
+        let now = last || arguments.output.is_some() || (arguments.update && !interrupted);
+        if let Some(path) = output.as_deref().filter(|_| news && now) {
             document.write(path, stored.as_deref())?;
+        }
+        if interrupted {
+            return Err(process::interrupted());
         }
     }
     match document.failures()[..] {
         [] => Ok(()),
         ref failed => bail!("failed: {}", failed.join(", ")),
     }
-}
-
-/// Lets all sides of a comparison take turns. Whoever fails is out; the others go on. After Ctrl-C the rest is left out.
-fn measure(comparison: &Comparison, alternations: usize, programs: &Programs) -> Vec<Row> {
-    let sides = || comparison.ours.iter().chain(&comparison.peers);
-    let silent = |side: &Side| Outcome {
-        label: side.label.clone(),
-        runs: Vec::new(),
-        failure: None,
-        note: None,
-    };
-    let mut outcomes: Vec<Outcome> = sides().map(silent).collect();
-    for _ in 0..alternations {
-        for (side, outcome) in sides().zip(&mut outcomes) {
-            if outcome.failure.is_some() || interrupt::requested() {
-                continue;
-            }
-            match programs.measure(comparison, side) {
-                Ok(measured) => {
-                    outcome.runs.push(measured.medians);
-                    outcome.note = measured.note;
-                }
-                Err(why) => outcome.failure = Some(why),
-            }
-        }
-    }
-    let (ours, peers) = outcomes.split_at(comparison.ours.len());
-    Row::all(comparison, ours, peers)
 }

@@ -1,5 +1,5 @@
-//! What is compared on a GPU: training steps, beside PyTorch's as they are, with its compiler, and with convolutions that
-//! have the same bits every time, as ours always have.
+//! What is compared on a GPU: training steps, beside PyTorch's as they are, with its compiler, with what else makes them
+//! faster, and with convolutions that have the same bits every time, as ours always have.
 //!
 //! Each of these ways is a comparison of its own, beside ours anew: with what matters most measured first, whatever ends
 //! a run early has left that behind.
@@ -16,8 +16,10 @@ pub(super) enum Way {
     /// As it is
     #[default]
     Eager,
-    /// With its compiler
+    /// With its compiler, as that is (`torch.compile`)
     Compiled,
+    /// With what people switch on for speed: channels last, cuDNN's stopwatch, a fused update; LeNet as CUDA graphs, too
+    Tuned,
     /// With convolutions that have the same bits every time, as ours always have
     Deterministic,
 }
@@ -26,7 +28,7 @@ pub(super) enum Way {
 pub(super) fn all(quick: bool) -> Vec<Comparison> {
     let repeated = |times: usize| ("repetitions", if quick { 1 } else { times });
     let mut all = Vec::new();
-    for way in [Way::Eager, Way::Compiled, Way::Deterministic] {
+    for way in [Way::Eager, Way::Compiled, Way::Tuned, Way::Deterministic] {
         for precision in [Precision::F32, Precision::Tf32] {
             all.extend(there(lenet_step(1, repeated(500)), precision, way));
         }
@@ -74,8 +76,8 @@ mod tests {
             (name_of(&one.topic), name_of(&one.precision), one.batch, name_of(&one.way))
         };
         let names: Vec<_> = all(false).iter().map(named).collect();
-        // 8 as they are, 8 compiled, and those in f32 with deterministic convolutions.
-        assert_eq!(names.len(), 8 + 8 + 3);
+        // 8 as they are, 8 compiled, 8 tuned, and those in f32 with deterministic convolutions.
+        assert_eq!(names.len(), 8 + 8 + 8 + 3);
         for (position, name) in names.iter().enumerate() {
             assert!(name.2.is_some(), "{name:?}");
             assert!(!names[..position].contains(name), "{name:?}");

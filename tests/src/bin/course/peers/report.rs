@@ -4,6 +4,7 @@ use std::fmt;
 
 use course_tests::number::four_digits;
 use serde::Serialize;
+use single_gpu::report::counted;
 use single_gpu::statistics::median;
 
 use super::comparison::{Comparison, Topic, Unit};
@@ -73,6 +74,9 @@ pub(super) struct Row {
     unit: Unit,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
+    /// How many turns are whole, where somebody ended this early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turns: Option<usize>,
     /// Which of our ways the ratios are about: the one with the smallest median.
     #[serde(skip_serializing_if = "Option::is_none")]
     best: Option<String>,
@@ -81,8 +85,13 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// A row for each series of a comparison.
-    pub(super) fn all(comparison: &Comparison, ours: &[Outcome], peers: &[Outcome]) -> Vec<Self> {
+    /// A row for each series of a comparison, of which only so many turns are whole, if any number is given.
+    pub(super) fn all(
+        comparison: &Comparison,
+        outcomes: &[Outcome],
+        turns: Option<usize>,
+    ) -> Vec<Self> {
+        let (ours, peers) = outcomes.split_at(comparison.ours.len());
         let row = |(series, name): (usize, &&'static str)| {
             let column = |outcome, best| Column::new(outcome, series, best);
             let middle = |outcome: &Outcome| median(outcome.of_series(series));
@@ -95,6 +104,7 @@ impl Row {
                 threads: comparison.threads.to_string(),
                 unit: comparison.unit,
                 note: comparison.note,
+                turns,
                 best: best.map(|best| best.label.clone()),
                 ours: ours.iter().map(|outcome| column(outcome, None)).collect(),
                 peers: peers.iter().map(|outcome| column(outcome, best)).collect(),
@@ -164,6 +174,9 @@ impl fmt::Display for Row {
                 write!(f, "\n  {}: {note}", column.side)?;
             }
         }
+        if let Some(turns) = self.turns {
+            write!(f, "\n  ended early, after {}", counted(turns, "turn"))?;
+        }
         match self.note {
             Some(note) => write!(f, "\n  {note}"),
             None => Ok(()),
@@ -179,7 +192,7 @@ fn line(f: &mut fmt::Formatter<'_>, cells: [&str; 6]) -> fmt::Result {
 }
 
 /// A time or a size, in the unit that suits it.
-fn quantity(number: f64, unit: Unit) -> String {
+pub(super) fn quantity(number: f64, unit: Unit) -> String {
     match unit {
         Unit::Bytes => format!("{} MB", digits(number / 1e6)),
         Unit::Seconds if number < 1e-3 => format!("{} µs", digits(number * 1e6)),

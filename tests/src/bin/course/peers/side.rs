@@ -13,9 +13,9 @@ use super::comparison::{Comparison, Program, Side, Unit};
 use super::ours;
 use crate::process::{Group, How, Printed};
 
-/// The longest measurement takes a minute or two; a process that has not ended by then hangs. Less than `.ci/gpu-run`
-/// gives a whole comparison: who hangs is named, before all are ended.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// The longest measurement takes a minute or two; a process that has not ended by then hangs. Who ends a whole comparison
+/// before that names a shorter time (`--patience`): then it is known who hangs.
+pub(super) const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What a process prints as its last line: the numbers of each thing that it measured, by name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -37,6 +37,8 @@ pub(super) struct Programs {
     pub(super) python: PathBuf,
     /// The folder of PyTorch's scripts.
     pub(super) scripts: PathBuf,
+    /// What each of them may take.
+    pub(super) patience: Duration,
 }
 
 /// What one process measured: the median of each series, in the comparison's order.
@@ -64,7 +66,7 @@ impl Programs {
             true => command.env_remove("NVIDIA_TF32_OVERRIDE"),
             false => command.env("NVIDIA_TF32_OVERRIDE", "0"),
         };
-        let answer = last_line(command.args(&side.arguments))?;
+        let answer = last_line(command.args(&side.arguments), self.patience)?;
         let answer: Answer = serde_json::from_str(&answer)
             .map_err(|error| format!("answered something else than was asked: {error}"))?;
         let lists = match comparison.unit {
@@ -93,7 +95,7 @@ impl Programs {
 
 /// Runs a program and returns the last line that it prints, or why there is none: the last line of what it
 /// complains about.
-pub(super) fn last_line(command: &mut Command) -> Result<String, String> {
+pub(super) fn last_line(command: &mut Command, patience: Duration) -> Result<String, String> {
     let to_text = |error: std::io::Error| error.to_string();
     let (stdout, stderr) =
         (Printed::nothing().map_err(to_text)?, Printed::nothing().map_err(to_text)?);
@@ -101,9 +103,9 @@ pub(super) fn last_line(command: &mut Command) -> Result<String, String> {
     let group = Group::start(command).map_err(|error| {
         format!("{} cannot be started: {error}", command.get_program().display())
     })?;
-    let status = match group.wait(PATIENCE).map_err(to_text)? {
+    let status = match group.wait(patience).map_err(to_text)? {
         How::Alone(status) => status,
-        How::OutOfTime => return Err(format!("did not end within {} s", PATIENCE.as_secs())),
+        How::OutOfTime => return Err(format!("did not end within {} s", patience.as_secs())),
         How::Interrupted => return Err("was interrupted".to_owned()),
         How::TooMuch(excess) => return Err(excess.to_string()),
     };

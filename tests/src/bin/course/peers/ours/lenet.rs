@@ -1,4 +1,4 @@
-//! A training step of LeNet, on one device and on two.
+//! A training step of LeNet, on one device and on two, on [`noise`].
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::Error;
-use single_gpu::data::{Batch, Split, synthetic};
+use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 
-use super::{Answer, Arguments, LEARNING_RATE, in_seconds, times};
+use super::{Answer, Arguments, LEARNING_RATE, in_seconds, noise, times};
 
 /// Seconds of a step on one device.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
@@ -44,8 +44,7 @@ pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
     Ok(in_seconds([("step", seconds.swap_remove(0))]))
 }
 
-/// The first garments.
 fn batch(arguments: &Arguments) -> anyhow::Result<Batch> {
     let indices: Vec<u32> = (0..).take(arguments.batch.get()).collect();
-    Ok(synthetic::dataset(Split::Train, indices.len()).batch(&indices, DType::F32)?)
+    Ok(noise::images(indices.len())?.batch(&indices, DType::F32)?)
 }
