@@ -111,11 +111,12 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// GB/s of each algorithm on 2 and 4 devices, and on as many as were asked for.
+/// GB/s of each algorithm on 2 and 4 devices, and on as many as were asked for: from 2 to 16.
 fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> anyhow::Result<()> {
     /// With more, one table would take minutes.
     const MOST: usize = 16;
-    let mut counts = vec![2, 4, arguments.devices.count.clamp(2, MOST)];
+    let asked = arguments.devices.count;
+    let mut counts = vec![2, 4, asked.clamp(2, MOST)];
     counts.sort_unstable();
     counts.dedup();
     let runs = arguments.runs.map_or(Runs::BySize, |runs| Runs::Each(runs as usize));
@@ -124,6 +125,13 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
         true => bandwidth::LIMIT_OF_SLICES,
         false => bandwidth::LIMIT_OF_GPUS,
     })?;
+    if asked < 2 {
+        line("  note: one device has nobody to reduce with: the fewest that are measured are 2")?;
+    } else if asked > MOST {
+        line(format_args!(
+            "  note: {asked} devices would take minutes: the most that are measured are {MOST}"
+        ))?;
+    }
     for devices in counts {
         if interrupt::requested() {
             line(format_args!("\n{devices} devices: left out after the interrupt"))?;

@@ -44,6 +44,27 @@ fn it_ends_in_a_table_of_bandwidths() {
 }
 
 #[test]
+fn a_number_of_devices_that_is_not_measured_is_told() {
+    for (devices, tables, note) in [
+        (
+            "1",
+            2,
+            Some("note: one device has nobody to reduce with: the fewest that are measured are 2"),
+        ),
+        ("2", 2, None),
+        ("16", 3, None),
+        ("17", 3, Some("note: 17 devices would take minutes: the most that are measured are 16")),
+    ] {
+        let output = params_and_allreduce(&["--runs=1", "--devices", devices]).output();
+        let text = String::from_utf8(output.expect("a run").stdout).expect("text");
+        let (_, told) = text.split_once("all-reduce in GB/s").expect("a caption");
+        assert_eq!(told.matches("  add and copy  ").count(), tables, "{told}");
+        assert_eq!(told.contains("are measured are"), note.is_some(), "{told}");
+        assert!(told.contains(note.unwrap_or_default()), "{told}");
+    }
+}
+
+#[test]
 fn metrics_have_every_number_of_the_tables() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("metrics.jsonl");

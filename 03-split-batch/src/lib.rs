@@ -17,4 +17,4 @@ pub mod split;
 pub use gather::gather;
 pub use sampler::Sampler;
 pub use sampler::breakage::Breakage;
-pub use split::{shard_range, split_batch};
+pub use split::{cut_shard, shard_range, split_batch};

@@ -18,10 +18,36 @@ pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> 
     chunk_range(samples, shards, shard)
 }
 
-/// Cuts images and labels into the same shards: `[B, …]` and `[B]` → a pair of each for every shard.
+/// Cuts one shard out of images and labels: `[B, …]` and `[B]` → a pair of them. A rank needs no other.
 ///
-/// The shards are views: they share the batch's memory. Move one with
+/// It is a view: it shares the batch's memory. Move it with
 /// [`move_view`](single_gpu::device::move_view), which sends a GPU the shard and not the whole batch.
+///
+/// # Errors
+///
+/// When images and labels are not of the same number.
+///
+/// # Panics
+///
+/// When `shard` is not below `shards`.
+// ANCHOR: cut_shard
+pub fn cut_shard(
+    images: &Tensor,
+    labels: &Tensor,
+    shards: usize,
+    shard: usize,
+) -> Result<(Tensor, Tensor)> {
+    let samples = images.dim(0)?;
+    if labels.dim(0)? != samples {
+        bail!("{samples} images, but {} labels", labels.dim(0)?);
+    }
+    let Range { start, end } = shard_range(samples, shards, shard);
+    let cut = |tensor: &Tensor| tensor.narrow(0, start, end - start);
+    Ok((cut(images)?, cut(labels)?))
+}
+// ANCHOR_END: cut_shard
+
+/// Cuts images and labels into the same shards: a pair for each, as [`cut_shard`] cuts it.
 ///
 /// # Errors
 ///
@@ -32,20 +58,10 @@ pub fn split_batch(
     labels: &Tensor,
     shards: usize,
 ) -> Result<Vec<(Tensor, Tensor)>> {
-    let samples = images.dim(0)?;
-    if labels.dim(0)? != samples {
-        bail!("{samples} images, but {} labels", labels.dim(0)?);
-    }
     if shards == 0 {
-        bail!("a batch of {samples} cannot be cut into 0 shards");
+        bail!("a batch of {} cannot be cut into 0 shards", images.dim(0)?);
     }
-    (0..shards)
-        .map(|shard| {
-            let Range { start, end } = shard_range(samples, shards, shard);
-            let cut = |tensor: &Tensor| tensor.narrow(0, start, end - start);
-            Ok((cut(images)?, cut(labels)?))
-        })
-        .collect()
+    (0..shards).map(|shard| cut_shard(images, labels, shards, shard)).collect()
 }
 // ANCHOR_END: split_batch
 

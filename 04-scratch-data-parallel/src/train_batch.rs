@@ -8,7 +8,6 @@ use single_gpu::lenet::Lenet;
 use single_gpu::report::trace::COMPUTE;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{BatchSums, Step, local_gradients};
-use split_batch::split_batch;
 use tracing::info_span;
 
 use crate::Error;
@@ -47,7 +46,7 @@ pub(crate) fn cut_shard(
     device: &Device,
 ) -> Result<Batch, Error> {
     let _span = info_span!(target: COMPUTE, "shard").entered();
-    let (images, labels) = split_batch(&batch.images, &batch.labels, shards)?.swap_remove(index);
+    let (images, labels) = split_batch::cut_shard(&batch.images, &batch.labels, shards, index)?;
     Ok(Batch { images, labels }.to_device(device)?)
 }
 
@@ -72,4 +71,26 @@ pub fn allreduce_sums(
 ) -> Result<BatchSums, communicator::Error> {
     let total = allreduce(rank, &sums.to_tensor(rank.device())?, algorithm)?;
     Ok(BatchSums::from_tensor(&total)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+
+    /// There are more shards than memory has room for.
+    #[test]
+    fn a_shard_is_cut_without_the_others() {
+        const SHARDS: usize = 1 << 40;
+        let images = Tensor::arange(0f32, 12.0, &Device::Cpu).unwrap().reshape((6, 2)).unwrap();
+        let labels = Tensor::arange(0u32, 6, &Device::Cpu).unwrap();
+        let batch = Batch { images, labels };
+        let shard = cut_shard(&batch, SHARDS, 5, &Device::Cpu).unwrap();
+        assert_eq!(shard.images.to_vec2::<f32>().unwrap(), [[10.0, 11.0]]);
+        assert_eq!(shard.labels.to_vec1::<u32>().unwrap(), [5]);
+        let last = cut_shard(&batch, SHARDS, SHARDS - 1, &Device::Cpu).unwrap();
+        assert_eq!((last.images.dims(), last.images.dtype()), (&[0, 2][..], DType::F32));
+        assert_eq!(last.labels.dims(), [0]);
+    }
 }

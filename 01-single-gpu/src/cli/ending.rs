@@ -1,15 +1,21 @@
 //! How a binary ends: what it says about what went wrong, and its exit code.
 
 use std::fmt;
-use std::io::{self, Write as _};
-use std::process::ExitCode;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::{ExitCode, exit};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::meaning::explained;
 use super::process;
 use crate::interrupt;
-use crate::report::NobodyReads;
+use crate::report::{NobodyReads, remove_partial_files};
+
+/// Files are removed within this time, unless their disk does not answer.
+const TO_CLEAR_UP: Duration = Duration::from_secs(1);
 
 /// A flag that makes no sense, alone or with the others.
 #[derive(Debug)]
@@ -74,6 +80,32 @@ pub fn tell(error: &anyhow::Error) -> u8 {
         let _ = io::stderr().write_all(format!("error: {message}\n").as_bytes());
     }
     code
+}
+
+/// Tells what went wrong where `main` cannot return, because a thread that it waits for does not end; then ends the program
+/// with the exit code that goes with it. What was printed is passed on first, and no file is left half-written.
+///
+/// So ends a program that began with [`prepare`](super::prepare), as ours do. Any other process, such as your tests, is told
+/// the same and goes on: whether it may be ended is for its `main` to say.
+#[expect(clippy::disallowed_methods, reason = "where nothing can return")]
+pub fn give_up(error: &anyhow::Error) {
+    if io::stderr().is_terminal() {
+        // There may be a progress bar in this line.
+        let _ = io::stderr().write_all(b"\n");
+    }
+    let code = tell(error);
+    if !process::may_be_ended() {
+        return;
+    }
+    // Apart, as the thread that does not end may be one that writes to such a disk.
+    let (clearing_up, cleared_up) = channel::<()>();
+    thread::spawn(move || {
+        remove_partial_files();
+        drop(clearing_up);
+    });
+    let _ = cleared_up.recv_timeout(TO_CLEAR_UP);
+    // This writes out what was printed, unless the thread that does not end is just printing: then it would never be its turn.
+    exit(code.into())
 }
 
 /// How a process ends that could not do what it was asked to.

@@ -15,7 +15,7 @@ mod training;
 
 pub use data::DataArguments;
 pub use devices::{DeviceArguments, SeveralDevices};
-pub use ending::{Complaint, ToldElsewhere, UsageError, conclude, main, tell};
+pub use ending::{Complaint, ToldElsewhere, UsageError, conclude, give_up, main, tell};
 pub use names::{each_once, name_of};
 pub use process::prepare;
 pub use reports::{ReportArguments, metrics, writable};

@@ -1,10 +1,21 @@
 //! Settings of the whole process, made before any other thread exists.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::allocator;
 use crate::data::cache;
 
+/// Whether this process has begun as a program of ours does.
+static PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a program that may be ended from any of its threads: one that began with [`prepare`].
+pub(super) fn may_be_ended() -> bool {
+    PREPARED.load(Ordering::SeqCst)
+}
+
 /// Keeps freed memory in the process, makes candle's own elementwise operations run in the thread that calls them, and takes
-/// variables of ours that are set to nothing for ones that are not set.
+/// variables of ours that are set to nothing for ones that are not set. From then on the process may be ended where it could
+/// only hang ([`give_up`](super::give_up)).
 ///
 /// Call this first thing in `main`. [`main`](super::main()) does; a program without it, such as a
 /// benchmark, has to call this itself to measure what the binaries do.
@@ -17,6 +28,7 @@ use crate::data::cache;
 )]
 pub fn prepare() {
     const THREADS: &str = "CANDLE_NUM_THREADS";
+    PREPARED.store(true, Ordering::SeqCst);
     allocator::keep_freed_memory();
     if std::env::var_os(THREADS).is_none() {
         // SAFETY: called first thing in `main`, before any other thread exists that could read or

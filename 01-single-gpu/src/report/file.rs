@@ -1,10 +1,11 @@
 //! Files that a run writes: tried before the work begins, and whole as soon as they have their name.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+pub use super::partial::PARTIAL;
+use super::partial::Partial;
 use super::passed_on;
 
 /// Checks that `path` could be written, and leaves nothing behind.
@@ -25,9 +26,9 @@ pub fn check(path: &Path) -> io::Result<()> {
         fs::remove_file(path)?;
     }
     // It may be replaced, which asks for room beside it, and for a longer name.
-    let partial = partial(path)?;
-    File::create(&partial)?;
-    fs::remove_file(partial)
+    let partial = Partial::of(path)?;
+    File::create(partial.path())?;
+    fs::remove_file(partial.path())
 }
 
 /// Where a path leads, through links, that of a link that leads nowhere yet among them.
@@ -112,29 +113,15 @@ fn put(
 
 /// Writes a file under another name, and renames it once `write` is done.
 fn replace(path: &Path, write: impl FnOnce(File) -> io::Result<()>) -> io::Result<()> {
-    let partial = partial(path)?;
-    let written = File::create(&partial).and_then(write).and_then(|()| fs::rename(&partial, path));
-    if written.is_err() {
-        // The first error is the one to report; that nothing is there to remove is no second one.
-        let _ = fs::remove_file(&partial);
-    }
-    written
+    let partial = Partial::of(path)?;
+    let written = File::create(partial.path()).and_then(write);
+    written.and_then(|()| fs::rename(partial.path(), path))
 }
 
 fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     let mut file = BufWriter::new(file);
     content(&mut file)?;
     file.into_inner().map_err(io::IntoInnerError::into_error)
-}
-
-/// How the names of files end that are not whole yet.
-pub const PARTIAL: &str = ".partial";
-
-/// The name of a file that is not whole yet: beside the final one, and this process's own.
-fn partial(path: &Path) -> io::Result<PathBuf> {
-    let mut name: OsString = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    name.push(format!(".{}{PARTIAL}", std::process::id()));
-    Ok(path.with_file_name(name))
 }
 
 #[cfg(test)]

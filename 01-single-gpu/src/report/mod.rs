@@ -7,7 +7,7 @@
 //! | [`outputs`] | the files of a run, all together |
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | each of them |
 //! | [`lanes`], `colours` | pictures of who did what when |
-//! | [`mod@file`] | files that are whole as soon as they have their name |
+//! | [`mod@file`], `partial` | files that are whole as soon as they have their name, and their name until then |
 //! | `words` | numbers as they are told |
 
 mod colours;
@@ -15,6 +15,7 @@ pub mod file;
 pub mod lanes;
 pub mod metrics;
 pub mod outputs;
+mod partial;
 mod passed_on;
 mod plot;
 mod progress;
@@ -29,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use metrics::Metrics;
+pub(crate) use partial::remove_all as remove_partial_files;
 use progress::Progress;
 pub use words::{counted, seconds, thousands};
 

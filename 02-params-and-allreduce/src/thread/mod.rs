@@ -10,9 +10,11 @@ mod rank;
 pub(crate) mod roster;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -45,6 +47,13 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// returns an error that names it, so nobody waits for a rank that is gone. Ranks that wait for each other
 /// in a circle are all told so when the first of them has waited long enough.
 ///
+/// # A rank that never ends
+///
+/// A thread cannot be ended from outside, and this cannot return before all are. So when a rank has failed, and another that was
+/// waited for in vain has not ended [`GRACE`] later, or any other `timeout` and [`GRACE`] later, both are told on standard
+/// error. A program that began with [`prepare`](single_gpu::cli::prepare), as ours do, ends there, with exit code 1
+/// ([`give_up`](single_gpu::cli::give_up)). Any other process is not this function's to end: it goes on waiting.
+///
 /// # Errors
 ///
 /// The failure of the rank that failed *first*.
@@ -58,12 +67,16 @@ where
     E: From<Error> + fmt::Display + Send,
 {
     let nothing = vec![(); plan.len()];
-    run_ranks_with(plan, timeout, nothing, |rank, ()| work(rank))
+    let thread_of = |_| thread::Builder::new();
+    run_in_threads(plan, timeout, nothing, thread_of, Some(timeout), |rank, ()| work(rank))
 }
 
 /// [`run_ranks`], each with something of its own, in rank order: what a thread is told through, for instance.
 ///
 /// It is dropped at the end of its rank's thread at the latest, also if the rank's device cannot be opened.
+///
+/// A rank that never ends is waited for without a word: whoever tells ranks something is in another thread than this call, and
+/// can go on without it.
 ///
 /// # Errors
 ///
@@ -84,15 +97,17 @@ where
     E: From<Error> + fmt::Display + Send,
 {
     assert_eq!(of_ranks.len(), plan.len(), "one for each device");
-    run_in_threads(plan, timeout, of_ranks, |_| thread::Builder::new(), work)
+    run_in_threads(plan, timeout, of_ranks, |_| thread::Builder::new(), None, work)
 }
 
-/// [`run_ranks_with`], each rank in a thread that is made as `thread_of` it says.
+/// [`run_ranks_with`], each rank in a thread that is made as `thread_of` it says. With `patience` as [`run_ranks`]: so long may
+/// a rank be silent that nobody has waited for.
 fn run_in_threads<T, R, E>(
     plan: &DevicePlan,
     timeout: Duration,
     of_ranks: Vec<T>,
     thread_of: impl Fn(usize) -> thread::Builder,
+    patience: Option<Duration>,
     work: impl Fn(&Rank<'_>, T) -> Result<R, E> + Sync,
 ) -> Result<Vec<R>, RankFailure<E>>
 where
@@ -101,6 +116,8 @@ where
     E: From<Error> + fmt::Display + Send,
 {
     let roster = Arc::new(Roster::new(plan.len()));
+    // Of each thread one end, which is closed when the rank has ended.
+    let (failed, failures) = channel();
     let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
         let threads: Vec<_> = plan
             .slots()
@@ -113,18 +130,34 @@ where
                 // looks there for the cause. So they are held here as well, until the thread has begun.
                 let (rank, links) = (links.rank(), Arc::new(links));
                 let held = Arc::clone(&links);
-                let spawned = thread_of(rank)
-                    .spawn_scoped(scope, move || run_rank(slot, &links, roster, own, work));
+                let of_rank = failed.clone();
+                let spawned = thread_of(rank).spawn_scoped(scope, move || {
+                    let outcome = run_rank(slot, &links, roster, own, work);
+                    if outcome.is_err() {
+                        // Nobody may be watching.
+                        let _ = of_rank.send(());
+                    }
+                    outcome
+                });
                 let spawned = spawned.map_err(|error| {
                     let text = format!("its thread could not be started: {error}");
                     let cause = Cause::Error(E::from(Error::Other(text)));
                     roster.failed(rank, cause.to_string());
+                    let _ = failed.send(());
                     cause
                 });
                 drop(held);
                 spawned
             })
             .collect();
+        drop(failed);
+        if let Some(patience) = patience {
+            watch::until_all_end(&failures, &roster, patience, || {
+                let ranks = threads.iter().enumerate();
+                let running = ranks.filter(|(_, it)| it.as_ref().is_ok_and(|it| !it.is_finished()));
+                running.map(|(rank, _)| rank).collect()
+            });
+        }
         let join = |thread: Result<ScopedJoinHandle<'_, _>, _>| {
             thread?.join().unwrap_or_else(|payload| Err(Cause::Panic(message(&*payload))))
         };
@@ -138,7 +171,7 @@ where
             Err(cause) => failures.push(RankFailure { rank, cause }),
         }
     }
-    let first = roster.first_failure();
+    let first = roster.first_failure().map(|(rank, _)| rank);
     failures.sort_by_key(|failure| Some(failure.rank) != first);
     match failures.into_iter().next() {
         Some(failure) => Err(failure),

@@ -32,7 +32,7 @@ pub(super) enum Chain {
 #[derive(Debug)]
 pub(super) struct Roster {
     first_cause: Arc<OnceLock<FirstCause>>,
-    first_failure: Arc<OnceLock<usize>>,
+    first_failure: Arc<OnceLock<(usize, String)>>,
     waits_for: Vec<AtomicUsize>,
 }
 
@@ -93,13 +93,21 @@ impl Roster {
 
     /// Notes that a rank's work ended with a failure. Called before its links are let go.
     pub(super) fn failed(&self, rank: usize, why: String) {
-        self.accuse(FirstCause::Rank { rank, why });
-        self.first_failure.get_or_init(|| rank);
+        self.accuse(FirstCause::Rank { rank, why: why.clone() });
+        self.first_failure.get_or_init(|| (rank, why));
     }
 
-    /// The first rank whose work failed.
-    pub(super) fn first_failure(&self) -> Option<usize> {
-        self.first_failure.get().copied()
+    /// The first rank whose work failed, and how.
+    pub(super) fn first_failure(&self) -> Option<(usize, &str)> {
+        self.first_failure.get().map(|(rank, why)| (*rank, why.as_str()))
+    }
+
+    /// The rank that began it, if it was one alone.
+    pub(super) fn accused(&self) -> Option<usize> {
+        match self.first_cause.get() {
+            Some(FirstCause::Rank { rank, .. }) => Some(*rank),
+            _ => None,
+        }
     }
 }
 
@@ -151,6 +159,7 @@ mod tests {
         roster.accuse(slept(2));
         roster.failed(1, "waited for rank 2".to_owned());
         assert_eq!(roster.accuse(slept(0)), slept(2));
-        assert_eq!(roster.first_failure(), Some(1));
+        assert_eq!(roster.accused(), Some(2));
+        assert_eq!(roster.first_failure(), Some((1, "waited for rank 2")));
     }
 }

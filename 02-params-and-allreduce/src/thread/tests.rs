@@ -117,7 +117,7 @@ fn everyone_names_the_rank_whose_thread_cannot_start() {
         _ => thread::Builder::new(),
     };
     let slow = vec![Slow, Slow, Slow];
-    let outcome = run_in_threads(&plan(3), LONG, slow, thread_of, |rank, _slow| {
+    let outcome = run_in_threads(&plan(3), LONG, slow, thread_of, None, |rank, _slow| {
         let outcome = recv_number(rank, 2);
         if let Err(error) = &outcome {
             complaints.lock().unwrap().push(error.to_string());

@@ -213,8 +213,8 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// The failure of the rank that failed first. As a process, a rank that fails says so on standard error and
-    /// ends all the others; then this does not return.
+    /// The failure of the rank that failed first; of threads that never end after it, see [`run_ranks`]. As a process, a rank
+    /// that fails says so on standard error and ends all the others; then this does not return.
     pub fn run<R, E>(
         &self,
         plan: &DevicePlan,

@@ -2,6 +2,8 @@
 
 mod recordings;
 mod refusals;
+#[cfg(unix)]
+mod stuck;
 
 use assert_cmd::Command;
 use predicates::str::contains;

@@ -21,7 +21,7 @@ use candle_core::{Result, Tensor};
 /// There are as many shards as were asked for. With fewer samples than that, the last ones are empty.
 ///
 /// `Tensor::narrow(0, start, len)` is a view of `len` samples from `start` on. Find the rule yourself:
-/// `shard_range` and `chunk_range` of stages 2 and 3, and stage 3's `split_batch`, are not to be called.
+/// `shard_range` and `chunk_range` of stages 2 and 3, and stage 3's `cut_shard` and `split_batch`, are not to be called.
 ///
 /// # Errors
 ///
