@@ -6,13 +6,10 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod killed;
 mod package;
 
 use std::fs;
-use std::path::Path;
-use std::process::Stdio;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use package::{Package, there_is_python};
 use predicates::prelude::PredicateBooleanExt as _;
@@ -120,6 +117,8 @@ fn tests_have_what_cargo_gives_them() {
     package.run(&["--only", "tests-gpu"]).assert().success();
     let said = fs::read_to_string(package.root().join("results/tests-gpu.txt")).unwrap();
     assert_eq!(said, "cuda, 1\n");
+    // Python keeps what it has compiled beside its modules, unless it is told not to.
+    assert!(!package.root().join("gpu_run/__pycache__").exists());
 }
 
 #[test]
@@ -139,32 +138,6 @@ fn who_is_on_the_gpu_already_is_told() {
     let told = contains("note: another process is on the GPU: 77, python, 900 MiB\n");
     package.run(&[&only[..], &["results"]].concat()).assert().success().stdout(told);
     assert_eq!(package.results()["machine"]["other_processes"][0], "77, python, 900 MiB");
-}
-
-#[test]
-fn a_step_ends_with_a_script_that_is_killed() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
-    package.program("tests/gpu", "echo $$ >pid.new; mv pid.new pid; exec sleep 300");
-    let mut run = package.command(&["--only", "tests-gpu"]).stdout(Stdio::null()).spawn().unwrap();
-    let since = Instant::now();
-    let wait_until = |happened: &dyn Fn() -> bool| {
-        while !happened() {
-            assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
-            sleep(Duration::from_millis(10));
-        }
-    };
-    let pid = package.root().join("results/pid");
-    wait_until(&|| pid.exists());
-    run.kill().unwrap();
-    run.wait().unwrap();
-    let status = Path::new("/proc").join(fs::read_to_string(pid).unwrap().trim()).join("status");
-    // A process that is ended stays in the table until whoever inherits it looks.
-    wait_until(&|| {
-        fs::read_to_string(&status).map_or(true, |status| status.contains("Z (zombie)"))
-    });
 }
 
 #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu-run");
+const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu_run");
 
 /// What packages have, beside tests.
 const PROGRAMS: [&str; 6] = [
@@ -48,10 +49,15 @@ impl Package {
     pub(crate) fn of(profile: &str) -> Self {
         let package = Self { folder: tempfile::tempdir().unwrap() };
         let root = package.root();
-        for folder in ["tests", "peers", "bin"] {
+        for folder in ["tests", "peers", "bin", "gpu_run"] {
             fs::create_dir(root.join(folder)).unwrap();
         }
         fs::copy(SCRIPT, root.join("run")).unwrap();
+        for module in fs::read_dir(MODULES).unwrap().map(|entry| entry.unwrap().path()) {
+            if module.extension().is_some_and(|extension| extension == "py") {
+                fs::copy(&module, root.join("gpu_run").join(module.file_name().unwrap())).unwrap();
+            }
+        }
         let told = serde_json::json!({
             "version": "1.2.3", "commit": "abcdef", "profile": profile, "compute_capability": "90",
         });

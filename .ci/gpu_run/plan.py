@@ -1,0 +1,135 @@
+"""The plan: which steps there are, in their order.
+
+A command may end before they do, so in each group comes first what is wanted most; at last what takes longest for what it
+says.
+"""
+
+import sys
+
+from .machine import compute_sanitizer
+from .step import PRECISIONS, beside, beside_pytorch, beside_the_compiler, step, tests, watched
+
+# Tests of operations whose kernels are the course's: of cuBLAS's and cuDNN's nobody here can mend a race.
+OWN_KERNELS = ["a_gpu_copies", "a_gpu_normalises", "a_gpu_pools", "a_gpu_pushes", "a_gpu_rounds", "a_gpu_takes_losses"]
+OWN_KERNELS += ["a_gpu_updates"]
+
+
+def steps(device, data, limit):
+    """All steps on such a device, with such data; a comparison has so many seconds."""
+    on_a_gpu = device == "cuda"
+    train = [f"--device={device}", f"--data={data}"]
+    small = [*train, "--train-size=6000", "--test-size=1000", "--epochs=2"]
+    yield from correct(device)
+    if on_a_gpu:
+        yield from beside_pytorch_as_it_is(limit)
+    yield from laws(small)
+    yield from chapters(device, train, small)
+    if on_a_gpu:
+        yield from busy(train)
+        yield from kernels()
+        yield from beside_pytorch_in_other_ways(limit)
+        yield from under_sanitizer()
+
+
+def correct(device):
+    """Tests of what is to be correct: each operation by itself, before what is made of them."""
+    yield tests(device, "single_gpu", "a_gpu")
+    yield tests(device, "pytorch")
+    yield tests(device, "finite_differences")
+    yield tests(device, "gpu")
+    yield tests(device, "tf32")
+    yield tests(device, "nccl")
+    # k replicas are one device, and by shard have one hash.
+    yield tests(device, "equivalence")
+    yield tests(device, "reproducible")
+    yield tests(device, "wrappers", "one_device", "by_shard", "accumulated", "gathers_in_order", "local_norms")
+    yield tests(device, "precision", "by_shard")
+
+
+def beside_pytorch_as_it_is(limit):
+    """As fast as PyTorch's: what is wanted most, once all is correct."""
+    # First of all whether it runs.
+    quick = ["--quick", "--only=lenet-step,resnet18-step", "--batch=256", "--precision=f32,bf16"]
+    yield step("pytorch-quick", *beside(limit, "eager", *quick, "--output=quick.json"), metrics=False)
+    yield beside_pytorch(limit, "eager", "lenet")
+    yield beside_pytorch(limit, "eager", "resnet18", 256)
+
+
+def laws(small):
+    """Law 2: k devices are one, in f64. Law 3: one hash, if the GPU adds in one order."""
+    for devices in (2, 4):
+        yield step(f"law2-f64-{devices}", "scratch-data-parallel", *small, f"--devices={devices}", "--dtype=f64")
+    for devices in (1, 2, 4):
+        yield step(f"law3-shards-{devices}", "scratch-data-parallel", *small, f"--devices={devices}", "--shards=8")
+
+
+def chapters(device, train, small):
+    """The chapters' programs."""
+    on_a_gpu = device == "cuda"
+    yield step("ch01", "single-gpu", *train, "--epochs=5")
+    if on_a_gpu:
+        yield step("ch01-tf32", "single-gpu", *train, "--epochs=5", "--tf32")
+    yield step("ch02", "params-and-allreduce", f"--device={device}", "--devices=2")
+    yield step("ch04", "scratch-data-parallel", *train, "--devices=2", "--epochs=3")
+    yield step("ch05-lenet", "concise-wrapper", *train, "--model=lenet", "--devices=2", "--epochs=2")
+    yield step("ch05-resnet18", "concise-wrapper", *train, "--devices=2", "--epochs=1")
+    if on_a_gpu:
+        yield step("ch05-resnet18-bf16", "concise-wrapper", *train, "--devices=2", "--epochs=1", "--precision=bf16")
+    yield step("ch06", "model-parallel", *small, "--devices=2")
+
+
+def busy(train):
+    """What becomes of a GPU's time: kernels, copies, gaps. A program says so at its end."""
+    once = [*train, "--test-size=500", "--epochs=1"]
+    for precision in ("f32", "tf32"):
+        flags = ["--tf32"] if precision == "tf32" else []
+        name = f"busy-lenet-{precision}"
+        yield step(name, "single-gpu", *once, *flags, f"--trace={name}.json", metrics=False)
+
+    def resnet(what, *chosen, **environment):
+        name = f"busy-resnet18-{what}"
+        command = [*once, "--train-size=12800", "--devices=1", *chosen, f"--trace={name}.json"]
+        # What cuDNN suggests for each product, and what is taken, is told.
+        return step(name, "concise-wrapper", *command, metrics=False, COURSE_CUDNN_TELL="1", **environment)
+
+    for precision in PRECISIONS:
+        yield resnet(precision, "--tf32" if precision == "tf32" else f"--precision={precision}")
+    # What it would be if convolutions need not be deterministic.
+    yield resnet("f32-any-order", COURSE_CUDNN_ANY_ORDER="1")
+
+
+def kernels():
+    """Which kernels PyTorch's steps launch."""
+    for precision in PRECISIONS:
+        script = ["peers/kernels.py", "--device=cuda", f"--precision={precision}"]
+        listed = step(f"kernels-resnet18-{precision}", *script, metrics=False)
+        yield listed._replace(interpreter=(sys.executable,))
+
+
+def beside_pytorch_in_other_ways(limit):
+    """Steps beside PyTorch's deterministic ones, with its compiler, and with other switches for speed; larger batches."""
+    yield beside_pytorch(limit, "deterministic", "resnet18", 256)
+    yield beside_pytorch(limit, "deterministic", "lenet")
+    yield from beside_the_compiler(limit, "resnet18", 256)
+    yield from beside_the_compiler(limit, "lenet", precisions=("f32", "tf32"))
+    yield beside_pytorch(limit, "tuned", "resnet18", 256, precisions="tf32,bf16")
+    yield beside_pytorch(limit, "tuned", "lenet")
+    yield beside_pytorch(limit, "eager", "resnet18", 512)
+    yield beside_pytorch(limit, "deterministic", "resnet18", 512)
+    yield from beside_the_compiler(limit, "resnet18", 512)
+
+
+def under_sanitizer():
+    """Tests under CUDA's compute-sanitizer, where there is one."""
+    sanitizer = compute_sanitizer()
+    if sanitizer is None:
+        return
+    # Some tests ask for what cannot be, and are refused.
+    memory = ["--report-api-errors=no", "--track-stream-ordered-races=all"]
+    races = ["--racecheck-detect-level=error"]
+    yield watched(sanitizer, "memcheck-own", "memcheck", memory, "single_gpu", *OWN_KERNELS)
+    yield watched(sanitizer, "racecheck-own", "racecheck", races, "single_gpu", *OWN_KERNELS)
+    # CUPTI watches for one tool at a time.
+    others = [f"--skip={test}" for test in ["a_gpu_tells", *OWN_KERNELS]]
+    yield watched(sanitizer, "memcheck", "memcheck", memory, "single_gpu", "a_gpu", *others)
+    yield watched(sanitizer, "memcheck-gpu", "memcheck", memory, "gpu")

@@ -1,0 +1,52 @@
+//! What is left of a step when the script is killed, which then cannot end it itself: nothing.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::package::{Package, there_is_python};
+
+/// Kills the script while it runs this step, and waits until the process has ended whose number is in `results/pid`.
+#[track_caller]
+fn ends_with_the_script(package: &Package, step: &str) {
+    let mut run = package.command(&["--only", step]).stdout(Stdio::null()).spawn().unwrap();
+    let since = Instant::now();
+    let wait_until = |happened: &dyn Fn() -> bool| {
+        while !happened() {
+            assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
+            sleep(Duration::from_millis(10));
+        }
+    };
+    let pid = package.root().join("results/pid");
+    wait_until(&|| pid.exists());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let status = Path::new("/proc").join(fs::read_to_string(pid).unwrap().trim()).join("status");
+    // A process that is ended stays in the table until whoever inherits it looks.
+    wait_until(&|| {
+        fs::read_to_string(&status).map_or(true, |status| status.contains("Z (zombie)"))
+    });
+}
+
+#[test]
+fn a_step_ends_with_a_script_that_is_killed() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    package.program("tests/gpu", "echo $$ >pid.new; mv pid.new pid; exec sleep 300");
+    ends_with_the_script(&package, "tests-gpu");
+}
+
+#[test]
+fn so_does_what_is_watched_by_a_tool_that_leaves_it_behind() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    let watches = "sleep 300 & echo $! >pid.new; mv pid.new pid; wait";
+    package.program("bin/compute-sanitizer", watches);
+    ends_with_the_script(&package, "sanitizer-racecheck");
+}
