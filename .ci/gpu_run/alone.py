@@ -27,6 +27,8 @@ def run_alone(step, environment, results):
     """Runs each test that failed again, by itself: after an error of a GPU's, all of a process that follows fails."""
     since, result, text = time.monotonic(), results.document["steps"][-1], results.outcomes[step.name][1]
     failed = failed_tests(step, result["ended"], text)
+    if not failed:
+        return
     result["alone"] = []
     for number, test in enumerate(failed, 1):
         limit = int(min(ALONE_LIMIT, ALL_ALONE_LIMIT - (time.monotonic() - since)))

@@ -70,5 +70,11 @@ def run_step(step, parsed, environment, results):
     except Stopped as stopped:
         results.add(step, str(stopped), time.monotonic() - started, {"asked": STATE, "before": before})
         raise
-    after = None if parsed.on_cpu else state()
-    return results.add(step, ended, seconds, {"asked": STATE, "before": before, "after": after})
+    states = {"asked": STATE, "before": before}
+    try:
+        states["after"] = None if parsed.on_cpu else state()
+    except Stopped:
+        # The step had ended: what it has found is not lost with the question.
+        results.add(step, ended, seconds, states)
+        raise
+    return results.add(step, ended, seconds, states)

@@ -1,8 +1,8 @@
 //! `--compare N`: why are several devices less accurate than one?
 //!
-//! Two things change at once when K devices take K times the batch and the rate: steps are fewer and
-//! longer, and each device normalises by its own shard. And accuracy differs from seed to seed anyway. So
-//! each is changed by itself, with several seeds. A third is what test images are normalised by, after few and long
+//! Two things change at once when K devices take K times the batch and the rate: steps are fewer, and longer. (Whose images
+//! a local batch norm sees changes only where the batch stays as it was.) And accuracy differs from seed to seed anyway. So
+//! each is changed by itself, with several seeds. Another is what test images are normalised by, after few and long
 //! steps: `--test-norm` changes that.
 
 use std::fmt;

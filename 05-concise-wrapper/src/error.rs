@@ -39,7 +39,7 @@ pub enum Error {
     /// The loss became infinite or not a number, as a bug on purpose makes it.
     #[error(transparent)]
     BrokenOnPurpose(#[from] RanAway),
-    /// Some ranks' losses are finite and this one's is not.
+    /// This rank's loss is not finite, and all others' are ordinary.
     #[error(
         "the loss of rank {rank}'s images is not finite, and other ranks' losses are: look at its images, and \
          at its device"

@@ -19,7 +19,7 @@ def main():
     flags = step_flags(__doc__, batch=256)
     flags.add_argument("--model", default="resnet18", choices=MODELS)
     args = parsed(flags)
-    work = training(MODELS[args.model], args)
+    work = training(MODELS[args.model], args, launches_count=args.model == "lenet")
     for _ in range(STEPS):
         work()
     on_a_gpu = args.device == "cuda"

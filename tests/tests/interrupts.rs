@@ -100,8 +100,8 @@ fn a_build_is_not_waited_for() {
     }
 }
 
-/// Presses Ctrl-C while our side is measured by this program. The other side takes two seconds.
-fn peers_interrupted(folder: &Path) -> Output {
+/// Presses Ctrl-C while our side is measured by this program. The other side answers that it took two seconds.
+fn peers_interrupted(folder: &Path, more: &[&str]) -> Output {
     let path = |name: &str| folder.join(name).display().to_string();
     let stand_in = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/stand-in.sh");
     fs::write(folder.join("versions.py"), r#"{"torch": "2.0"}"#).unwrap();
@@ -113,13 +113,13 @@ fn peers_interrupted(folder: &Path) -> Output {
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     let flags =
         ["peers", "--only", "lenet-step", "--ours", &path("ours"), "--python", &path("python")];
-    interrupted(folder, &[&flags[..], &["--output", &path("out.json")]].concat())
+    interrupted(folder, &[&flags[..], &["--output", &path("out.json")], more].concat())
 }
 
 #[test]
 fn half_a_turn_is_not_stored() {
     let folder = program("ours");
-    let output = peers_interrupted(folder.path());
+    let output = peers_interrupted(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(130));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!folder.path().join("out.json").exists());
@@ -132,19 +132,39 @@ fn whole_turns_are_stored_with_their_number() {
     let answers = "cd \"${STARTED%/*}\"\necho >>calls\n[ \"$(grep -c '' calls)\" -gt 2 ] ||\n\
         exec echo '{\"seconds\": {\"step\": [1]}}'\n";
     let folder = script("ours", &format!("#!/bin/sh\n{answers}{}", &HANGS["#!/bin/sh\n".len()..]));
-    let output = peers_interrupted(folder.path());
+    let output = peers_interrupted(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(130));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.ends_with("threads 1, turn 2 of 7: PyTorch 2000 ms\n"), "{told}");
     assert_eq!(told.lines().count(), 4, "{told}");
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(table.contains("0.50 (0.50–0.50)\n  ended early, after 2 turns\n"), "{table}");
-    let stored = fs::read(folder.path().join("out.json")).unwrap();
-    let stored: serde_json::Value = serde_json::from_slice(&stored).unwrap();
+    let file = folder.path().join("out.json");
+    let read = || serde_json::from_slice::<serde_json::Value>(&fs::read(&file).unwrap()).unwrap();
+    let mut stored = read();
     let rows = stored["rows"].as_array().unwrap();
     assert_eq!((rows.len(), &rows[0]["turns"]), (1, &2.into()));
     assert_eq!(rows[0]["ours"][0]["runs"], serde_json::json!([1.0, 1.0]));
     assert_eq!(started(folder.path()), 1);
+
+    // They replace others like them, and none of all turns.
+    for whole in [false, true] {
+        stored["rows"][0]["ours"][0]["runs"] = serde_json::json!([9.0]);
+        if whole {
+            stored["rows"][0].as_object_mut().unwrap().remove("turns");
+        }
+        fs::write(&file, stored.to_string()).unwrap();
+        for of_the_last_run in ["calls", "started"] {
+            fs::remove_file(folder.path().join(of_the_last_run)).unwrap();
+        }
+        let output = peers_interrupted(folder.path(), &["--update"]);
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        let runs = &read()["rows"][0]["ours"][0]["runs"];
+        assert_eq!(
+            *runs,
+            if whole { serde_json::json!([9.0]) } else { serde_json::json!([1.0, 1.0]) }
+        );
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Every line is written as soon as it is known, so a run can be watched, and a run that is cut short
 //! leaves whole lines only.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ use super::summary::Summary;
 use super::{file, passed_on};
 use crate::train::EpochRecord;
 
-/// A metrics file. It is made, or emptied, by the first line: a run that is refused before that leaves an older file as it
-/// is.
+/// A metrics file. It is made, or emptied, when the first epoch [begins](Self::begin): a run that is refused before that
+/// leaves an older file as it is.
 #[derive(Debug)]
 pub struct Metrics {
     file: Option<File>,
@@ -72,34 +72,43 @@ impl Metrics {
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(&Line { kind, content })?;
         bytes.push(b'\n');
-        self.append(&bytes).map_err(|error| file::of_flag("--metrics", &self.path, &error))
+        // One call, so that a line is there whole or not at all.
+        let written = self.begin().and_then(|file| file.write_all(&bytes));
+        written.map_err(|error| file::of_flag("--metrics", &self.path, &error))
     }
 
-    fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        let file = match &mut self.file {
+    /// Makes or empties the file, if that has not been done; where a run goes on, what is there stays, as far as lines are
+    /// whole.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(super) fn begin(&mut self) -> io::Result<&mut File> {
+        let file = match self.file.take() {
             Some(file) => file,
             None => {
                 // Whoever else writes there, a line goes to the end.
                 let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
-                if !self.goes_on {
-                    file.set_len(0)?;
-                }
-                self.file.insert(file)
+                let kept = if self.goes_on { whole_lines(&fs::read(&self.path)?) } else { 0 };
+                file.set_len(kept as u64)?;
+                file
             }
         };
-        // One call, so that a line is there whole or not at all.
-        file.write_all(line)
+        Ok(self.file.insert(file))
     }
+}
+
+/// Bytes up to the end of the last line.
+fn whole_lines(text: &[u8]) -> usize {
+    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
-    fn an_older_file_is_there_until_the_first_line() {
+    fn an_older_file_is_there_until_the_first_epoch_begins() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let begun = || Metrics::new(&path).unwrap();
@@ -120,5 +129,13 @@ mod tests {
         rest.go_on();
         rest.write("a", &of(2)).unwrap();
         assert_eq!(read(), [second, first, second].concat());
+        // Cut by a full disk.
+        fs::write(&path, [first, "{\"kind\":\"a"].concat()).unwrap();
+        let mut rest = begun();
+        rest.go_on();
+        rest.write("a", &of(2)).unwrap();
+        assert_eq!(read(), [first, second].concat());
+        begun().begin().unwrap();
+        assert_eq!(read(), "");
     }
 }

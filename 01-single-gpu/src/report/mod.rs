@@ -75,10 +75,14 @@ impl<'a> Report<'a> {
         epochs: usize,
         batches: usize,
         done: usize,
-    ) {
+    ) -> io::Result<()> {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.begin()?;
+        }
         if let Some(progress) = &mut self.progress {
             progress.epoch_begins(epoch, epochs, batches, done);
         }
+        Ok(())
     }
 
     /// A step is done; `sums` and `elapsed` count from the beginning of the epoch.

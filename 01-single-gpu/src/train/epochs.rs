@@ -100,7 +100,7 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     let mut unread = Waiting::default();
     while at.epoch() <= epochs {
         let epoch = at.epoch();
-        report.epoch_begins(epoch, epochs, batches_per_epoch, at.batches);
+        report.epoch_begins(epoch, epochs, batches_per_epoch, at.batches).map_err(Error::from)?;
         let (earlier, started) = (at.elapsed, Instant::now());
         let span = info_span!(target: STEPS, "epoch", epoch).entered();
         let mut batches = loader.rest_of_epoch(epoch, at.batches);

@@ -157,8 +157,13 @@ impl Arguments {
             caps.others = (megabytes * f64::from(1 << 20)) as usize;
             caps.first = caps.first.min(caps.others);
         }
-        // As `Ddp::synchronise_norms` has it.
-        let in_one_order = self.bn == Norm::Sync && !launch.has_messages();
-        Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap && !in_one_order })
+        let overlap = !no_overlap && !self.buckets_follow(launch, devices);
+        Ok(Reduction::Buckets { caps, algorithm, overlap })
+    }
+
+    /// Whether buckets follow the backward pass also where nobody asked for that, as
+    /// [`Ddp::synchronise_norms`](concise_wrapper::Ddp::synchronise_norms) has it.
+    pub(super) fn buckets_follow(&self, launch: &Launch, devices: usize) -> bool {
+        self.bn == Norm::Sync && devices > 1 && !launch.has_messages()
     }
 }

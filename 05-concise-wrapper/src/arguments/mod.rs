@@ -73,7 +73,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     checkpoints: CheckpointArguments,
 
-    /// Write a hash of every tensor in every step on the K devices, and of the weights at the end, to this file;
+    /// Write a hash of every tensor in every step on the K devices (of running statistics, rank 0's), and of the weights at
+    /// the end, to this file;
     /// `cargo course divergence` finds where two of them part
     #[arg(long, value_name = "FILE.jsonl", conflicts_with = "compare")]
     record: Option<PathBuf>,

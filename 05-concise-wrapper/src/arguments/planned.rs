@@ -145,8 +145,9 @@ impl Prepared {
         let norms = match planned.norm {
             _ if width.is_none() => None,
             _ if shards.is_some() => Some(NormsOf::Shards),
+            Norm::Sync => Some(NormsOf::Synchronised),
             Norm::Local if planned.world_size > 1 => Some(NormsOf::Parts(planned.world_size)),
-            Norm::Local | Norm::Sync => Some(NormsOf::WholeBatch),
+            Norm::Local => Some(NormsOf::WholeBatch),
         };
         let about = About { model, width, norms, shards };
         self.checkpoints.checkpoints(about).filter(|_| planned.recorded)

@@ -13,7 +13,7 @@ use single_gpu::cli::{ReportArguments, UsageError};
 use single_gpu::report::{file, files_are_wanted};
 
 use super::link::{check_link, sizes};
-use super::{Arguments, ModelKind, Norm, Prepared, Scale};
+use super::{Arguments, ModelKind, Prepared, Scale};
 
 /// On a CPU, so many training and test images are used, unless `--train-size` and `--test-size` say
 /// otherwise.
@@ -30,6 +30,7 @@ impl Arguments {
         let timeout = self.timeout();
         let precision = self.precision(&several)?;
         let reduction = self.reduction(launch, &several, world_size)?;
+        let buckets_follow = self.buckets_follow(launch, world_size) && !self.reduction.no_overlap;
         let records = self.record.is_some();
         if !launch.speaks() {
             self.train.reports = ReportArguments::default();
@@ -56,7 +57,7 @@ impl Arguments {
             checkpoints.check()?;
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
-        if bn == Norm::Sync && !launch.has_messages() {
+        if buckets_follow {
             notes.push(
                 "with --bn sync NCCL adds buckets up after the backward pass, as with --no-overlap: two sums at a time would \
                  come in another order on each GPU"

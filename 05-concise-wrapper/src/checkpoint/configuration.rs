@@ -20,12 +20,16 @@ const IMAGES: &str = "training images with hash";
 /// The name of whose statistics batch norms use. Checkpoints of before the number of parts was written down say `local` of
 /// any, and are taken at their word, or `sync`.
 const NORMS: &str = "batch norm";
+const WHOLE_BATCH: &str = "over the whole batch";
+const SYNCHRONISED: &str = "over the whole batch, synchronised";
 
 /// Of whose images the statistics of batch norms are: networks that differ in it are trained otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormsOf {
-    /// Of all: on one device, or synchronised.
+    /// Of all, on one device.
     WholeBatch,
+    /// Of all, on several: the same network.
+    Synchronised,
     /// Of each device's part of the batch, of so many.
     Parts(usize),
     /// Of each shard, whatever the number of devices.
@@ -35,7 +39,8 @@ pub enum NormsOf {
 impl fmt::Display for NormsOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WholeBatch => f.write_str("over the whole batch"),
+            Self::WholeBatch => f.write_str(WHOLE_BATCH),
+            Self::Synchronised => f.write_str(SYNCHRONISED),
             Self::Parts(parts) => write!(f, "over each of {parts} parts of a batch"),
             Self::Shards => f.write_str("over each shard"),
         }
@@ -113,7 +118,7 @@ impl Configuration {
         let told = |value: Option<&str>| value.map_or_else(none, str::to_owned);
         let differs = |what: &String| {
             let (here, there) = (self.value(what), checkpoint.value(what));
-            let there = checkpoint.of_before(what, there, self).or(there);
+            let there = checkpoint.meant(what, there, self).or(there);
             let (here, there) = (told(here), told(there));
             (here != there).then(|| Difference { what: what.clone(), there, here })
         };
@@ -124,14 +129,15 @@ impl Configuration {
         self.0.iter().find(|(name, _)| name == what).map(|(_, value)| &**value)
     }
 
-    /// What is meant by a setting, or by its absence, in checkpoints of before it was what it is.
-    fn of_before<'a>(&'a self, what: &str, value: Option<&str>, run: &'a Self) -> Option<&'a str> {
+    /// What a checkpoint means by a setting, or by its absence, where this run says it in other words.
+    fn meant<'a>(&'a self, what: &str, value: Option<&str>, run: &'a Self) -> Option<&'a str> {
+        let here = run.value(what);
         match (what, value) {
             (PRECISION, None) => self.value("dtype"),
-            (IMAGES, None) => run.value(IMAGES),
-            (NORMS, Some("local")) => run.value(NORMS),
-            (NORMS, Some("sync")) => {
-                run.value(NORMS).filter(|here| *here == NormsOf::WholeBatch.to_string())
+            (IMAGES, None) => here,
+            (NORMS, Some("local")) => here.filter(|here| *here != SYNCHRONISED),
+            (NORMS, Some("sync" | WHOLE_BATCH | SYNCHRONISED)) => {
+                here.filter(|here| [WHOLE_BATCH, SYNCHRONISED].contains(here))
             }
             _ => None,
         }
@@ -185,14 +191,18 @@ mod tests {
     fn another_number_of_parts_to_normalise_by_is_another_run() {
         let of = |norms: &str| Configuration(vec![(NORMS.to_owned(), norms.to_owned())]);
         let text = |norms: NormsOf| of(&norms.to_string());
-        let all = [NormsOf::WholeBatch, NormsOf::Parts(2), NormsOf::Parts(4), NormsOf::Shards];
-        for (nth, run) in all.into_iter().map(text).enumerate() {
-            for (other, checkpoint) in all.into_iter().map(text).enumerate() {
-                assert_eq!(run.difference(&checkpoint).is_none(), nth == other, "{run:?}");
+        use NormsOf::{Parts, Shards, Synchronised, WholeBatch};
+        let all = [WholeBatch, Synchronised, Parts(2), Parts(4), Shards];
+        let whole = |norms| [WholeBatch, Synchronised].contains(&norms);
+        for here in all {
+            let run = text(here);
+            for there in all {
+                let same = here == there || whole(here) && whole(there);
+                assert_eq!(run.difference(&text(there)).is_none(), same, "{here}, {there}");
             }
             // Of before parts were counted.
-            assert_eq!(run.difference(&of("local")), None);
-            assert_eq!(run.difference(&of("sync")).is_none(), nth == 0, "{run:?}");
+            assert_eq!(run.difference(&of("local")).is_none(), here != Synchronised, "{here}");
+            assert_eq!(run.difference(&of("sync")).is_none(), whole(here), "{here}");
             assert!(run.difference(&of("none")).is_some());
         }
     }

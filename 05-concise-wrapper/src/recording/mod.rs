@@ -1,4 +1,4 @@
-//! `--record FILE`: a hash of every tensor in every step, to find out where two runs part.
+//! `--record FILE`: a hash of every tensor in every step (of running statistics, rank 0's), to find out where two runs part.
 //!
 //! Two runs that should be equal end with other weights. Where did they part? Their last losses say little:
 //! one wrong bit has been everywhere by then. But the *first* tensor that differs, in the order in which a

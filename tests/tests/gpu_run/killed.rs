@@ -1,4 +1,5 @@
-//! What is left of a step when the script is killed, which then cannot end it itself: nothing.
+//! What is left of a step when the script is ended: its results, if it had any. When it is killed, and cannot end the step
+//! itself: nothing.
 
 use std::fs;
 use std::path::Path;
@@ -49,4 +50,29 @@ fn so_does_what_is_watched_by_a_tool_that_leaves_it_behind() {
     let watches = "sleep 300 & echo $! >pid.new; mv pid.new pid; wait";
     package.program("bin/compute-sanitizer", watches);
     ends_with_the_script(&package, "sanitizer-racecheck");
+}
+
+#[test]
+fn a_step_that_had_ended_is_not_lost() {
+    if !there_is_python() {
+        return;
+    }
+    let package = Package::of("release");
+    // The GPU does not answer any more: once a step is done, it is asked how it is.
+    package.program("tests/gpu", "echo 'exec sleep 300' >>../bin/nvidia-smi; touch done");
+    let answers = package.root().join("bin/nvidia-smi");
+    let answer = fs::read_to_string(&answers).unwrap();
+    package.program("bin/nvidia-smi", &answer.replace("#!/bin/sh\n", ""));
+    let mut run = package.command(&["--only", "tests-gpu"]).stdout(Stdio::null()).spawn().unwrap();
+    let since = Instant::now();
+    while !package.root().join("results/done").exists() {
+        assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
+        sleep(Duration::from_millis(10));
+    }
+    sleep(Duration::from_millis(500));
+    let ended = std::process::Command::new("kill").arg(run.id().to_string()).status().unwrap();
+    assert!(ended.success());
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    assert_eq!(package.results()["steps"][0]["outcome"], "succeeded");
+    assert!(package.root().join("results/results.tar.gz").exists());
 }

@@ -161,7 +161,7 @@ fn tests_that_failed_are_run_again_alone() {
         let mut steps = results["steps"].as_array().unwrap().iter();
         let step = steps.find(|step| step["name"] == name).unwrap();
         assert_eq!(step["outcome"], "failed");
-        let alone = step["alone"].as_array().unwrap().iter();
+        let alone = step["alone"].as_array().into_iter().flatten();
         let told = |one: &serde_json::Value| {
             [&one["test"], &one["ended"]].map(|it| it.as_str().unwrap().to_owned())
         };

@@ -79,7 +79,11 @@ impl Document {
                 |keys: &[&str], other: &Value| keys.iter().all(|key| other[*key] == row[*key]);
             let same = |other: &Value| like(&["topic", "what", "series", "threads"], other);
             if let Some(place) = rows.iter().position(same) {
-                rows[place] = row.clone();
+                // Of fewer turns than were to be, a row replaces none that is whole.
+                let is_whole = |row: &Value| row["turns"].is_null();
+                if is_whole(row) || !is_whole(&rows[place]) {
+                    rows[place] = row.clone();
+                }
                 continue;
             }
             let last = rows.iter().rposition(|other| like(&["topic"], other));

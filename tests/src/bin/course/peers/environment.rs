@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use single_gpu::data::cache;
 use single_gpu::interrupt;
 
-use super::side::{Programs, last_line};
+use super::side::{PATIENCE, Programs, last_line};
 use crate::process;
 
 /// The interpreter of the environment that `--set-up` makes.
@@ -53,7 +53,7 @@ pub(super) fn set_up(scripts: &Path) -> anyhow::Result<PathBuf> {
 /// When this Python has no PyTorch, with its own last words.
 pub(super) fn versions(programs: &Programs) -> anyhow::Result<BTreeMap<String, Option<String>>> {
     let python = programs.python.display();
-    let answer = match last_line(&mut programs.script("versions.py"), programs.patience) {
+    let answer = match last_line(&mut programs.script("versions.py"), PATIENCE) {
         Ok(answer) => answer,
         Err(_) if interrupt::requested() => return Err(process::interrupted()),
         Err(why) => {

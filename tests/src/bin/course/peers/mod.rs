@@ -265,9 +265,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let last = position + 1 == comparisons.len() && !interrupted;
         let news = !rows.is_empty();
         document.add(rows);
-        // Whatever ends this early, what was measured is there. But only a whole table replaces the book's, and only a whole
-        // row one of its rows.
-        let now = last || arguments.output.is_some() || (arguments.update && !interrupted);
+        // Whatever ends this early, what was measured is there. But only a whole table replaces the book's.
+        let now = last || arguments.output.is_some() || arguments.update;
         if let Some(path) = output.as_deref().filter(|_| news && now) {
             document.write(path, stored.as_deref())?;
         }
