@@ -13,8 +13,8 @@ use super::summary::Summary;
 use super::{file, passed_on};
 use crate::train::EpochRecord;
 
-/// A metrics file. It is made, or emptied, when the first epoch [begins](Self::begin): a run that is refused before that
-/// leaves an older file as it is.
+/// A metrics file. It is made, or emptied, when the first epoch begins: a run that is refused before that leaves an older
+/// file as it is.
 #[derive(Debug)]
 pub struct Metrics {
     file: Option<File>,
