@@ -14,8 +14,8 @@ use super::process;
 use crate::interrupt;
 use crate::report::{NobodyReads, remove_partial_files};
 
-/// Files are removed within this time, unless their disk does not answer.
-const TO_CLEAR_UP: Duration = Duration::from_secs(1);
+/// What takes longer than this, while a program ends, is stuck.
+const IN_VAIN: Duration = Duration::from_secs(1);
 
 /// A flag that makes no sense, alone or with the others.
 #[derive(Debug)]
@@ -83,29 +83,39 @@ pub fn tell(error: &anyhow::Error) -> u8 {
 }
 
 /// Tells what went wrong where `main` cannot return, because a thread that it waits for does not end; then ends the program
-/// with the exit code that goes with it. What was printed is passed on first, and no file is left half-written.
+/// with the exit code that goes with it. What was printed is passed on first, and no file is left half-written; what earlier
+/// runs of the same call were to tell at its end is lost.
 ///
 /// So ends a program that began with [`prepare`](super::prepare), as ours do. Any other process, such as your tests, is told
 /// the same and goes on: whether it may be ended is for its `main` to say.
 #[expect(clippy::disallowed_methods, reason = "where nothing can return")]
 pub fn give_up(error: &anyhow::Error) {
-    if io::stderr().is_terminal() {
-        // There may be a progress bar in this line.
-        let _ = io::stderr().write_all(b"\n");
-    }
-    let code = tell(error);
+    let Complaint { code, message } = Complaint::of(error);
+    // There may be a progress bar in this line.
+    let new_line = if io::stderr().is_terminal() { "\n" } else { "" };
+    let message = format!("{new_line}error: {}\n", message.unwrap_or_default());
+    at_most(IN_VAIN, move || {
+        let _ = io::stderr().write_all(message.as_bytes());
+    });
     if !process::may_be_ended() {
         return;
     }
-    // Apart, as the thread that does not end may be one that writes to such a disk.
-    let (clearing_up, cleared_up) = channel::<()>();
-    thread::spawn(move || {
-        remove_partial_files();
-        drop(clearing_up);
-    });
-    let _ = cleared_up.recv_timeout(TO_CLEAR_UP);
+    at_most(IN_VAIN, remove_partial_files);
     // This writes out what was printed, unless the thread that does not end is just printing: then it would never be its turn.
     exit(code.into())
+}
+
+/// Does something that may never end, as the thread that does not may be stuck in the same: a disk, or a pipe that nobody
+/// reads.
+fn at_most(limit: Duration, work: impl FnOnce() + Send + 'static) {
+    let (working, done) = channel::<()>();
+    let work = move || {
+        work();
+        drop(working);
+    };
+    if thread::Builder::new().spawn(work).is_ok() {
+        let _ = done.recv_timeout(limit);
+    }
 }
 
 /// How a process ends that could not do what it was asked to.
@@ -132,10 +142,17 @@ impl Complaint {
         } else if nobody_is_reading(error) {
             (0, None)
         } else {
-            (1, Some(explained(format!("{error:#}"))))
+            (1, Some(explained(with_causes(error))))
         };
         Self { code, message }
     }
+}
+
+/// What an error says, and what its causes say that it does not say itself.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |told, cause| {
+        if told.contains(&cause) { told } else { format!("{told}: {cause}") }
+    })
 }
 
 /// Whether standard output was closed early, as `| head` does. That is the reader's right; that a pipe among the

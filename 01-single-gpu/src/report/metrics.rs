@@ -1,7 +1,7 @@
 //! `--metrics FILE`: one JSON object a line, one line an epoch, and a summary at the end of each run.
 //!
 //! Every line is written as soon as it is known, so a run can be watched, and a run that is cut short
-//! leaves whole lines only.
+//! leaves whole lines only. (On a disk that is full, half a line may be left, which a run that goes on removes.)
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -73,7 +73,7 @@ impl Metrics {
         let mut bytes = serde_json::to_vec(&Line { kind, content })?;
         bytes.push(b'\n');
         // One call, so that a line is there whole or not at all.
-        let written = self.begin().and_then(|file| file.write_all(&bytes));
+        let written = self.begin()?.write_all(&bytes);
         written.map_err(|error| file::of_flag("--metrics", &self.path, &error))
     }
 
@@ -82,19 +82,21 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// When the file cannot be written: the message names it and its flag.
     pub(super) fn begin(&mut self) -> io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => {
-                // Whoever else writes there, a line goes to the end.
-                let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
-                let kept = if self.goes_on { whole_lines(&fs::read(&self.path)?) } else { 0 };
-                file.set_len(kept as u64)?;
-                file
-            }
+            None => self.open().map_err(|error| file::of_flag("--metrics", &self.path, &error))?,
         };
         Ok(self.file.insert(file))
+    }
+
+    fn open(&self) -> io::Result<File> {
+        // Whoever else writes there, a line goes to the end.
+        let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+        let kept = if self.goes_on { whole_lines(&fs::read(&self.path)?) } else { 0 };
+        file.set_len(kept as u64)?;
+        Ok(file)
     }
 }
 
@@ -137,5 +139,9 @@ mod tests {
         assert_eq!(read(), [first, second].concat());
         begun().begin().unwrap();
         assert_eq!(read(), "");
+        let mut nowhere = begun();
+        drop(folder);
+        let told = nowhere.begin().unwrap_err().to_string();
+        assert!(told.starts_with("--metrics ") && told.contains("metrics.jsonl: "), "{told}");
     }
 }

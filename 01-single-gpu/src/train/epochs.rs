@@ -34,7 +34,7 @@ pub enum Error {
         updated: bool,
     },
     /// Progress or metrics could not be written.
-    #[error("cannot write the report")]
+    #[error("cannot write the report: {0}")]
     Report(#[from] std::io::Error),
 }
 

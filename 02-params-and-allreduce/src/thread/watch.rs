@@ -30,14 +30,15 @@ pub(super) fn until_all_end(
         return;
     }
     // It has had its time before.
-    let in_vain = roster.accused().is_some_and(|rank| running().contains(&rank));
-    let given = if in_vain { GRACE } else { patience.saturating_add(GRACE) };
+    let in_vain = roster.accused().filter(|rank| running().contains(rank));
+    let given = if in_vain.is_some() { GRACE } else { patience.saturating_add(GRACE) };
     if all_end(failures, failed, given) {
         return;
     }
-    let (running, first) = (running(), roster.first_failure());
-    if let (Some((rank, why)), false) = (first, running.is_empty()) {
-        let (seconds, missing) = (failed.elapsed().as_secs(), in_words(&running));
+    // Others may be at work, and have not had theirs.
+    let stuck = in_vain.map_or_else(running, |rank| vec![rank]);
+    if let (Some((rank, why)), false) = (roster.first_failure(), stuck.is_empty()) {
+        let (seconds, missing) = (failed.elapsed().as_secs(), in_words(&stuck));
         cli::give_up(&anyhow::anyhow!(
             "rank {rank} {why}; {seconds} s later {missing} not come back"
         ));

@@ -11,9 +11,9 @@
 //!
 //! All of them work on blocks of sixteen images side by side (`lanes`), hand every finished
 //! plane to what follows (`finish`) while it is in the cache, and divide their work into tasks by shape.
-//! So bits depend on shapes and values alone, never on the number of threads, and an image's result never
-//! depends on the other images of its batch. The backward pass makes what it needs of the input anew,
-//! which is cheaper than keeping it.
+//! So bits depend on shapes and values alone, never on the number of threads, and an image's result never on what
+//! the other images of its batch are. (How many there are may choose the way.) The backward pass makes what it
+//! needs of the input anew, which is cheaper than keeping it.
 
 mod composed;
 mod direct;
