@@ -106,6 +106,18 @@ impl Checkout {
         self.write("tests/exercises/ch01_sum/exercise.rs", &answer(body));
     }
 
+    /// Commits everything, as a reader does who keeps answers in git; makes a repository of it first.
+    pub fn commit(&self, message: &str) {
+        let identity = ["-c", "user.name=reader", "-c", "user.email=reader@example.org"];
+        let commit = ["commit", "--quiet", "--message", message];
+        for words in [&["init", "--quiet"][..], &["add", "--all"], &commit] {
+            let mut git = std::process::Command::new("git");
+            git.args(identity).args(words).current_dir(self.path(""));
+            git.env("GIT_CONFIG_GLOBAL", "/dev/null");
+            assert!(git.output().unwrap().status.success(), "{words:?}");
+        }
+    }
+
     /// `cargo course` with these words, run in the checkout.
     pub fn course(&self, words: &[&str]) -> Command {
         course_in(self.folder.path(), words)

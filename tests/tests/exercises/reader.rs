@@ -141,21 +141,10 @@ fn who_asks_at_the_same_time_gets_the_next_step() {
 fn an_exercise_comes_back_as_it_was_given() {
     let checkout = Checkout::new();
     let file = "tests/exercises/ch01_sum/exercise.rs";
-    let git = |words: &[&str]| {
-        let identity = ["-c", "user.name=reader", "-c", "user.email=reader@example.org"];
-        let mut git = Command::new("git");
-        git.args(identity)
-            .args(words)
-            .current_dir(checkout.path(""))
-            .env("GIT_CONFIG_GLOBAL", "/dev/null");
-        assert!(git.output().unwrap().status.success(), "{words:?}");
-    };
-    git(&["init", "--quiet"]);
-    git(&["add", "--all"]);
-    git(&["commit", "--quiet", "--message", "given"]);
+    checkout.commit("given");
     // A reader who commits has an answer as the newest version, and the TODO is gone from it.
     checkout.sum_is("a * b");
-    git(&["commit", "--quiet", "--all", "--message", "mine"]);
+    checkout.commit("mine");
     checkout.sum_is("a - b");
 
     let refused = checkout.course(&["reset", "sum"]).assert().code(2);

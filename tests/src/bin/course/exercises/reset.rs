@@ -21,24 +21,21 @@ use super::verify::todo;
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let given = given(tree, exercise)?;
+    let given = given.as_bytes();
     let path = exercise.file();
-    let mine = match tree::read(&path) {
-        Ok(bytes) => Some(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
-    };
-    if mine.as_deref() == Some(given.as_bytes()) {
-        line(format_args!("{} is as it was given", tree.relative(&path)))?;
-        return Progress::forget(tree, exercise);
-    }
     let question = format!("Bring {name} back as it was given, and put your version aside?");
-    if !yes && !confirm(&question)? {
+    if on_disk(&path)?.as_deref() != Some(given) && !yes && !confirm(&question)? {
         line("Nothing was changed")?;
         return Ok(());
     }
-    // In this order: whatever goes wrong, the reader's text is in one place or the other.
-    let aside = mine.map(|mine| put_aside(tree, exercise, &mine)).transpose()?;
-    write(&path, given.as_bytes())?;
+    // Not before the question: an editor may save another version while it stands there.
+    let mine = on_disk(&path)?;
+    let mut aside = None;
+    if mine.as_deref() != Some(given) {
+        // In this order: whatever goes wrong, the reader's text is in one place or the other.
+        aside = mine.as_ref().map(|mine| put_aside(tree, exercise, mine)).transpose()?;
+        replace(&path, mine.as_deref(), given)?;
+    }
     Progress::forget(tree, exercise)?;
     line(format_args!("{} is as it was given", tree.relative(&path)))?;
     if let Some(aside) = aside {
@@ -93,6 +90,48 @@ fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<Pa
     Ok(free)
 }
 
+/// What the reader has written so far, whatever it is; none where there is no file.
+fn on_disk(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    match tree::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{}", path.display())),
+    }
+}
+
+/// Writes a text in place of the one that was put aside, and of no other.
+fn replace(path: &Path, put_aside: Option<&[u8]>, text: &[u8]) -> anyhow::Result<()> {
+    if on_disk(path)?.as_deref() != put_aside {
+        bail!("{} was saved just now, and stays as it is; try again", path.display());
+    }
+    write(path, text)
+}
+
 fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     file::write(path, |file| file.write_all(text)).with_context(|| format!("{}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_put_aside_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("exercise.rs");
+        let saved = |text: &str| fs::write(&path, text).expect("it can be written");
+        let replaced = |put_aside| replace(&path, put_aside, b"given").map(|()| fs::read(&path));
+        for (put_aside, newer) in [(None, "newer"), (Some(&b"older"[..]), "newer")] {
+            saved(newer);
+            let refused = replaced(put_aside).expect_err("another text").to_string();
+            assert!(refused.contains("exercise.rs was saved just now"), "{refused}");
+            assert_eq!(fs::read(&path).expect("it is there"), newer.as_bytes());
+        }
+        replaced(Some(b"newer")).expect("the same text").expect("it is there");
+        assert_eq!(fs::read(&path).expect("it is there"), b"given");
+        fs::remove_file(&path).expect("it is there");
+        replaced(Some(b"given")).expect_err("it has gone");
+        replaced(None).expect("there is none").expect("it is there");
+        assert_eq!(fs::read(&path).expect("it is there"), b"given");
+    }
 }
