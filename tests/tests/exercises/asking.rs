@@ -44,7 +44,6 @@ fn say(mut course: Child, answer: &str) -> String {
 #[test]
 fn what_is_saved_while_it_asks_is_put_aside() {
     let checkout = Checkout::new();
-    checkout.commit("given");
     checkout.sum_is("a * b");
     let Some((course, question)) = reset_asks(&checkout) else { return };
     assert!(question.contains("put your version aside?"), "{question}");
@@ -58,7 +57,6 @@ fn what_is_saved_while_it_asks_is_put_aside() {
 #[test]
 fn what_comes_back_while_it_asks_is_not_put_aside() {
     let checkout = Checkout::new();
-    checkout.commit("given");
     checkout.sum_is("a * b");
     let Some((course, _)) = reset_asks(&checkout) else { return };
     checkout.write(FILE, &stub("ch01_sum", "ch01-sums"));
@@ -70,7 +68,6 @@ fn what_comes_back_while_it_asks_is_not_put_aside() {
 #[test]
 fn a_no_changes_nothing() {
     let checkout = Checkout::new();
-    checkout.commit("given");
     checkout.sum_is("a * b");
     let Some((course, _)) = reset_asks(&checkout) else { return };
     checkout.sum_is("a / b");

@@ -77,6 +77,7 @@ impl Checkout {
             };
             file("check.rs", CHECK);
             file("exercise.rs", &stub(name, page));
+            file("given.rs", &stub(name, page));
             file("solution.rs", &answer("a + b"));
             file("hint.md", "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n");
             for (wrong, body) in [("product", "a * b"), ("first", "a"), ("less", "b - a")] {

@@ -138,13 +138,40 @@ fn who_asks_at_the_same_time_gets_the_next_step() {
 }
 
 #[test]
-fn an_exercise_comes_back_as_it_was_given() {
+fn an_answer_that_keeps_its_todo_is_not_as_it_was_given() {
     let checkout = Checkout::new();
     let file = "tests/exercises/ch01_sum/exercise.rs";
+    let given = stub("ch01_sum", "ch01-sums");
+    // Written below the TODO, which stays.
+    let mine = given.replace("todo!(\"add {a} and {b}\")", "a * b");
+    assert!(mine.contains("// TODO") && mine != given);
     checkout.commit("given");
-    // A reader who commits has an answer as the newest version, and the TODO is gone from it.
-    checkout.sum_is("a * b");
+    checkout.write(file, &mine);
     checkout.commit("mine");
+    let reset = || checkout.course(&["reset", "sum", "--yes"]).assert().success();
+    reset().stdout(contains(".course/ch01_sum-1.rs"));
+    assert_eq!(checkout.read(file), given);
+    assert_eq!(checkout.read(".course/ch01_sum-1.rs"), mine);
+    // With a change that is in no commit.
+    let newer = mine.replace("a * b", "a / b");
+    checkout.write(file, &newer);
+    reset().stdout(contains(".course/ch01_sum-2.rs"));
+    assert_eq!(checkout.read(file), given);
+    assert_eq!(checkout.read(".course/ch01_sum-2.rs"), newer);
+    // A reader's first commit may have the answer already.
+    fs::remove_dir_all(checkout.path(".git")).unwrap();
+    checkout.write(file, &mine);
+    checkout.commit("all of it");
+    reset().stdout(contains(".course/ch01_sum-3.rs"));
+    assert_eq!(checkout.read(file), given);
+    assert_eq!(checkout.read(".course/ch01_sum-3.rs"), mine);
+}
+
+#[test]
+fn an_exercise_comes_back_as_it_was_given() {
+    // There is no repository around it: a copy of the course that was unpacked has none.
+    let checkout = Checkout::new();
+    let file = "tests/exercises/ch01_sum/exercise.rs";
     checkout.sum_is("a - b");
 
     let refused = checkout.course(&["reset", "sum"]).assert().code(2);
@@ -152,7 +179,9 @@ fn an_exercise_comes_back_as_it_was_given() {
     assert_eq!(checkout.read(file), answer("a - b"));
 
     let reset = || checkout.course(&["reset", "sum", "--yes"]).assert().success();
-    reset().stdout(contains("is as it was given").and(contains(".course/ch01_sum-1.rs")));
+    let no_git = checkout.course(&["reset", "sum", "--yes"]).env("GIT_DIR", "/nowhere").assert();
+    let told = contains("is as it was given").and(contains(".course/ch01_sum-1.rs"));
+    no_git.success().stdout(told);
     assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
     assert_eq!(checkout.read(".course/ch01_sum-1.rs"), answer("a - b"));
     reset().stdout(contains("is as it was given").and(contains(".course").not()));
