@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, starts_with};
+use sha2::{Digest as _, Sha256};
 
 use crate::fixture::{Checkout, answer, stub};
 
@@ -55,7 +56,43 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     // A check that demands more than it did is another check.
     let check = checkout.read("tests/exercises/ch01_sum/check.rs") + "\n// More.\n";
     checkout.write("tests/exercises/ch01_sum/check.rs", &check);
-    course(&["list"]).success().stdout(starts_with("? ch01_sum"));
+    let only_the_check = starts_with("? ch01_sum").and(contains("(its check has changed since it"));
+    course(&["list"]).success().stdout(only_the_check);
+    course(&["next"]).success().stdout(contains("It passed, and its check has changed since.\n"));
+    checkout.sum_is("b + a");
+    let both = contains("(it and its check have changed since it passed)");
+    course(&["list"]).success().stdout(starts_with("? ch01_sum").and(both));
+    course(&["check", "sum"]).success();
+    course(&["list"]).success().stdout(starts_with("✓ ch01_sum"));
+}
+
+#[test]
+fn what_was_remembered_with_one_fingerprint_still_counts() {
+    let checkout = Checkout::new();
+    checkout.sum_is("a + b");
+    let files = ["exercise.rs", "check.rs"].map(|file| format!("tests/exercises/ch01_sum/{file}"));
+    let mut hash = Sha256::new();
+    for text in files.each_ref().map(|file| checkout.read(file)) {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    let passed: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let progress = format!("{{\"ch01_sum\": {{\"passed\": \"{passed}\", \"hints\": 2}}}}");
+    checkout.write(".course/progress.json", &progress);
+    let list = || checkout.course(&["list"]).assert().success();
+    list().stdout(starts_with("✓ ch01_sum").and(contains("1 of 2 solved")));
+    // It does not tell which of the two is another.
+    let either = || contains("(it or its check has changed since it passed)");
+    for file in files {
+        let text = checkout.read(&file);
+        checkout.write(&file, &format!("{text}\n// More.\n"));
+        list().stdout(starts_with("? ch01_sum").and(either()));
+        checkout.write(&file, &text);
+    }
+    checkout.course(&["check", "sum"]).assert().success();
+    checkout.course(&["hint", "sum"]).assert().success().stdout(contains("hint 3 of 3"));
+    checkout.sum_is("b + a");
+    list().stdout(starts_with("? ch01_sum").and(contains("(changed since it passed)")));
 }
 
 #[test]
