@@ -77,6 +77,7 @@ impl Checkout {
             };
             file("check.rs", CHECK);
             file("exercise.rs", &stub(name, page));
+            file("given.rs", &stub(name, page));
             file("solution.rs", &answer("a + b"));
             file("hint.md", "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n");
             for (wrong, body) in [("product", "a * b"), ("first", "a"), ("less", "b - a")] {
@@ -104,6 +105,18 @@ impl Checkout {
     /// Writes the reader's answer to `ch01_sum`.
     pub fn sum_is(&self, body: &str) {
         self.write("tests/exercises/ch01_sum/exercise.rs", &answer(body));
+    }
+
+    /// Commits everything, as a reader does who keeps answers in git; makes a repository of it first.
+    pub fn commit(&self, message: &str) {
+        let identity = ["-c", "user.name=reader", "-c", "user.email=reader@example.org"];
+        let commit = ["commit", "--quiet", "--message", message];
+        for words in [&["init", "--quiet"][..], &["add", "--all"], &commit] {
+            let mut git = std::process::Command::new("git");
+            git.args(identity).args(words).current_dir(self.path(""));
+            git.env("GIT_CONFIG_GLOBAL", "/dev/null");
+            assert!(git.output().unwrap().status.success(), "{words:?}");
+        }
     }
 
     /// `cargo course` with these words, run in the checkout.

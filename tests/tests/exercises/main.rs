@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+#[cfg(unix)]
+mod asking;
 mod fixture;
 mod mistakes;
 mod reader;

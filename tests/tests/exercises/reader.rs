@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, starts_with};
+use sha2::{Digest as _, Sha256};
 
 use crate::fixture::{Checkout, answer, stub};
 
@@ -55,7 +56,43 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     // A check that demands more than it did is another check.
     let check = checkout.read("tests/exercises/ch01_sum/check.rs") + "\n// More.\n";
     checkout.write("tests/exercises/ch01_sum/check.rs", &check);
-    course(&["list"]).success().stdout(starts_with("? ch01_sum"));
+    let only_the_check = starts_with("? ch01_sum").and(contains("(its check has changed since it"));
+    course(&["list"]).success().stdout(only_the_check);
+    course(&["next"]).success().stdout(contains("It passed, and its check has changed since.\n"));
+    checkout.sum_is("b + a");
+    let both = contains("(it and its check have changed since it passed)");
+    course(&["list"]).success().stdout(starts_with("? ch01_sum").and(both));
+    course(&["check", "sum"]).success();
+    course(&["list"]).success().stdout(starts_with("✓ ch01_sum"));
+}
+
+#[test]
+fn what_was_remembered_with_one_fingerprint_still_counts() {
+    let checkout = Checkout::new();
+    checkout.sum_is("a + b");
+    let files = ["exercise.rs", "check.rs"].map(|file| format!("tests/exercises/ch01_sum/{file}"));
+    let mut hash = Sha256::new();
+    for text in files.each_ref().map(|file| checkout.read(file)) {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    let passed: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let progress = format!("{{\"ch01_sum\": {{\"passed\": \"{passed}\", \"hints\": 2}}}}");
+    checkout.write(".course/progress.json", &progress);
+    let list = || checkout.course(&["list"]).assert().success();
+    list().stdout(starts_with("✓ ch01_sum").and(contains("1 of 2 solved")));
+    // It does not tell which of the two is another.
+    let either = || contains("(it or its check has changed since it passed)");
+    for file in files {
+        let text = checkout.read(&file);
+        checkout.write(&file, &format!("{text}\n// More.\n"));
+        list().stdout(starts_with("? ch01_sum").and(either()));
+        checkout.write(&file, &text);
+    }
+    checkout.course(&["check", "sum"]).assert().success();
+    checkout.course(&["hint", "sum"]).assert().success().stdout(contains("hint 3 of 3"));
+    checkout.sum_is("b + a");
+    list().stdout(starts_with("? ch01_sum").and(contains("(changed since it passed)")));
 }
 
 #[test]
@@ -138,24 +175,40 @@ fn who_asks_at_the_same_time_gets_the_next_step() {
 }
 
 #[test]
-fn an_exercise_comes_back_as_it_was_given() {
+fn an_answer_that_keeps_its_todo_is_not_as_it_was_given() {
     let checkout = Checkout::new();
     let file = "tests/exercises/ch01_sum/exercise.rs";
-    let git = |words: &[&str]| {
-        let identity = ["-c", "user.name=reader", "-c", "user.email=reader@example.org"];
-        let mut git = Command::new("git");
-        git.args(identity)
-            .args(words)
-            .current_dir(checkout.path(""))
-            .env("GIT_CONFIG_GLOBAL", "/dev/null");
-        assert!(git.output().unwrap().status.success(), "{words:?}");
-    };
-    git(&["init", "--quiet"]);
-    git(&["add", "--all"]);
-    git(&["commit", "--quiet", "--message", "given"]);
-    // A reader who commits has an answer as the newest version, and the TODO is gone from it.
-    checkout.sum_is("a * b");
-    git(&["commit", "--quiet", "--all", "--message", "mine"]);
+    let given = stub("ch01_sum", "ch01-sums");
+    // Written below the TODO, which stays.
+    let mine = given.replace("todo!(\"add {a} and {b}\")", "a * b");
+    assert!(mine.contains("// TODO") && mine != given);
+    checkout.commit("given");
+    checkout.write(file, &mine);
+    checkout.commit("mine");
+    let reset = || checkout.course(&["reset", "sum", "--yes"]).assert().success();
+    reset().stdout(contains(".course/ch01_sum-1.rs"));
+    assert_eq!(checkout.read(file), given);
+    assert_eq!(checkout.read(".course/ch01_sum-1.rs"), mine);
+    // With a change that is in no commit.
+    let newer = mine.replace("a * b", "a / b");
+    checkout.write(file, &newer);
+    reset().stdout(contains(".course/ch01_sum-2.rs"));
+    assert_eq!(checkout.read(file), given);
+    assert_eq!(checkout.read(".course/ch01_sum-2.rs"), newer);
+    // A reader's first commit may have the answer already.
+    fs::remove_dir_all(checkout.path(".git")).unwrap();
+    checkout.write(file, &mine);
+    checkout.commit("all of it");
+    reset().stdout(contains(".course/ch01_sum-3.rs"));
+    assert_eq!(checkout.read(file), given);
+    assert_eq!(checkout.read(".course/ch01_sum-3.rs"), mine);
+}
+
+#[test]
+fn an_exercise_comes_back_as_it_was_given() {
+    // There is no repository around it: a copy of the course that was unpacked has none.
+    let checkout = Checkout::new();
+    let file = "tests/exercises/ch01_sum/exercise.rs";
     checkout.sum_is("a - b");
 
     let refused = checkout.course(&["reset", "sum"]).assert().code(2);
@@ -163,7 +216,9 @@ fn an_exercise_comes_back_as_it_was_given() {
     assert_eq!(checkout.read(file), answer("a - b"));
 
     let reset = || checkout.course(&["reset", "sum", "--yes"]).assert().success();
-    reset().stdout(contains("is as it was given").and(contains(".course/ch01_sum-1.rs")));
+    let no_git = checkout.course(&["reset", "sum", "--yes"]).env("GIT_DIR", "/nowhere").assert();
+    let told = contains("is as it was given").and(contains(".course/ch01_sum-1.rs"));
+    no_git.success().stdout(told);
     assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
     assert_eq!(checkout.read(".course/ch01_sum-1.rs"), answer("a - b"));
     reset().stdout(contains("is as it was given").and(contains(".course").not()));

@@ -24,6 +24,7 @@ fn every_flaw_is_told() {
         checkout.write(&format!("tests/exercises/ch02_ring/{file}"), text);
     };
     sum("exercise.rs", &answer("a + b"));
+    std::fs::remove_file(checkout.path("tests/exercises/ch02_ring/given.rs")).unwrap();
     sum("solution.rs", &answer("let unused = 1;\n    a - b"));
     sum("hint.md", "## Look\n\n## Think\n");
     sum("wrong/first.rs", &answer("a"));
@@ -45,6 +46,8 @@ fn every_flaw_is_told() {
     for flaw in [
         "ch01_sum: exercise.rs has 0 lines `// TODO`, and not one",
         "ch01_sum: exercise.rs does not name the command that checks it",
+        "ch01_sum: given.rs, which `cargo course reset` brings back, is not exercise.rs: copy exercise.rs there",
+        "ch02_ring: given.rs, which `cargo course reset` brings back, cannot be read",
         "ch01_sum: hint.md has 2 steps",
         "ch01_sum: there is no page book/src/ch01-….md",
         "book/src/ch02-rings.md does not name the exercise",

@@ -10,7 +10,7 @@ use single_gpu::report::{counted, line};
 use super::compile::{self, Compiled};
 use super::list;
 use super::messages::{self, Counts, Failure};
-use super::progress::{self, Progress};
+use super::progress::{Fingerprint, Progress};
 use super::run::{self, Ended};
 use super::tree::{Exercise, Tree};
 use crate::process::{Excess, How};
@@ -123,7 +123,7 @@ pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::R
 pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow::Result<Outcome> {
     // For the message that says how to get it back.
     exercise.text()?;
-    let checked = progress::fingerprint(exercise)?;
+    let checked = Fingerprint::of(exercise)?;
     let executable = match compile::check_of(tree, exercise, &checked)? {
         Compiled::To(executable) => executable,
         Compiled::Mistaken => return Ok(Outcome::DoesNotCompile),
@@ -133,7 +133,7 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     // What was saved meanwhile may be what was compiled, or not.
     let unchanged = || {
         // While an editor saves, the file may not be there: then it has changed.
-        progress::fingerprint(exercise).is_ok_and(|now| now == checked)
+        Fingerprint::of(exercise).is_ok_and(|now| now == checked)
     };
     let as_compiled = unchanged();
     if as_compiled {

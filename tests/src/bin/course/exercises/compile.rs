@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use single_gpu::report::file;
 
 use super::cargo::{self, Build, Message, cargo};
+use super::progress::Fingerprint;
 use super::tree::{Exercise, PACKAGE, Tree};
 use crate::process::How;
 
@@ -48,7 +49,7 @@ pub(super) fn compile(tree: &Tree, target: &str) -> anyhow::Result<Compiled> {
     outcome(build(tree, target)?, target)
 }
 
-/// Compiles the check of an exercise, and the answer that has this fingerprint.
+/// Compiles the check of an exercise, and the answer, which have this fingerprint.
 ///
 /// cargo goes by the times of files: an older answer that is brought back with its old time is no news to it. So what
 /// it has not compiled just now is believed only if it was seen to be made from this very text.
@@ -59,7 +60,7 @@ pub(super) fn compile(tree: &Tree, target: &str) -> anyhow::Result<Compiled> {
 pub(super) fn check_of(
     tree: &Tree,
     exercise: &Exercise,
-    fingerprint: &str,
+    fingerprint: &Fingerprint,
 ) -> anyhow::Result<Compiled> {
     let target = &exercise.name;
     for _ in 0..TIMES {
@@ -77,12 +78,12 @@ pub(super) fn check_of(
     bail!("somebody else compiles {target} at the same time; try again")
 }
 
-/// Notes beside an executable that it is made from the answer with this fingerprint.
+/// Notes beside an executable that it is made from an answer and a check with this fingerprint.
 ///
 /// # Errors
 ///
 /// When that cannot be written.
-pub(super) fn note_made_from(executable: &Path, fingerprint: &str) -> anyhow::Result<()> {
+pub(super) fn note_made_from(executable: &Path, fingerprint: &Fingerprint) -> anyhow::Result<()> {
     let note = note(executable);
     let identity = identity(executable, fingerprint);
     identity
@@ -90,15 +91,15 @@ pub(super) fn note_made_from(executable: &Path, fingerprint: &str) -> anyhow::Re
         .with_context(|| format!("{}", note.display()))
 }
 
-fn is_made_from(executable: &Path, fingerprint: &str) -> bool {
+fn is_made_from(executable: &Path, fingerprint: &Fingerprint) -> bool {
     let noted = fs::read_to_string(note(executable)).ok();
     noted.is_some_and(|noted| {
         identity(executable, fingerprint).is_ok_and(|identity| noted.trim_end() == identity)
     })
 }
 
-/// The answer's fingerprint, and what becomes another when the executable is made anew.
-fn identity(executable: &Path, fingerprint: &str) -> std::io::Result<String> {
+/// The fingerprint, and what becomes another when the executable is made anew.
+fn identity(executable: &Path, fingerprint: &Fingerprint) -> std::io::Result<String> {
     let metadata = fs::metadata(executable)?;
     let made = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     Ok(format!("{fingerprint} {made} {}", metadata.len()))

@@ -2,7 +2,7 @@
 
 use single_gpu::report::line;
 
-use super::progress::{Progress, Standing};
+use super::progress::{Change, Progress, Standing};
 use super::tree::Tree;
 
 /// Lists all exercises with what is known of them.
@@ -12,7 +12,14 @@ pub(super) fn list(tree: &Tree) -> anyhow::Result<()> {
     for exercise in &tree.exercises {
         let (mark, note) = match progress.of(exercise) {
             Standing::Solved => ('✓', ""),
-            Standing::Changed => ('?', " (changed since it passed)"),
+            Standing::Changed(Change::Answer) => ('?', " (changed since it passed)"),
+            Standing::Changed(Change::Check) => ('?', " (its check has changed since it passed)"),
+            Standing::Changed(Change::Both) => {
+                ('?', " (it and its check have changed since it passed)")
+            }
+            Standing::Changed(Change::Either) => {
+                ('?', " (it or its check has changed since it passed)")
+            }
             Standing::Open => ('·', ""),
         };
         let title = exercise.title();
@@ -31,8 +38,14 @@ pub(super) fn next(tree: &Tree) -> anyhow::Result<()> {
     // For the message that says how to get it back.
     exercise.text()?;
     line(format_args!("{}\n", exercise.heading()))?;
-    if progress.of(exercise) == Standing::Changed {
-        line("It passed, and has changed since.\n")?;
+    if let Standing::Changed(change) = progress.of(exercise) {
+        let what = match change {
+            Change::Answer => "has changed",
+            Change::Check => "its check has changed",
+            Change::Both => "it and its check have changed",
+            Change::Either => "it or its check has changed",
+        };
+        line(format_args!("It passed, and {what} since.\n"))?;
     }
     if let Some(page) = tree.page(exercise) {
         line(format_args!("read    {}", tree.relative(&page)))?;

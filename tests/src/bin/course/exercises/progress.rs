@@ -4,6 +4,7 @@
 //! remembered is not a name but the very text that passed: an edit afterwards makes the exercise unsolved.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -30,12 +31,29 @@ pub(super) struct Progress {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
-    /// The fingerprint of the answer that passed last, and of its check.
+    /// The answer that passed last, and its check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    passed: Option<String>,
+    passed: Option<Passed>,
     /// How many steps of the hint were read.
     #[serde(default)]
     hints: usize,
+}
+
+/// How what passed is remembered.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+enum Passed {
+    Apart(Fingerprint),
+    /// As earlier versions did: one fingerprint of both.
+    Together(String),
+}
+
+/// A fingerprint of what a check judges, the answer, and one of the check itself.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fingerprint {
+    answer: String,
+    check: String,
 }
 
 /// What is known of an exercise.
@@ -43,10 +61,20 @@ struct Record {
 pub(super) enum Standing {
     /// It has not passed yet.
     Open,
-    /// It passed, and the answer or its check is another since.
-    Changed,
+    /// It passed, and something has changed since.
+    Changed(Change),
     /// It passed as it is.
     Solved,
+}
+
+/// What is another than it was when an exercise passed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Change {
+    Answer,
+    Check,
+    Both,
+    /// One of them, or both: what is remembered does not tell.
+    Either,
 }
 
 impl Progress {
@@ -69,13 +97,26 @@ impl Progress {
 
     /// What is known of an exercise as it is now.
     pub(super) fn of(&self, exercise: &Exercise) -> Standing {
-        match self.records.get(&exercise.name).and_then(|record| record.passed.as_ref()) {
-            None => Standing::Open,
-            Some(passed) => match fingerprint(exercise) {
-                Ok(now) if now == *passed => Standing::Solved,
-                _ => Standing::Changed,
-            },
-        }
+        let record = self.records.get(&exercise.name);
+        let Some(passed) = record.and_then(|record| record.passed.as_ref()) else {
+            return Standing::Open;
+        };
+        // What cannot be read is not what passed.
+        let is = |files: &[PathBuf], passed: &String| hash(files).is_ok_and(|now| now == *passed);
+        let change = match passed {
+            Passed::Together(passed) => {
+                (!is(&[exercise.file(), exercise.check()], passed)).then_some(Change::Either)
+            }
+            Passed::Apart(Fingerprint { answer, check }) => {
+                match (is(&[exercise.file()], answer), is(&[exercise.check()], check)) {
+                    (true, true) => None,
+                    (false, true) => Some(Change::Answer),
+                    (true, false) => Some(Change::Check),
+                    (false, false) => Some(Change::Both),
+                }
+            }
+        };
+        change.map_or(Standing::Solved, Standing::Changed)
     }
 
     /// The first exercise that is not solved.
@@ -112,10 +153,11 @@ impl Progress {
     pub(super) fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,
-        fingerprint: String,
+        fingerprint: Fingerprint,
     ) -> anyhow::Result<()> {
         Self::change(tree, |records| {
-            records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
+            records.entry(exercise.name.clone()).or_default().passed =
+                Some(Passed::Apart(fingerprint));
         })
     }
 
@@ -181,16 +223,29 @@ impl Progress {
     }
 }
 
-/// A fingerprint of what a check judges: the answer, and the check itself.
-///
-/// # Errors
-///
-/// When one of them cannot be read.
-pub(super) fn fingerprint(exercise: &Exercise) -> anyhow::Result<String> {
+impl Fingerprint {
+    /// That of an exercise as it is now.
+    ///
+    /// # Errors
+    ///
+    /// When the answer or its check cannot be read.
+    pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Self> {
+        Ok(Self { answer: hash(&[exercise.file()])?, check: hash(&[exercise.check()])? })
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.answer, self.check)
+    }
+}
+
+/// A hash of what is in files.
+fn hash(files: &[PathBuf]) -> anyhow::Result<String> {
     let mut hash = Sha256::new();
-    for path in [exercise.file(), exercise.check()] {
-        let text = tree::read(&path).with_context(|| format!("{}", path.display()))?;
-        // The length keeps the two texts apart.
+    for path in files {
+        let text = tree::read(path).with_context(|| format!("{}", path.display()))?;
+        // The length keeps texts apart.
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }

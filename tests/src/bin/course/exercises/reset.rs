@@ -1,9 +1,11 @@
-//! `cargo course reset`: an exercise as it was given, out of git's history; the reader's text put aside.
+//! `cargo course reset`: an exercise as it was given, from the copy beside it; the reader's text put aside.
+//!
+//! The copy, `given.rs`, is a file like any other: it comes with the course and with its updates, and needs neither
+//! git nor what the reader has committed. `cargo course verify` compares the two where nobody has written yet.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use single_gpu::report::{file, line};
@@ -11,76 +13,38 @@ use single_gpu::report::{file, line};
 use super::confirm::confirm;
 use super::progress::{FOLDER, Progress};
 use super::tree::{self, Exercise, Tree};
-use super::verify::todo;
 
 /// Brings an exercise back as it was given; asks first.
 ///
 /// # Errors
 ///
-/// When nobody can be asked, or git does not know how it was given, or what is there cannot be put aside.
+/// When nobody can be asked, or there is no copy of how it was given, or what is there cannot be put aside.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
-    let given = given(tree, exercise)?;
+    let given = tree::read(&exercise.given()).with_context(|| {
+        let copy = exercise.given();
+        format!("{}, to be had from a fresh copy of the course", tree.relative(&copy))
+    })?;
     let path = exercise.file();
-    let mine = match tree::read(&path) {
-        Ok(bytes) => Some(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
-    };
-    if mine.as_deref() == Some(given.as_bytes()) {
-        line(format_args!("{} is as it was given", tree.relative(&path)))?;
-        return Progress::forget(tree, exercise);
-    }
     let question = format!("Bring {name} back as it was given, and put your version aside?");
-    if !yes && !confirm(&question)? {
+    if on_disk(&path)?.as_deref() != Some(&given[..]) && !yes && !confirm(&question)? {
         line("Nothing was changed")?;
         return Ok(());
     }
-    // In this order: whatever goes wrong, the reader's text is in one place or the other.
-    let aside = mine.map(|mine| put_aside(tree, exercise, &mine)).transpose()?;
-    write(&path, given.as_bytes())?;
+    // Not before the question: an editor may save another version while it stands there.
+    let mine = on_disk(&path)?;
+    let mut aside = None;
+    if mine.as_deref() != Some(&given[..]) {
+        // In this order: whatever goes wrong, the reader's text is in one place or the other.
+        aside = mine.as_ref().map(|mine| put_aside(tree, exercise, mine)).transpose()?;
+        replace(&path, mine.as_deref(), &given)?;
+    }
     Progress::forget(tree, exercise)?;
     line(format_args!("{} is as it was given", tree.relative(&path)))?;
     if let Some(aside) = aside {
         line(format_args!("what you had written is in {}", tree.relative(&aside)))?;
     }
     Ok(())
-}
-
-/// The newest version in git's history that still has its TODO.
-fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<String> {
-    let path = format!("./{}", tree.relative(&exercise.file())).replace('\\', "/");
-    let otherwise = || {
-        format!(
-            "git, which knows how {} was given; without it, take {path} from a fresh copy of the course",
-            exercise.name
-        )
-    };
-    let log = git(tree, &["log", "--format=%H", "--", &path]).with_context(otherwise)?;
-    for commit in log.lines() {
-        // A commit that took the file away has none to show.
-        if let Ok(text) = git(tree, &["show", &format!("{commit}:{path}")])
-            && text.lines().any(todo)
-        {
-            return Ok(text);
-        }
-    }
-    Err(anyhow::anyhow!("no commit has it with its `// TODO`")).with_context(otherwise)
-}
-
-/// What git answers.
-fn git(tree: &Tree, arguments: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("git")
-        .current_dir(&tree.root)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .context("git cannot be started")?;
-    if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr);
-        bail!("{}", told.lines().next().unwrap_or("git failed without a word"));
-    }
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Stores the reader's text, whatever it is, under a name that nothing has yet, and returns it.
@@ -93,6 +57,48 @@ fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<Pa
     Ok(free)
 }
 
+/// What the reader has written so far, whatever it is; none where there is no file.
+fn on_disk(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    match tree::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{}", path.display())),
+    }
+}
+
+/// Writes a text in place of the one that was put aside, and of no other.
+fn replace(path: &Path, put_aside: Option<&[u8]>, text: &[u8]) -> anyhow::Result<()> {
+    if on_disk(path)?.as_deref() != put_aside {
+        bail!("{} was saved just now, and stays as it is; try again", path.display());
+    }
+    write(path, text)
+}
+
 fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     file::write(path, |file| file.write_all(text)).with_context(|| format!("{}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_put_aside_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("exercise.rs");
+        let saved = |text: &str| fs::write(&path, text).expect("it can be written");
+        let replaced = |put_aside| replace(&path, put_aside, b"given").map(|()| fs::read(&path));
+        for (put_aside, newer) in [(None, "newer"), (Some(&b"older"[..]), "newer")] {
+            saved(newer);
+            let refused = replaced(put_aside).expect_err("another text").to_string();
+            assert!(refused.contains("exercise.rs was saved just now"), "{refused}");
+            assert_eq!(fs::read(&path).expect("it is there"), newer.as_bytes());
+        }
+        replaced(Some(b"newer")).expect("the same text").expect("it is there");
+        assert_eq!(fs::read(&path).expect("it is there"), b"given");
+        fs::remove_file(&path).expect("it is there");
+        replaced(Some(b"given")).expect_err("it has gone");
+        replaced(None).expect("there is none").expect("it is there");
+        assert_eq!(fs::read(&path).expect("it is there"), b"given");
+    }
 }

@@ -152,6 +152,11 @@ impl Exercise {
         self.folder.join("exercise.rs")
     }
 
+    /// What the reader starts from, once more: nobody writes in it.
+    pub(super) fn given(&self) -> PathBuf {
+        self.folder.join("given.rs")
+    }
+
     pub(super) fn check(&self) -> PathBuf {
         self.folder.join("check.rs")
     }

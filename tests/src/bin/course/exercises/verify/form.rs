@@ -1,12 +1,12 @@
-//! What belongs to every exercise: one TODO, steps of a hint, a chapter that leads to it and back, wrong
-//! answers.
+//! What belongs to every exercise: one TODO, a copy to bring back, steps of a hint, a chapter that leads to it and
+//! back, wrong answers.
 
 use std::fs;
 
 use anyhow::Context as _;
 
 use super::super::hint;
-use super::super::tree::{Exercise, Tree};
+use super::super::tree::{self, Exercise, Tree};
 use super::candidate::wrong_answers;
 
 /// Fewer steps are no way from a nudge to the answer.
@@ -16,7 +16,7 @@ const STEPS: usize = 3;
 const WRONG_ANSWERS: usize = 3;
 
 /// Whether a line is what tells the reader where to write.
-pub(crate) fn todo(line: &str) -> bool {
+fn todo(line: &str) -> bool {
     line.trim_start().starts_with("// TODO")
 }
 
@@ -69,6 +69,14 @@ fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
     match text.lines().filter(|line| todo(line)).count() {
         1 => {}
         number => problems.push(format!("exercise.rs has {number} lines `// TODO`, and not one")),
+    }
+    let copy = "given.rs, which `cargo course reset` brings back,";
+    // Not a reader's answer: that would be what is brought back from then on.
+    let mend = "copy exercise.rs there, if nobody has solved it";
+    match tree::read(&exercise.given()) {
+        Ok(given) if given == text.as_bytes() => {}
+        Ok(_) => problems.push(format!("{copy} is not exercise.rs: {mend}")),
+        Err(error) => problems.push(format!("{copy} cannot be read: {error}; {mend}")),
     }
     let command = format!("cargo course check {name}");
     if !text.contains(&command) && !text.contains(&format!("--test {name}")) {

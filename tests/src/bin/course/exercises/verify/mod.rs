@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use anyhow::bail;
 pub(super) use candidate::{Candidate, Kind, run_all};
-pub(super) use form::todo;
 use single_gpu::interrupt;
 use single_gpu::report::{counted, line};
 
