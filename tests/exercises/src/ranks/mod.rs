@@ -6,6 +6,7 @@
 
 mod meeting;
 mod rank;
+mod sent;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::panic;
 use meeting::Meeting;
 pub use meeting::Sends;
 pub use rank::Rank;
+pub use sent::Sent;
 
 /// What ranks may take in all. Whoever waits in vain is told much sooner.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -37,12 +37,35 @@ fn messages_arrive_in_order_and_are_counted() {
                     got.push(receive_number(rank, 0)?);
                 }
             }
-            Ok((got, rank.traffic(), rank.largest_message()))
+            Ok((got, rank.traffic()))
         });
         let sent = Traffic { messages: 3, bytes: 12 };
-        let expected = [(vec![], sent, 4), (vec![5.0, 6.0, 7.0], Traffic::default(), 0)];
+        let expected = [(vec![], sent), (vec![5.0, 6.0, 7.0], Traffic::default())];
         assert_eq!(results, expected, "{sends:?}");
     }
+}
+
+#[test]
+fn the_sizes_of_messages_and_their_receivers_are_known() {
+    let sent = run(3, Sends::Buffered, |rank| {
+        for (to, elements) in [(2, 3), (1, 1), (2, 4)] {
+            match rank.rank() {
+                0 => rank.send(to, &Tensor::zeros(elements, DType::F32, rank.device())?)?,
+                own if own == to => {
+                    rank.recv(0, &Shape::from(elements), DType::F32)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(rank.sent())
+    });
+    let expected = Sent {
+        traffic: Traffic { messages: 3, bytes: 32 },
+        largest_message: 16,
+        smallest_message: Some(4),
+        receivers: [1, 2].into(),
+    };
+    assert_eq!(sent, [expected, Sent::default(), Sent::default()]);
 }
 
 #[test]
