@@ -54,8 +54,12 @@ impl Step {
         )
     }
 
+    fn told(self, what: &str) -> String {
+        format!("{}: {what}", self.given())
+    }
+
     fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
-        fail(&format!("{}: {what}", self.given()), expected, got, law)
+        fail(&self.told(what), expected, got, law)
     }
 
     /// One device's weights after a batch of k·b.
@@ -69,12 +73,18 @@ impl Step {
 
     /// Every rank's weights after the answer's step, and of how many samples it computed gradients.
     fn found(self) -> (Vec<Weights>, Vec<usize>) {
-        let outcomes = ranks::run(self.devices, Sends::Buffered, move |rank| {
+        let outcomes = ranks::attempt(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
             let epoch = tracer::batch(0..SAMPLES)?;
             worked();
             exercise::scaled_step(rank, &model, &epoch, self.step, self.tuned, self.rule)?;
             Ok((model.parameters().snapshot()?, worked().iter().sum::<usize>()))
+        });
+        let outcomes = outcomes.unwrap_or_else(|failure| {
+            let law = "all ranks meet in every all-reduce, even one whose shard is empty";
+            let empty = self.samples().len() < self.devices;
+            let what = self.told("there are no weights");
+            ranks::fail(&what, "an update on every rank", &failure, law, empty)
         });
         outcomes.into_iter().unzip()
     }

@@ -51,11 +51,13 @@ impl Case {
         self.shapes.iter().map(tensor).collect()
     }
 
-    fn fail(&self, what: &str, expected: &str, got: &str, law: &str) -> ! {
+    fn told(&self, what: &str) -> String {
         let Self { ranks, algorithm, dtype, shapes } = self;
-        let given =
-            format!("{ranks} ranks, Algorithm::{algorithm:?}, tensors {shapes:?} {dtype:?}");
-        fail(&format!("{given}: {what}"), expected, got, law)
+        format!("{ranks} ranks, Algorithm::{algorithm:?}, tensors {shapes:?} {dtype:?}: {what}")
+    }
+
+    fn fail(&self, what: &str, expected: &str, got: &str, law: &str) -> ! {
+        fail(&self.told(what), expected, got, law)
     }
 
     fn check(&self) -> Result<()> {
@@ -67,7 +69,10 @@ impl Case {
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
             let law = "whatever its tensors are, every rank gets as many sums";
-            self.fail("there are no sums", &format!("{} sums", self.shapes.len()), &failure, law)
+            let (what, expected) = (self.told("there are no sums"), self.shapes.len());
+            let empty =
+                self.shapes.is_empty() || self.shapes.iter().any(|shape| shape.contains(&0));
+            ranks::fail(&what, &format!("{expected} sums"), &failure, law, empty)
         });
         for (rank, outcome) in outcomes.iter().enumerate() {
             self.kinds_are_kept(rank, &outcome.sums);

@@ -72,7 +72,9 @@ impl Case {
         });
         outcomes.unwrap_or_else(|failure| {
             let law = "all ranks meet in every all-reduce, even one whose shard is empty";
-            self.fail("there are no weights", "an update on every rank", &failure, law)
+            let what = self.told("there are no weights");
+            let empty = self.sizes.iter().any(|&size| size < self.ranks);
+            ranks::fail(&what, "an update on every rank", &failure, law, empty)
         })
     }
 

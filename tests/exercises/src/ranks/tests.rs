@@ -174,6 +174,22 @@ fn a_rank_that_leaves_too_early_is_named() {
 }
 
 #[test]
+fn a_law_about_ranks_is_named_only_where_it_may_be_broken() {
+    let told = |failure: &'static str, empty: bool| {
+        let panic =
+            std::panic::catch_unwind(|| fail("no sum", "a sum", failure, "all meet", empty));
+        *panic.unwrap_err().downcast::<String>().unwrap()
+    };
+    let refused = "rank 1 failed: unexpected dtype";
+    assert_eq!(told(refused, false), format!("no sum\n  expected a sum\n  got      {refused}"));
+    assert!(told(refused, true).ends_with("\n  law: all meet"));
+    let left = "rank 0 failed: rank 1 returned early, and rank 0 still needed it";
+    assert!(told(left, false).ends_with("\n  law: all meet"));
+    let circle = "deadlock: rank 0 waits for rank 1, which waits for rank 0";
+    assert!(told(circle, false).ends_with("\n  law: all meet"));
+}
+
+#[test]
 fn another_shape_than_expected_is_told() {
     let failure = attempt(2, Sends::Buffered, |rank| match rank.rank() {
         0 => rank.recv(1, &Shape::from(3), DType::F32).map(|_| ()),
