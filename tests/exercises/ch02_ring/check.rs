@@ -7,7 +7,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
 use exercises::expectation::numbers;
-use exercises::ranks::{self, Rank, Sends};
+use exercises::mismatch::in_a_row;
+use exercises::ranks::{self, Rank, Sends, Sent};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 
@@ -21,6 +22,8 @@ const OWN: &str =
     "the sum is in its own memory: what is written into the one that came in does not change it";
 const STEPS: &str =
     "k − 1 steps of reduce-scatter and k − 1 of all-gather, one message from every rank in each";
+const NEIGHBOURS: &str =
+    "rank r sends to rank r + 1 only, and the last one to rank 0: a ring needs no other link";
 
 /// What failures between ranks say, and the law that each breaks where chunks are even.
 const BETWEEN_RANKS: [(&str, &str); 5] = [
@@ -41,8 +44,7 @@ const WRITTEN: f32 = -1000.0;
 /// What a rank gets, and what it has sent.
 struct Outcome {
     sum: Tensor,
-    messages: u64,
-    largest_message: u64,
+    sent: Sent,
 }
 
 /// Runs `work` on ranks that bring tensors of this shape.
@@ -86,8 +88,7 @@ fn law(world_size: usize, shape: &[usize], other: &'static str) -> &'static str 
 fn outcomes(world_size: usize, shape: &'static [usize]) -> Vec<Outcome> {
     run(world_size, shape, move |rank| {
         let sum = exercise::ring(rank, &contribution(rank.rank(), shape)?)?;
-        let (messages, largest_message) = (rank.traffic().messages, rank.largest_message());
-        Ok(Outcome { sum, messages, largest_message })
+        Ok(Outcome { sum, sent: rank.sent() })
     })
 }
 
@@ -172,16 +173,32 @@ fn a_rank_sends_one_chunk_in_each_step() {
         let steps = 2 * (world_size - 1) as u64;
         for (rank, outcome) in outcomes(world_size, shape).iter().enumerate() {
             let who = format!("shape {shape:?} on {world_size} ranks: rank {rank} sent");
-            let Outcome { messages, largest_message, .. } = outcome;
+            let Sent { traffic, largest_message, smallest_message, receivers } = &outcome.sent;
             assert!(
                 *largest_message <= 4 * largest_chunk,
                 "{who} a message of {largest_message} bytes\n  expected at most {}: \
                  {largest_chunk} f32 numbers\n  law: {one_chunk}",
                 4 * largest_chunk
             );
+            let messages = traffic.messages;
             assert!(
-                *messages == steps,
+                messages == steps,
                 "{who} {messages} messages\n  expected {steps}\n  law: {STEPS}"
+            );
+            let smallest_chunk = (shape[0] / world_size) as u64;
+            if let Some(bytes) = smallest_message {
+                assert!(
+                    *bytes >= 4 * smallest_chunk,
+                    "{who} a message of {bytes} bytes\n  expected at least {}: {smallest_chunk} \
+                     f32 numbers\n  law: {one_chunk}",
+                    4 * smallest_chunk
+                );
+            }
+            let next = (rank + 1) % world_size;
+            assert!(
+                receivers.iter().all(|&to| to == next),
+                "{who} something to ranks {}\n  expected rank {next} alone\n  law: {NEIGHBOURS}",
+                in_a_row(&receivers.iter().collect::<Vec<_>>())
             );
         }
     }

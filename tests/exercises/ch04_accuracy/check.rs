@@ -61,7 +61,9 @@ fn check(shards: &[(usize, usize)]) {
     let expected = format!("{:.4} ({})", all.accuracy(), counts(&all));
     let found = found.unwrap_or_else(|failure| {
         let law = "every rank takes part, and one without images adds two zeros";
-        fail(&format!("shards with {of_each} correct: no accuracy"), &expected, &failure, law)
+        let what = format!("shards with {of_each} correct: no accuracy");
+        let empty = shards.iter().any(|shard| shard.images == 0);
+        ranks::fail(&what, &expected, &failure, law, empty)
     });
     for (rank, &got) in found.iter().enumerate() {
         // Written so that NaN counts as a difference.

@@ -1,12 +1,13 @@
 #[path = "exercise.rs"]
 mod exercise;
 
-// Each step against one device with a batch of k·b: which samples, how much each counts, the result.
+// Each step against one device with a batch of k·b: which samples, how much each counts, the result, and
+// who computed what.
 
 use std::ops::Range;
 
 use candle_core::{Device, Result};
-use exercises::classifier::Classifier;
+use exercises::classifier::{Classifier, worked};
 use exercises::mismatch::{fail, short};
 use exercises::ranks::{self, Sends};
 use exercises::replicas::{self, Weights};
@@ -14,6 +15,7 @@ use exercises::scaling::{RateRule, Tuned};
 use exercises::tracer::{self, counted, in_words, multiple, taking_part};
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::sgd::sgd;
+use split_batch::shard_range;
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
@@ -52,8 +54,12 @@ impl Step {
         )
     }
 
+    fn told(self, what: &str) -> String {
+        format!("{}: {what}", self.given())
+    }
+
     fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
-        fail(&format!("{}: {what}", self.given()), expected, got, law)
+        fail(&self.told(what), expected, got, law)
     }
 
     /// One device's weights after a batch of k·b.
@@ -65,19 +71,27 @@ impl Step {
         model.parameters().snapshot()
     }
 
-    /// Every rank's weights after the answer's step.
-    fn found(self) -> Vec<Weights> {
-        ranks::run(self.devices, Sends::Buffered, move |rank| {
+    /// Every rank's weights after the answer's step, and of how many samples it computed gradients.
+    fn found(self) -> (Vec<Weights>, Vec<usize>) {
+        let outcomes = ranks::attempt(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
             let epoch = tracer::batch(0..SAMPLES)?;
+            worked();
             exercise::scaled_step(rank, &model, &epoch, self.step, self.tuned, self.rule)?;
-            Ok(model.parameters().snapshot()?)
-        })
+            Ok((model.parameters().snapshot()?, worked().iter().sum::<usize>()))
+        });
+        let outcomes = outcomes.unwrap_or_else(|failure| {
+            let law = "all ranks meet in every all-reduce, even one whose shard is empty";
+            let empty = self.samples().len() < self.devices;
+            let what = self.told("there are no weights");
+            ranks::fail(&what, "an update on every rank", &failure, law, empty)
+        });
+        outcomes.into_iter().unzip()
     }
 
     /// Holds the answer's step against each law in turn.
     fn check(self) -> Result<()> {
-        let found = self.found();
+        let (found, worked) = self.found();
         let before = Classifier::new(SEED, &Device::Cpu)?;
         let on_ranks = found.iter().map(|weights| counted(&before, weights, SAMPLES));
         let on_ranks = on_ranks.collect::<Result<Vec<_>>>()?;
@@ -87,7 +101,9 @@ impl Step {
         replicas::agree(&self.given(), &found)?;
         let what = format!("{}: another result than on one device", self.given());
         let law = "k devices with batches of b equal one with a batch of k·b";
-        replicas::equal(&what, &self.expected()?, &found[0], law)
+        replicas::equal(&what, &self.expected()?, &found[0], law)?;
+        self.each_rank_has_its_shard(&worked);
+        Ok(())
     }
 
     /// Ranks whose updates are made of other samples have not added them up.
@@ -139,6 +155,19 @@ impl Step {
                 let got =
                     format!("{} times the gradient of sample {sample}", short(counted[sample]));
                 self.fail(&what, &expected_in_words, &got, law);
+            }
+        }
+    }
+
+    fn each_rank_has_its_shard(self, worked: &[usize]) {
+        for (rank, &got) in worked.iter().enumerate() {
+            let shard = shard_range(self.samples().len(), self.devices, rank);
+            if got != shard.len() {
+                let what = format!("rank {rank} computes the gradients of {got} samples");
+                let expected =
+                    format!("{}, those of its shard: {shard:?} of the batch", shard.len());
+                let law = "each rank computes the gradients of its own shard, and of no other";
+                self.fail(&what, &expected, &got.to_string(), law);
             }
         }
     }

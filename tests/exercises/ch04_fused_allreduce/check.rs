@@ -7,8 +7,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use exercises::expectation::numbers;
 use exercises::mismatch::fail;
 use exercises::ranks::{self, Sends};
-use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::{Algorithm, allreduce};
 
 /// One more than the most elements that a rank brings.
 const BASE: usize = 100;
@@ -21,6 +21,7 @@ const BASE: usize = 100;
 #[derive(Clone)]
 struct Case {
     ranks: usize,
+    algorithm: Algorithm,
     dtype: DType,
     shapes: Vec<Vec<usize>>,
 }
@@ -50,27 +51,34 @@ impl Case {
         self.shapes.iter().map(tensor).collect()
     }
 
+    fn told(&self, what: &str) -> String {
+        let Self { ranks, algorithm, dtype, shapes } = self;
+        format!("{ranks} ranks, Algorithm::{algorithm:?}, tensors {shapes:?} {dtype:?}: {what}")
+    }
+
     fn fail(&self, what: &str, expected: &str, got: &str, law: &str) -> ! {
-        let Self { ranks, dtype, shapes } = self;
-        fail(&format!("{ranks} ranks, tensors {shapes:?} {dtype:?}: {what}"), expected, got, law)
+        fail(&self.told(what), expected, got, law)
     }
 
     fn check(&self) -> Result<()> {
         let case = self.clone();
         let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
             let tensors = case.brought(rank.rank())?;
-            let sums = exercise::allreduce_fused(rank, &tensors, Algorithm::OneShot)?;
+            let sums = exercise::allreduce_fused(rank, &tensors, case.algorithm)?;
             Ok(Outcome { sums, messages: rank.traffic().messages })
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
             let law = "whatever its tensors are, every rank gets as many sums";
-            self.fail("there are no sums", &format!("{} sums", self.shapes.len()), &failure, law)
+            let (what, expected) = (self.told("there are no sums"), self.shapes.len());
+            let empty =
+                self.shapes.is_empty() || self.shapes.iter().any(|shape| shape.contains(&0));
+            ranks::fail(&what, &format!("{expected} sums"), &failure, law, empty)
         });
         for (rank, outcome) in outcomes.iter().enumerate() {
             self.kinds_are_kept(rank, &outcome.sums);
             self.sums_are_right(rank, &outcome.sums)?;
-            self.one_call(rank, outcome.messages);
         }
+        self.one_call(&outcomes.iter().map(|outcome| outcome.messages).collect::<Vec<_>>());
         Ok(())
     }
 
@@ -153,19 +161,43 @@ impl Case {
         format!("element {number}")
     }
 
-    /// The one-shot algorithm sends one message to every other rank.
-    fn one_call(&self, rank: usize, messages: u64) {
-        let others = self.ranks as u64 - 1;
-        let expected = if self.shapes.is_empty() { 0 } else { others };
-        // Whoever sees that there is no element to add up may leave it at that.
+    /// What each rank sends for one row of all elements.
+    fn messages_of_one_call(&self, algorithm: Algorithm) -> Vec<u64> {
+        let elements: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let dtype = self.dtype;
+        ranks::run(self.ranks, Sends::Buffered, move |rank| {
+            allreduce(rank, &Tensor::zeros(elements, dtype, rank.device())?, algorithm)?;
+            Ok(rank.traffic().messages)
+        })
+    }
+
+    fn one_call(&self, messages: &[u64]) {
+        let one_call = self.messages_of_one_call(self.algorithm);
+        // Whoever sees that there is no element to add up may leave it at that, and without a tensor has to.
         let nothing_to_send = self.shapes.iter().all(|shape| shape.contains(&0));
-        if messages != expected && !(nothing_to_send && messages == 0) {
-            let calls = messages / others.max(1);
-            let what = format!("rank {rank} makes {calls} all-reduces");
-            let [expected, messages] = [expected, messages].map(|n| format!("messages sent: {n}"));
-            let law = "all tensors travel together, and the fixed cost of a call is paid once";
-            self.fail(&what, &expected, &messages, law);
+        if nothing_to_send && messages.iter().all(|&sent| sent == 0) {
+            return;
         }
+        let expected = if self.shapes.is_empty() { &vec![0; self.ranks] } else { &one_call };
+        let Some(rank) = (0..self.ranks).find(|&rank| messages[rank] != expected[rank]) else {
+            return;
+        };
+        let [wanted, sent] = [expected[rank], messages[rank]];
+        let told = format!("messages sent: {wanted}");
+        let others = Algorithm::OURS.into_iter().filter(|&other| other != self.algorithm);
+        let mut others = others.filter(|&other| self.messages_of_one_call(other) == messages);
+        if let (false, Some(other)) = (self.shapes.is_empty(), others.next()) {
+            let law = "whoever calls decides how the ranks add up";
+            let what = format!("rank {rank} adds up in another way");
+            let got = format!("messages sent: {sent}, as with Algorithm::{other:?}");
+            self.fail(&what, &told, &got, law);
+        }
+        let what = match one_call[rank] {
+            one @ 1.. if sent % one == 0 => format!("rank {rank} makes {} all-reduces", sent / one),
+            _ => format!("rank {rank} sends another number of messages"),
+        };
+        let law = "all tensors travel together, and the fixed cost of a call is paid once";
+        self.fail(&what, &told, &format!("messages sent: {sent}"), law);
     }
 }
 
@@ -188,7 +220,9 @@ fn one_all_reduce_gives_every_sum() -> Result<()> {
         let shapes: Vec<Vec<usize>> = list.iter().map(|shape| shape.to_vec()).collect();
         // In f32 a sum of three ranks still has all its digits; in f64 one of four needs more than those.
         for (ranks, dtype) in [(2, DType::F32), (1, DType::F32), (3, DType::F32), (4, DType::F64)] {
-            Case { ranks, dtype, shapes: shapes.clone() }.check()?;
+            for algorithm in Algorithm::OURS {
+                Case { ranks, algorithm, dtype, shapes: shapes.clone() }.check()?;
+            }
         }
     }
     Ok(())

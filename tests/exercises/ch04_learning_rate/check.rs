@@ -37,6 +37,7 @@ fn experiment() -> Result<Experiment> {
 fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
     let experiment = experiment()?;
     let runs = Arc::clone(&experiment.runs);
+    let samples = experiment.epochs * experiment.train.len();
     let asked = (rates.to_vec(), devices.to_vec());
     let rows = within(LIMIT, "the experiment", move || {
         exercise::rate_table(&experiment, &asked.0, &asked.1).map_err(|failure| failure.to_string())
@@ -62,6 +63,15 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
         let what = format!("{} devices send each other no message", run.devices);
         let law = "each device works on its shard, and an all-reduce adds up what they found";
         fail(&what, "an all-reduce in every step", "0 messages", law);
+    }
+    if let Some(run) = runs.iter().find(|run| run.samples != samples) {
+        let what = format!(
+            "k = {}: gradients of {} samples, added up over the devices",
+            run.devices, run.samples
+        );
+        let expected = format!("{samples}: every training image in every epoch, on one device");
+        let law = "each rank computes the gradients of its own shard, and of no other";
+        fail(&what, &expected, &run.samples.to_string(), law);
     }
     Ok(rows)
 }

@@ -1,14 +1,14 @@
 #[path = "exercise.rs"]
 mod exercise;
 
-// Each update against one device with one large batch: which samples, how much each counts, the result, what
-// was sent. Then the weights against stage 5's DDP.
+// Each update against one device with one large batch: which samples, how much each counts, the result, who
+// computed what, what was sent. Then the weights against stage 5's DDP.
 
 use candle_core::{Device, Result};
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _};
-use exercises::classifier::Classifier;
+use exercises::classifier::{Classifier, worked};
 use exercises::dense::Dense;
 use exercises::micro_batches::{self, Update};
 use exercises::mismatch::{fail, short};
@@ -21,9 +21,17 @@ use single_gpu::data::Batch;
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::ops::cross_entropy;
 use single_gpu::sgd::sgd;
-use split_batch::split_batch;
+use split_batch::{shard_range, split_batch};
 
 const SEED: u64 = 1;
+
+/// What the answer does on one rank.
+struct Outcome {
+    weights: Weights,
+    sent: Traffic,
+    /// The samples of each gradient that it computed.
+    worked: Vec<usize>,
+}
 
 /// Micro-batches that are to be trained on.
 #[derive(Clone, Copy)]
@@ -51,20 +59,23 @@ impl Case {
         micro_batches::updates(self.sizes, self.per_update, self.ranks, self.rate)
     }
 
-    /// What the answer makes of micro-batches of these sizes: every rank's weights, and what it sent.
-    fn found(self, sizes: &[usize]) -> (Vec<Weights>, Vec<Traffic>) {
+    /// What the answer makes of micro-batches of these sizes, on every rank.
+    fn found(self, sizes: &[usize]) -> Vec<Outcome> {
         let sizes = sizes.to_vec();
         let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
             let batches = micro_batches::batches(&sizes)?;
+            worked();
             exercise::train(rank, &model, &batches, self.per_update, self.rate)?;
-            Ok((model.parameters().snapshot()?, rank.traffic()))
+            let (worked, sent) = (worked(), rank.traffic());
+            Ok(Outcome { weights: model.parameters().snapshot()?, sent, worked })
         });
-        let outcomes = outcomes.unwrap_or_else(|failure| {
+        outcomes.unwrap_or_else(|failure| {
             let law = "all ranks meet in every all-reduce, even one whose shard is empty";
-            self.fail("there are no weights", "an update on every rank", &failure, law)
-        });
-        outcomes.into_iter().unzip()
+            let what = self.told("there are no weights");
+            let empty = self.sizes.iter().any(|&size| size < self.ranks);
+            ranks::fail(&what, "an update on every rank", &failure, law, empty)
+        })
     }
 
     /// Holds each update against each law in turn.
@@ -73,7 +84,10 @@ impl Case {
         let alone = Classifier::new(SEED, &Device::Cpu)?;
         for (number, update) in self.updates().iter().enumerate() {
             let begun = number * self.per_update;
-            let (found, _) = self.found(&self.sizes[..begun + update.sizes.len()]);
+            let done = &self.sizes[..begun + update.sizes.len()];
+            let outcomes = self.found(done);
+            let found: Vec<Weights> =
+                outcomes.iter().map(|outcome| outcome.weights.clone()).collect();
             let counted = counted(&alone, &found[0], self.sizes.iter().sum())?;
             self.its_samples_took_part(number, update, &counted);
             self.each_counts_as_it_should(number, update, &counted);
@@ -84,6 +98,7 @@ impl Case {
             let what = self.told(&format!("update {number} has another result than on one device"));
             let law = "micro-batches on k ranks equal one batch on one device";
             replicas::equal(&what, &alone.parameters().snapshot()?, &found[0], law)?;
+            self.each_rank_has_its_shards(done, &outcomes);
         }
         self.micro_batches_cost_no_messages();
         Ok(())
@@ -124,12 +139,36 @@ impl Case {
         );
     }
 
+    /// In parts as well, if it likes: but in none that is larger than a shard.
+    fn each_rank_has_its_shards(self, sizes: &[usize], outcomes: &[Outcome]) {
+        for (rank, Outcome { worked, .. }) in outcomes.iter().enumerate() {
+            let shard = |size: &usize| shard_range(*size, self.ranks, rank).len();
+            let shards: Vec<usize> = sizes.iter().map(shard).collect();
+            let [expected, got] =
+                [&shards, worked].map(|each| format!("{}: {each:?}", each.iter().sum::<usize>()));
+            if shards.iter().sum::<usize>() != worked.iter().sum::<usize>() {
+                let what = format!("rank {rank} computes the gradients of other samples");
+                let expected = format!("{expected}, its shard of each micro-batch");
+                let law = "each rank computes the gradients of its own shard, and of no other";
+                self.fail(&what, &expected, &got, law);
+            }
+            let largest = shards.iter().max().copied().unwrap_or_default();
+            if let Some(together) = worked.iter().find(|&&together| together > largest) {
+                let what = format!("rank {rank} takes {together} samples at once");
+                let expected = format!("at most {largest}: {shards:?}, its shard of each");
+                let law = "one micro-batch after the other: together they do not fit into memory";
+                self.fail(&what, &expected, &got, law);
+            }
+        }
+    }
+
     /// The first update, against one that has all its samples in a single micro-batch.
     fn micro_batches_cost_no_messages(self) {
         let Some(update) = self.updates().into_iter().next() else { return };
-        let (_, expected) = Self { per_update: 1, ..self }.found(&[update.samples.len()]);
-        let (_, found) = self.found(&update.sizes);
+        let expected = Self { per_update: 1, ..self }.found(&[update.samples.len()]);
+        let found = self.found(&update.sizes);
         for (rank, (expected, found)) in expected.into_iter().zip(found).enumerate() {
+            let [expected, found] = [expected.sent, found.sent];
             if expected != found {
                 let count = update.sizes.len();
                 let what = format!(
@@ -187,7 +226,7 @@ fn micro_batches_on_ranks_equal_one_batch_on_one_device() -> Result<()> {
     replicas::equal(
         &case.told("not what DDP accumulates"),
         &by_ddp(case),
-        &case.found(case.sizes).0[0],
+        &case.found(case.sizes)[0].weights,
         law,
     )
 }

@@ -79,7 +79,8 @@ impl Images {
         found.unwrap_or_else(|failure| {
             let what = format!("{}: no statistics", self.in_words());
             let law = "every rank takes part, and one without images adds zeros";
-            fail(&what, "mean, variance and count on every rank", &failure, law)
+            let expected = "mean, variance and count on every rank";
+            ranks::fail(&what, expected, &failure, law, self.shards.contains(&0))
         })
     }
 

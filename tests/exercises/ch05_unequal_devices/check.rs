@@ -188,7 +188,8 @@ fn check_step(shares: &[usize]) -> Result<()> {
     });
     let outcomes = outcomes.unwrap_or_else(|failure| {
         let law = "every rank takes part, and one without samples adds zeros";
-        fail(&format!("{given}: no step"), "an update on every rank", &failure, law)
+        let (what, empty) = (format!("{given}: no step"), shares.contains(&0));
+        ranks::fail(&what, "an update on every rank", &failure, law, empty)
     });
     for (rank, (outcome, &share)) in outcomes.iter().zip(shares).enumerate() {
         if outcome.sums.samples != share as u64 {

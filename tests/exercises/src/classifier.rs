@@ -2,6 +2,11 @@
 //!
 //! LeNet needs hundreds of steps before its accuracy moves. This one needs a handful, and its gradients have
 //! all that data parallelism can get wrong: two tensors of different shapes, sums over samples.
+//!
+//! It counts the samples whose gradients it computes. Where every rank does the work of all, the updates are right,
+//! and only the counts tell.
+
+use std::cell::RefCell;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use single_gpu::backward::{backward, untracked};
@@ -10,6 +15,17 @@ use single_gpu::init;
 use single_gpu::ops::{cross_entropy, linear};
 use single_gpu::parameters::Parameters;
 use single_gpu::train::{BatchSums, Step};
+
+thread_local! {
+    /// The samples of each call of [`Classifier::gradients`] in this thread.
+    static WORKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Forgets, and returns, how many samples each call of [`Classifier::gradients`] had in this thread, of all its
+/// models. A rank is one thread. Empty shards are left out.
+pub fn worked() -> Vec<usize> {
+    WORKED.take()
+}
 
 /// One replica of a dense layer in f64: `[B, 1, 28, 28]` → logits `[B, 10]`.
 #[derive(Debug)]
@@ -39,7 +55,7 @@ impl Classifier {
     }
 
     /// Loss, correct answers and gradients of a batch or a shard, all summed over its samples; nothing is
-    /// updated. An empty shard's are zero.
+    /// updated. An empty shard's are zero. [`worked`] tells how many there were.
     ///
     /// # Errors
     ///
@@ -51,6 +67,7 @@ impl Classifier {
             return Ok(Step { sums: BatchSums::default(), gradients });
         }
         let (loss, sums) = self.forward(batch)?;
+        WORKED.with_borrow_mut(|calls| calls.push(batch.len()));
         Ok(Step { sums, gradients: self.parameters.gradients(&backward(&loss)?)? })
     }
 
@@ -112,6 +129,19 @@ mod tests {
         assert_eq!(a.samples + b.samples, 10);
         assert_eq!(a.correct + b.correct, whole.sums.correct);
         assert!((a.loss + b.loss - whole.sums.loss).abs() < 1e-10);
+    }
+
+    #[test]
+    fn each_thread_knows_the_samples_that_it_had_gradients_of() {
+        let model = Classifier::new(1, &Device::Cpu).unwrap();
+        let batch = batch(10);
+        for (start, len) in [(0, 7), (7, 3), (10, 0)] {
+            model.gradients(&cut(&batch, start, len)).unwrap();
+        }
+        model.evaluate(&batch).unwrap();
+        assert!(std::thread::spawn(worked).join().unwrap().is_empty());
+        assert_eq!(worked(), [7, 3]);
+        assert!(worked().is_empty());
     }
 
     #[test]

@@ -12,6 +12,8 @@ use single_gpu::data::loader::{Epochs as _, Loader};
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::{DeviceKind, DevicePlan};
 
+use crate::classifier::worked;
+
 /// How long a rank waits for another: far longer than any of these steps takes.
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -39,6 +41,8 @@ pub struct Run {
     pub devices: usize,
     /// The messages that they sent each other.
     pub messages: u64,
+    /// The samples that they computed gradients of, one device's and another's added up.
+    pub samples: usize,
 }
 
 impl Experiment {
@@ -64,14 +68,17 @@ impl Experiment {
         let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1));
         let in_rank_0 = |error| RankFailure::new(0, Error::Tensor(candle_core::Error::wrap(error)));
         let results = run_ranks(&plan.map_err(in_rank_0)?, WAIT, |rank| {
+            worked();
             let result = work(rank)?;
-            Ok::<_, Error>((result, rank.traffic().messages))
+            let samples: usize = worked().iter().sum();
+            Ok::<_, Error>((result, rank.traffic().messages, samples))
         })?;
-        let messages = results.iter().map(|(_, messages)| messages).sum();
+        let messages = results.iter().map(|(_, messages, _)| messages).sum();
+        let samples = results.iter().map(|(_, _, samples)| samples).sum();
         // A push leaves the list whole even if the thread that did it panics later.
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.push(Run { devices, messages });
-        Ok(results.into_iter().map(|(result, _)| result).collect())
+        runs.push(Run { devices, messages, samples });
+        Ok(results.into_iter().map(|(result, ..)| result).collect())
     }
 }
 
@@ -103,6 +110,7 @@ mod tests {
     use single_gpu::data::PIXELS;
 
     use super::*;
+    use crate::classifier::Classifier;
 
     fn experiment() -> Experiment {
         let train = Dataset::new(vec![[0; PIXELS]; 10], (0..10).collect()).unwrap();
@@ -127,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_answer_in_rank_order_and_their_messages_are_counted() {
+    fn devices_answer_in_rank_order_and_their_messages_and_samples_are_counted() {
         let experiment = experiment();
         let ranks = experiment.on_devices(3, |rank| Ok((rank.rank(), rank.world_size())));
         assert_eq!(ranks.unwrap(), [(0, 3), (1, 3), (2, 3)]);
@@ -135,8 +143,14 @@ mod tests {
             allreduce(rank, &experiment.test.images, Algorithm::OneShot).map(|_| ())
         };
         experiment.on_devices(2, sum).unwrap();
+        let gradients = |rank: &Rank<'_>| {
+            Ok(Classifier::new(1, rank.device())?
+                .gradients(&experiment.batches(0)?[rank.rank()])?)
+        };
+        experiment.on_devices(3, gradients).unwrap();
         let runs = experiment.runs.lock().unwrap().clone();
-        assert_eq!(runs, [Run { devices: 3, messages: 0 }, Run { devices: 2, messages: 2 }]);
+        let run = |devices, messages, samples| Run { devices, messages, samples };
+        assert_eq!(runs, [run(3, 0, 0), run(2, 2, 0), run(3, 0, 4 + 4 + 2)]);
     }
 
     #[test]

@@ -11,8 +11,22 @@ use std::fmt::Display;
 /// Always.
 #[track_caller]
 pub fn fail(what: &str, expected: &str, got: &str, law: &str) -> ! {
+    panic!("{}\n  law: {law}", beside(what, expected, got))
+}
+
+/// The same where no law is known that it breaks.
+///
+/// # Panics
+///
+/// Always.
+#[track_caller]
+pub fn fail_without_law(what: &str, expected: &str, got: &str) -> ! {
+    panic!("{}", beside(what, expected, got))
+}
+
+fn beside(what: &str, expected: &str, got: &str) -> String {
     let lines = |text: &str| text.trim_end().replace('\n', "\n           ");
-    panic!("{what}\n  expected {}\n  got      {}\n  law: {law}", lines(expected), lines(got))
+    format!("{what}\n  expected {}\n  got      {}", lines(expected), lines(got))
 }
 
 /// Numbers as `0 1 2`, or `(none)`.
@@ -46,6 +60,13 @@ mod tests {
             *panic.unwrap_err().downcast::<String>().unwrap(),
             "shard 1 is wrong\n  expected 0 1\n           2 3\n  got      0 1\n  law: once each"
         );
+    }
+
+    #[test]
+    fn a_law_is_left_out_where_none_is_known() {
+        let panic = catch_unwind(|| fail_without_law("no sums", "2", "none"));
+        let message = *panic.unwrap_err().downcast::<String>().unwrap();
+        assert_eq!(message, "no sums\n  expected 2\n  got      none");
     }
 
     #[test]

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 use params_and_allreduce::communicator::Error;
-use params_and_allreduce::thread::Traffic;
+
+use super::sent::Sent;
 
 /// When a send returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +48,7 @@ struct State {
     /// Sent and not yet received, by sender and receiver.
     messages: Vec<Vec<VecDeque<Tensor>>>,
     doing: Vec<Doing>,
-    sent: Vec<Traffic>,
-    /// In bytes, by sender.
-    largest_message: Vec<u64>,
+    sent: Vec<Sent>,
     first_failure: Option<(usize, String)>,
     deadlock: Option<Vec<usize>>,
 }
@@ -59,8 +58,7 @@ impl Meeting {
         let state = State {
             messages: vec![vec![VecDeque::new(); world_size]; world_size],
             doing: vec![Doing::Working; world_size],
-            sent: vec![Traffic::default(); world_size],
-            largest_message: vec![0; world_size],
+            sent: vec![Sent::default(); world_size],
             first_failure: None,
             deadlock: None,
         };
@@ -72,13 +70,8 @@ impl Meeting {
     }
 
     /// What a rank has sent so far.
-    pub(super) fn sent(&self, rank: usize) -> Traffic {
-        self.lock().sent[rank]
-    }
-
-    /// The bytes of the largest message that a rank has sent so far.
-    pub(super) fn largest_message(&self, rank: usize) -> u64 {
-        self.lock().largest_message[rank]
+    pub(super) fn sent(&self, rank: usize) -> Sent {
+        self.lock().sent[rank].clone()
     }
 
     /// Sends a tensor in CPU memory that nobody else holds.
@@ -86,10 +79,8 @@ impl Meeting {
         debug_assert!(matches!(message.device(), Device::Cpu));
         let mut state = self.lock();
         state.check_ranks(rank, to)?;
-        state.sent[rank].messages += 1;
         let bytes = (message.elem_count() * message.dtype().size_in_bytes()) as u64;
-        state.sent[rank].bytes += bytes;
-        state.largest_message[rank] = state.largest_message[rank].max(bytes);
+        state.sent[rank].add(to, bytes);
         state.messages[rank][to].push_back(message);
         self.changed.notify_all();
         while self.sends == Sends::WaitForReceiver && !state.messages[rank][to].is_empty() {

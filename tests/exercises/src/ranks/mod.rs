@@ -6,6 +6,7 @@
 
 mod meeting;
 mod rank;
+mod sent;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,10 +17,12 @@ use params_and_allreduce::thread::run_ranks;
 use single_gpu::device::{DeviceKind, DevicePlan};
 
 use crate::limit::{still_allowed, try_within};
+use crate::mismatch;
 use crate::panic;
 use meeting::Meeting;
 pub use meeting::Sends;
 pub use rank::Rank;
+pub use sent::Sent;
 
 /// What ranks may take in all. Whoever waits in vain is told much sooner.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -53,6 +56,32 @@ pub fn attempt<R: Send + 'static>(
     work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Result<Vec<R>, String> {
     attempt_within(still_allowed(LIMIT), world_size, sends, work)
+}
+
+/// What failures say where ranks miss each other.
+const BETWEEN_RANKS: [&str; 5] = [
+    "deadlock: ",
+    " returned early",
+    " returned without receiving",
+    " still needed it",
+    "never received",
+];
+
+/// Ends a check: there is no `what`, since an [`attempt`] ended with this `failure`.
+///
+/// The `law` is one about ranks that take part, whatever they have. So it is named where ranks missed each other,
+/// and where one has an `empty` shard. Where an operation was refused for another reason, an element type, say, it
+/// would lead astray.
+///
+/// # Panics
+///
+/// Always.
+#[track_caller]
+pub fn fail(what: &str, expected: &str, failure: &str, law: &str, empty: bool) -> ! {
+    if empty || BETWEEN_RANKS.iter().any(|part| failure.contains(part)) {
+        mismatch::fail(what, expected, failure, law)
+    }
+    mismatch::fail_without_law(what, expected, failure)
 }
 
 fn attempt_within<R: Send + 'static>(

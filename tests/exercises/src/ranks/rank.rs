@@ -8,6 +8,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{self, Traffic};
 
 use super::meeting::Meeting;
+use super::sent::Sent;
 
 /// One rank inside its own thread: its device, and its place among the others.
 ///
@@ -26,13 +27,13 @@ impl<'a> Rank<'a> {
     }
 
     /// What this rank has sent so far.
-    pub fn traffic(&self) -> Traffic {
+    pub fn sent(&self) -> Sent {
         self.meeting.sent(self.rank())
     }
 
-    /// The bytes of the largest message that it has sent so far; 0 if there was none.
-    pub fn largest_message(&self) -> u64 {
-        self.meeting.largest_message(self.rank())
+    /// How much that is.
+    pub fn traffic(&self) -> Traffic {
+        self.sent().traffic
     }
 }
 

@@ -37,12 +37,35 @@ fn messages_arrive_in_order_and_are_counted() {
                     got.push(receive_number(rank, 0)?);
                 }
             }
-            Ok((got, rank.traffic(), rank.largest_message()))
+            Ok((got, rank.traffic()))
         });
         let sent = Traffic { messages: 3, bytes: 12 };
-        let expected = [(vec![], sent, 4), (vec![5.0, 6.0, 7.0], Traffic::default(), 0)];
+        let expected = [(vec![], sent), (vec![5.0, 6.0, 7.0], Traffic::default())];
         assert_eq!(results, expected, "{sends:?}");
     }
+}
+
+#[test]
+fn the_sizes_of_messages_and_their_receivers_are_known() {
+    let sent = run(3, Sends::Buffered, |rank| {
+        for (to, elements) in [(2, 3), (1, 1), (2, 4)] {
+            match rank.rank() {
+                0 => rank.send(to, &Tensor::zeros(elements, DType::F32, rank.device())?)?,
+                own if own == to => {
+                    rank.recv(0, &Shape::from(elements), DType::F32)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(rank.sent())
+    });
+    let expected = Sent {
+        traffic: Traffic { messages: 3, bytes: 32 },
+        largest_message: 16,
+        smallest_message: Some(4),
+        receivers: [1, 2].into(),
+    };
+    assert_eq!(sent, [expected, Sent::default(), Sent::default()]);
 }
 
 #[test]
@@ -148,6 +171,22 @@ fn a_rank_that_leaves_too_early_is_named() {
     assert!(told.contains("rank 1 returned without receiving all that was sent to it"), "{told}");
     let told = attempt(2, Sends::Buffered, leave).unwrap_err();
     assert_eq!(told, "rank 0 sent a message that rank 1 never received");
+}
+
+#[test]
+fn a_law_about_ranks_is_named_only_where_it_may_be_broken() {
+    let told = |failure: &'static str, empty: bool| {
+        let panic =
+            std::panic::catch_unwind(|| fail("no sum", "a sum", failure, "all meet", empty));
+        *panic.unwrap_err().downcast::<String>().unwrap()
+    };
+    let refused = "rank 1 failed: unexpected dtype";
+    assert_eq!(told(refused, false), format!("no sum\n  expected a sum\n  got      {refused}"));
+    assert!(told(refused, true).ends_with("\n  law: all meet"));
+    let left = "rank 0 failed: rank 1 returned early, and rank 0 still needed it";
+    assert!(told(left, false).ends_with("\n  law: all meet"));
+    let circle = "deadlock: rank 0 waits for rank 1, which waits for rank 0";
+    assert!(told(circle, false).ends_with("\n  law: all meet"));
 }
 
 #[test]

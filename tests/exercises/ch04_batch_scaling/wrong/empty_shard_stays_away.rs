@@ -1,0 +1,41 @@
+// expect: RateRule::Keep, step 1: there are no weights
+
+use exercises::classifier::Classifier;
+use exercises::scaling::{RateRule, Tuned};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
+
+/// A rank whose shard is empty has nothing to do, and leaves.
+pub fn scaled_step(
+    rank: &impl Communicator,
+    model: &Classifier,
+    epoch: &Batch,
+    step: usize,
+    tuned: Tuned,
+    rule: RateRule,
+) -> Result<(), Error> {
+    let devices = rank.world_size();
+    let start = step * devices * tuned.batch_size;
+    let size = (devices * tuned.batch_size).min(epoch.len() - start);
+    let images = epoch.images.narrow(0, start, size)?;
+    let labels = epoch.labels.narrow(0, start, size)?;
+
+    let (images, labels) = split_batch(&images, &labels, devices)?.swap_remove(rank.rank());
+    let shard = Batch { images, labels };
+    if shard.is_empty() {
+        return Ok(());
+    }
+    let local = model.gradients(&shard)?;
+    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
+
+    let rate = match rule {
+        RateRule::Keep => tuned.learning_rate,
+        RateRule::Linear => tuned.learning_rate * devices as f64,
+    };
+    sgd(model.parameters(), &gradients, rate, size)?;
+    Ok(())
+}
