@@ -28,7 +28,6 @@ class Results:
         outcome, ended = judge(step, ended, text)
         self.outcomes[step.name] = outcome, text
         skipped = NOT_DONE.findall(text)
-        print(f"{seconds:7.1f} s  {ended}" + (f", {len(skipped)} skipped" if skipped else ""), flush=True)
         self.document["not_run"].remove(step.name)
         self.document["steps"].append(
             {
@@ -44,7 +43,9 @@ class Results:
             }
         )
         self.document["laws"] = laws(self.outcomes)
+        # The files first: they are still wanted when nobody reads what is printed any more.
         self.write()
+        print(f"{seconds:7.1f} s  {ended}" + (f", {len(skipped)} skipped" if skipped else ""), flush=True)
         if outcome == "failed":
             for line in text.splitlines()[-5:]:
                 print(f"    {line}")

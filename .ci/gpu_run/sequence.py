@@ -51,10 +51,15 @@ def run_all(parsed, chosen):
     # What the driver has translated for the GPU, for the next step's process.
     cache = {"CUDA_CACHE_PATH": str(Path(tempfile.gettempdir(), "course-cuda-cache")), "CUDA_CACHE_MAXSIZE": str(1 << 30)}
     ours = {"LD_LIBRARY_PATH": ":".join(folders), "RUST_BACKTRACE": "0"}
-    for step in chosen:
-        environment = {**cache, **os.environ, **step.environment, **ours}
-        if run_step(step, parsed, environment, results) == "failed":
-            run_alone(step, environment, results)
+    try:
+        for step in chosen:
+            environment = {**cache, **os.environ, **step.environment, **ours}
+            if run_step(step, parsed, environment, results) == "failed":
+                run_alone(step, environment, results)
+    except Stopped:
+        # It may have come while they were written.
+        results.write()
+        raise
     return results.sum_up()
 
 

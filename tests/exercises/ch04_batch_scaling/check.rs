@@ -15,7 +15,6 @@ use exercises::scaling::{RateRule, Tuned};
 use exercises::tracer::{self, counted, in_words, multiple, taking_part};
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::sgd::sgd;
-use split_batch::shard_range;
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
@@ -159,16 +158,18 @@ impl Step {
         }
     }
 
+    /// However the batch is cut: in as equal shards as can be, or b for one rank after the other.
     fn each_rank_has_its_shard(self, worked: &[usize]) {
-        for (rank, &got) in worked.iter().enumerate() {
-            let shard = shard_range(self.samples().len(), self.devices, rank);
-            if got != shard.len() {
-                let what = format!("rank {rank} computes the gradients of {got} samples");
-                let expected =
-                    format!("{}, those of its shard: {shard:?} of the batch", shard.len());
-                let law = "each rank computes the gradients of its own shard, and of no other";
-                self.fail(&what, &expected, &got.to_string(), law);
-            }
+        let (samples, most) = (self.samples().len(), self.tuned.batch_size);
+        let law = "each rank computes the gradients of its own shard, and of no other";
+        if let Some((rank, got)) = worked.iter().enumerate().find(|(_, got)| **got > most) {
+            let what = format!("rank {rank} computes the gradients of {got} samples");
+            self.fail(&what, &format!("at most {most}"), &got.to_string(), law);
+        }
+        let got: usize = worked.iter().sum();
+        if got != samples {
+            let what = format!("the ranks compute the gradients of {got} samples");
+            self.fail(&what, &format!("{samples}, those of the batch"), &got.to_string(), law);
         }
     }
 }
