@@ -12,17 +12,20 @@ const TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
 
 /// `cargo course reset sum`, up to its question; none where no terminal can be had.
 fn reset_asks(checkout: &Checkout) -> Option<(Child, String)> {
-    let python = Command::new("python3")
+    // Where there is no Python, or no such thing as a terminal.
+    let probe = Command::new("python3").args(["-c", "import pty; pty.openpty()"]).output();
+    if !probe.is_ok_and(|answer| answer.status.success()) {
+        eprintln!("SKIPPED: there is no Python that can make a terminal");
+        return None;
+    }
+    let mut course = Command::new("python3")
         .args(["-c", TERMINAL, env!("CARGO_BIN_EXE_course"), "reset", "sum"])
         .current_dir(checkout.path(""))
         .env_remove("CARGO_TARGET_DIR")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn();
-    let Ok(mut course) = python else {
-        eprintln!("SKIPPED: there is no Python, which makes a terminal");
-        return None;
-    };
+        .spawn()
+        .unwrap();
     let (mut told, mut byte) = (String::new(), [0]);
     while !told.ends_with("[y/N] ") {
         let read = course.stdout.as_mut().unwrap().read(&mut byte).unwrap();
