@@ -7,46 +7,40 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::package::{Package, there_is_python};
+use crate::package::Package;
+
+#[track_caller]
+fn wait_until(happened: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !happened() {
+        assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
+        sleep(Duration::from_millis(10));
+    }
+}
 
 /// Kills the script while it runs this step, and waits until the process has ended whose number is in `results/pid`.
 #[track_caller]
 fn ends_with_the_script(package: &Package, step: &str) {
     let mut run = package.command(&["--only", step]).stdout(Stdio::null()).spawn().unwrap();
-    let since = Instant::now();
-    let wait_until = |happened: &dyn Fn() -> bool| {
-        while !happened() {
-            assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
-            sleep(Duration::from_millis(10));
-        }
-    };
     let pid = package.root().join("results/pid");
-    wait_until(&|| pid.exists());
+    wait_until(|| pid.exists());
     run.kill().unwrap();
     run.wait().unwrap();
     let status = Path::new("/proc").join(fs::read_to_string(pid).unwrap().trim()).join("status");
     // A process that is ended stays in the table until whoever inherits it looks.
-    wait_until(&|| {
-        fs::read_to_string(&status).map_or(true, |status| status.contains("Z (zombie)"))
-    });
+    wait_until(|| fs::read_to_string(&status).map_or(true, |status| status.contains("Z (zombie)")));
 }
 
 #[test]
 fn a_step_ends_with_a_script_that_is_killed() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     package.program("tests/gpu", "echo $$ >pid.new; mv pid.new pid; exec sleep 300");
     ends_with_the_script(&package, "tests-gpu");
 }
 
 #[test]
 fn so_does_what_is_watched_by_a_tool_that_leaves_it_behind() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     let watches = "sleep 300 & echo $! >pid.new; mv pid.new pid; wait";
     package.program("bin/compute-sanitizer", watches);
     ends_with_the_script(&package, "sanitizer-racecheck");
@@ -54,21 +48,15 @@ fn so_does_what_is_watched_by_a_tool_that_leaves_it_behind() {
 
 #[test]
 fn a_step_that_had_ended_is_not_lost() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     // The GPU does not answer any more: once a step is done, it is asked how it is.
     package.program("tests/gpu", "echo 'exec sleep 300' >>../bin/nvidia-smi; touch done");
     let answers = package.root().join("bin/nvidia-smi");
     let answer = fs::read_to_string(&answers).unwrap();
     package.program("bin/nvidia-smi", &answer.replace("#!/bin/sh\n", ""));
     let mut run = package.command(&["--only", "tests-gpu"]).stdout(Stdio::null()).spawn().unwrap();
-    let since = Instant::now();
-    while !package.root().join("results/done").exists() {
-        assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
-        sleep(Duration::from_millis(10));
-    }
+    let done = package.root().join("results/done");
+    wait_until(|| done.exists());
     sleep(Duration::from_millis(500));
     let ended = std::process::Command::new("kill").arg(run.id().to_string()).status().unwrap();
     assert!(ended.success());

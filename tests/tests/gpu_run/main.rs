@@ -11,16 +11,13 @@ mod package;
 
 use std::fs;
 
-use package::{Package, there_is_python};
+use package::Package;
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, starts_with};
 
 #[test]
 fn what_is_slow_is_tested_and_not_measured() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("gpu-check");
+    let Some(package) = Package::of("gpu-check") else { return };
     let first = starts_with("version 1.2.3, commit abcdef, profile gpu-check\n");
     let measuring = ["--only", "tests-gpu,busy-lenet"];
     let refused = package.run(&measuring).assert().code(1).stdout(first);
@@ -31,15 +28,12 @@ fn what_is_slow_is_tested_and_not_measured() {
     let all = [&measuring[..], &["--any-profile"]].concat();
     package.run(&all).assert().success();
     assert_eq!(package.results()["steps"].as_array().unwrap().len(), 3);
-    Package::of("release").run(&measuring).assert().success();
+    Package::of("release").unwrap().run(&measuring).assert().success();
 }
 
 #[test]
 fn what_is_wanted_most_comes_first() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     package.program("bin/compute-sanitizer", "");
     let listed = |only: &str| -> Vec<String> {
         let list = package.run(&["--list", "--only", only]).assert().success();
@@ -66,10 +60,7 @@ fn what_is_wanted_most_comes_first() {
 
 #[test]
 fn a_tool_that_does_not_know_the_gpu_is_not_there() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     let says =
         "echo '========= Error: Device not supported. Please refer to the documentation'; exit 1";
     package.program("bin/compute-sanitizer", says);
@@ -85,10 +76,7 @@ fn a_tool_that_does_not_know_the_gpu_is_not_there() {
 
 #[test]
 fn each_step_has_a_trace_of_its_own_and_says_how_the_gpu_was() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     let traced =
         "for flag; do case $flag in --trace=*) echo traced >>${flag#--trace=} ;; esac; done";
     package.program("single-gpu", traced);
@@ -109,10 +97,7 @@ fn each_step_has_a_trace_of_its_own_and_says_how_the_gpu_was() {
 
 #[test]
 fn tests_have_what_cargo_gives_them() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     package.program("tests/gpu", "echo $TEST_DEVICE, $CANDLE_NUM_THREADS");
     package.run(&["--only", "tests-gpu"]).assert().success();
     let said = fs::read_to_string(package.root().join("results/tests-gpu.txt")).unwrap();
@@ -123,10 +108,7 @@ fn tests_have_what_cargo_gives_them() {
 
 #[test]
 fn who_is_on_the_gpu_already_is_told() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     let only = ["--only", "tests-gpu", "--results"];
     let alone = package.run(&[&only[..], &["alone"]].concat()).assert().success();
     alone.stdout(contains("note: another").not());
@@ -142,10 +124,7 @@ fn who_is_on_the_gpu_already_is_told() {
 
 #[test]
 fn tests_that_failed_are_run_again_alone() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     // The second fails because of the first.
     let together = "echo 'test a::first ... note\nFAILED\ntest b ... ok\ntest second ... FAILED\n
         failures:\n\nfailures:\n    a::first\n    second\n
@@ -176,10 +155,7 @@ fn tests_that_failed_are_run_again_alone() {
 
 #[test]
 fn pytorch_that_does_not_load_has_a_version() {
-    if !there_is_python() {
-        return;
-    }
-    let package = Package::of("release");
+    let Some(package) = Package::of("release") else { return };
     let torch = package.root().join("site/torch");
     fs::create_dir_all(&torch).unwrap();
     fs::write(torch.join("__init__.py"), "raise OSError('libcudart.so.13 is not there')\n")

@@ -45,8 +45,11 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    /// One of this profile, whose programs do nothing.
-    pub(crate) fn of(profile: &str) -> Self {
+    /// One of this profile, whose programs do nothing; none where there is no Python, which runs the script.
+    pub(crate) fn of(profile: &str) -> Option<Self> {
+        if !there_is_python() {
+            return None;
+        }
         let package = Self { folder: tempfile::tempdir().unwrap() };
         let root = package.root();
         for folder in ["tests", "peers", "bin", "gpu_run"] {
@@ -65,7 +68,7 @@ impl Package {
         PROGRAMS.iter().for_each(|name| package.program(name, ""));
         TESTS.iter().for_each(|name| package.program(&format!("tests/{name}"), ""));
         package.program("bin/nvidia-smi", NVIDIA_SMI);
-        package
+        Some(package)
     }
 
     /// Puts another program there. Those in `bin` are found on the PATH.
@@ -103,7 +106,7 @@ impl Package {
 }
 
 /// Whether there is what runs the script; says so where there is not.
-pub(crate) fn there_is_python() -> bool {
+fn there_is_python() -> bool {
     let there = Command::new("python3").arg("--version").output();
     let there = there.is_ok_and(|answer| answer.status.success());
     if !there {
