@@ -1,4 +1,4 @@
-//! A rank that never ends, or only after a long time: what the program makes of it.
+//! A rank that never ends, or only after a long time, and a program that was stopped: what is made of it.
 //!
 //! Each test starts this very program again, to run one of the cases below.
 
@@ -8,11 +8,12 @@ use std::env;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{self, Command, Output};
 use std::thread::{park, sleep};
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Shape};
+use candle_core::{DType, Device, Shape, Tensor};
+use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{GRACE, Rank, RankFailure, run_ranks};
 use single_gpu::cli;
@@ -21,6 +22,8 @@ use single_gpu::report::file;
 
 /// How long ranks wait for each other where they do so in vain.
 const SHORT: Duration = Duration::from_secs(1);
+/// How long they do in a program that is stopped, and goes on.
+const MIDDLING: Duration = Duration::from_secs(5);
 /// And where nobody does.
 const LONG: Duration = Duration::from_secs(60);
 /// What else a run may take, on a busy machine.
@@ -73,6 +76,8 @@ fn one_case() {
             });
             assert_eq!(failure.unwrap_err().to_string(), "rank 0 failed: disk full");
         }
+        #[cfg(unix)]
+        "stopped" => drop(ranks(MIDDLING, sends_after_a_stop).unwrap()),
         other => panic!("{other}"),
     }
 }
@@ -109,6 +114,23 @@ fn ends_late(rank: &Rank<'_>, after: Duration) -> Result<(), Error> {
     Ok(())
 }
 
+/// Rank 0 waits for rank 1, and meanwhile the program is stopped for longer than it may wait.
+#[cfg(unix)]
+fn sends_after_a_stop(rank: &Rank<'_>) -> Result<(), Error> {
+    barrier(rank)?;
+    if rank.rank() == 0 {
+        return waits_for(rank, 1);
+    }
+    // By now the other does.
+    sleep(SHORT);
+    let (program, seconds) = (process::id(), (MIDDLING + SHORT).as_secs());
+    let stop = format!("kill -STOP {program} && sleep {seconds} && kill -CONT {program}");
+    assert!(Command::new("sh").args(["-c", &stop]).status().unwrap().success());
+    // The others have gone on, too, and would give up now.
+    sleep(SHORT);
+    rank.send(0, &Tensor::zeros((), DType::F32, &Device::Cpu)?)
+}
+
 fn waits_for(rank: &Rank<'_>, other: usize) -> Result<(), Error> {
     rank.recv(other, &Shape::from(()), DType::F32).map(drop)
 }
@@ -143,4 +165,14 @@ fn a_rank_that_nobody_has_waited_for_may_be_busy_when_another_fails() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     assert!(!told.contains("has not come back"), "{told}");
+}
+
+/// With Ctrl-Z, or by a debugger: clocks go on, and no rank does.
+#[cfg(unix)]
+#[test]
+fn a_program_may_be_stopped_for_longer_than_ranks_wait() {
+    let (output, took, _) = run("stopped");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert!(took > MIDDLING, "{took:?}");
 }

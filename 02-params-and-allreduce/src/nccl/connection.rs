@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use candle_core::{CudaDevice, Device, Tensor};
 use cudarc::driver::CudaStream;
@@ -12,6 +12,7 @@ use cudarc::nccl::safe::{Comm, Id};
 use super::collective::{Collective, Kind};
 use super::{driver, failure, nccl};
 use crate::communicator::Error;
+use crate::thread::patience::Waited;
 
 /// A sum of small tensors is there within this time; a wait that goes on longer may sleep.
 const SPIN: Duration = Duration::from_micros(200);
@@ -87,9 +88,9 @@ impl Connection {
     /// Waits until the GPU has done everything that it was given for this connection so far.
     fn wait(&self, kind: Kind) -> Result<(), Error> {
         let done = self.stream.record_event(None).map_err(driver)?;
-        let started = Instant::now();
+        let mut since = Waited::new();
         while !done.try_is_complete().map_err(driver)? {
-            match started.elapsed() {
+            match since.so_far() {
                 waited if waited > self.timeout => {
                     let what = match kind {
                         Kind::Sum => "a sum".to_owned(),

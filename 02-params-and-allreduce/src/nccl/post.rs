@@ -17,7 +17,7 @@ use super::connection::Connection;
 use super::{failure, nccl};
 use crate::communicator::Error;
 use crate::launcher::Place;
-use crate::thread::GRACE;
+use crate::thread::{GRACE, asleep};
 
 /// What a rank wants of its connection.
 enum Order {
@@ -70,7 +70,7 @@ impl Post {
         };
         let builder = thread::Builder::new().name(format!("nccl {name}"));
         let thread = builder.spawn(work).map_err(candle_core::Error::wrap)?;
-        match outcome.recv_timeout(timeout) {
+        match asleep(&outcome, timeout) {
             Ok(Ok(())) => Ok((Self { orders, timeout, failed: Arc::default() }, thread)),
             Ok(Err(error)) => Err(error),
             Err(RecvTimeoutError::Disconnected) => Err(gone()),
@@ -90,7 +90,7 @@ impl Post {
         let order = Order::Collective { tensor: tensor.clone(), kind, answer };
         let outcome = match self.orders.send(order) {
             // A connection notices by itself that its time is up, unless NCCL does not come back from a call.
-            Ok(()) => match answered.recv_timeout(self.timeout.saturating_add(GRACE)) {
+            Ok(()) => match asleep(&answered, self.timeout.saturating_add(GRACE)) {
                 Ok(outcome) => outcome,
                 Err(RecvTimeoutError::Disconnected) => Err(gone()),
                 Err(RecvTimeoutError::Timeout) => Err(failure(

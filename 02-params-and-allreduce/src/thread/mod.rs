@@ -28,6 +28,7 @@ pub(crate) use failure::tell;
 pub use failure::{Cause, RankFailure};
 pub use line::Line;
 pub use link::Traffic;
+pub use patience::asleep;
 use rank::Links;
 pub use rank::Rank;
 use roster::Roster;
@@ -43,9 +44,9 @@ pub const GRACE: Duration = Duration::from_secs(10);
 ///
 /// Inside, everything parallel stays on the rank's own device. The results come in rank order.
 ///
-/// A rank waits for a message at most `timeout`. When a rank fails, every other rank's pending call
-/// returns an error that names it, so nobody waits for a rank that is gone. Ranks that wait for each other
-/// in a circle are all told so when the first of them has waited long enough.
+/// A rank waits for a message at most `timeout`, without time for which the whole program was stopped. When a rank
+/// fails, every other rank's pending call returns an error that names it, so nobody waits for a rank that is gone.
+/// Ranks that wait for each other in a circle are all told so when the first of them has waited long enough.
 ///
 /// # A rank that never ends
 ///

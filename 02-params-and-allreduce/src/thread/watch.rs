@@ -5,11 +5,12 @@
 //! outside the two look alike, and what tells them apart is time.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use single_gpu::cli;
 
 use super::GRACE;
+use super::patience::Waited;
 use super::roster::Roster;
 
 /// Returns when all ranks have ended, which closes `failures`; through it comes word of each that failed.
@@ -25,20 +26,20 @@ pub(super) fn until_all_end(
     if failures.recv().is_err() {
         return;
     }
-    let failed = Instant::now();
-    if all_end(failures, failed, GRACE) {
+    let mut since = Waited::new();
+    if all_end(failures, &mut since, GRACE) {
         return;
     }
     // It has had its time before.
     let in_vain = roster.accused().filter(|rank| running().contains(rank));
     let given = if in_vain.is_some() { GRACE } else { patience.saturating_add(GRACE) };
-    if all_end(failures, failed, given) {
+    if all_end(failures, &mut since, given) {
         return;
     }
     // Others may be at work, and have not had theirs.
     let stuck = in_vain.map_or_else(running, |rank| vec![rank]);
     if let (Some((rank, why)), false) = (roster.first_failure(), stuck.is_empty()) {
-        let (seconds, missing) = (failed.elapsed().as_secs(), in_words(&stuck));
+        let (seconds, missing) = (since.so_far().as_secs(), in_words(&stuck));
         cli::give_up(&anyhow::anyhow!(
             "rank {rank} {why}; {seconds} s later {missing} not come back"
         ));
@@ -46,9 +47,9 @@ pub(super) fn until_all_end(
 }
 
 /// Whether all ranks end before so much time has passed.
-fn all_end(failures: &Receiver<()>, since: Instant, given: Duration) -> bool {
+fn all_end(failures: &Receiver<()>, since: &mut Waited, given: Duration) -> bool {
     loop {
-        match failures.recv_timeout(given.saturating_sub(since.elapsed())) {
+        match since.asleep(failures, given) {
             Ok(()) => {}
             Err(RecvTimeoutError::Disconnected) => return true,
             Err(RecvTimeoutError::Timeout) => return false,

@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use candle_core::Tensor;
+use params_and_allreduce::thread::asleep;
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::evaluate::SumsByBatch;
 use single_gpu::train::BatchSums;
@@ -95,7 +96,7 @@ impl Leader {
         for answered in 0..answers.len() {
             let next = match answered {
                 0 => self.answers.recv().map_err(RecvTimeoutError::from),
-                _ => self.answers.recv_timeout(self.patience),
+                _ => asleep(&self.answers, self.patience),
             };
             match next {
                 Ok((rank, Said::Answer(answer))) => answers[rank] = Some(answer),

@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor};
 use params_and_allreduce::communicator::Communicator;
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl::with_nccl;
-use params_and_allreduce::thread::GRACE;
+use params_and_allreduce::thread::{GRACE, asleep};
 use params_and_allreduce::{Algorithm, allreduce, communicator};
 use single_gpu::device::Moment;
 use single_gpu::report::trace::BACKGROUND;
@@ -83,7 +83,7 @@ impl Worker {
         // has ended, and not before: to wait here would keep the others from hearing that this rank has failed.
         builder.spawn(work).map_err(candle_core::Error::wrap)?;
         // Where a rank has several models, all ranks connect them in one order.
-        match thread.recv_timeout(patience) {
+        match asleep(&thread, patience) {
             Ok(outcome) => outcome?,
             Err(RecvTimeoutError::Timeout) => return Err(silent("connect the ranks", patience)),
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
@@ -116,7 +116,7 @@ impl Drop for Worker {
 /// Waits until the threads of all models that this rank has dropped have taken leave.
 fn left(patience: Duration) -> Connected {
     for thread in LEAVING.take() {
-        match thread.recv_timeout(patience) {
+        match asleep(&thread, patience) {
             Err(RecvTimeoutError::Timeout) => return Err(silent("part the ranks", patience)),
             // However that was: it is gone.
             Ok(_) | Err(RecvTimeoutError::Disconnected) => {}
