@@ -184,20 +184,32 @@ impl Case {
         };
         let [wanted, sent] = [expected[rank], messages[rank]];
         let told = format!("messages sent: {wanted}");
+        let calls = match one_call[rank] {
+            one @ 1.. if sent > wanted && sent % one == 0 => Some(sent / one),
+            _ => None,
+        };
         let others = Algorithm::OURS.into_iter().filter(|&other| other != self.algorithm);
         let mut others = others.filter(|&other| self.messages_of_one_call(other) == messages);
-        if let (false, Some(other)) = (self.shapes.is_empty(), others.next()) {
-            let law = "whoever calls decides how the ranks add up";
-            let what = format!("rank {rank} adds up in another way");
-            let got = format!("messages sent: {sent}, as with Algorithm::{other:?}");
-            self.fail(&what, &told, &got, law);
-        }
-        let what = match one_call[rank] {
-            one @ 1.. if sent % one == 0 => format!("rank {rank} makes {} all-reduces", sent / one),
-            _ => format!("rank {rank} sends another number of messages"),
+        let other = if self.shapes.is_empty() { None } else { others.next() };
+        let decides = "whoever calls decides how the ranks add up";
+        let once = "all tensors travel together, and the fixed cost of a call is paid once";
+        let got = format!("messages sent: {sent}");
+        let (what, got, law) = match (calls, other) {
+            (None, None) => (format!("rank {rank} sends another number of messages"), got, once),
+            (None, Some(other)) => (
+                format!("rank {rank} adds up in another way"),
+                format!("{got}, as with Algorithm::{other:?}"),
+                decides,
+            ),
+            (Some(calls), None) => (format!("rank {rank} makes {calls} all-reduces"), got, once),
+            // The messages alone don't tell.
+            (Some(calls), Some(other)) => (
+                format!("rank {rank} makes {calls} all-reduces, or one in another way"),
+                format!("{got}, as with {calls} calls, or one of Algorithm::{other:?}"),
+                if self.shapes.len() == 1 { decides } else { once },
+            ),
         };
-        let law = "all tensors travel together, and the fixed cost of a call is paid once";
-        self.fail(&what, &told, &format!("messages sent: {sent}"), law);
+        self.fail(&what, &told, &got, law);
     }
 }
 
