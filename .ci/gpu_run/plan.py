@@ -81,10 +81,14 @@ def chapters(device, train, small):
 def busy(train):
     """What becomes of a GPU's time: kernels, copies, gaps. A program says so at its end."""
     once = [*train, "--test-size=500", "--epochs=1"]
-    for precision in ("f32", "tf32"):
-        flags = ["--tf32"] if precision == "tf32" else []
+
+    def lenet(precision, program, *chosen):
         name = f"busy-lenet-{precision}"
-        yield step(name, "single-gpu", *once, *flags, f"--trace={name}.json", metrics=False)
+        return step(name, program, *once, *chosen, f"--trace={name}.json", metrics=False)
+
+    yield lenet("f32", "single-gpu")
+    yield lenet("tf32", "single-gpu", "--tf32")
+    yield lenet("bf16", "concise-wrapper", "--model=lenet", "--devices=1", "--precision=bf16")
 
     def resnet(what, *chosen, **environment):
         name = f"busy-resnet18-{what}"
@@ -111,7 +115,7 @@ def beside_pytorch_in_other_ways(limit):
     yield beside_pytorch(limit, "deterministic", "resnet18", 256)
     yield beside_pytorch(limit, "deterministic", "lenet")
     yield from beside_the_compiler(limit, "resnet18", 256)
-    yield from beside_the_compiler(limit, "lenet", precisions=("f32", "tf32"))
+    yield from beside_the_compiler(limit, "lenet")
     yield beside_pytorch(limit, "tuned", "resnet18", 256, precisions="tf32,bf16")
     yield beside_pytorch(limit, "tuned", "lenet")
     yield beside_pytorch(limit, "eager", "resnet18", 512)

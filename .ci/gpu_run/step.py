@@ -79,6 +79,6 @@ def beside_pytorch(limit, way, model, *sizes, precisions=None):
     return step(name, *command, metrics=False)
 
 
-def beside_the_compiler(limit, model, *sizes, precisions=PRECISIONS):
+def beside_the_compiler(limit, model, *sizes):
     """The same beside PyTorch's compiler: each turn waits for it, so one precision is enough for a step."""
-    return [beside_pytorch(limit, "compiled", model, *sizes, precisions=precision) for precision in precisions]
+    return [beside_pytorch(limit, "compiled", model, *sizes, precisions=precision) for precision in PRECISIONS]

@@ -27,7 +27,7 @@ fn what_is_slow_is_tested_and_not_measured() {
     assert!(package.root().join("first/results.json").exists());
     let all = [&measuring[..], &["--any-profile"]].concat();
     package.run(&all).assert().success();
-    assert_eq!(package.results()["steps"].as_array().unwrap().len(), 3);
+    assert_eq!(package.results()["steps"].as_array().unwrap().len(), 4);
     Package::of("release").unwrap().run(&measuring).assert().success();
 }
 
@@ -84,7 +84,7 @@ fn each_step_has_a_trace_of_its_own_and_says_how_the_gpu_was() {
     package.run(&["--only", "busy"]).assert().success();
     let results = package.results();
     let steps = results["steps"].as_array().unwrap();
-    assert_eq!(steps.len(), 6);
+    assert_eq!(steps.len(), 7);
     for step in steps {
         let trace = format!("results/{}.json", step["name"].as_str().unwrap());
         assert_eq!(fs::read_to_string(package.root().join(trace)).unwrap(), "traced\n");

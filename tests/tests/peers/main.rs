@@ -83,6 +83,10 @@ fn our_side_answers_with_what_it_is_asked_for() {
     for work in ["lenet-step", "data-parallel-step", "resnet18-step", "resnet18-ddp-step"] {
         all_positive(&answer(&[&[work], &few[..]].concat()), "seconds", &["step"], 2);
     }
+    for work in ["lenet-step", "resnet18-step"] {
+        let in_bf16 = answer(&[&[work, "--precision", "bf16"], &few[..]].concat());
+        all_positive(&in_bf16, "seconds", &["step"], 2);
+    }
     let convolutions = answer(&["convolutions", "--batch", "1", "--repetitions", "2"]);
     all_positive(&convolutions, "seconds", &["forward", "backward", "both"], 2);
     for work in ["all-reduce", "add-and-copy"] {

@@ -226,7 +226,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 "nothing that is measured has all that --only, --batch, --precision and --way ask for",
             On::Cuda =>
                 "on a GPU only training steps on one device are measured: --only lenet-step,resnet18-step, \
-                 --batch 256,512, --precision f32,tf32,bf16 (LeNet: 256; f32,tf32), \
+                 --batch 256,512 (LeNet: 256), --precision f32,tf32,bf16, \
                  --way eager,compiled,tuned,deterministic (the last in f32)",
         }));
     }

@@ -28,12 +28,13 @@ pub(super) enum Way {
 pub(super) fn all(quick: bool) -> Vec<Comparison> {
     let repeated = |times: usize| ("repetitions", if quick { 1 } else { times });
     let mut all = Vec::new();
+    let precisions = [Precision::F32, Precision::Tf32, Precision::Bf16];
     for way in [Way::Eager, Way::Compiled, Way::Tuned, Way::Deterministic] {
-        for precision in [Precision::F32, Precision::Tf32] {
+        for precision in precisions {
             all.extend(there(lenet_step(1, repeated(500)), precision, way));
         }
         for batch in [256, 512] {
-            for precision in [Precision::F32, Precision::Tf32, Precision::Bf16] {
+            for precision in precisions {
                 all.extend(there(resnet18_step(batch, 1, repeated(50)), precision, way));
             }
         }
@@ -76,8 +77,8 @@ mod tests {
             (name_of(&one.topic), name_of(&one.precision), one.batch, name_of(&one.way))
         };
         let names: Vec<_> = all(false).iter().map(named).collect();
-        // 8 as they are, 8 compiled, 8 tuned, and those in f32 with deterministic convolutions.
-        assert_eq!(names.len(), 8 + 8 + 8 + 3);
+        // 9 as they are, 9 compiled, 9 tuned, and those in f32 with deterministic convolutions.
+        assert_eq!(names.len(), 9 + 9 + 9 + 3);
         for (position, name) in names.iter().enumerate() {
             assert!(name.2.is_some(), "{name:?}");
             assert!(!names[..position].contains(name), "{name:?}");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use candle_core::{DType, Device};
+use concise_wrapper::lenet::LeNet;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
@@ -11,10 +12,13 @@ use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 
-use super::{Answer, Arguments, LEARNING_RATE, in_seconds, noise, times};
+use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds, network, noise, times};
 
-/// Seconds of a step on one device.
+/// Seconds of a step on one device: of stage 1's LeNet, and where its layers are in bf16, of stage 5's.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
+    if arguments.precision == Precision::Bf16 {
+        return network::on_one_device(arguments, |vb, _| LeNet::new(vb));
+    }
     let batch = batch(arguments)?;
     let device = arguments.plan(1)?.slots()[0].open()?;
     let seconds = device.run(|| {

@@ -10,6 +10,7 @@ mod data;
 mod lenet;
 mod limit;
 mod memory;
+mod network;
 mod noise;
 mod resnet18;
 

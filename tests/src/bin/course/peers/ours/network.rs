@@ -1,0 +1,60 @@
+//! A training step of a network of stage 5's, on [`noise`].
+
+use std::time::Duration;
+
+use candle_core::{DType, Device, ModuleT};
+use candle_nn::VarBuilder;
+use concise_wrapper::batch_norm::Norms;
+use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::shares::{Share, Shares};
+use concise_wrapper::{Error, Model, Network};
+use single_gpu::data::Dataset;
+use single_gpu::data::loader::Epochs as _;
+
+use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds, noise, times};
+
+/// Seconds of a step on one device, of the network that `build` makes.
+pub(super) fn on_one_device<M: ModuleT>(
+    arguments: &Arguments,
+    build: impl Fn(&VarBuilder<'_>, &Norms) -> candle_core::Result<M> + Send + Sync + 'static,
+) -> anyhow::Result<Answer> {
+    let device = arguments.plan(1)?.slots()[0].open()?;
+    let images = noise::images(arguments.batch.get())?;
+    let seconds = device.run(|| {
+        let network = fresh(arguments, device.tensors(), build)?;
+        steps(&network, &images, arguments, arguments.warm_up())
+    })?;
+    Ok(in_seconds([("step", seconds)]))
+}
+
+/// A network with fresh weights, whose layers compute in what was asked for.
+pub(super) fn fresh<M: ModuleT>(
+    arguments: &Arguments,
+    device: &Device,
+    build: impl Fn(&VarBuilder<'_>, &Norms) -> candle_core::Result<M> + Send + Sync + 'static,
+) -> Result<Network<M>, Error> {
+    let layers = match arguments.precision {
+        Precision::F32 | Precision::Tf32 => DType::F32,
+        Precision::Bf16 => DType::BF16,
+    };
+    Ok(Network::new(1, layers, device, build)?)
+}
+
+/// Seconds of each step on the same images.
+pub(super) fn steps(
+    model: &impl Model,
+    images: &Dataset,
+    arguments: &Arguments,
+    warm_up: Duration,
+) -> Result<Vec<f64>, Error> {
+    let batch = arguments.batch.get();
+    let shares = Shares::new(images, batch, 1, DType::F32, model.hosts());
+    let shares: Vec<Share> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
+    let mut sgd = Sgd::new(Momentum::default());
+    times(arguments.repetitions, warm_up, || {
+        let (seen, gradients) = model.backward_unread(&shares[0])?;
+        sgd.step(model.weights(), &gradients, LEARNING_RATE, batch)?;
+        // As the scripts do, which wait for the loss of every step.
+        Ok(seen.read().map(drop)?)
+    })
+}
