@@ -10,7 +10,6 @@
 //! cores the times show overhead, not speed.
 
 use std::hint::black_box;
-use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
@@ -20,7 +19,7 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::lenet::Lenet;
 
 /// Bytes of the tensors, in f32.
@@ -89,7 +88,7 @@ fn bench(
     lengths: &[usize],
     work: impl Fn(&Rank<'_>, &[Tensor]) -> Result<(), Error> + Sync,
 ) {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).expect("CPU slices");
+    let plan = DevicePlan::slices(ranks).expect("CPU slices");
     let time = |runs: u64| {
         let times = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let ones = |&len: &usize| Tensor::ones(len, DType::F32, rank.device());

@@ -73,10 +73,10 @@ impl AddAndCopy {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::time::Duration;
 
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::thread::run_ranks;
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn it_does_make_the_sum() {
         for (ranks, len) in [(1, 5), (2, 5), (3, 2), (4, 1000)] {
-            let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+            let plan = DevicePlan::slices(ranks).unwrap();
             let limit = AddAndCopy::new(ranks, len);
             run_ranks(&plan, Duration::from_secs(20), |rank| {
                 limit.run(rank)?;

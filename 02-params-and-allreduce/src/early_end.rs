@@ -49,10 +49,10 @@ impl EarlyEnd {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::time::Duration;
 
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use params_and_allreduce::thread::run_ranks;
 
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn all_ranks_leave_at_the_run_at_which_rank_0_sees_it() {
         const SEEN_AT: [usize; 3] = [7, 2, usize::MAX];
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).expect("a plan");
+        let plan = DevicePlan::slices(3).expect("a plan");
         for _ in 0..100 {
             let end = EarlyEnd::new();
             let made = run_ranks(&plan, Duration::from_secs(60), |rank| {

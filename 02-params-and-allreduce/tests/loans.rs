@@ -4,7 +4,6 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use std::num::NonZeroUsize;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ use params_and_allreduce::collective::{
 use params_and_allreduce::communicator::{Communicator, Error, Received};
 use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 const PATIENT: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(200);
@@ -30,7 +29,7 @@ fn in_ranks<R: Send>(
     timeout: Duration,
     work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync,
 ) -> Vec<R> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(ranks).unwrap();
     run_ranks(&plan, timeout, work).unwrap()
 }
 

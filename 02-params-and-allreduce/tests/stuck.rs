@@ -6,7 +6,6 @@
 
 use std::env;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Output};
 use std::thread::{park, sleep};
@@ -17,7 +16,7 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{GRACE, Rank, RankFailure, run_ranks};
 use single_gpu::cli;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::report::file;
 
 /// How long ranks wait for each other where they do so in vain.
@@ -87,7 +86,7 @@ fn ranks(
     timeout: Duration,
     work: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync,
 ) -> Result<Vec<()>, RankFailure<Error>> {
-    run_ranks(&DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap(), timeout, work)
+    run_ranks(&DevicePlan::slices(2).unwrap(), timeout, work)
 }
 
 /// Rank 0 waits for rank 1, which is in the middle of a file, for ever.

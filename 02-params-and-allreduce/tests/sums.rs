@@ -5,7 +5,6 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
 use proptest::prelude::*;
 use proptest::sample::select;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 const LARGEST: i64 = 28;
 
@@ -87,7 +86,7 @@ impl Case {
 }
 
 fn in_ranks<R: Send>(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync) -> Vec<R> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(ranks).unwrap();
     run_ranks(&plan, Duration::from_secs(20), work).unwrap()
 }
 
@@ -244,7 +243,7 @@ fn threads_have_no_engine_and_say_what_each_needs() {
             assert!(error.contains(needs), "{error}");
             assert!(error.contains(&format!("--features {algorithm}")), "{error}");
         }
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let possible = |algorithm: Algorithm| algorithm.check(&plan, Ranks::Threads).is_ok();
         assert!(!possible(Algorithm::Mpi) && possible(Algorithm::Ring));
         Ok(())

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
@@ -10,11 +9,11 @@ use params_and_allreduce::collective::{barrier, chunk_range};
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::{Rank, Traffic, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 /// What every rank sends in one piece of work.
 fn traffic(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) -> Vec<Traffic> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(ranks).unwrap();
     let counted = run_ranks(&plan, Duration::from_secs(20), |rank| {
         work(rank)?;
         Ok::<_, Error>(rank.traffic())

@@ -53,14 +53,13 @@ pub fn allreduce_by_batch(
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use candle_core::{DType, Device};
     use params_and_allreduce::get_params;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::data::Split;
     use single_gpu::data::synthetic::dataset;
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
     use single_gpu::evaluate::{evaluate, evaluate_part};
     use single_gpu::lenet::Lenet;
 
@@ -76,7 +75,7 @@ mod tests {
         {
             let lenet = Lenet::new(1, dtype, &Device::Cpu).unwrap();
             let expected = evaluate(&lenet, &images, dtype, &Device::Cpu).unwrap();
-            let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap();
+            let plan = DevicePlan::slices(devices).unwrap();
             let found = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
                 let parameters = get_params(lenet.parameters(), rank.device())?;
                 let replica = Lenet::with_parameters(parameters)?;

@@ -83,17 +83,16 @@ pub fn verdict<H: Display + PartialEq>(hashes: &[H]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use candle_core::Tensor;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
 
     /// The hashes on every rank, of which each has one weight.
     fn gathered(weights: [f32; 3]) -> Vec<Vec<WeightsHash>> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(3).unwrap();
         run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let weight = Tensor::new(weights[rank.rank()], rank.device())?;
             hashes(rank, &vec![("weight".to_owned(), weight)])

@@ -1,11 +1,9 @@
 //! A whole run on k devices.
 
-use std::sync::Mutex;
-
 use candle_core::{DType, Device};
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::get_params;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, ForRank0, RankFailure, run_ranks};
 #[cfg(feature = "nccl")]
 use params_and_allreduce::{Algorithm, nccl::with_nccl};
 use single_gpu::data::loader::Loader;
@@ -44,9 +42,9 @@ struct RankOutcome {
 
 /// Trains a fresh LeNet on all devices of a plan.
 ///
-/// Every rank starts from a copy of the same parameters, sees the same batches, and works on its own
-/// shard of each. All measure accuracy, each on a part of the test images, and rank 0 reports. After each epoch all replicas must have the same
-/// weights hash, unless the `method` is a bug on purpose.
+/// Every rank starts from a copy of the same parameters, sees the same batches, and works on its own shard of each. All
+/// measure accuracy, each on a part of the test images, and rank 0 reports. After each epoch all replicas must have the
+/// same weights hash, unless the `method` is a bug on purpose.
 ///
 /// # Errors
 ///
@@ -62,16 +60,11 @@ pub fn train(
     let in_rank_0 = |error: candle_core::Error| RankFailure::new(0, error.into());
     let initial = Lenet::new(options.seed, dtype, &Device::Cpu).map_err(in_rank_0)?;
     let run = report.run().to_owned();
-    // Only rank 0 takes it, once.
-    let report = Mutex::new(Some(report));
+    let report = ForRank0::new(report);
     let mut outcomes = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let _rank = trace::rank(&run, rank.rank(), rank.compute_device());
         let mut silent = Report::silent();
-        let taken = match rank.rank() {
-            0 => report.lock().ok().and_then(|mut report| report.take()),
-            _ => None,
-        };
-        let report = taken.unwrap_or(&mut silent);
+        let report = report.take(rank.rank()).unwrap_or(&mut silent);
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         #[cfg(feature = "nccl")]
         if method.algorithm() == Some(Algorithm::Nccl) {

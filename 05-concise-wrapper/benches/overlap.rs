@@ -5,7 +5,6 @@
 //! begin before the backward pass has ended; and what is left of the backward pass when the first bucket
 //! is full. At least 0.7 of that has to be hidden, or this ends with exit code 1.
 
-use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks
 use single_gpu::cli;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::statistics::median;
 
 const WIDTH: usize = 16;
@@ -162,7 +161,7 @@ fn measure(rank: &Rank<'_>) -> Result<Measured, Error> {
 }
 
 fn run() -> Result<Measured, RankFailure<Error>> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1));
+    let plan = DevicePlan::slices(2);
     let plan = plan.map_err(|error| RankFailure::new(0, candle_core::Error::wrap(error).into()))?;
     Ok(run_ranks(&plan, DEFAULT_TIMEOUT, measure)?.swap_remove(0))
 }

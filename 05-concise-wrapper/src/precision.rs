@@ -182,9 +182,6 @@ impl Copies {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
-    use single_gpu::device::DeviceKind;
 
     use super::*;
 
@@ -219,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_cpu_is_refused_for_bf16_alone() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         assert_eq!(Precision::from(DType::F32).check(&plan), Ok(()));
         assert_eq!(Precision::from(DType::F64).check(&plan), Ok(()));
         let refused = Precision::from(DType::BF16).check(&plan).unwrap_err();

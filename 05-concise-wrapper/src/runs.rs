@@ -3,12 +3,13 @@
 use candle_core::{Device, ModuleT};
 use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::ddp::{Reduction, alike};
-use concise_wrapper::launch::{ForRank0, Launch, Rank};
+use concise_wrapper::launch::{Launch, Rank};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
+use params_and_allreduce::thread::ForRank0;
 use scratch_data_parallel::replicas::{self, verdict};
 use single_gpu::cli::name_of;
 use single_gpu::report::Report;

@@ -85,16 +85,16 @@ fn text(bytes: &Tensor) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::time::Duration;
 
     use params_and_allreduce::thread::{Rank, run_ranks};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
 
     fn on_three_ranks<R: Send>(work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync) -> Vec<R> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(3).unwrap();
         run_ranks(&plan, Duration::from_secs(60), work).unwrap()
     }
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_json_cannot_hold_is_an_error() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(1).unwrap();
         let told = run_ranks(&plan, Duration::from_secs(60), |rank| {
             Ok::<_, Error>(value_of_rank_0(rank, &f64::NAN).unwrap_err().to_string())
         });

@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use std::env;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
@@ -19,7 +18,7 @@ use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, mpirun};
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::weights_hash::WeightsHash;
 
 /// Nobody waits this long, unless something is wrong.
@@ -51,7 +50,7 @@ fn buckets(algorithm: Algorithm) -> Reduction {
 }
 
 fn slices(devices: usize) -> DevicePlan {
-    DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap()
+    DevicePlan::slices(devices).unwrap()
 }
 
 #[test]

@@ -5,7 +5,6 @@
 //! one that is predicted from what the layers cost. Otherwise this ends with exit code 1. A stage works 20 ms at
 //! least on a micro-batch: shorter ones are at the mercy of whatever else the machine does.
 
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use single_gpu::cli;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{SAMPLE, Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::statistics::median;
 
 const WIDTH: usize = 16;
@@ -66,7 +65,7 @@ struct Steps {
 }
 
 fn plan() -> anyhow::Result<DevicePlan> {
-    Ok(DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1))?)
+    Ok(DevicePlan::slices(2)?)
 }
 
 /// What each layer costs on one slice, for so many images.

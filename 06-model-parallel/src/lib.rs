@@ -16,6 +16,7 @@
 //! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
 //! | [`tensor_parallel`] | the other way: every device holds a part of every layer |
 //! | [`mesh`] | stages or parts together with replicas: who talks to whom |
+//! | `wishes` | which tensors a layer asks for, before it gets any |
 //! | [`held`], [`whole`] | what a device holds, and the whole model put together from it |
 //!
 //! Left out here: stages whose layers are in parts, activations that are computed a second time, and executing

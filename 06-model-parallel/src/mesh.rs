@@ -159,11 +159,10 @@ impl fmt::Display for Mesh {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use candle_core::{DType, Shape, Tensor};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
 
@@ -192,7 +191,7 @@ mod tests {
     fn on_four<R: Send>(
         work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync,
     ) -> Result<Vec<R>, String> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 4, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(4).unwrap();
         run_ranks(&plan, DEFAULT_TIMEOUT, work).map_err(|failure| failure.to_string())
     }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::{Lines, Reduction, alike};
-use concise_wrapper::launch::{ForRank0, Launch, Rank};
+use concise_wrapper::launch::{Launch, Rank};
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Ddp, Error, Model, text, train};
 use model_parallel::held::{Held, activations_of};
@@ -15,6 +15,7 @@ use model_parallel::whole::Whole;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::SharedCommunicator;
+use params_and_allreduce::thread::ForRank0;
 use single_gpu::data::SAMPLE;
 use single_gpu::report::Report;
 use single_gpu::report::outputs::Outputs;

@@ -4,7 +4,6 @@
 //! when the message has been dealt with, and what the slowest clock shows at the end is what the all-reduce
 //! costs: to the last bit that f64 has, whatever the machine does meanwhile.
 
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use params_and_allreduce::communicator::{
 };
 use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 /// A rank whose messages take as long as its links say, on its own clock.
 struct Clocked {
@@ -112,7 +111,7 @@ impl Communicator for Clocked {
 /// Seconds and busy seconds of an all-reduce of `numbers` f32 as the clocks show them, of the slowest and of
 /// the busiest rank.
 fn shown(ranks: usize, numbers: usize, hosts: Hosts, way: Way) -> (f64, f64) {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).expect("a plan");
+    let plan = DevicePlan::slices(ranks).expect("a plan");
     let clocks = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let clocked = Clocked::new(rank, hosts);
         let tensor = (Tensor::ones(numbers, DType::F32, &Device::Cpu)? * rank.rank() as f64)?;

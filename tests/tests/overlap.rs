@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::backward::{apply1, is_remembered};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::ops::{cross_entropy, linear};
 
 /// Far longer than a message takes, and what the test takes where none comes.
@@ -114,7 +113,7 @@ impl ModuleT for TwoLayers {
 
 /// Whether the last layer's bucket was sent before the first layer's backward.
 fn sent_during_backward(pass: Pass, overlap: bool) -> Vec<bool> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(2).unwrap();
     let outcomes = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let (sent, came) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let build = {

@@ -1,6 +1,6 @@
 //! Mixed precision: LeNet and ResNet-18 with layers in bf16, on the CPU, where bf16 is rounded as a GPU's
 //! tensor cores round. (With `TEST_DEVICE=cuda` the bits of several ranks are a GPU's; what else one does in bf16 is
-//! compared in `gpu.rs`.)
+//! compared in `gpu`.)
 //!
 //! bf16 has eight binary digits, so a rounding changes a number by at most 2⁻⁸ of it ([`ROUNDING`]).
 //!
@@ -15,7 +15,6 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use std::f64::consts::PI;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Module as _, ModuleT, Result, Tensor};
@@ -34,7 +33,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::data::Batch;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::weights_hash::WeightsHash;
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -54,7 +53,7 @@ fn lenet(dtype: DType) -> Network<LeNet> {
 }
 
 fn slices(ranks: usize) -> DevicePlan {
-    DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap()
+    DevicePlan::slices(ranks).unwrap()
 }
 
 fn batch(samples: usize) -> Batch {

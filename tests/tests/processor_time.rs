@@ -7,7 +7,6 @@
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
@@ -17,7 +16,7 @@ use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch};
 use single_gpu::data::{Dataset, PIXELS};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::lenet::Lenet;
 
 /// Processor time of every thread of this process so far, in clock ticks, by id, with its name.
@@ -43,7 +42,7 @@ fn ticks() -> BTreeMap<u32, (String, u64)> {
 fn two_one_core_devices_use_two_threads_and_no_more() {
     let data = Dataset::new(vec![[90; PIXELS]; 256], vec![4; 256]).unwrap();
     let batch = data.batch(&(0..256).collect::<Vec<u32>>(), DType::F32).unwrap();
-    let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(2).unwrap();
     let initial = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
     let times = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
@@ -51,7 +50,7 @@ fn two_one_core_devices_use_two_threads_and_no_more() {
             train_batch(rank, &model, &batch, 0.01, Algorithm::Ring)?;
         }
         let times = ticks();
-        // A thread that has ended is in no account: nobody leaves before everybody has read theirs.
+        // Only threads that are there are counted: nobody ends before everybody has read theirs.
         barrier(rank)?;
         Ok::<_, Error>(times)
     });

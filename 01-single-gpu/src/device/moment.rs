@@ -63,14 +63,13 @@ impl Moment {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::device::{DeviceKind, DevicePlan};
+    use crate::device::DevicePlan;
 
     #[test]
     fn a_slice_carries_nothing() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(1).unwrap();
         let slice = plan.slots()[0].open().unwrap();
         let tensor = Tensor::new(&[1f32, 2.0], slice.tensors()).unwrap();
         let carried = Moment::of(slice.tensors()).unwrap().carry(&tensor, slice.beside()).unwrap();
@@ -95,7 +94,8 @@ mod tests {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         if set("SIMULATED_GPUS") && !set("SIMULATED_GPU_EAGER") {
             let moment = Moment::of(here).unwrap();
-            // It is broken that a tensor must stay as it is, to see whether this was waited for.
+            // This breaks the rule that the tensor must stay as it is: a copy that waited for this later write, too,
+            // would hold ones.
             crate::parameters::overwrite(&twos, &ones).unwrap();
             assert_eq!(values(&moment.carry(&twos, there).unwrap()), [2.0; 1000]);
             assert_eq!(values(&twos), [1.0; 1000]);

@@ -147,6 +147,15 @@ impl DevicePlan {
         }
     }
 
+    /// So many slices of the CPU, of one core each: ranks that need no more, as in tests.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn slices(devices: usize) -> std::result::Result<Self, PlanError> {
+        Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
+    }
+
     fn cpu_slices(
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
@@ -245,7 +254,8 @@ mod tests {
 
     #[test]
     fn a_plan_tells_which_devices_it_has() {
-        assert_eq!(slices(2, 1).to_string(), "[cpu:0 (1 core), cpu:1 (1 core)]");
+        let of_one_core = DevicePlan::slices(2).unwrap();
+        assert_eq!(of_one_core.to_string(), "[cpu:0 (1 core), cpu:1 (1 core)]");
         assert_eq!(slices(1, 3).to_string(), "[cpu:0 (3 cores)]");
         assert_eq!(DevicePlan::gpus(2, 2).to_string(), "[cuda:0, cuda:1]");
         assert_eq!(DevicePlan::gpus(2, 1).to_string(), "[cuda:0 (shared), cuda:0 (shared)]");

@@ -8,6 +8,7 @@
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | each of them |
 //! | [`lanes`], `colours` | pictures of who did what when |
 //! | [`mod@file`], `partial` | files that are whole as soon as they have their name, and their name until then |
+//! | `passed_on` | paths that lead to no file: pipes, terminals |
 //! | `words` | numbers as they are told |
 
 mod colours;

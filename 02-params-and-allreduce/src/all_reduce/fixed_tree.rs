@@ -170,11 +170,11 @@ pub fn halves(run: &Range<usize>) -> (Range<usize>, Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::time::Duration;
 
     use candle_core::Device;
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::thread::run_ranks;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn bits(leaves: usize, ranks: usize) -> Vec<u32> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(ranks).unwrap();
         let tree = FixedTree::new(leaves, ranks).unwrap();
         let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
             let mine = tree.held_by(rank.rank()).map(|i| Tensor::new(leaf(i), &Device::Cpu));
@@ -228,7 +228,7 @@ mod tests {
                 _ => nodes,
             }
         }
-        let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(ranks).unwrap();
         let tree = FixedTree::new(leaves, ranks).unwrap();
         let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
             let nodes = add(&tree.held_by(rank.rank()), 0..leaves);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_leaf_that_is_missing_is_named() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(1).unwrap();
         let tree = FixedTree::new(3, 1).unwrap();
         let failure = run_ranks(&plan, Duration::from_secs(20), |rank| {
             let leaf = Tensor::new(leaf(0), &Device::Cpu)?;

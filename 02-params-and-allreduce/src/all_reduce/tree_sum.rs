@@ -122,10 +122,9 @@ impl TreeSum {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use candle_core::Device;
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::thread::{DEFAULT_TIMEOUT, run_ranks};
@@ -147,7 +146,7 @@ mod tests {
         replicas: usize,
         order: impl Fn(Range<usize>) -> Vec<usize> + Sync,
     ) -> (Vec<Vec<u32>>, usize) {
-        let plan = DevicePlan::new(DeviceKind::Cpu, replicas, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(replicas).unwrap();
         let tree = FixedTree::new(leaves, replicas).unwrap();
         let sums = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let mut sum = TreeSum::new(tree);
@@ -162,7 +161,7 @@ mod tests {
     }
 
     fn of_leaves(leaves: usize) -> Vec<u32> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(1).unwrap();
         let tree = FixedTree::new(leaves, 1).unwrap();
         let all: Vec<Tensor> = (0..leaves).map(leaf).collect();
         bits(&run_ranks(&plan, DEFAULT_TIMEOUT, |rank| tree.sum(rank, &all)).unwrap()[0])
@@ -207,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_part_is_not_taken_for_the_whole() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(1).unwrap();
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let mut sum = TreeSum::new(FixedTree::new(3, 1)?);
             sum.add(2, vec![leaf(2)])?;

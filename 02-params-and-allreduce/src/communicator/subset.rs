@@ -118,10 +118,10 @@ impl From<Subset> for SharedCommunicator {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::time::Duration;
 
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
     use single_gpu::parameters::overwrite;
 
     use super::*;
@@ -131,7 +131,7 @@ mod tests {
     fn on_six<R: Send>(
         work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync,
     ) -> Result<Vec<R>, String> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 6, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(6).unwrap();
         run_ranks(&plan, Duration::from_secs(20), work).map_err(|failure| failure.to_string())
     }
 

@@ -29,6 +29,7 @@
 //!
 //! | file | its idea |
 //! | --- | --- |
+//! | `rank` | one rank inside its process: its device, and its lines |
 //! | `line` | a rank's end: the two messages of [`Communicator`] |
 //! | `postman` | sends what is ordered, and always fetches what has arrived |
 //! | `on_its_way` | what MPI has not finished, and whom it is held up by |

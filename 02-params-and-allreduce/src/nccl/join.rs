@@ -41,10 +41,9 @@ pub(super) fn shared_id(links: &impl Communicator) -> Result<Id, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
     use std::time::Duration;
 
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::thread::{Rank, run_ranks};
@@ -52,7 +51,7 @@ mod tests {
     #[test]
     fn every_rank_learns_every_gpu() {
         for ranks in [1, 2, 5] {
-            let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+            let plan = DevicePlan::slices(ranks).unwrap();
             let gpu = |rank: &Rank<'_>| exchange(rank, [10 + rank.rank() as u8; 16]);
             let gpus = run_ranks(&plan, Duration::from_secs(60), gpu);
             let expected: Vec<Uuid> = (10..).take(ranks).map(|byte| [byte; 16]).collect();

@@ -179,9 +179,8 @@ fn driver(error: DriverError) -> candle_core::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::thread::run_ranks;
@@ -189,7 +188,7 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(60);
 
     fn slices(ranks: usize) -> DevicePlan {
-        DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap()
+        DevicePlan::slices(ranks).unwrap()
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod channels;
 mod failure;
+mod for_rank_0;
 mod line;
 mod link;
 pub(crate) mod lock;
@@ -26,6 +27,7 @@ use failure::message;
 #[cfg(feature = "mpi")]
 pub(crate) use failure::tell;
 pub use failure::{Cause, RankFailure};
+pub use for_rank_0::ForRank0;
 pub use line::Line;
 pub use link::Traffic;
 pub use patience::asleep;

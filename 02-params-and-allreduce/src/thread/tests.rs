@@ -1,8 +1,6 @@
-use std::num::NonZeroUsize;
 use std::sync::Barrier;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use single_gpu::device::DeviceKind;
 
 use super::link::Link;
 use super::*;
@@ -15,7 +13,7 @@ const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
 fn plan(ranks: usize) -> DevicePlan {
-    DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap()
+    DevicePlan::slices(ranks).unwrap()
 }
 
 fn number(value: f32) -> Tensor {

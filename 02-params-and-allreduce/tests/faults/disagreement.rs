@@ -1,6 +1,5 @@
 //! Ranks that do not bring the same.
 
-use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
@@ -9,7 +8,7 @@ use params_and_allreduce::collective::{all_gather, broadcast, chunk_range, reduc
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 use crate::PATIENT;
 use crate::collective::{COLLECTIVES, Collective};
@@ -39,7 +38,7 @@ fn pieces_of_a_tensor_are_no_tensor() {
     for (ranks, odd) in [(2, 0), (2, 1), (3, 1)] {
         for lengths in [(PIECE, 2 * PIECE), (2 * PIECE, PIECE), (2 * PIECE, 2 * PIECE + 1)] {
             let sums = AtomicUsize::new(0);
-            let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+            let plan = DevicePlan::slices(ranks).unwrap();
             let failure = run_ranks(&plan, PATIENT, |rank| {
                 let len = if rank.rank() == odd { lengths.1 } else { lengths.0 };
                 let tensor = Tensor::ones(len, DType::F32, &Device::Cpu)?;
@@ -61,7 +60,7 @@ fn disagreement(
     odd: usize,
     odd_one: (usize, DType),
 ) -> String {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(ranks).unwrap();
     let failure = run_ranks(&plan, PATIENT, |rank| {
         let (len, dtype) = if rank.rank() == odd { odd_one } else { (10, DType::F32) };
         let tensor = Tensor::ones(len, dtype, &Device::Cpu)?;

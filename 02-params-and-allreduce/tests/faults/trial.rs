@@ -1,7 +1,6 @@
 //! One fault in one collective, and what the other ranks make of it.
 
 use std::cell::Cell;
-use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use params_and_allreduce::thread::run_ranks;
 use rand::RngExt;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 use crate::PATIENT;
 use crate::collective::Collective;
@@ -36,7 +35,7 @@ pub struct Trial {
 
 /// How many messages the culprit has to do with when nobody misbehaves.
 fn messages_of_culprit(trial: &Trial) -> usize {
-    let plan = DevicePlan::new(DeviceKind::Cpu, trial.ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(trial.ranks).unwrap();
     let counts = run_ranks(&plan, PATIENT, |rank| {
         let others_done = &AtomicUsize::new(0);
         let counting = Faulty { rank, messages: Cell::new(0), fault: None, others_done };
@@ -71,7 +70,7 @@ type Answer = (Result<Vec<f32>, Error>, Duration);
 
 /// Runs a trial; the answers of all ranks but the culprit.
 fn answers(trial: &Trial) -> Vec<(usize, Answer)> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, trial.ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(trial.ranks).unwrap();
     let timeout = if trial.fault == Fault::Stall { SHORT } else { PATIENT };
     let (others_done, start) = (AtomicUsize::new(0), Barrier::new(trial.ranks));
     let answers = Mutex::new(Vec::new());

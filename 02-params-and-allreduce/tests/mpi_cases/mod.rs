@@ -3,7 +3,6 @@
 mod agreement;
 mod failures;
 
-use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpi::{Rank, World};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 /// Nobody waits this long, unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);
@@ -56,7 +55,7 @@ pub fn run(case: &str) {
 }
 
 fn slices(devices: usize) -> DevicePlan {
-    DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap()
+    DevicePlan::slices(devices).unwrap()
 }
 
 /// 24 MB from every rank to every other, of which nobody receives any before all is sent.

@@ -157,13 +157,8 @@ impl Arguments {
             caps.others = (megabytes * f64::from(1 << 20)) as usize;
             caps.first = caps.first.min(caps.others);
         }
-        let overlap = !no_overlap && !self.buckets_follow(launch, devices);
-        Ok(Reduction::Buckets { caps, algorithm, overlap })
-    }
-
-    /// Whether buckets follow the backward pass also where nobody asked for that, as
-    /// [`Ddp::synchronise_norms`](concise_wrapper::Ddp::synchronise_norms) has it.
-    pub(super) fn buckets_follow(&self, launch: &Launch, devices: usize) -> bool {
-        self.bn == Norm::Sync && devices > 1 && !launch.has_messages()
+        // As `Ddp::synchronise_norms` has it.
+        let in_turn = self.bn == Norm::Sync && devices > 1 && !launch.has_messages();
+        Ok(Reduction::Buckets { caps, algorithm, overlap: !no_overlap && !in_turn })
     }
 }

@@ -30,7 +30,8 @@ impl Arguments {
         let timeout = self.timeout();
         let precision = self.precision(&several)?;
         let reduction = self.reduction(launch, &several, world_size)?;
-        let buckets_follow = self.buckets_follow(launch, world_size) && !self.reduction.no_overlap;
+        let in_turn = !self.reduction.no_overlap
+            && matches!(reduction, Reduction::Buckets { overlap: false, .. });
         let records = self.record.is_some();
         if !launch.speaks() {
             self.train.reports = ReportArguments::default();
@@ -57,7 +58,8 @@ impl Arguments {
             checkpoints.check()?;
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
-        if buckets_follow {
+        // Nobody asked for it.
+        if in_turn {
             notes.push(
                 "with --bn sync NCCL adds buckets up after the backward pass, as with --no-overlap: two sums at a time would \
                  come in another order on each GPU"

@@ -87,10 +87,9 @@ fn divided(
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::batch_norm::BatchNorm;
@@ -120,7 +119,7 @@ mod tests {
     /// One step of one layer, with the shards in this order; shard 3 stands in for an empty one. The running
     /// means and variances.
     fn step(order: &[usize]) -> Result<[Vec<f64>; 2], String> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(1).unwrap();
         let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let network = layer(rank.device())?;
             let norms = network.norms();
@@ -173,7 +172,7 @@ mod tests {
     fn the_statistics_of_one_shard_are_those_of_a_plain_batch_to_the_last_bit() {
         for shard in 0..SHARDS {
             let after = |folds: bool| {
-                let plan = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(1)).unwrap();
+                let plan = DevicePlan::slices(1).unwrap();
                 let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
                     let network = layer(rank.device())?;
                     if folds {

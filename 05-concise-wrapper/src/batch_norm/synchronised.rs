@@ -115,7 +115,7 @@ impl CustomOp3 for Synchronised {
         let dx = if self.counts {
             input_gradient(&x, output, grad, &weight.detach(), &self.statistics, &all, EPSILON)?
         } else {
-            // It moved nobody's statistics, so nothing comes back to it through them.
+            // It did not count in the statistics, so no gradient comes back to it through them.
             x.zeros_like()?
         };
         let (d_weight, d_bias) =

@@ -115,13 +115,13 @@ fn predict<M: ModuleT>(replica: &Network<M>, images: &Tensor) -> Result<Option<T
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use candle_core::{DType, Device, Result};
     use single_gpu::data::synthetic::dataset;
     use single_gpu::data::{CLASSES, PIXELS, Split};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
     use single_gpu::ops::{flatten, linear};
 
     use super::*;
@@ -150,7 +150,7 @@ mod tests {
             let (weight, bias) = (vb.get((PIXELS, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
             Ok(Counted { weight, bias, counts: Arc::clone(&counted) })
         });
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let model = DataParallel::new(network.unwrap(), &plan).unwrap();
         let counted = || counts.each_ref().map(|count| count.load(Ordering::SeqCst));
         // A batch for each device.

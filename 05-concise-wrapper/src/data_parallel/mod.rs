@@ -236,12 +236,10 @@ impl<M> Drop for DataParallel<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use candle_core::DType;
     use single_gpu::data::Split;
     use single_gpu::data::synthetic::dataset;
-    use single_gpu::device::DeviceKind;
 
     use super::*;
     use crate::resnet::ResNet18;
@@ -261,8 +259,7 @@ mod tests {
             };
             let expected = network().evaluate(&images).unwrap();
             for devices in 1..=4 {
-                let one_thread = NonZeroUsize::new(1);
-                let plan = DevicePlan::new(DeviceKind::Cpu, devices, one_thread).unwrap();
+                let plan = DevicePlan::slices(devices).unwrap();
                 let model = DataParallel::new(network(), &plan).unwrap();
                 assert_eq!(model.evaluate(&images).unwrap(), expected, "{devices} devices");
             }

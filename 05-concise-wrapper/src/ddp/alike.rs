@@ -67,18 +67,18 @@ pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::sync::Arc;
 
     use params_and_allreduce::communicator::Subset;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
 
     #[test]
     fn values_may_have_any_letters() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let same = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let data = "two\nlines, \u{1f} and \"quotes\"".to_owned();
             let line: SharedCommunicator = Arc::new(rank.line());
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn some_of_the_ranks_are_named_as_all_know_them() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(3).unwrap();
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| match rank.rank() {
             0 => Ok(()),
             number => {

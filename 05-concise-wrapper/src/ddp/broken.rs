@@ -123,13 +123,12 @@ impl<M: ModuleT> Model for Broken<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use candle_core::{DType, Device};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::data::Split;
     use single_gpu::data::synthetic::dataset;
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::ddp::Reduction;
@@ -137,7 +136,7 @@ mod tests {
 
     /// What the first batch norm's running mean is after a step on other images on each of two ranks.
     fn running_means(breakage: Breakage, synchronised: bool) -> Vec<Vec<f32>> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let images = dataset(Split::Train, 4);
         let network =
             Network::new(1, DType::F32, &Device::Cpu, |vb, norms| ResNet18::new(2, norms, vb));

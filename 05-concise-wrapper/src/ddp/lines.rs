@@ -52,17 +52,16 @@ of_rank!(nccl::Rank<'_>);
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use params_and_allreduce::communicator::Error;
     use params_and_allreduce::thread::run_ranks;
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
 
     #[test]
     fn lines_wait_as_long_as_their_rank() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let timeout = Duration::from_secs(17);
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 1e9 };
         let timeouts = run_ranks(&plan, timeout, |rank| {

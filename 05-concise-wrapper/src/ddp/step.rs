@@ -101,13 +101,12 @@ impl<M: ModuleT> Model for Ddp<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
 
     use candle_core::{DType, Device, Tensor};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::data::synthetic::dataset;
     use single_gpu::data::{PIXELS, Split};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
     use single_gpu::parameters::overwrite;
 
     use super::*;
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn all_ranks_answer_for_a_part_of_the_images_and_together_as_one() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(3).unwrap();
         // Five batches of 256, the last of them shorter.
         let images = dataset(Split::Test, 1100);
         let network = Network::new(1, DType::F64, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
@@ -137,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_went_its_own_way_is_found_before_an_evaluation() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(3).unwrap();
         let images = Dataset::new(vec![[0; PIXELS]; 2], vec![0, 1]).unwrap();
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
@@ -156,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_network_that_is_wrapped_says_who_has_its_gradients() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
         let told = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;

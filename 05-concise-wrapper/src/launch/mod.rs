@@ -16,7 +16,6 @@ mod places;
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 mod processes;
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -231,22 +230,6 @@ impl Launch {
             Self::Processes(world) => Ok(vec![world.run(plan, work)]),
         }
         // ANCHOR_END: run
-    }
-}
-
-/// Something for rank 0 alone, where all ranks run the same work.
-pub struct ForRank0<T>(Mutex<Option<T>>);
-
-impl<T> ForRank0<T> {
-    /// It is there until rank 0 takes it.
-    pub fn new(it: T) -> Self {
-        Self(Mutex::new(Some(it)))
-    }
-
-    /// It, once, for rank 0; nothing for the others.
-    pub fn take(&self, rank: usize) -> Option<T> {
-        let mut it = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        it.take_if(|_| rank == 0)
     }
 }
 

@@ -132,19 +132,19 @@ impl Communicator for SlowLink {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::time::Instant;
 
     use params_and_allreduce::collective::barrier;
     use params_and_allreduce::thread::run_ranks;
     use params_and_allreduce::{Algorithm, allreduce};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
 
     /// Seconds of an all-reduce of a megabyte between four ranks, of the slowest.
     fn seconds(algorithm: Algorithm, slowness: Slowness) -> f64 {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 4, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(4).unwrap();
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
             let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
             let tensor = Tensor::ones(250_000, DType::F32, &Device::Cpu)?;
@@ -172,7 +172,7 @@ mod tests {
     /// What waits in a sender's port waits there once, and not again for each message before it.
     #[test]
     fn many_messages_at_once_take_as_long_as_their_bytes() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 4e6 };
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
             let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
@@ -206,7 +206,7 @@ mod tests {
     /// A bucket and a batch norm's statistics, say, of two threads.
     #[test]
     fn two_lines_of_a_rank_share_its_port() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 4e6 };
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
             let main = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
@@ -235,7 +235,7 @@ mod tests {
     /// Four ranks, and nobody sleeps for the hours that the message takes.
     #[test]
     fn what_cannot_arrive_in_time_is_an_error_at_once() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 4, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(4).unwrap();
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 10.0 };
         let start = Instant::now();
         let failure = run_ranks(&plan, Duration::from_secs(60), |rank| {

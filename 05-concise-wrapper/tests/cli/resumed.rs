@@ -14,7 +14,7 @@ fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
         hashes(&[&SMALL[..], &shards, more].concat()).pop().expect("a summary")
     };
     let uninterrupted = run("1", &[]);
-    // The last of the flags named twice counts in no program of ours, so a shorter run is another list.
+    // A flag that is given twice is refused, so a shorter run has a list of its own.
     let first_epoch = SMALL.map(|flag| if flag == "--epochs=2" { "--epochs=1" } else { flag });
     let begin =
         ["--shards=8", "--momentum=0.9", "--devices=2", &checkpoint, "--checkpoint-every=2"];

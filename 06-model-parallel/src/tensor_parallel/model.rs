@@ -92,11 +92,6 @@ impl<M: ModuleT> TensorParallel<M> {
         &self.network
     }
 
-    /// How the network's tensors lie on the ranks.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
     /// The network and its layout, for another wrapper around the network.
     ///
     /// With stage 5's `Ddp`, over the ranks that hold the *same* part of other replicas, it is data parallelism
@@ -192,18 +187,18 @@ impl<M: ModuleT> Whole for TensorParallel<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+
     use std::sync::Arc;
 
     use params_and_allreduce::Algorithm;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::{DeviceKind, DevicePlan};
+    use single_gpu::device::DevicePlan;
 
     use super::*;
 
     #[test]
     fn one_ranks_interrupt_ends_all() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 3, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(3).unwrap();
         let interrupts = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let group = Group::new(Arc::new(rank.line()), Algorithm::Ring);
             let interrupts = (rank.rank() == 1).into();

@@ -1,6 +1,5 @@
 //! Some steps of training: on one device, in a pipeline, and data-parallel.
 
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
 use single_gpu::data::Batch;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::weights_hash::WeightsHash;
 use split_batch::split::split_batch;
 
@@ -183,7 +182,7 @@ pub fn sorted(mut weights: Weights) -> Weights {
 }
 
 pub fn plan(devices: usize) -> DevicePlan {
-    DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1)).unwrap()
+    DevicePlan::slices(devices).unwrap()
 }
 
 pub fn checked(kind: Kind, stages: usize, micro_batches: usize) -> Checked {

@@ -13,7 +13,6 @@ mod networks;
 mod refusals;
 mod traffic;
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use concise_wrapper::Error;
 use model_parallel::tensor_parallel::Group;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::thread::{Rank, run_ranks};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::difference::relative_difference;
 use single_gpu::init;
 
@@ -34,7 +33,7 @@ fn on_ranks_with<R: Send>(
     algorithm: Algorithm,
     work: impl Fn(&Rank<'_>, Group) -> Result<R, Error> + Sync,
 ) -> Vec<R> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(ranks).unwrap();
     let work = |rank: &Rank<'_>| work(rank, Group::new(Arc::new(rank.line()), algorithm));
     run_ranks(&plan, WAIT, work).unwrap_or_else(|failure| panic!("{failure}"))
 }

@@ -1,6 +1,5 @@
 //! What makes no sense is refused, and a rank that fails is named.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use candle_core::DType;
@@ -17,7 +16,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, run_ranks};
 use single_gpu::data::source::LoadedData;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::parameters::overwrite;
 use single_gpu::report::Report;
 use single_gpu::train::TrainOptions;
@@ -26,7 +25,7 @@ use super::WAIT;
 use super::networks::images;
 
 fn failure(ranks: usize, work: impl Fn(&Rank<'_>, Group) -> Result<(), Error> + Sync) -> String {
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(ranks).unwrap();
     let work = |rank: &Rank<'_>| work(rank, Group::new(Arc::new(rank.line()), Algorithm::Ring));
     run_ranks(&plan, WAIT, work).unwrap_err().to_string()
 }
@@ -129,7 +128,7 @@ fn a_rank_that_fails_is_named() {
 
 #[test]
 fn a_replica_has_the_values_of_its_network() {
-    let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(2).unwrap();
     run_ranks(&plan, WAIT, |rank| {
         let group = Group::new(Arc::new(rank.line()), Algorithm::Ring);
         let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);

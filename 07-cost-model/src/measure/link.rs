@@ -101,17 +101,15 @@ fn messages(
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-    use std::time::Duration;
 
-    use single_gpu::device::DeviceKind;
+    use std::time::Duration;
 
     use super::*;
 
     /// Nobody waits for less time than was asked for: so this holds on the busiest machine.
     #[test]
     fn a_link_that_was_slowed_down_is_at_least_as_slow() {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let slowness = Slowness { latency: Duration::from_millis(2), bandwidth: 20e6 };
         let Links { memory, slow } = links(&plan, 400_000, slowness).unwrap();
         assert_eq!(memory.wire, 0.0);

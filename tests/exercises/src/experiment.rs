@@ -1,7 +1,6 @@
 //! A training that is short enough to be repeated with many settings.
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
 use single_gpu::data::loader::{Epochs as _, Loader};
 use single_gpu::data::{Batch, Dataset};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 use crate::classifier::worked;
 
@@ -65,7 +64,7 @@ impl Experiment {
         devices: usize,
         work: impl Fn(&Rank<'_>) -> std::result::Result<R, Error> + Sync,
     ) -> std::result::Result<Vec<R>, RankFailure<Error>> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1));
+        let plan = DevicePlan::slices(devices);
         let in_rank_0 = |error| RankFailure::new(0, Error::Tensor(candle_core::Error::wrap(error)));
         let results = run_ranks(&plan.map_err(in_rank_0)?, WAIT, |rank| {
             worked();

@@ -11,6 +11,7 @@
 //! | module | what it does for a check |
 //! | --- | --- |
 //! | [`limit`] | ends what never ends |
+//! | `panic` | keeps what a panic said, and where |
 //! | [`ranks`] | runs an answer on k ranks, counts what they send, and tells a deadlock as one |
 //! | [`contributions`] | gives each rank numbers that show in a sum: who is missing, who was added twice |
 //! | [`expectation`] | compares numbers, and says where they part and which law that breaks |

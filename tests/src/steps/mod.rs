@@ -19,7 +19,6 @@ mod picture;
 mod recorder;
 
 use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -28,7 +27,7 @@ use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 use crate::stored;
 
@@ -163,7 +162,7 @@ pub fn record(
 ) -> anyhow::Result<Run> {
     let what = || format!("{algorithm} on {ranks} ranks");
     ensure!(RANKS.contains(&ranks), "{}: only two to eight can be told apart", what());
-    let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1))?;
+    let plan = DevicePlan::slices(ranks)?;
     let outcomes = run_ranks(&plan, TIMEOUT, |rank| {
         let recorder = Recorder::new(rank);
         let contribution = Tensor::new(numbers::contribution(rank.rank(), ranks), &Device::Cpu)?;

@@ -1,7 +1,6 @@
 //! Cut anywhere, on one device: it goes on with the same bits.
 
 use std::fs;
-use std::num::NonZeroUsize;
 
 use candle_core::{DType, Device, ModuleT};
 use concise_wrapper::checkpoint::Resume;
@@ -10,7 +9,7 @@ use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
 use concise_wrapper::shares::Shares;
 use concise_wrapper::{DataParallel, Model, Network};
 use single_gpu::data::loader::Epochs as _;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::weights_hash::WeightsHash;
 use tempfile::TempDir;
 
@@ -109,7 +108,7 @@ fn without_momentum_there_are_no_velocities() {
 #[test]
 fn data_parallel_goes_on_too() {
     let model = || {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         DataParallel::new(resnet18(), &plan).unwrap()
     };
     let expected = Settings::new().train(&model()).unwrap();

@@ -1,7 +1,6 @@
 //! Several ranks: they go on together, by shard also in another number.
 
 use std::fs;
-use std::num::NonZeroUsize;
 
 use candle_core::ModuleT;
 use concise_wrapper::checkpoint::Resume;
@@ -10,7 +9,7 @@ use concise_wrapper::{Ddp, Network};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::data::Dataset;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use tempfile::TempDir;
 
 use crate::run::{Settings, WAIT, assert_same, buckets, file, hash, lenet, resnet18};
@@ -57,7 +56,7 @@ fn ranks_that_were_not_started_alike_are_told() {
     let settings = Settings::keeping(&folder);
     settings.ddp(&lenet(), 2, buckets(), Cut(2, Event::Interrupt)).unwrap();
     let told = |other: Settings| {
-        let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(2).unwrap();
         let own = settings.resume(Resume::Newest);
         let outcome = run_ranks(&plan, WAIT, |rank| {
             let model = Ddp::new(lenet(), rank, buckets())?;
@@ -90,7 +89,7 @@ fn ranks_that_were_not_started_alike_are_told() {
     // Only rank 0's folder counts.
     let nowhere = TempDir::new().unwrap();
     let elsewhere = Settings::keeping(&nowhere).resume(Resume::Newest);
-    let plan = DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(1)).unwrap();
+    let plan = DevicePlan::slices(2).unwrap();
     let own = settings.resume(Resume::Newest);
     let trained = run_ranks(&plan, WAIT, |rank| {
         let model = Ddp::new(lenet(), rank, buckets())?;

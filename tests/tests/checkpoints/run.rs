@@ -1,7 +1,6 @@
 //! The run that is cut, and how two of them are compared.
 
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::data::source::LoadedData;
 use single_gpu::data::{CLASSES, Dataset, PIXELS};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::report::Report;
 use single_gpu::train::{EpochRecord, TrainOptions};
 use single_gpu::weights_hash::WeightsHash;
@@ -121,7 +120,7 @@ impl Settings {
         reduction: Reduction,
         cut: Cut,
     ) -> Result<Trained, String> {
-        let plan = DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap();
+        let plan = DevicePlan::slices(ranks).unwrap();
         let outcomes = run_ranks(&plan, WAIT, |rank| {
             let model = Ddp::new(network.replica(rank.device())?, rank, reduction)?;
             self.train(&Watched::new(model, |step| cut.at(step)))

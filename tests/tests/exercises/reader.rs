@@ -49,7 +49,7 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     course(&["solution", "sum"]).success().stdout(diff(answer("a + b")));
 
     checkout.sum_is("b + a");
-    let changed = starts_with("? ch01_sum").and(contains("(changed since it passed)"));
+    let changed = starts_with("? ch01_sum").and(contains("(it has changed since it passed)"));
     course(&["list"]).success().stdout(changed.and(contains("next: ch01_sum")));
     checkout.sum_is("a + b");
     course(&["list"]).success().stdout(starts_with("✓ ch01_sum"));
@@ -92,7 +92,7 @@ fn what_was_remembered_with_one_fingerprint_still_counts() {
     checkout.course(&["check", "sum"]).assert().success();
     checkout.course(&["hint", "sum"]).assert().success().stdout(contains("hint 3 of 3"));
     checkout.sum_is("b + a");
-    list().stdout(starts_with("? ch01_sum").and(contains("(changed since it passed)")));
+    list().stdout(starts_with("? ch01_sum").and(contains("(it has changed since it passed)")));
 }
 
 #[test]

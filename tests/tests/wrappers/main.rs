@@ -13,7 +13,6 @@ mod devices;
 mod engine;
 mod odd_ranks;
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device, ModuleT, Tensor};
@@ -35,7 +34,7 @@ use scratch_data_parallel::breakage::Breakage;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::source::LoadedData;
 use single_gpu::data::{CLASSES, Dataset, PIXELS};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 use single_gpu::difference::largest_difference;
 use single_gpu::report::Report;
 use single_gpu::train::{BatchSums, TrainOptions};
@@ -60,7 +59,7 @@ fn images() -> Dataset {
 }
 
 fn slices(ranks: usize) -> DevicePlan {
-    DevicePlan::new(DeviceKind::Cpu, ranks, NonZeroUsize::new(1)).unwrap()
+    DevicePlan::slices(ranks).unwrap()
 }
 
 fn resnet18(dtype: DType) -> Network<ResNet18> {

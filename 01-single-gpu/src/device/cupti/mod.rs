@@ -60,7 +60,7 @@ pub(super) fn take() -> Told {
 }
 
 fn hand_over(library: &Library, flag: u32) {
-    // While nobody holds the records, as this calls `completed`, in this thread or in one of CUPTI's.
+    // Without the lock on the records: this calls `completed`, here or in a thread of CUPTI's, which takes it.
     if let Err(flaw) = library.flush(flag) {
         records().flaw(flaw);
     }

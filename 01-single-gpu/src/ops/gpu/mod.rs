@@ -11,6 +11,7 @@
 //! | `pass`, `cudnn`, `convolution` | the products of convolutions, by cuDNN |
 //! | `without_cudnn` | their place in a build without it |
 //! | `tensors` | launches on tensors, for backward passes |
+//! | `by_element` | launches that make each element of those at its place |
 //! | `change` | launches that change several tensors in place |
 //! | `emulator` | for tests: this computer's processor as the machine |
 //!

@@ -63,7 +63,7 @@ fn exists(schedule: &Schedule, step: Step) -> Result<(), Error> {
             return no_such("micro-batch", i, schedule.micro_batches);
         }
         _ if chunk >= schedule.chunks => return no_such("chunk", chunk, schedule.chunks),
-        // An update is of all chunks: written in one way, it is found when there are two.
+        // An update is of all chunks, and written as chunk 0's: so a second one is the same instruction, and is found.
         None if chunk > 0 => return no_such("update of chunk", chunk, 1),
         _ => {}
     }

@@ -8,13 +8,12 @@ mod meeting;
 mod rank;
 mod sent;
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::device::{DeviceKind, DevicePlan};
+use single_gpu::device::DevicePlan;
 
 use crate::limit::{still_allowed, try_within};
 use crate::mismatch;
@@ -101,8 +100,7 @@ fn run_in<R: Send>(
     meeting: &Meeting,
     work: &(impl Fn(&Rank<'_>) -> Result<R, Error> + Sync),
 ) -> Result<Vec<R>, String> {
-    let plan = DevicePlan::new(DeviceKind::Cpu, meeting.world_size(), NonZeroUsize::new(1))
-        .map_err(|error| error.to_string())?;
+    let plan = DevicePlan::slices(meeting.world_size()).map_err(|error| error.to_string())?;
     let results = run_ranks(&plan, LIMIT, |slot| {
         let rank = Rank::new(slot, meeting);
         let outcome = match panic::catch(|| work(&rank)) {

@@ -2,7 +2,7 @@
 
 use single_gpu::report::line;
 
-use super::progress::{Change, Progress, Standing};
+use super::progress::{Progress, Standing};
 use super::tree::Tree;
 
 /// Lists all exercises with what is known of them.
@@ -11,16 +11,9 @@ pub(super) fn list(tree: &Tree) -> anyhow::Result<()> {
     let longest = tree.exercises.iter().map(|one| one.name.len()).max().unwrap_or_default();
     for exercise in &tree.exercises {
         let (mark, note) = match progress.of(exercise) {
-            Standing::Solved => ('✓', ""),
-            Standing::Changed(Change::Answer) => ('?', " (changed since it passed)"),
-            Standing::Changed(Change::Check) => ('?', " (its check has changed since it passed)"),
-            Standing::Changed(Change::Both) => {
-                ('?', " (it and its check have changed since it passed)")
-            }
-            Standing::Changed(Change::Either) => {
-                ('?', " (it or its check has changed since it passed)")
-            }
-            Standing::Open => ('·', ""),
+            Standing::Solved => ('✓', String::new()),
+            Standing::Changed(change) => ('?', format!(" ({change} changed since it passed)")),
+            Standing::Open => ('·', String::new()),
         };
         let title = exercise.title();
         let told = format!("{mark} {:<longest$}  {title}{note}", exercise.name);
@@ -39,13 +32,7 @@ pub(super) fn next(tree: &Tree) -> anyhow::Result<()> {
     exercise.text()?;
     line(format_args!("{}\n", exercise.heading()))?;
     if let Standing::Changed(change) = progress.of(exercise) {
-        let what = match change {
-            Change::Answer => "has changed",
-            Change::Check => "its check has changed",
-            Change::Both => "it and its check have changed",
-            Change::Either => "it or its check has changed",
-        };
-        line(format_args!("It passed, and {what} since.\n"))?;
+        line(format_args!("It passed, and {change} changed since.\n"))?;
     }
     if let Some(page) = tree.page(exercise) {
         line(format_args!("read    {}", tree.relative(&page)))?;

@@ -12,6 +12,7 @@
 //! | [`progress`] | what has passed, and which hints were read |
 //! | [`check`], [`watch`] | the reader's answer: is it right? |
 //! | [`list`], [`hint`], [`solution`], [`reset`] | the other commands of a reader |
+//! | [`mod@confirm`] | asks before what cannot be undone |
 //! | [`verify`] | the exercises themselves: are they sound? |
 //! | [`soak`] | would the checks notice a small mistake? (`--kills` is something else: [`crate::kills`]) |
 

@@ -234,6 +234,18 @@ impl Fingerprint {
     }
 }
 
+/// Of the exercise: "it has", as in "it has changed".
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answer => "it has",
+            Self::Check => "its check has",
+            Self::Both => "it and its check have",
+            Self::Either => "it or its check has",
+        })
+    }
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.answer, self.check)
