@@ -151,6 +151,9 @@ impl Arguments {
     pub(crate) fn task(self) -> anyhow::Result<Task> {
         each_once("--model", &self.models, name_of)?;
         each_once("--algorithm", &self.ways, name_of)?;
+        if self.width.is_some() && !self.models.contains(&ModelKind::Resnet18) {
+            return Err(UsageError::new("--width is about --model resnet18").into());
+        }
         if self.paper.on_paper {
             return Ok(Task::OnPaper(self.on_paper()?));
         }

@@ -157,7 +157,7 @@ fn on_paper_columns_stay_apart() {
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let number = "this is a number from 0.000001 to 1000000";
-    let cases: [(&[&str], &str); 23] = [
+    let cases: [(&[&str], &str); 25] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
         (&["--model=alexnet"], "lenet, resnet18"),
         (&["--algorithm=star"], "one-shot, naive, tree, ring, rings"),
@@ -173,6 +173,8 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--on-paper", "--fixed=1e-300"], number),
         (&["--algorithm=ring,tree,ring"], "--algorithm names ring twice: leave one out"),
         (&["--model=lenet,lenet"], "--model names lenet twice: leave one out"),
+        (&["--model=lenet", "--width=8"], "--width is about --model resnet18"),
+        (&["--on-paper", "--model=lenet", "--width=8"], "--width is about --model resnet18"),
         (&["--on-paper", "--model=resnet18,resnet18"], "--model names resnet18 twice"),
         (&["--tflops=10"], "--on-paper"),
         (&["--on-paper", "--within=25"], "cannot be used with"),

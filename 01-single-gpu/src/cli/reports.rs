@@ -54,6 +54,17 @@ pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
     file::check(path).map_err(|error| UsageError::new(file::of_flag(flag, path, &error)))
 }
 
+/// Checks that `path` is none of those that are `named` already.
+fn apart(named: &[(&str, &Path)], flag: &str, path: &Path, own: &str) -> Result<(), UsageError> {
+    match named.iter().find(|(_, other)| file::are_one(other, path)) {
+        Some((other, _)) => Err(UsageError::new(format_args!(
+            "{other} and {flag} both name {}: give each a {own} of its own",
+            path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 impl ReportArguments {
     /// Checks that every file could be written, and is named by one flag only, and writes nothing. Where there is one,
     /// [files are wanted](files_are_wanted) from now on.
@@ -64,28 +75,47 @@ impl ReportArguments {
     ///
     /// A [`UsageError`] that names the flag, or both.
     pub fn check(&self, further: &[(&str, Option<&Path>)]) -> Result<(), UsageError> {
-        let mine = [
-            ("--metrics", self.metrics.as_deref()),
-            ("--plot", self.plot.as_deref()),
-            ("--trace", self.trace.as_deref()),
-            ("--timeline", self.timeline.as_deref()),
-        ];
         let mut named: Vec<(&str, &Path)> = Vec::new();
-        for (flag, path) in mine.iter().chain(further) {
-            let Some(path) = *path else { continue };
+        for (flag, path) in self.named(further) {
             writable(flag, path)?;
-            if let Some((other, _)) = named.iter().find(|(_, other)| file::are_one(other, path)) {
-                return Err(UsageError::new(format_args!(
-                    "{other} and {flag} both name {}: give each a file of its own",
-                    path.display()
-                )));
-            }
+            apart(&named, flag, path, "file")?;
             named.push((flag, path));
         }
         if !named.is_empty() {
             files_are_wanted();
         }
         Ok(())
+    }
+
+    /// Checks that no file, of these flags or of `further` ones, has the name of the `folder` of another flag. Neither
+    /// need be there: then each could be made, and not both.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] that names both flags.
+    pub fn check_folder(
+        &self,
+        further: &[(&str, Option<&Path>)],
+        flag: &str,
+        folder: &Path,
+    ) -> Result<(), UsageError> {
+        let named: Vec<_> = self.named(further).collect();
+        apart(&named, flag, folder, "place")
+    }
+
+    /// The files that are asked for, each with its flag.
+    fn named<'a>(
+        &'a self,
+        further: &'a [(&'a str, Option<&'a Path>)],
+    ) -> impl Iterator<Item = (&'a str, &'a Path)> {
+        let mine = [
+            ("--metrics", self.metrics.as_deref()),
+            ("--plot", self.plot.as_deref()),
+            ("--trace", self.trace.as_deref()),
+            ("--timeline", self.timeline.as_deref()),
+        ];
+        let all = mine.into_iter().chain(further.iter().copied());
+        all.filter_map(|(flag, path)| Some((flag, path?)))
     }
 
     /// Opens what has to be open while the run goes on.

@@ -86,7 +86,11 @@ impl Arguments {
             Reduction::Buckets { .. } => Scale::Linear,
         });
         let extras = optimiser.extras();
-        train.reports.check(&[("--record", record.as_deref())])?;
+        let further = [("--record", record.as_deref())];
+        train.reports.check(&further)?;
+        if let Some(folder) = &checkpoints.checkpoint {
+            train.reports.check_folder(&further, "--checkpoint", folder)?;
+        }
         if let Some(path) = record.as_deref().filter(|_| checkpoints.resume.is_some()) {
             // Before any file is made anew: nothing is lost by a flag that is refused.
             let has_text = |found: Metadata| found.is_file() && found.len() > 0;

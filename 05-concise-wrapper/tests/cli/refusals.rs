@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 29] = [
+    let refusals: [(&[&str], &str); 31] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -102,6 +102,8 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--weight-decay=-1"], "weight decay is a number from 0"),
         (&["--algorithm=nccl"], "there is no NCCL here"),
         (&["--record=same", "--metrics=same"], "--metrics and --record both name same"),
+        (&["--plot=same", "--checkpoint=./same/"], "--plot and --checkpoint both name ./same/"),
+        (&["--record=same", "--checkpoint=same"], "--record and --checkpoint both name same"),
         (&["--checkpoint=c", "--break=mean-for-sum"], "cannot be used with"),
         (&["--checkpoint=c", "--epochs=30000"], "has room for what is reported of 26214 epochs"),
         (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
