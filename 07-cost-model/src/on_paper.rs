@@ -6,7 +6,7 @@ use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts, sums};
 use cost_model::training::Sum;
 use single_gpu::cli::name_of;
-use single_gpu::report::{line, thousands};
+use single_gpu::report::{counted, line, thousands};
 
 /// What is to be told.
 pub(crate) struct OnPaper {
@@ -24,11 +24,11 @@ impl OnPaper {
         let Self { device, hosts, .. } = self;
         line(format_args!(
             "assumed, not measured: a device sustains {} TFLOP/s, reads and writes {} TB/s, and needs {} ms a step \
-             beside\nthat; {} devices in a host; {}; {}",
+             beside\nthat; {} in a host; {}; {}",
             digits(device.operations / 1e12),
             digits(device.memory / 1e12),
             digits(1e3 * device.fixed),
-            hosts.each,
+            counted(hosts.each, "device"),
             link("inside it", self.wires.0),
             link("between hosts", self.wires.1),
         ))?;

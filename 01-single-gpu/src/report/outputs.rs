@@ -103,8 +103,18 @@ impl Outputs {
     ///
     /// # Errors
     ///
-    /// When one of them cannot be written: the message names the flag and the file.
+    /// When one of them cannot be written: the message names the flag and the file. The others are written all the same.
     pub fn write(&self, title: &str) -> io::Result<()> {
+        let written = [
+            self.write_trace(),
+            self.write_plot(title),
+            self.write_timeline(title),
+            self.tell_left_out(),
+        ];
+        written.into_iter().collect()
+    }
+
+    fn write_trace(&self) -> io::Result<()> {
         if let (Some(path), Some(recording)) = (&self.trace, &self.recording) {
             let of_gpus = recording.of_gpus();
             recording
@@ -133,19 +143,27 @@ impl Outputs {
                 ))?;
             }
         }
-        if let Some(path) = &self.plot {
-            plot::write(path, title, &self.runs)
-                .map_err(|error| file::of_flag("--plot", path, &error))?;
-        }
-        let Some(recording) = &self.recording else { return Ok(()) };
-        if let Some(path) = &self.timeline {
+        Ok(())
+    }
+
+    fn write_plot(&self, title: &str) -> io::Result<()> {
+        let Some(path) = &self.plot else { return Ok(()) };
+        plot::write(path, title, &self.runs).map_err(|error| file::of_flag("--plot", path, &error))
+    }
+
+    fn write_timeline(&self, title: &str) -> io::Result<()> {
+        if let (Some(path), Some(recording)) = (&self.timeline, &self.recording) {
             let drawn = timeline::write(path, title, &recording.spans())
                 .map_err(|error| file::of_flag("--timeline", path, &error))?;
             if !drawn {
                 line("note: no step was recorded, so there is no timeline")?;
             }
         }
-        match recording.left_out() {
+        Ok(())
+    }
+
+    fn tell_left_out(&self) -> io::Result<()> {
+        match self.recording.as_ref().map_or(0, Trace::left_out) {
             0 => Ok(()),
             spans => line(format_args!(
                 "note: the last {} spans were not recorded: a trace or a timeline is of what came before them",

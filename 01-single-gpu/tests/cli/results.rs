@@ -128,6 +128,13 @@ fn what_cannot_be_written_is_named() {
     assert!(told.contains("error: standard output: No space left on device"), "{told}");
     let run = single_gpu(&SMALL).arg("--metrics=/dev/full").assert().code(1);
     run.stderr(contains("cannot write the report: --metrics /dev/full: No space left on device"));
+    // One that cannot be written does not cost the others.
+    let folder = tempfile::tempdir().expect("a folder");
+    let others = ["plot.svg", "timeline.svg"].map(|name| folder.path().join(name));
+    let mut run = single_gpu(&SMALL);
+    run.arg("--trace=/dev/full").arg("--plot").arg(&others[0]).arg("--timeline").arg(&others[1]);
+    run.assert().code(1).stderr(contains("--trace /dev/full: No space left on device"));
+    assert!(others.iter().all(|file| file.exists()), "{others:?}");
 }
 
 /// What a run with `argument` prints into a pipe, and what into a file.

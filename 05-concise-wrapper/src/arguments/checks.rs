@@ -71,6 +71,12 @@ impl Arguments {
                 "--break is about what devices do together: use it with --devices 2 or more",
             );
         }
+        if *wrapper == WrapperKind::DataParallel && self.train.reports.timeline.is_some() {
+            return refuse(
+                "--timeline draws a step as ranks make it, and --wrapper data-parallel has its loop on none: use it with \
+                 --wrapper ddp",
+            );
+        }
         if *wrapper == WrapperKind::Single && devices > 1 {
             return refuse("--wrapper single trains on one device: add --devices 1");
         }

@@ -62,10 +62,14 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 31] = [
+    let refusals: [(&[&str], &str); 32] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
+        (
+            &["--wrapper=data-parallel", "--timeline=t.svg"],
+            "--timeline draws a step as ranks make it",
+        ),
         (&["--wrapper=data-parallel", "--break=same-shard"], "--break breaks --wrapper ddp"),
         (&["--devices=1", "--break=same-shard"], "use it with --devices 2 or more"),
         (&["--shards=4", "--bn=sync"], "leave one of the two out"),

@@ -4,6 +4,7 @@ use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::Kind;
 use single_gpu::cli::{UsageError, each_once};
 use single_gpu::data::CLASSES;
+use single_gpu::report::counted;
 
 use super::{Arguments, ModelKind};
 
@@ -101,7 +102,10 @@ impl Arguments {
     /// Whether layers can be cut into so many parts.
     pub(super) fn parts(&self, parts: usize) -> Result<(), String> {
         let check = |what: String, features: usize| match features < parts {
-            true => Err(format!("{what}: {features} features cannot be cut into {parts} parts")),
+            true => {
+                let features = counted(features, "feature");
+                Err(format!("{what}: {features} cannot be cut into {parts} parts"))
+            }
             false => Ok(()),
         };
         match self.model {

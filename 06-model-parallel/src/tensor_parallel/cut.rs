@@ -17,6 +17,7 @@
 use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
+use single_gpu::report::counted;
 use split_batch::split::shard_range;
 
 /// How the ranks of a group share a tensor: along one axis, in runs, in rank order.
@@ -91,11 +92,13 @@ impl Cut {
     /// When there are more ranks than can have a part: the message names both numbers.
     pub fn check(&self, ranks: usize) -> Result<()> {
         if ranks == 0 || self.blocks < ranks {
-            let of = match self.block {
-                1 => String::new(),
-                block => format!(" blocks of {block}"),
+            let what = match self.block {
+                1 => counted(self.blocks, "feature"),
+                block => {
+                    format!("{} of {}", counted(self.blocks, "block"), counted(block, "feature"))
+                }
             };
-            bail!("{}{of} features cannot be cut into {ranks} parts: use fewer ranks", self.blocks);
+            bail!("{what} cannot be cut into {ranks} parts: use fewer ranks");
         }
         Ok(())
     }
