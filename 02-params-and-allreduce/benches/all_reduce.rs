@@ -73,9 +73,14 @@ fn lenet(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn all_reduce_each(rank: &Rank<'_>, tensors: &[Tensor], algorithm: Algorithm) -> Result<(), Error> {
+/// The sums are the next run's tensors: what is added up was written by its rank just before, as gradients are.
+fn all_reduce_each(
+    rank: &Rank<'_>,
+    tensors: &mut [Tensor],
+    algorithm: Algorithm,
+) -> Result<(), Error> {
     for tensor in tensors {
-        black_box(allreduce(rank, tensor, algorithm)?);
+        *tensor = black_box(allreduce(rank, tensor, algorithm)?);
     }
     Ok(())
 }
@@ -86,19 +91,19 @@ fn bench(
     id: BenchmarkId,
     ranks: usize,
     lengths: &[usize],
-    work: impl Fn(&Rank<'_>, &[Tensor]) -> Result<(), Error> + Sync,
+    work: impl Fn(&Rank<'_>, &mut [Tensor]) -> Result<(), Error> + Sync,
 ) {
     let plan = DevicePlan::slices(ranks).expect("CPU slices");
     let time = |runs: u64| {
         let times = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-            let ones = |&len: &usize| Tensor::ones(len, DType::F32, rank.device());
-            let tensors = lengths.iter().map(ones).collect::<Result<Vec<_>, _>>()?;
+            let zeros = |&len: &usize| Tensor::zeros(len, DType::F32, rank.device());
+            let mut tensors = lengths.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
             // The first run finds memory that was never touched.
-            work(rank, &tensors)?;
+            work(rank, &mut tensors)?;
             barrier(rank)?;
             let start = Instant::now();
             for _ in 0..runs {
-                work(rank, &tensors)?;
+                work(rank, &mut tensors)?;
             }
             Ok::<_, Error>(start.elapsed())
         });

@@ -200,7 +200,9 @@ fn seconds(
     limit: &AddAndCopy,
     end: &EarlyEnd,
 ) -> Result<Option<Vec<f64>>, Error> {
-    let tensor = Tensor::ones(len, DType::F32, rank.device())?;
+    // What is added up was written by its rank just before, as gradients are: each sum is the next run's tensor. One that
+    // stays as it is would soon be in the caches of all who read it. Zeros stay zeros.
+    let mut tensor = Tensor::zeros(len, DType::F32, rank.device())?;
     let runs = runs.of(len);
     let mut seconds = Vec::with_capacity(runs);
     // The first run finds memory that was never touched, and is not counted.
@@ -211,7 +213,7 @@ fn seconds(
         }
         let start = Instant::now();
         match work {
-            Work::AllReduce(algorithm) => drop(allreduce(rank, &tensor, algorithm)?),
+            Work::AllReduce(algorithm) => tensor = allreduce(rank, &tensor, algorithm)?,
             Work::AddAndCopy => limit.run(rank)?,
             Work::Copy => drop(tensor.force_contiguous()?),
         }

@@ -33,8 +33,12 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
 }
 
 fn seconds(rank: &Rank<'_>, arguments: &Arguments, numbers: usize) -> Result<Vec<f64>, Error> {
-    let tensor = Tensor::ones(numbers, DType::F32, rank.device())?;
-    let all_reduce = || allreduce(rank, &tensor, arguments.algorithm).map(drop);
+    // Each sum is the next call's tensor, so that ranks read what was just written, as Gloo's in place do. Zeros stay zeros.
+    let mut tensor = Tensor::zeros(numbers, DType::F32, rank.device())?;
+    let mut all_reduce = || {
+        tensor = allreduce(rank, &tensor, arguments.algorithm)?;
+        Ok(())
+    };
     all_reduce()?;
     timed_together(arguments.repetitions, calls(numbers), || barrier(rank), all_reduce)
 }
