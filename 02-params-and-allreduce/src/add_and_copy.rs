@@ -73,7 +73,6 @@ impl AddAndCopy {
 
 #[cfg(test)]
 mod tests {
-
     use std::time::Duration;
 
     use single_gpu::device::DevicePlan;

@@ -49,7 +49,6 @@ impl EarlyEnd {
 
 #[cfg(test)]
 mod tests {
-
     use std::time::Duration;
 
     use single_gpu::device::DevicePlan;

@@ -53,7 +53,6 @@ pub fn allreduce_by_batch(
 
 #[cfg(test)]
 mod tests {
-
     use candle_core::{DType, Device};
     use params_and_allreduce::get_params;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};

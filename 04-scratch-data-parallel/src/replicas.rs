@@ -83,7 +83,6 @@ pub fn verdict<H: Display + PartialEq>(hashes: &[H]) -> String {
 
 #[cfg(test)]
 mod tests {
-
     use candle_core::Tensor;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::device::DevicePlan;

@@ -182,7 +182,6 @@ impl Copies {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

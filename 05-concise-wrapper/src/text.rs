@@ -85,7 +85,6 @@ fn text(bytes: &Tensor) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-
     use std::time::Duration;
 
     use params_and_allreduce::thread::{Rank, run_ranks};

@@ -1,7 +1,6 @@
 //! DDP on processes: the same bits as on threads. The test starts this program again under `mpirun`.
 
 #![cfg(feature = "mpi")]
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use std::env;
 use std::time::Duration;
@@ -49,10 +48,6 @@ fn buckets(algorithm: Algorithm) -> Reduction {
     Reduction::Buckets { caps, algorithm, overlap: true }
 }
 
-fn slices(devices: usize) -> DevicePlan {
-    DevicePlan::slices(devices).unwrap()
-}
-
 #[test]
 #[ignore = "one rank of a job: the other test starts it under mpirun"]
 fn one_rank() {
@@ -60,12 +55,14 @@ fn one_rank() {
         return eprintln!("SKIPPED: one rank of a job that nobody started");
     }
     let world = World::connect(WAIT).unwrap();
-    let plan = slices(world.local_size());
+    let plan = DevicePlan::slices(world.local_size()).unwrap();
     world.run(&plan, |rank| {
         let ranks = plan.len();
         let mine = |reduction| hash(rank, reduction);
         let threads = |ranks, reduction| {
-            run_ranks(&slices(ranks), WAIT, |rank| hash(rank, reduction)).unwrap().swap_remove(0)
+            run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| hash(rank, reduction))
+                .unwrap()
+                .swap_remove(0)
         };
         for algorithm in Algorithm::OURS {
             assert_eq!(

@@ -159,7 +159,6 @@ impl fmt::Display for Mesh {
 
 #[cfg(test)]
 mod tests {
-
     use candle_core::{DType, Shape, Tensor};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
     use single_gpu::device::DevicePlan;

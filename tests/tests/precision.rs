@@ -52,10 +52,6 @@ fn lenet(dtype: DType) -> Network<LeNet> {
     Network::new(3, dtype, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
 }
 
-fn slices(ranks: usize) -> DevicePlan {
-    DevicePlan::slices(ranks).unwrap()
-}
-
 fn batch(samples: usize) -> Batch {
     let images = noise((samples, 1, 28, 28), 300).unwrap().to_dtype(DType::F32).unwrap();
     let labels: Vec<u32> = (0..).take(samples).map(|i| (i * 7 + 3) % 10).collect();
@@ -209,7 +205,7 @@ fn buckets_add_up_in_f32() {
     let gradients = [own(0).gradients, own(1).gradients];
     let caps = BucketCaps { first: 2_000, others: 40_000 };
     let reduction = Reduction::Buckets { caps, algorithm: Algorithm::Ring, overlap: true };
-    let outcomes = run_ranks(&slices(2), WAIT, |rank| {
+    let outcomes = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let (network, number) = (resnet18(DType::BF16).replica(rank.device())?, rank.rank());
         let model = Ddp::new(network, rank, reduction)?;
         assert!(model.buckets() >= 4);
@@ -263,13 +259,13 @@ fn data_parallel_rounds_its_replicas_weights_anew() {
         hashes.push(WeightsHash::new(&model.weights().snapshot().unwrap()).unwrap());
     };
     train(&resnet18(DType::BF16));
-    train(&DataParallel::new(resnet18(DType::BF16), &slices(1)).unwrap());
+    train(&DataParallel::new(resnet18(DType::BF16), &DevicePlan::slices(1).unwrap()).unwrap());
     assert_eq!(hashes[0], hashes[1]);
 }
 
 #[test]
 fn a_rank_in_another_precision_is_told_so() {
-    let started = run_ranks(&slices(2), WAIT, |rank| {
+    let started = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let dtype = if rank.rank() == 0 { DType::F32 } else { DType::BF16 };
         Ddp::new(lenet(dtype).replica(rank.device())?, rank, Reduction::default()).map(drop)
     });

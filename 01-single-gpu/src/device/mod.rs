@@ -19,6 +19,7 @@ mod moment;
 mod plan;
 #[cfg(feature = "cuda")]
 mod pool;
+mod slot;
 #[cfg(feature = "cuda")]
 mod streams;
 #[cfg(feature = "cuda")]
@@ -32,7 +33,8 @@ use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
 pub use moment::Moment;
-pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS, PlanError};
+pub use plan::{DevicePlan, MAX_DEVICES, MAX_THREADS, PlanError};
+pub use slot::DeviceSlot;
 
 /// The kind of device a run asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

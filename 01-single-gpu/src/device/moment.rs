@@ -63,7 +63,6 @@ impl Moment {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::device::DevicePlan;
 

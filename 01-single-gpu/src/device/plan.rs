@@ -2,14 +2,9 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
 
-use candle_core::{Device, Result};
-use rayon::{ThreadPool, ThreadPoolBuilder};
-
-use super::{
-    ComputeDevice, DeviceKind, available_cores, compute_capability, gpu_count, open_gpu, why_no_gpu,
-};
+use super::slot::{DeviceSlot, Placement};
+use super::{DeviceKind, available_cores, gpu_count, why_no_gpu};
 use crate::report::counted;
 
 /// The most devices one run may have.
@@ -17,82 +12,6 @@ pub const MAX_DEVICES: usize = 1024;
 
 /// The most CPU threads one run may start, over all its devices.
 pub const MAX_THREADS: usize = 4096;
-
-/// Where one device of a plan lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placement {
-    CpuSlice { threads: NonZeroUsize },
-    Gpu { ordinal: usize, shared: bool },
-}
-
-/// One device of a plan: everything needed to open it, and nothing opened yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceSlot {
-    index: usize,
-    placement: Placement,
-}
-
-impl DeviceSlot {
-    /// Opens the device. Call this in the thread that will drive it.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU cannot be opened or the slice's threads cannot be started.
-    pub fn open(&self) -> Result<ComputeDevice> {
-        let (device, pool) = match self.placement {
-            Placement::CpuSlice { threads } => {
-                (Device::Cpu, Some(self.start_threads(threads.get())?))
-            }
-            // A stream of its own per replica, so that replicas on one GPU do not wait for each other.
-            Placement::Gpu { ordinal, .. } => (open_gpu(ordinal)?, None),
-        };
-        Ok(ComputeDevice { slot: *self, device, beside: OnceLock::new(), pool })
-    }
-
-    /// Another stream of the same GPU; `None` if there is no room for one, and of a CPU slice, which has none.
-    pub(super) fn beside(&self) -> Option<Device> {
-        match self.placement {
-            Placement::CpuSlice { .. } => None,
-            Placement::Gpu { ordinal, .. } => open_gpu(ordinal).ok(),
-        }
-    }
-
-    /// The GPU's compute capability, such as (9, 0): what it can compute. `None` of a CPU slice.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU does not answer.
-    pub fn compute_capability(&self) -> Result<Option<(i32, i32)>> {
-        match self.placement {
-            Placement::CpuSlice { .. } => Ok(None),
-            Placement::Gpu { ordinal, .. } => compute_capability(ordinal).map(Some),
-        }
-    }
-
-    fn start_threads(&self, threads: usize) -> Result<ThreadPool> {
-        let index = self.index;
-        ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(move |thread| format!("cpu:{index}/{thread}"))
-            .build()
-            .map_err(|error| {
-                let threads = counted(threads, "thread");
-                candle_core::Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
-            })
-    }
-}
-
-impl fmt::Display for DeviceSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.placement {
-            Placement::CpuSlice { threads } => {
-                write!(f, "cpu:{} ({})", self.index, counted(threads.get(), "core"))
-            }
-            Placement::Gpu { ordinal, shared: false } => write!(f, "cuda:{ordinal}"),
-            Placement::Gpu { ordinal, shared: true } => write!(f, "cuda:{ordinal} (shared)"),
-        }
-    }
-}
 
 /// Devices that this machine cannot give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,7 +54,7 @@ impl DevicePlan {
         kind: DeviceKind,
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> std::result::Result<Self, PlanError> {
+    ) -> Result<Self, PlanError> {
         if !(1..=MAX_DEVICES).contains(&devices) {
             return Err(PlanError::Devices(devices));
         }
@@ -152,14 +71,14 @@ impl DevicePlan {
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub fn slices(devices: usize) -> std::result::Result<Self, PlanError> {
+    pub fn slices(devices: usize) -> Result<Self, PlanError> {
         Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
     }
 
     fn cpu_slices(
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> std::result::Result<Self, PlanError> {
+    ) -> Result<Self, PlanError> {
         let cores = available_cores();
         let share = NonZeroUsize::new(cores / devices).unwrap_or(NonZeroUsize::MIN);
         let threads = threads_per_device.unwrap_or(share);
@@ -282,26 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_has_no_compute_capability() {
-        assert_eq!(slices(1, 1).slots()[0].compute_capability().unwrap(), None);
-    }
-
-    #[test]
     fn counts_out_of_range_are_refused() {
         for devices in [0, MAX_DEVICES + 1, usize::MAX] {
             assert!(DevicePlan::new(DeviceKind::Cpu, devices, None).is_err());
         }
         assert!(DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(usize::MAX)).is_err());
-    }
-
-    #[test]
-    fn a_slice_runs_on_threads_of_its_own_and_no_more() {
-        let device = slices(2, 3).slots()[1].open().unwrap();
-        let (threads, name) = device.run(|| {
-            let name = std::thread::current().name().map(str::to_owned);
-            (rayon::current_num_threads(), name.unwrap_or_default())
-        });
-        assert_eq!(threads, 3);
-        assert!(name.starts_with("cpu:1/"), "ran on {name}");
     }
 }

@@ -170,7 +170,6 @@ pub fn halves(run: &Range<usize>) -> (Range<usize>, Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-
     use std::time::Duration;
 
     use candle_core::Device;

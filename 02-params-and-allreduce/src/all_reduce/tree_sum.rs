@@ -122,7 +122,6 @@ impl TreeSum {
 
 #[cfg(test)]
 mod tests {
-
     use candle_core::Device;
     use single_gpu::device::DevicePlan;
 

@@ -118,7 +118,6 @@ impl From<Subset> for SharedCommunicator {
 
 #[cfg(test)]
 mod tests {
-
     use std::time::Duration;
 
     use single_gpu::device::DevicePlan;

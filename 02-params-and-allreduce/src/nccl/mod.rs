@@ -179,7 +179,6 @@ fn driver(error: DriverError) -> candle_core::Error {
 
 #[cfg(test)]
 mod tests {
-
     use single_gpu::device::DevicePlan;
 
     use super::*;
@@ -187,14 +186,11 @@ mod tests {
 
     const WAIT: Duration = Duration::from_secs(60);
 
-    fn slices(ranks: usize) -> DevicePlan {
-        DevicePlan::slices(ranks).unwrap()
-    }
-
     #[test]
     fn slices_of_the_cpu_are_refused() {
-        let failure =
-            run_ranks(&slices(2), WAIT, |rank| with_nccl(rank, WAIT, |_| Ok::<_, Error>(())));
+        let failure = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
+            with_nccl(rank, WAIT, |_| Ok::<_, Error>(()))
+        });
         let message = failure.unwrap_err().to_string();
         assert!(message.contains("NCCL adds up tensors on GPUs"), "{message}");
     }

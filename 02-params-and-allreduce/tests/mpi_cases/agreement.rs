@@ -11,6 +11,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpi::Rank;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::device::DevicePlan;
 
 /// Shapes that do not divide evenly, that are shorter than the ranks are many, that are empty, and that are
 /// sent in one piece and in many.
@@ -68,7 +69,7 @@ fn bits(tensor: &Tensor) -> candle_core::Result<(DType, Vec<usize>, Vec<u64>)> {
 
 pub fn collectives(rank: &Rank<'_>) -> Result<(), Error> {
     let results = everything(rank)?;
-    let plan = super::slices(rank.world_size());
+    let plan = DevicePlan::slices(rank.world_size()).unwrap();
     let threads = run_ranks(&plan, Duration::from_secs(60), |rank| everything(rank)).unwrap();
     assert_eq!(results.len(), threads[rank.rank()].len());
     for (i, (result, expected)) in results.iter().zip(&threads[rank.rank()]).enumerate() {
@@ -78,7 +79,7 @@ pub fn collectives(rank: &Rank<'_>) -> Result<(), Error> {
 }
 
 pub fn native(rank: &Rank<'_>) -> Result<(), Error> {
-    let plan = super::slices(rank.world_size());
+    let plan = DevicePlan::slices(rank.world_size()).unwrap();
     Algorithm::Mpi.check(&plan, Ranks::Processes)?;
     assert!(Algorithm::Mpi.check(&plan, Ranks::Threads).is_err());
     for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-15)] {

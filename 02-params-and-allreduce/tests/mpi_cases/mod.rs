@@ -50,12 +50,8 @@ pub fn run(case: &str) {
         other => panic!("there is no case {other}"),
     };
     let world = World::connect(timeout).unwrap();
-    let plan = slices(world.local_size());
+    let plan = DevicePlan::slices(world.local_size()).unwrap();
     world.run(&plan, work);
-}
-
-fn slices(devices: usize) -> DevicePlan {
-    DevicePlan::slices(devices).unwrap()
 }
 
 /// 24 MB from every rank to every other, of which nobody receives any before all is sent.
@@ -144,7 +140,7 @@ fn no_such_rank(rank: &Rank<'_>) -> Result<(), Error> {
 fn outlived() {
     let world = World::connect(LONG).unwrap();
     assert!(World::connect(LONG).is_err(), "connected twice");
-    let plan = slices(world.local_size());
+    let plan = DevicePlan::slices(world.local_size()).unwrap();
     let line = world.run(&plan, |rank| Ok::<_, Error>(rank.line()));
     drop(world);
     let tensor = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();

@@ -87,7 +87,6 @@ fn divided(
 
 #[cfg(test)]
 mod tests {
-
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::device::DevicePlan;
 

@@ -115,7 +115,6 @@ fn predict<M: ModuleT>(replica: &Network<M>, images: &Tensor) -> Result<Option<T
 
 #[cfg(test)]
 mod tests {
-
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use candle_core::{DType, Device, Result};

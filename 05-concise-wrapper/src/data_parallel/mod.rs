@@ -236,7 +236,6 @@ impl<M> Drop for DataParallel<M> {
 
 #[cfg(test)]
 mod tests {
-
     use candle_core::DType;
     use single_gpu::data::Split;
     use single_gpu::data::synthetic::dataset;

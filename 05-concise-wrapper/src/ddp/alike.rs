@@ -67,7 +67,6 @@ pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-
     use std::sync::Arc;
 
     use params_and_allreduce::communicator::Subset;

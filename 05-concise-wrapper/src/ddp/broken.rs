@@ -123,7 +123,6 @@ impl<M: ModuleT> Model for Broken<M> {
 
 #[cfg(test)]
 mod tests {
-
     use candle_core::{DType, Device};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::data::Split;

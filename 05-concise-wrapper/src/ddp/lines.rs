@@ -52,7 +52,6 @@ of_rank!(nccl::Rank<'_>);
 
 #[cfg(test)]
 mod tests {
-
     use params_and_allreduce::communicator::Error;
     use params_and_allreduce::thread::run_ranks;
     use single_gpu::device::DevicePlan;

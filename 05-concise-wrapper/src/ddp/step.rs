@@ -101,7 +101,6 @@ impl<M: ModuleT> Model for Ddp<M> {
 
 #[cfg(test)]
 mod tests {
-
     use candle_core::{DType, Device, Tensor};
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
     use single_gpu::data::synthetic::dataset;

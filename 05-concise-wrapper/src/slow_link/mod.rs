@@ -132,7 +132,6 @@ impl Communicator for SlowLink {
 
 #[cfg(test)]
 mod tests {
-
     use std::time::Instant;
 
     use params_and_allreduce::collective::barrier;

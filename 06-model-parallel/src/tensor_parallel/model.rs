@@ -187,7 +187,6 @@ impl<M: ModuleT> Whole for TensorParallel<M> {
 
 #[cfg(test)]
 mod tests {
-
     use std::sync::Arc;
 
     use params_and_allreduce::Algorithm;

@@ -102,7 +102,6 @@ fn messages(
 
 #[cfg(test)]
 mod tests {
-
     use std::time::Duration;
 
     use super::*;

@@ -9,8 +9,9 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::shares::Share;
 use concise_wrapper::{DataParallel, Model as _, Network};
 use single_gpu::data::Batch;
+use single_gpu::device::DevicePlan;
 
-use crate::{WAIT, slices};
+use crate::WAIT;
 
 /// What two calls come to, of which the first makes a device fail: images that do not fit, of which there are enough
 /// for the first of the devices alone. Nothing else ends this if one call waits for ever.
@@ -18,7 +19,8 @@ fn after_a_failure(devices: usize, images: usize) -> [String; 2] {
     let (done, told) = channel();
     thread::spawn(move || {
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb));
-        let model = DataParallel::new(network.unwrap(), &slices(devices)).unwrap();
+        let model =
+            DataParallel::new(network.unwrap(), &DevicePlan::slices(devices).unwrap()).unwrap();
         let images = Tensor::zeros((images, 3, 28, 28), DType::F32, &Device::Cpu).unwrap();
         let told = [0, 1].map(|_| model.predict(&images).unwrap_err().to_string());
         drop(model);
@@ -60,8 +62,12 @@ fn one_that_stalls_in_a_backward_pass_is_named() {
     for devices in [2, 3] {
         let network =
             Network::new(1, DType::F32, &Device::Cpu, |vb, _| Ok(Stalls(LeNet::new(vb)?)));
-        let model =
-            DataParallel::with_timeout(network.unwrap(), &slices(devices), TIMEOUT).unwrap();
+        let model = DataParallel::with_timeout(
+            network.unwrap(),
+            &DevicePlan::slices(devices).unwrap(),
+            TIMEOUT,
+        )
+        .unwrap();
         let grey = Tensor::ones((devices - 1, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
         let images = grey.pad_with_zeros(0, 0, 1).unwrap();
         let labels = Tensor::zeros(devices, DType::U32, &Device::Cpu).unwrap();

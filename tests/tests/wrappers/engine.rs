@@ -88,7 +88,7 @@ fn ddp_needs_no_messages() {
     let of_lenet = five_steps(&lenet(DType::F64), DType::F64).unwrap();
     for ranks in [2, 3] {
         let reduction = many_buckets(Algorithm::Nccl, true);
-        let several = run_ranks(&slices(ranks), WAIT, |rank| {
+        let several = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let with_norms = Ddp::new(resnet18(DType::F64), lines(rank), reduction)?;
             let without_norms = Ddp::new(lenet(DType::F64), lines(rank), reduction)?;
             Ok::<_, Error>([
@@ -107,7 +107,7 @@ fn ddp_needs_no_messages() {
 #[test]
 fn statistics_and_buckets_are_never_summed_at_once() {
     let reduction = many_buckets(Algorithm::Nccl, true);
-    let seen = run_ranks(&slices(2), WAIT, |rank| {
+    let seen = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let (lines, sums) = noted_lines(rank);
         let model = Ddp::new(resnet18(DType::F32), lines, reduction)?.synchronise_norms();
         let buckets = model.buckets();
@@ -128,7 +128,7 @@ fn statistics_and_buckets_are_never_summed_at_once() {
 fn every_collective_is_made_of_sums_and_broadcasts() {
     for (ranks, len) in [(2, 5), (3, 7), (4, 2), (3, 0)] {
         let arrived = AtomicUsize::new(0);
-        let seen = run_ranks(&slices(ranks), WAIT, |rank| {
+        let seen = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let line = lines(rank).main;
             let chunk = chunk_range(len, ranks, rank.rank());
             let numbers = |range: std::ops::Range<usize>| range.map(|i| i as f64).collect();
@@ -161,7 +161,7 @@ fn every_collective_is_made_of_sums_and_broadcasts() {
 #[test]
 fn what_needs_messages_says_so() {
     let network = lenet(DType::F32);
-    let failure = run_ranks(&slices(2), WAIT, |rank| {
+    let failure = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let reduction = Reduction::Reproducible { shards: 2 };
         let model = Ddp::new(network.replica(rank.device())?, lines(rank), reduction)?;
         five_steps(&model, DType::F32)

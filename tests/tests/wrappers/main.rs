@@ -58,10 +58,6 @@ fn images() -> Dataset {
     Dataset::new((400..).take(count).map(image).collect(), labels).unwrap()
 }
 
-fn slices(ranks: usize) -> DevicePlan {
-    DevicePlan::slices(ranks).unwrap()
-}
-
 fn resnet18(dtype: DType) -> Network<ResNet18> {
     Network::new(3, dtype, &Device::Cpu, |vb, norms| ResNet18::new(4, norms, vb)).unwrap()
 }
@@ -155,7 +151,7 @@ fn an_epoch<M: Model>(
 ) -> Result<Vec<Snapshot>, RankFailure<Error>> {
     let options = TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: 0.05, seed: 5 };
     let data = LoadedData { name: "noise".to_owned(), note: None, train: images(), test: images() };
-    run_ranks(&slices(ranks), WAIT, |rank| {
+    run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
         let (model, extras) = (wrap(rank)?, Extras::default());
         let options = match breakage {
             Some(breakage) => breakage.options(options, rank.rank(), ranks),

@@ -9,9 +9,10 @@ use concise_wrapper::{Ddp, Error, Model as _, Network};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::data::loader::Epochs as _;
+use single_gpu::device::DevicePlan;
 use single_gpu::weights_hash::WeightsHash;
 
-use crate::{BATCH, WAIT, five_steps, images, resnet18, slices};
+use crate::{BATCH, WAIT, five_steps, images, resnet18};
 
 /// A network whose last parameter is only used where it is told so.
 struct Partly {
@@ -41,7 +42,7 @@ fn partly(use_both: bool) -> Network<Partly> {
 
 #[test]
 fn a_gradient_that_is_missing_on_one_rank_is_named() {
-    let failure = run_ranks(&slices(3), WAIT, |rank| {
+    let failure = run_ranks(&DevicePlan::slices(3).unwrap(), WAIT, |rank| {
         let number = rank.rank();
         let model = Ddp::new(partly(number != 1), rank, Reduction::default())?;
         five_steps(&model, DType::F32).map(drop)
@@ -54,7 +55,7 @@ fn a_gradient_that_is_missing_on_one_rank_is_named() {
 #[test]
 fn what_a_failed_backward_pass_leaves_behind_is_added_to_no_other() {
     for ranks in [1, 2] {
-        let told = run_ranks(&slices(ranks), WAIT, |rank| {
+        let told = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let model = Ddp::new(partly(false), rank, Reduction::default())?;
             let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
             let share = shares.epoch(1).next().unwrap()?;
@@ -72,7 +73,7 @@ fn what_a_failed_backward_pass_leaves_behind_is_added_to_no_other() {
 #[test]
 fn a_backward_pass_that_nobody_asked_for_changes_no_gradient() {
     for ranks in [1, 2] {
-        let told = run_ranks(&slices(ranks), WAIT, |rank| {
+        let told = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let model = Ddp::new(partly(true), rank, Reduction::default())?;
             let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
             let share = shares.epoch(1).next().unwrap()?;
@@ -96,7 +97,7 @@ fn a_backward_pass_that_nobody_asked_for_changes_no_gradient() {
 
 #[test]
 fn another_structure_on_one_rank_is_refused() {
-    let failure = run_ranks(&slices(3), WAIT, |rank| {
+    let failure = run_ranks(&DevicePlan::slices(3).unwrap(), WAIT, |rank| {
         let width = if rank.rank() == 2 { 3 } else { 2 };
         let network =
             Network::new(1, DType::F32, &Device::Cpu, move |vb, n| ResNet18::new(width, n, vb))?;
@@ -109,7 +110,7 @@ fn another_structure_on_one_rank_is_refused() {
 
 #[test]
 fn all_ranks_begin_with_the_weights_of_rank_0() {
-    let weights = run_ranks(&slices(3), WAIT, |rank| {
+    let weights = run_ranks(&DevicePlan::slices(3).unwrap(), WAIT, |rank| {
         let seed = rank.rank() as u64;
         let network = Network::new(seed, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb))?;
         let model = Ddp::new(network, rank, Reduction::default())?;
@@ -126,7 +127,7 @@ fn with_images_that_are_no_numbers(
     reduction: Reduction,
     broken: impl Fn(usize) -> bool + Sync,
 ) -> Vec<String> {
-    let told = run_ranks(&slices(3), WAIT, |rank| {
+    let told = run_ranks(&DevicePlan::slices(3).unwrap(), WAIT, |rank| {
         let model = Ddp::new(resnet18(DType::F32).replica(rank.device())?, rank, reduction)?;
         let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
         let mut share = shares.epoch(1).next().unwrap()?;
