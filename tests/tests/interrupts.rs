@@ -66,13 +66,23 @@ fn send(signal: &str, child: &Child) {
 /// Those that the program started: as many as it was started times. All have to be gone.
 fn started(folder: &Path) -> usize {
     let ids = fs::read_to_string(folder.join("started")).unwrap();
+    let asked = Instant::now();
     for id in ids.lines() {
-        let answer = Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
-        let state = String::from_utf8(answer.stdout).unwrap();
-        // A process that is ended stays in the table until whoever inherits it looks.
-        assert!(state.trim().is_empty() || state.starts_with('Z'), "process {id} goes on: {state}");
+        // A signal that ends a process takes a moment; what was not sent one goes on for much longer.
+        while let Some(state) = goes_on(id) {
+            assert!(asked.elapsed() < Duration::from_secs(2), "process {id} goes on: {state}");
+            sleep(Duration::from_millis(10));
+        }
     }
     ids.lines().count()
+}
+
+/// The state of a process that has not ended.
+fn goes_on(id: &str) -> Option<String> {
+    let answer = Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
+    let state = String::from_utf8(answer.stdout).unwrap();
+    // A process that is ended stays in the table until whoever inherits it looks.
+    (!state.trim().is_empty() && !state.starts_with('Z')).then_some(state)
 }
 
 #[test]
