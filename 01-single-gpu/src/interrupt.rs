@@ -10,11 +10,13 @@
 //! then all devices know the same.
 
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+
+use crate::lock::locked;
 
 /// A signal is sent to a process, so this is the process's and not a run's.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
@@ -41,7 +43,7 @@ fn watch_by(
     watched: &Mutex<Vec<i32>>,
     mut register: impl FnMut(i32) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watched = locked(watched);
     for signal in [SIGINT, SIGTERM] {
         // Whoever was told of a signal twice would take the first Ctrl-C for the second.
         if !watched.contains(&signal) {

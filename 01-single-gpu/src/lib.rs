@@ -17,6 +17,7 @@
 //! | [`statistics`] | of several measurements, the one to tell |
 //! | [`report`], [`cli`] | what a run tells, and what it refuses |
 //! | `allocator` | memory stays with the device that freed it |
+//! | [`lock`] | what ranks share outlives one that panicked |
 //! | [`interrupt`] | Ctrl-C: ending early, together, with what was learnt so far |
 //!
 //! Two conventions hold from here to the last stage. A loss is the *sum* over its samples, and the
@@ -35,6 +36,7 @@ pub mod evaluate;
 pub mod init;
 pub mod interrupt;
 pub mod lenet;
+pub mod lock;
 pub mod ops;
 pub mod parameters;
 pub mod random;

@@ -9,10 +9,11 @@
 mod mpi_cases;
 
 use std::env;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use params_and_allreduce::mpirun;
+use single_gpu::lock::locked;
 
 /// No job takes that long, even on a busy machine, unless it hangs.
 const HANGS: Duration = Duration::from_secs(120);
@@ -35,7 +36,7 @@ struct Job {
 fn run(ranks: usize, case: &str) -> Option<Job> {
     // One job at a time: its ranks need more cores than there are already.
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = locked(&TURN);
     let mpirun = match mpirun::command() {
         Ok(mpirun) => mpirun,
         Err(error) => {

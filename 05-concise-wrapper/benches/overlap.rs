@@ -6,7 +6,7 @@
 //! is full. At least 0.7 of that has to be hidden, or this ends with exit code 1.
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
@@ -24,6 +24,7 @@ use single_gpu::cli;
 use single_gpu::data::loader::Epochs as _;
 use single_gpu::data::{Split, synthetic};
 use single_gpu::device::DevicePlan;
+use single_gpu::lock::locked;
 use single_gpu::statistics::median;
 
 const WIDTH: usize = 16;
@@ -57,7 +58,7 @@ impl Communicator for Watched {
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), communicator::Error> {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = locked(&self.first);
         first.get_or_insert_with(Instant::now);
         drop(first);
         self.link.send(to, tensor)
@@ -104,12 +105,12 @@ impl Steps {
 
     /// Seconds of a step, and of what was left of it when its first message was sent.
     fn step(&self, rank: &Rank<'_>) -> Result<(f64, f64), Error> {
-        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *locked(&self.first) = None;
         barrier(rank)?;
         let start = Instant::now();
         self.model.backward(&self.share)?;
         let end = Instant::now();
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(end);
+        let first = locked(&self.first).unwrap_or(end);
         Ok(((end - start).as_secs_f64(), (end - first).as_secs_f64()))
     }
 }

@@ -1,11 +1,12 @@
 //! A network: what it computes, and its tensors by name.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use single_gpu::backward::{Gradients, backward, backward_from};
+use single_gpu::lock::locked;
 
 use crate::batch_norm::Norms;
 use crate::initial;
@@ -105,7 +106,7 @@ impl<M: ModuleT> Network<M> {
         let told: Arc<dyn OnGradient> = collector.clone();
         let (builder, made) = Registry::builder(source, told, precision.layers(), device);
         let module = build(&builder, &norms)?;
-        let made = std::mem::take(&mut *made.lock().unwrap_or_else(PoisonError::into_inner));
+        let made = std::mem::take(&mut *locked(&made));
         let (Made { weights, copies }, device) = (made, device.clone());
         Ok(Self { module, weights, copies, norms, collector, precision, device, build })
     }
@@ -221,7 +222,7 @@ struct Collected {
 
 impl Collector {
     fn lock(&self) -> MutexGuard<'_, Collected> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// Makes room for the gradients, unless a listener gets them.

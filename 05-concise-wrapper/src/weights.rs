@@ -11,13 +11,14 @@
 //! A parameter that is asked for in bf16 is kept in f32, and what the layer gets is a rounded copy:
 //! [`precision`](crate::precision) says why. Buffers are f32 in either case.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
 use single_gpu::device::move_view;
+use single_gpu::lock::locked;
 pub use single_gpu::parameters::Snapshot;
 use single_gpu::parameters::overwrite;
 
@@ -173,7 +174,7 @@ impl Registry {
     }
 
     fn made(&self) -> MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.made)
     }
 
     fn value(

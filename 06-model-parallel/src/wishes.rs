@@ -3,13 +3,14 @@
 //! A layer that is built asks for its tensors by name and shape. Here it gets one number for each, which it sees in
 //! every place of the shape: that takes no memory, however large the tensor would be.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::weights::is_buffer;
+use single_gpu::lock::locked;
 
 /// Names and shapes, in the order in which they were asked for.
 type Wishes = Arc<Mutex<Vec<(String, Shape)>>>;
@@ -21,7 +22,7 @@ pub(crate) fn of(
     let wishes = Wishes::default();
     let backend = Box::new(Noted { wishes: Arc::clone(&wishes) });
     build(&VarBuilder::from_backend(backend, DType::F32, Device::Cpu))?;
-    let wishes = std::mem::take(&mut *wishes.lock().unwrap_or_else(PoisonError::into_inner));
+    let wishes = std::mem::take(&mut *locked(&wishes));
     Ok(wishes)
 }
 
@@ -44,7 +45,7 @@ impl SimpleBackend for Noted {
             return Ok(Var::zeros(shape, dtype, device)?.into_inner());
         }
         let number = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
-        let mut wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wishes = locked(&self.wishes);
         match wishes.iter().find(|(known, _)| known == name) {
             Some((_, known)) if *known != shape => {
                 bail!("{name} is asked for as {known:?} and as {shape:?}")

@@ -4,7 +4,7 @@
 //! when the message has been dealt with, and what the slowest clock shows at the end is what the all-reduce
 //! costs: to the last bit that f64 has, whatever the machine does meanwhile.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
@@ -18,6 +18,7 @@ use params_and_allreduce::communicator::{
 use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::device::DevicePlan;
+use single_gpu::lock::locked;
 
 /// A rank whose messages take as long as its links say, on its own clock.
 struct Clocked {
@@ -51,7 +52,7 @@ impl Clocked {
     fn leave(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         let (port, link) = self.link(to);
         let leaves = {
-            let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut clock = locked(&self.clock);
             let leaves = clock.now.max(clock.out[port]);
             clock.out[port] = leaves + bytes(tensor.shape()) * link.wire;
             leaves
@@ -64,7 +65,7 @@ impl Clocked {
     fn arrive(&self, from: usize, shape: &Shape) -> Result<(), Error> {
         let (port, link) = self.link(from);
         let leaves = self.line.recv(from, &Shape::from(()), DType::F64)?.to_scalar::<f64>()?;
-        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clock = locked(&self.clock);
         let begins = clock.now.max(leaves).max(clock.into[port]);
         let there = begins + link.latency + bytes(shape) * link.wire;
         clock.into[port] = there;
@@ -121,7 +122,7 @@ fn shown(ranks: usize, numbers: usize, hosts: Hosts, way: Way) -> (f64, f64) {
         };
         let expected = (ranks * (ranks - 1) / 2) as f32;
         assert_eq!(sum.to_vec1::<f32>()?, vec![expected; numbers]);
-        let clock = clocked.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = locked(&clocked.clock);
         Ok::<_, Error>((clock.now, clock.busy))
     });
     let clocks = clocks.expect("a sum");

@@ -4,10 +4,12 @@
 //! elsewhere, of several pieces or with a message in between, and only the rule is new. Then the forward
 //! pass of an operation has nothing to compute: it hands over what it was given.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CudaStorage, Layout, Result, Shape, Storage, Tensor, bail};
+
+use crate::lock::locked;
 
 /// A result that waits to be handed over, once. It is handed over as a copy: what an operation gives is the whole memory
 /// behind its result, and so must be the result's alone.
@@ -21,7 +23,7 @@ impl Given {
     }
 
     fn take(&self) -> Result<Tensor> {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match locked(&self.0).take() {
             Some(result) => Ok(result),
             None => bail!("a given result can be used once"),
         }

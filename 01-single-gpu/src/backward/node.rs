@@ -4,7 +4,7 @@
 //! dropped, so is all of this. Beside it is a list from results to their nodes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor,
@@ -13,6 +13,7 @@ use candle_core::{
 
 use super::arrived::Arrived;
 use super::untracked::is_untracked;
+use crate::lock::locked;
 
 /// An operation and what it was applied to.
 struct Applied<O, const N: usize> {
@@ -49,19 +50,19 @@ struct Nodes {
 
 /// The node that computed a tensor, if it is one of ours.
 pub(super) fn remembered(result: &Tensor) -> Option<Node> {
-    NODES.lock().unwrap_or_else(PoisonError::into_inner).of.get(&result.id())?.upgrade()
+    locked(&NODES).of.get(&result.id())?.upgrade()
 }
 
 /// How many nodes are on the list, those of dropped graphs among them.
 #[cfg(test)]
 pub(super) fn listed() -> usize {
-    NODES.lock().unwrap_or_else(PoisonError::into_inner).of.len()
+    locked(&NODES).of.len()
 }
 
 fn remember(result: &Tensor, node: Weak<dyn Rule>) {
     /// Fewer are not worth looking through for those of dropped graphs.
     const AT_LEAST: usize = 1024;
-    let mut nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut nodes = locked(&NODES);
     if nodes.of.len() >= AT_LEAST + 2 * nodes.living {
         nodes.of.retain(|_, node| node.strong_count() > 0);
         nodes.living = nodes.of.len();

@@ -4,18 +4,19 @@
 //! driver takes it down as soon as nobody holds it, which waits for the GPU, and makes it anew for the next who asks. A
 //! device holds it while it is open; a program that opens one after the other would wait for all of that each time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::{Error, Result};
 
 use super::pool;
+use crate::lock::locked;
 
 static KEPT: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
 
 /// The context of a GPU, which keeps its memory from the first time on that it is asked for.
 pub(super) fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = locked(&KEPT);
     if let Some(context) = kept.iter().find(|context| context.ordinal() == ordinal) {
         return Ok(Arc::clone(context));
     }

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock::locked;
 
 /// How the names of files end that are not whole yet.
 pub const PARTIAL: &str = ".partial";
@@ -50,5 +52,5 @@ pub(crate) fn remove_all() {
 }
 
 fn begun() -> MutexGuard<'static, Vec<PathBuf>> {
-    BEGUN.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&BEGUN)
 }

@@ -15,8 +15,8 @@ use super::postman::{Answer, Order, Postman};
 use super::sum::Sum;
 use super::waiting::{Waiting, WaitsFor};
 use crate::communicator::{Communicator, Engine, Error};
-use crate::thread::lock::locked;
 use crate::thread::patience::wait;
+use single_gpu::lock::locked;
 
 /// One rank's end of its connections: a value that can be kept, and called from any thread.
 ///

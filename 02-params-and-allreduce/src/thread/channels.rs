@@ -8,8 +8,8 @@ use std::collections::btree_map::Entry;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use super::lock::locked;
 use crate::communicator::Received;
+use single_gpu::lock::locked;
 
 /// A rank at one of the two ends has let go of it.
 #[derive(Debug)]

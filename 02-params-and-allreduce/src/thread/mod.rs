@@ -5,7 +5,6 @@ mod failure;
 mod for_rank_0;
 mod line;
 mod link;
-pub(crate) mod lock;
 pub(crate) mod patience;
 mod rank;
 pub(crate) mod roster;

@@ -1,10 +1,11 @@
 //! Whose statistics the layers of a network normalise by, and what becomes of them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{Result, Var, bail};
 use params_and_allreduce::communicator::SharedCommunicator;
+use single_gpu::lock::locked;
 use single_gpu::ops::batch_norm::{Statistics, average_all};
 
 use super::MOMENTUM;
@@ -111,7 +112,7 @@ impl Norms {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// What a layer does with the statistics of a forward pass in training.

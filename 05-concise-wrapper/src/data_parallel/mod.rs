@@ -19,7 +19,7 @@
 mod counter;
 mod follower;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, GRACE, RankFailure, run_rank
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::{DevicePlan, move_view};
 use single_gpu::evaluate::SumsByBatch;
+use single_gpu::lock::locked;
 use single_gpu::report::trace;
 use single_gpu::train::{BatchSums, Step};
 use split_batch::{gather, split_batch};
@@ -129,7 +130,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
 
     /// Gives every device an order, and waits for all answers, in rank order.
     fn order(&self, orders: Vec<Order>) -> Result<Vec<Answer>, Error> {
-        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leader = locked(&self.leader);
         let Some(devices) = &*leader else { return Err(Error::Device(ENDED.to_owned())) };
         devices.exchange(orders).map_err(|missing| {
             // No more orders: that ends the devices that wait for one.
@@ -140,7 +141,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
 
     /// Why a device answers no more.
     fn failure(&self, missing: Missing) -> Error {
-        let run = &mut *self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = &mut *locked(&self.run);
         Error::Device(match missing {
             Missing::Failed(why) => why,
             Missing::Silent(rank) => {
@@ -224,7 +225,7 @@ impl<M> Drop for DataParallel<M> {
     /// Waits until all devices are closed. One that stalls is left behind after a while: nobody can end a thread.
     fn drop(&mut self) {
         // No more orders: that ends the followers.
-        *self.leader.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        *locked(&self.leader) = None;
         if let Ok(run) = self.run.get_mut()
             && let Some(run) = run.take_if(|run| ends(run, GRACE))
         {

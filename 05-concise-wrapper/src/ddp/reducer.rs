@@ -11,12 +11,13 @@
 //! Buckets are added up in their order, on every rank: a full bucket waits for those before it. In the
 //! order in which they happen to get full, two ranks could wait for each other's next bucket for ever.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{Result, Tensor, bail};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
 use single_gpu::device::move_view;
+use single_gpu::lock::locked;
 use single_gpu::parameters::overwrite;
 
 use super::bucket::{BucketCaps, buckets};
@@ -121,7 +122,7 @@ impl Reducer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// How many buckets there are.

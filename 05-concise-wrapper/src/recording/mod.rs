@@ -22,12 +22,13 @@ mod told;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use candle_core::{Device, Tensor};
 use params_and_allreduce::communicator::SharedCommunicator;
 use serde::{Deserialize, Serialize};
 use single_gpu::data::Dataset;
+use single_gpu::lock::locked;
 use single_gpu::train::{BatchSums, Step};
 use single_gpu::weights_hash::WeightsHash;
 
@@ -68,7 +69,7 @@ impl<W: Write> Recording<W> {
 
     /// Writes lines of entries.
     fn write(&self, lines: &str) -> io::Result<()> {
-        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = locked(&self.to);
         let written = to.write_all(lines.as_bytes()).and_then(|()| to.flush());
         written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.name)))
     }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use single_gpu::lock::locked;
 
 /// How many stretches of time are remembered in which messages came in. A message that left before them is taken to
 /// have found the port free.
@@ -31,7 +33,7 @@ impl Port {
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.taken)
     }
 
     pub fn now(&self) -> Duration {

@@ -1,13 +1,14 @@
 //! Starting a stage's program, alone or under `mpirun`, and watching it.
 
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use params_and_allreduce::mpirun;
 use serde_json::Value;
+use single_gpu::lock::locked;
 use tempfile::TempDir;
 
 use crate::binary;
@@ -21,7 +22,7 @@ pub(crate) const BOUNDED: Duration = Duration::from_secs(30);
 /// One test at a time: the ranks of one job need more cores than there are already.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&TURN)
 }
 
 /// The binary, as one process.

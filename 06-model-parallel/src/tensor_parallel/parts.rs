@@ -14,12 +14,13 @@
 //! number would spare both; the normal distribution's takes a varying number of random bits for each.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use concise_wrapper::initial;
+use single_gpu::lock::locked;
 
 use super::cut::Cut;
 use super::group::Group;
@@ -47,11 +48,11 @@ pub(super) struct Placements(Arc<Mutex<BTreeMap<String, Placement>>>);
 
 impl Placements {
     pub(super) fn get(&self, name: &str) -> Option<Placement> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        locked(&self.0).get(name).cloned()
     }
 
     fn add(&self, name: String, placement: Placement) -> Result<()> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.0);
         match known.get(&name) {
             Some(earlier) if *earlier != placement => {
                 bail!("{name} is asked for as {placement:?} and as {earlier:?}")

@@ -3,7 +3,7 @@ mod exercise;
 
 // A small experiment against the same on one device, which knows nothing of ranks.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Result};
@@ -12,6 +12,7 @@ use exercises::experiment::{Experiment, Row};
 use exercises::mismatch::fail;
 use exercises::within;
 use single_gpu::data::{Batch, Split, synthetic};
+use single_gpu::lock::locked;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -44,7 +45,7 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
     });
     let rows =
         rows.unwrap_or_else(|failure| panic!("rates {rates:?} on {devices:?} devices: {failure}"));
-    let runs = runs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let runs = locked(&runs).clone();
     let in_words = |mut devices: Vec<usize>| {
         if devices.is_empty() {
             return "no run".to_owned();

@@ -1,7 +1,7 @@
 //! A training that is short enough to be repeated with many settings.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Result};
@@ -10,6 +10,7 @@ use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
 use single_gpu::data::loader::{Epochs as _, Loader};
 use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::DevicePlan;
+use single_gpu::lock::locked;
 
 use crate::classifier::worked;
 
@@ -75,7 +76,7 @@ impl Experiment {
         let messages = results.iter().map(|(_, messages, _)| messages).sum();
         let samples = results.iter().map(|(_, _, samples)| samples).sum();
         // A push leaves the list whole even if the thread that did it panics later.
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = locked(&self.runs);
         runs.push(Run { devices, messages, samples });
         Ok(results.into_iter().map(|(result, ..)| result).collect())
     }

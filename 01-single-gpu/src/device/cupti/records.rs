@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_char, c_int};
 use std::mem;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Instant;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
 use crate::device::activity::{Activity, Kind, Told};
+use crate::lock::locked;
 use crate::report::counted;
 
 /// The most activities that are kept: a step of LeNet has about 70, one of ResNet-18 about 400.
@@ -78,7 +79,7 @@ static RECORDS: LazyLock<Mutex<Records>> = LazyLock::new(Mutex::default);
 
 /// Those of this process.
 pub(super) fn records() -> MutexGuard<'static, Records> {
-    RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&RECORDS)
 }
 
 impl Records {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use candle_core::backend::{BackendDevice as _, BackendStorage as _};
 use candle_core::cuda_backend::cudarc::driver::{
@@ -20,6 +20,7 @@ use super::blocks::THREADS;
 use super::kernel::{Elements, Kernel, PRELUDE, Source, definitions};
 use super::launch::{Argument, Launch};
 use super::machine::Machine;
+use crate::lock::locked;
 
 impl Machine for CudaDevice {
     type Storage = CudaStorage;
@@ -143,7 +144,7 @@ fn function(gpu: &CudaDevice, kernel: Kernel) -> Result<CudaFunction> {
 fn compiled(source: Source, elements: Elements) -> Result<Arc<str>> {
     type Compiled = HashMap<(Source, Elements), Arc<str>>;
     static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compiled = locked(&COMPILED);
     match compiled.entry((source, elements)) {
         Entry::Occupied(entry) => Ok(Arc::clone(entry.get())),
         Entry::Vacant(entry) => Ok(Arc::clone(entry.insert(compile(source, elements)?))),

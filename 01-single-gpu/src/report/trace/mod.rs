@@ -26,7 +26,7 @@ mod windows;
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tracing::span::EnteredSpan;
@@ -37,6 +37,7 @@ use tracing_subscriber::registry::Registry;
 use super::file;
 use crate::device::ComputeDevice;
 use crate::device::activity::{self, Told};
+use crate::lock::locked;
 pub(super) use busy::Busy;
 use events::{Recorded, Span};
 use recorder::Recorder;
@@ -190,7 +191,7 @@ impl View {
 
 /// A rank that panicked while it held the lock has at most lost its own span.
 fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
-    recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(recorded)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 use params_and_allreduce::communicator::Error;
+use single_gpu::lock::locked;
 
 use super::sent::Sent;
 
@@ -169,7 +170,7 @@ impl Meeting {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{env, fs};
 
 use candle_core::backend::BackendStorage as _;
@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use super::kernel::{Elements, PRELUDE, Source, definitions};
 use super::launch::{Argument, Launch};
 use super::machine::Machine;
+use crate::lock::locked;
 
 /// What shows a kernel that reaches beyond its memory, or a result that C++ does not define.
 const CHECKS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
@@ -58,7 +59,7 @@ impl Emulator {
     }
 
     fn program(&self, elements: Elements) -> Result<Program> {
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut programs = locked(&self.programs);
         Ok(match programs.entry(elements) {
             Entry::Occupied(program) => program.get().clone(),
             Entry::Vacant(room) => room.insert(compiled(elements)?).clone(),
