@@ -4,7 +4,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 
 use super::Entry;
 use super::steps::{Place, Steps};
@@ -34,19 +34,26 @@ pub(super) enum Gap {
     Lacks(&'static str, Entry),
 }
 
+/// The most bytes of a line: an entry has not nearly as many, and of what is no recording the rest is not read.
+const LONGEST_LINE: u64 = 1 << 20;
+
 /// Reads a recording.
 ///
 /// # Errors
 ///
 /// When a line is not an entry: the message has its number. A last line that was cut short, because the run
 /// was, is left out.
-pub fn read(from: impl BufRead) -> io::Result<Vec<Entry>> {
+pub fn read(mut from: impl BufRead) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    let mut lines = (1..).zip(from.lines()).peekable();
-    while let Some((number, line)) = lines.next() {
-        match serde_json::from_str(&line?) {
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        match serde_json::from_slice(&line) {
             Ok(entry) => entries.push(entry),
-            Err(error) if error.is_eof() && lines.peek().is_none() => break,
+            Err(error) if error.is_eof() && from.fill_buf()?.is_empty() => break,
             Err(error) => {
                 let told = format!("line {number} is not of a recording: {error}");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, told));

@@ -214,4 +214,9 @@ fn what_is_no_recording_is_refused_with_its_line() {
     assert_eq!(read(format!("{line}\n{}", &line[..20]).as_bytes()).unwrap().len(), 1);
     let error = read(format!("{line}\nnonsense\n").as_bytes()).unwrap_err().to_string();
     assert!(error.contains("line 2 is not of a recording"), "{error}");
+    // And what never ends: no more of it is read than a line may have.
+    for endless in [b'"', 0] {
+        let error = read(io::BufReader::new(io::repeat(endless))).unwrap_err().to_string();
+        assert!(error.contains("line 1 is not of a recording"), "{error}");
+    }
 }
