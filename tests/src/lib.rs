@@ -1,5 +1,5 @@
-//! What the tests that span the stages share: results that PyTorch computed, and inputs that any
-//! language can compute. And what the course tool and the tests have in common: the rules of the book, what an
+//! What the tests that span the stages share: results that PyTorch computed, inputs that any language
+//! can compute, and programs in the place of others. And what the course tool and the tests have in common: the rules of the book, what an
 //! all-reduce sends, step by step, what pipeline schedules come to, what the cost model says, how numbers and files of
 //! the book's data are written, and what a release tells of itself.
 
@@ -15,6 +15,8 @@ pub mod number;
 pub mod release;
 pub mod scaling;
 pub mod schedules;
+#[cfg(unix)]
+pub mod stand_in;
 pub mod steps;
 pub mod stored;
 

@@ -50,16 +50,15 @@ fn images_are_counted_and_a_malformed_file_is_told() {
 #[cfg(unix)]
 mod with_programs {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
     use std::time::{Duration, Instant};
+
+    use course_tests::stand_in::stand_in;
 
     use super::*;
 
     fn program(folder: &Path, name: &str, script: &str) {
-        let path = folder.join(name);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        stand_in(folder.join(name), script).unwrap();
     }
 
     #[test]

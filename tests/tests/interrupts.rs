@@ -4,27 +4,21 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use course_tests::stand_in::{stand_in, wait_until};
 use tempfile::TempDir;
 
 /// Tells that it was started, starts somebody else, and goes on for longer than anybody waits.
-const HANGS: &str = "#!/bin/sh\nsleep 300 &\necho $! >>\"$STARTED\"\nwait\n";
+const HANGS: &str = "sleep 300 &\necho $! >>\"$STARTED\"\nwait";
 
-/// A folder with a program of this name that hangs.
-fn program(name: &str) -> TempDir {
-    script(name, HANGS)
-}
-
-fn script(name: &str, text: &str) -> TempDir {
+/// A folder with a program of this name, which does this and then hangs.
+fn program(name: &str, does: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(name);
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    stand_in(folder.path().join(name), &format!("{does}\n{HANGS}")).unwrap();
     folder
 }
 
@@ -48,14 +42,6 @@ fn signalled(folder: &Path, flags: &[&str], signal: &str) -> Output {
     wait_until(|| fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n')));
     send(signal, &child);
     child.wait_with_output().unwrap()
-}
-
-fn wait_until(happened: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !happened() {
-        assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
-        sleep(Duration::from_millis(10));
-    }
 }
 
 fn send(signal: &str, child: &Child) {
@@ -87,7 +73,7 @@ fn goes_on(id: &str) -> Option<String> {
 
 #[test]
 fn a_walk_ends_with_the_command_that_runs() {
-    let folder = program("cargo");
+    let folder = program("cargo", "");
     let output = interrupted(folder.path(), &["walk", "--page", "ch02-all-reduce"]);
     let (told, complaint) = (String::from_utf8_lossy(&output.stdout), &output.stderr);
     assert_eq!(output.status.code(), Some(130), "{told}");
@@ -98,9 +84,9 @@ fn a_walk_ends_with_the_command_that_runs() {
 #[test]
 fn a_build_is_not_waited_for() {
     let cargo = std::env::var("CARGO").unwrap();
-    let answers = format!("#!/bin/sh\ncase $1 in metadata) exec '{cargo}' \"$@\" ;; esac\n");
+    let answers = format!("case $1 in metadata) exec '{cargo}' \"$@\" ;; esac");
     for flags in [&["check", "ring"][..], &["verify"], &["soak", "ring"]] {
-        let folder = script("cargo", &format!("{answers}{}", &HANGS["#!/bin/sh\n".len()..]));
+        let folder = program("cargo", &answers);
         let since = Instant::now();
         let output = signalled(folder.path(), flags, "TERM");
         assert!(since.elapsed() < Duration::from_secs(60), "{flags:?} waits for cargo");
@@ -113,14 +99,12 @@ fn a_build_is_not_waited_for() {
 /// Presses Ctrl-C while our side is measured by this program. The other side answers that it took two seconds.
 fn peers_interrupted(folder: &Path, more: &[&str]) -> Output {
     let path = |name: &str| folder.join(name).display().to_string();
-    let stand_in = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/stand-in.sh");
+    let answers = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/stand-in.sh");
     fs::write(folder.join("versions.py"), r#"{"torch": "2.0"}"#).unwrap();
     fs::write(folder.join("lenet_step.py"), r#"{"seconds": {"step": [2]}}"#).unwrap();
     // The stand-in of Python is a script that looks for its answers here.
-    let python = folder.join("python");
-    let script = format!("#!/bin/sh\nANSWERS='{}' exec {stand_in} \"$@\"\n", folder.display());
-    fs::write(&python, script).unwrap();
-    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = format!("ANSWERS='{}' exec {answers} \"$@\"", folder.display());
+    stand_in(folder.join("python"), &script).unwrap();
     let flags =
         ["peers", "--only", "lenet-step", "--ours", &path("ours"), "--python", &path("python")];
     interrupted(folder, &[&flags[..], &["--output", &path("out.json")], more].concat())
@@ -128,7 +112,7 @@ fn peers_interrupted(folder: &Path, more: &[&str]) -> Output {
 
 #[test]
 fn half_a_turn_is_not_stored() {
-    let folder = program("ours");
+    let folder = program("ours", "");
     let output = peers_interrupted(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(130));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -141,7 +125,7 @@ fn whole_turns_are_stored_with_their_number() {
     // Twice it answers; then it hangs.
     let answers = "cd \"${STARTED%/*}\"\necho >>calls\n[ \"$(grep -c '' calls)\" -gt 2 ] ||\n\
         exec echo '{\"seconds\": {\"step\": [1]}}'\n";
-    let folder = script("ours", &format!("#!/bin/sh\n{answers}{}", &HANGS["#!/bin/sh\n".len()..]));
+    let folder = program("ours", answers);
     let output = peers_interrupted(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(130));
     let told = String::from_utf8_lossy(&output.stderr);
@@ -179,7 +163,7 @@ fn whole_turns_are_stored_with_their_number() {
 
 #[test]
 fn a_check_of_an_output_ends_with_its_command() {
-    let folder = program("cargo");
+    let folder = program("cargo", "");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/outputs");
     let first = fs::read_dir(path).unwrap().filter_map(|entry| {
         let path = entry.unwrap().path();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 mod batch_norm;
+mod evaluation;
 mod failures;
 mod layers;
 mod measured;

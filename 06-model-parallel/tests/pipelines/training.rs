@@ -16,7 +16,7 @@ use model_parallel::pipeline::worker::{Done, Error, Worker};
 use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
-use single_gpu::data::Batch;
+use single_gpu::data::{Batch, CLASSES, Dataset};
 use single_gpu::device::DevicePlan;
 use single_gpu::weights_hash::WeightsHash;
 use split_batch::split::split_batch;
@@ -52,6 +52,13 @@ pub const WIDTH: usize = 4;
 pub fn resnet18() -> Case {
     let layers = Layers::resnet18(WIDTH);
     Case { name: "ResNet-18", layers, sample: &[1, 20, 20], steps: 5, rate: 0.05 }
+}
+
+/// Noise of all brightnesses.
+pub fn images(count: usize) -> Dataset {
+    let pixel = |image: usize, i: usize| ((image * 31 + i * i * 7 + image * i) % 251) as u8;
+    let images = (0..count).map(|image| std::array::from_fn(|i| pixel(image, i))).collect();
+    Dataset::new(images, (0..count).map(|image| (image % CLASSES) as u8).collect()).unwrap()
 }
 
 impl Case {

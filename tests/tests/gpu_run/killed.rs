@@ -5,18 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use course_tests::stand_in::wait_until;
 
 use crate::package::Package;
-
-#[track_caller]
-fn wait_until(happened: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !happened() {
-        assert!(since.elapsed() < Duration::from_secs(60), "nothing happens");
-        sleep(Duration::from_millis(10));
-    }
-}
 
 /// Kills the script while it runs this step, and waits until the process has ended whose number is in `results/pid`.
 #[track_caller]

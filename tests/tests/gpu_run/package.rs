@@ -1,10 +1,10 @@
 //! A package as `.ci/gpu-pack` makes it, whose programs are shell scripts, on a machine whose GPU is one, too.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use course_tests::stand_in::stand_in;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -73,9 +73,7 @@ impl Package {
 
     /// Puts another program there. Those in `bin` are found on the PATH.
     pub(crate) fn program(&self, name: &str, script: &str) {
-        let path = self.root().join(name);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        stand_in(self.root().join(name), script).unwrap();
     }
 
     /// `./run` there, with these flags.

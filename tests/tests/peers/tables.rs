@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use course_tests::stand_in::stand_in;
 use predicates::str::contains;
 use serde_json::Value;
 
@@ -124,15 +125,11 @@ fn parts_of_a_table_add_up_in_one_file() {
 
 #[test]
 fn what_was_measured_is_in_the_file_before_the_next_comparison_ends() {
-    use std::os::unix::fs::PermissionsExt as _;
-
     let step = r#"{"seconds": {"step": [1]}}"#;
     let folder = answers(&[("lenet-step.1", step), ("lenet_step.py", step)]);
     // The second call is of the second comparison.
-    let second = folder.path().join("lenet-step.2");
-    let script = format!("#!/bin/sh\ncd \"$ANSWERS\"\ncp out.json then.json\necho '{step}'\n");
-    fs::write(&second, script).unwrap();
-    fs::set_permissions(&second, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = format!("cd \"$ANSWERS\"\ncp out.json then.json\necho '{step}'");
+    stand_in(folder.path().join("lenet-step.2"), &script).unwrap();
     peers(folder.path(), &["--only", "lenet-step", "--alternations", "1"]).assert().success();
     let rows = |name: &str| {
         let table = fs::read(folder.path().join(name)).unwrap();

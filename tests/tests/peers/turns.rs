@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use course_tests::stand_in::stand_in;
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, ends_with};
 use serde_json::Value;
@@ -84,12 +85,8 @@ fn the_best_of_our_ways_is_compared_and_a_peer_that_fails_is_told() {
 
 #[test]
 fn whoever_hangs_is_named() {
-    use std::os::unix::fs::PermissionsExt as _;
-
     let folder = answers(&[("lenet-step", r#"{"seconds": {"step": [1]}}"#)]);
-    let hangs = folder.path().join("lenet_step.py");
-    fs::write(&hangs, "#!/bin/sh\nexec sleep 300\n").unwrap();
-    fs::set_permissions(&hangs, fs::Permissions::from_mode(0o755)).unwrap();
+    stand_in(folder.path().join("lenet_step.py"), "exec sleep 300").unwrap();
     let flags = ["--alternations", "2", "--patience", "1", "--only", "lenet-step"];
     let run = peers(folder.path(), &flags).assert().code(1);
     run.stderr(contains("turn 1 of 2: PyTorch failed: did not end within 1 s\n"));
