@@ -1,5 +1,6 @@
 """The machine: its GPUs, as nvidia-smi tells, its processor, and which tools and versions it has."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -13,7 +14,7 @@ from . import Failure
 from .libraries import toolkits
 
 # What is asked of nvidia-smi about each GPU.
-ASKED = ["name", "driver_version", "memory.total", "compute_cap"]
+ASKED = ["name", "driver_version", "memory.total", "compute_cap", "persistence_mode"]
 # And before and behind each step: what a time may depend on.
 STATE = ["clocks.sm", "power.draw", "temperature.gpu", "clocks_event_reasons.active", "memory.used"]
 
@@ -23,6 +24,17 @@ def nvidia_smi(of, asked):
     command = ["nvidia-smi", f"--query-{of}={','.join(asked)}", "--format=csv,noheader"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     return [line.strip() for line in said.splitlines() if line.strip()]
+
+
+def keep_awake():
+    """Keeps the GPUs as they are between two steps, as long as this program runs.
+
+    When nobody has a GPU's file open, the driver puts it to sleep, unless it is told to persist; whoever comes next waits
+    seconds until it is up again. No setting is changed.
+    """
+    for path in Path("/dev").glob("nvidia[0-9]*"):
+        with contextlib.suppress(OSError):
+            os.open(path, os.O_RDWR)
 
 
 def gpus():

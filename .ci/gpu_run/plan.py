@@ -12,6 +12,8 @@ from .step import PRECISIONS, beside, beside_pytorch, beside_the_compiler, step,
 # Tests of operations whose kernels are the course's: of cuBLAS's and cuDNN's nobody here can mend a race.
 OWN_KERNELS = ["a_gpu_copies", "a_gpu_normalises", "a_gpu_pools", "a_gpu_pushes", "a_gpu_rounds", "a_gpu_takes_losses"]
 OWN_KERNELS += ["a_gpu_updates"]
+# A program then says what cuDNN suggests for each product, and what is taken.
+TELL = {"COURSE_CUDNN_TELL": "1"}
 
 
 def steps(device, data, limit):
@@ -33,7 +35,8 @@ def steps(device, data, limit):
 
 def correct(device):
     """Tests of what is to be correct: each operation by itself, before what is made of them."""
-    yield tests(device, "single_gpu", "a_gpu")
+    operations = tests(device, "single_gpu", "a_gpu")
+    yield operations._replace(environment={**operations.environment, **TELL})
     yield tests(device, "pytorch")
     yield tests(device, "finite_differences")
     yield tests(device, "gpu")
@@ -93,8 +96,7 @@ def busy(train):
     def resnet(what, *chosen, **environment):
         name = f"busy-resnet18-{what}"
         command = [*once, "--train-size=12800", "--devices=1", *chosen, f"--trace={name}.json"]
-        # What cuDNN suggests for each product, and what is taken, is told.
-        return step(name, "concise-wrapper", *command, metrics=False, COURSE_CUDNN_TELL="1", **environment)
+        return step(name, "concise-wrapper", *command, metrics=False, **TELL, **environment)
 
     for precision in PRECISIONS:
         yield resnet(precision, "--tf32" if precision == "tf32" else f"--precision={precision}")

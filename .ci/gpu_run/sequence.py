@@ -10,7 +10,7 @@ from pathlib import Path
 from .alone import run_alone
 from .execution import STOPS, Stopped, run, stop
 from .libraries import library_folders
-from .machine import STATE, compute_sanitizer, description, gpus, others, state, torch_version
+from .machine import STATE, compute_sanitizer, description, gpus, keep_awake, others, state, torch_version
 from .package import HERE, check_capability, check_profile, told
 from .results import Results
 
@@ -32,6 +32,8 @@ def run_all(parsed, chosen):
         check_profile(package, chosen)
     # A script asks for no libraries. The course tool, which measures, asks for all of them.
     folders, libraries = library_folders(sorted({HERE / "course", *(HERE / step.program for step in chosen)}))
+    if not parsed.on_cpu:
+        keep_awake()
     found = [] if parsed.on_cpu else gpus()
     check_capability(package, found)
     busy = [] if parsed.on_cpu else others()

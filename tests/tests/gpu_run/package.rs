@@ -36,7 +36,7 @@ const TESTS: [&str; 10] = [
 /// Answers as one GPU does, whatever it is asked.
 const NVIDIA_SMI: &str = "case $* in
 *compute-apps*) ;;
-*compute_cap*) echo 'Simulated, 580.1, 80000 MiB, 9.0' ;;
+*compute_cap*) echo 'Simulated, 580.1, 80000 MiB, 9.0, Disabled' ;;
 *) echo '1980, 312.5, 41, 0x0000000000000001, 1024' ;;
 esac";
 

@@ -1,5 +1,7 @@
 //! Which algorithms it may be, and in which order: a rule about lists, which needs no GPU.
 
+use std::collections::VecDeque;
+
 use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use itertools::Itertools as _;
@@ -42,34 +44,47 @@ impl Candidate {
     }
 }
 
-/// An algorithm, and how it is run.
+/// An algorithm, and what it is told to multiply with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Choice {
+pub(super) struct Way {
     pub(super) algorithm: Algorithm,
     pub(super) math: Math,
+}
+
+/// A way that is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) way: Way,
     /// Bytes of memory to work in.
     pub(super) workspace: usize,
 }
 
-/// Those that work, are deterministic unless `any_order` will do, round no more than `asked` lets them, and make do with
-/// [`LARGEST_WORKSPACE`], in the candidates' order, each once. The first is to be taken.
-///
-/// `workspace` tells the bytes that an algorithm needs, `None` if it does not work after all.
-pub(super) fn choices(
-    candidates: &[Candidate],
-    asked: Math,
-    any_order: bool,
-    mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
-) -> Vec<Choice> {
+/// Those that work, are deterministic unless `any_order` will do, and round no more than `asked` lets them, in the
+/// candidates' order, each once. The first that turns out to do is to be taken.
+pub(super) fn ranked(candidates: &[Candidate], asked: Math, any_order: bool) -> VecDeque<Way> {
     let usable = candidates
         .iter()
         .filter(|candidate| candidate.works && (candidate.deterministic || any_order));
-    let choice = |&Candidate { algorithm, math, .. }: &Candidate| {
-        let math = granted(asked, math)?;
-        let workspace = workspace(algorithm, math).filter(|&size| size <= LARGEST_WORKSPACE)?;
-        Some(Choice { algorithm, math, workspace })
+    let way = |&Candidate { algorithm, math, .. }: &Candidate| {
+        Some(Way { algorithm, math: granted(asked, math)? })
     };
-    usable.filter_map(choice).unique().collect()
+    usable.filter_map(way).unique().collect()
+}
+
+/// Takes the first off the list that makes do with [`LARGEST_WORKSPACE`], with whatever is before it.
+///
+/// `workspace` tells the bytes that one needs, `None` if it does not work after all. To ask takes cuDNN about a
+/// millisecond, so of those behind it nobody asks.
+pub(super) fn take_first(
+    ways: &mut VecDeque<Way>,
+    mut workspace: impl FnMut(Way) -> Option<usize>,
+) -> Option<Choice> {
+    while let Some(way) = ways.pop_front() {
+        if let Some(workspace) = workspace(way).filter(|&size| size <= LARGEST_WORKSPACE) {
+            return Some(Choice { way, workspace });
+        }
+    }
+    None
 }
 
 /// What an algorithm is told to multiply with, if it wants `wanted`; `None` if that rounds more than `asked`.

@@ -24,12 +24,14 @@
 //! | `product` | what is to be computed: sizes, element type, which of the three |
 //! | `descriptors` | the same, as cuDNN wants it told |
 //! | `algorithm` | what cuDNN is asked: algorithms, their memory, and to run one |
-//! | `choice` | which algorithm it will be |
-//! | `session` | what a thread keeps for a device: the handle, choices made, memory to work in |
+//! | `choice` | which algorithm it will be: a rule about lists |
+//! | `plan` | what is chosen for a product, once in a process for each GPU |
+//! | `session` | what a thread keeps for a device: the handle, plans, memory to work in |
 
 mod algorithm;
 mod choice;
 mod descriptors;
+mod plan;
 mod product;
 mod session;
 #[cfg(test)]

@@ -3,25 +3,23 @@
 #![expect(unsafe_code, reason = "cuDNN takes raw pointers; lengths are checked")]
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
-use std::env;
 use std::ffi::c_void;
-use std::io::{self, Write as _};
 use std::ptr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
-use candle_core::cuda_backend::cudarc::cudnn::result::{self, CudnnResult};
+use candle_core::cuda_backend::cudarc::cudnn::result;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaStream, CudaView, DevicePtr, DevicePtrMut,
 };
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
-use candle_core::{Error, Result, bail};
+use candle_core::{Error, Result};
 
-use super::algorithm::{Places, candidates};
-use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, choices};
-use super::descriptors::{Descriptors, Handle};
+use super::algorithm::Places;
+use super::choice::Way;
+use super::descriptors::Handle;
+use super::plan::{Plan, say};
 use super::product::Product;
 use super::{Number, refused};
 
@@ -33,37 +31,6 @@ struct Session {
     plans: HashMap<Product, Plan>,
     /// As large as any product has needed so far.
     workspace: Option<CudaSlice<u8>>,
-}
-
-/// How a product is computed.
-struct Plan {
-    descriptors: Descriptors,
-    /// The one that the descriptors are set to.
-    choice: Choice,
-    /// What is left if cuDNN refuses to run that one.
-    others: VecDeque<Choice>,
-}
-
-/// For measuring what determinism costs: algorithms that add up in whatever order are taken too, which is told once.
-static ANY_ORDER: LazyLock<bool> = LazyLock::new(|| {
-    let asked = is_set("COURSE_CUDNN_ANY_ORDER");
-    if asked {
-        say("cuDNN: COURSE_CUDNN_ANY_ORDER is set: the bits may differ from run to run\n");
-    }
-    asked
-});
-
-/// For measuring: what was suggested for each product, and what is taken, is told on stderr.
-static TELL: LazyLock<bool> = LazyLock::new(|| is_set("COURSE_CUDNN_TELL"));
-
-fn is_set(variable: &str) -> bool {
-    env::var_os(variable).is_some_and(|value| value == "1")
-}
-
-/// In one piece, as other threads may say something there.
-fn say(text: &str) {
-    // Nothing is left to be done about a stderr that is gone.
-    drop(io::stderr().write_all(text.as_bytes()));
 }
 
 thread_local! {
@@ -112,16 +79,18 @@ impl Session {
         result: &mut CudaSlice<T>,
     ) -> Result<()> {
         // cuDNN launches kernels in whatever context is current.
-        self.stream.context().bind_to_thread().map_err(Error::wrap)?;
+        let context = self.stream.context();
+        context.bind_to_thread().map_err(Error::wrap)?;
+        let gpu = context.ordinal();
         let plan = match self.plans.entry(*product) {
             Entry::Occupied(plan) => plan.into_mut(),
-            Entry::Vacant(place) => place.insert(Plan::new::<T>(&self.handle, product)?),
+            Entry::Vacant(place) => place.insert(Plan::new::<T>(&self.handle, gpu, product)?),
         };
         let (first, _read) = first.device_ptr(&self.stream);
         let (second, _read_too) = second.device_ptr(&self.stream);
         let (result, _written) = result.device_ptr_mut(&self.stream);
         loop {
-            let Plan { descriptors, choice, .. } = &*plan;
+            let Plan { descriptors, choice } = &*plan;
             let workspace = grown(&mut self.workspace, &self.stream, choice.workspace)?;
             let workspace = workspace.map(|memory| memory.device_ptr_mut(&self.stream));
             let places = Places {
@@ -139,14 +108,14 @@ impl Session {
             // done later, and memory is given back in the stream's order as well. So operands and result stay as they
             // are until the product is computed, and one workspace serves one product after the other.
             let queued =
-                unsafe { choice.algorithm.queue(&self.handle, descriptors, &places, &scales) };
+                unsafe { choice.way.algorithm.queue(&self.handle, descriptors, &places, &scales) };
             match queued {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     // Where work of before has failed, every algorithm would seem to be refused.
                     self.stream.synchronize().map_err(Error::wrap)?;
-                    plan.fall_back(error).map_err(|error| refused(product, error))?;
-                    let Choice { algorithm, math, .. } = plan.choice;
+                    let Way { algorithm, math } =
+                        plan.fall_back(&self.handle, gpu, product, error)?;
                     // Told always: a replica of which this is not said has other bits.
                     say(&format!("cuDNN: {product}: refused, so {algorithm:?}, {math:?}\n"));
                 }
@@ -159,50 +128,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         // The handle and the workspace are given back in their context. If it is gone, so are they.
         let _ = self.stream.context().bind_to_thread();
-    }
-}
-
-impl Plan {
-    fn new<T: Number>(handle: &Handle, product: &Product) -> Result<Self> {
-        let descriptors = Descriptors::new::<T>(&product.geometry)?;
-        let convolution = &descriptors.convolution;
-        let asked = convolution.set_math(product.math);
-        let suggested = asked.and_then(|()| candidates(handle, product.pass, &descriptors));
-        let (mut found, silent) = match suggested {
-            Ok(found) => (found, None),
-            Err(error) => (Vec::new(), Some(error)),
-        };
-        let suggestions = found.len();
-        found.extend(Candidate::usual(product));
-        let suitable: Vec<_> =
-            found.iter().copied().filter(|candidate| candidate.suits(product)).collect();
-        let usable = choices(&suitable, product.math, *ANY_ORDER, |algorithm, math| {
-            convolution.set_math(math).ok()?;
-            algorithm.workspace(handle, &descriptors).ok()
-        });
-        if *TELL {
-            tell(product, &found[..suggestions], &usable);
-        }
-        let mut others = VecDeque::from(usable);
-        let Some(choice) = others.pop_front() else {
-            if let Some(error) = silent {
-                return Err(refused(product, error));
-            }
-            bail!(
-                "cuDNN: {product}: of {suggestions} algorithms that it suggests none is deterministic, works on this GPU and \
-                 makes do with {LARGEST_WORKSPACE} bytes of memory, nor do those that every shape should have"
-            );
-        };
-        convolution.set_math(choice.math).map_err(|error| refused(product, error))?;
-        Ok(Self { descriptors, choice, others })
-    }
-
-    /// Takes the next algorithm, for good: cuDNN has refused to run what it had suggested, which it does now and then.
-    ///
-    /// Whether it refuses depends on the shape as well, so the same algorithm computes the same product each time.
-    fn fall_back(&mut self, refusal: CudnnError) -> CudnnResult<()> {
-        self.choice = self.others.pop_front().ok_or(refusal)?;
-        self.descriptors.convolution.set_math(self.choice.math)
     }
 }
 
@@ -222,21 +147,4 @@ fn grown<'a>(
         *kept = Some(unsafe { stream.alloc(size) }.map_err(Error::wrap)?);
     }
     Ok(kept.as_mut())
-}
-
-/// One line for a product with the algorithm that is taken, one for each that cuDNN suggests for it.
-fn tell(product: &Product, suggested: &[Candidate], usable: &[Choice]) {
-    let mut text = format!("cuDNN: {product}");
-    match usable.first() {
-        Some(Choice { algorithm, math, workspace }) => {
-            text += &format!(": {algorithm:?}, {math:?}, {workspace} bytes\n");
-        }
-        None => text += ": none\n",
-    }
-    for Candidate { algorithm, works, deterministic, math } in suggested {
-        text += &format!(
-            "  suggested: {algorithm:?}, {math:?}, works: {works}, deterministic: {deterministic}\n"
-        );
-    }
-    say(&text);
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use single_gpu::cli::name_of;
 use single_gpu::statistics::median;
 
+use super::PACKAGE;
 use super::comparison::{Comparison, Program, Side, Unit};
 use super::ours;
 use crate::process::{Group, How, Printed};
@@ -87,8 +88,11 @@ impl Programs {
     pub(super) fn script(&self, name: &str) -> Command {
         let mut command = Command::new(&self.python);
         command.arg(self.scripts.join(name));
-        // The scripts lie in the reader's checkout, which no run should change.
-        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        // No run should change the reader's checkout. From elsewhere, Python may keep what it compiles: if nobody has
+        // compiled PyTorch's own files, each start takes seconds more.
+        if self.scripts.starts_with(PACKAGE) {
+            command.env("PYTHONDONTWRITEBYTECODE", "1");
+        }
         command
     }
 }

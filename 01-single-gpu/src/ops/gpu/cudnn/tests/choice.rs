@@ -1,12 +1,14 @@
 //! The rule by which algorithms are chosen.
 
+use std::collections::VecDeque;
+
 use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnConvolutionBwdFilterAlgo_t as Algo, cudnnMathType_t as Math,
 };
 
 use super::super::algorithm::Algorithm;
-use super::super::choice::{Candidate, Choice, LARGEST_WORKSPACE, choices};
+use super::super::choice::{Candidate, Choice, LARGEST_WORKSPACE, Way, ranked, take_first};
 use super::product_of;
 use crate::ops::gpu::pass::Pass;
 
@@ -19,43 +21,45 @@ const WINOGRAD: Algo = Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED
 const GOOD: Candidate =
     Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
 
-fn chosen(candidates: &[Candidate], asked: Math) -> Option<Choice> {
-    choices(candidates, asked, false, |_, _| Some(7)).first().copied()
+fn first(candidates: &[Candidate], asked: Math) -> Option<Way> {
+    ranked(candidates, asked, false).front().copied()
 }
 
 #[test]
 fn the_first_that_works_and_is_deterministic_is_taken() {
     let second = Candidate { algorithm: SECOND, ..GOOD };
-    let taken = |first| chosen(&[first, second], Math::CUDNN_FMA_MATH).map(|c| c.algorithm);
+    let taken =
+        |candidate| first(&[candidate, second], Math::CUDNN_FMA_MATH).map(|way| way.algorithm);
     assert_eq!(taken(GOOD), Some(FIRST));
     assert_eq!(taken(Candidate { works: false, ..GOOD }), Some(SECOND));
     assert_eq!(taken(Candidate { deterministic: false, ..GOOD }), Some(SECOND));
-    assert_eq!(chosen(&[], Math::CUDNN_FMA_MATH), None);
-    assert_eq!(chosen(&[Candidate { works: false, ..GOOD }], Math::CUDNN_FMA_MATH), None);
+    assert_eq!(first(&[], Math::CUDNN_FMA_MATH), None);
+    assert_eq!(first(&[Candidate { works: false, ..GOOD }], Math::CUDNN_FMA_MATH), None);
     let in_any_order = Candidate { deterministic: false, ..GOOD };
-    let taken = choices(&[in_any_order], Math::CUDNN_FMA_MATH, true, |_, _| Some(7));
-    assert_eq!(taken.first().map(|choice| choice.algorithm), Some(FIRST));
+    let taken = ranked(&[in_any_order], Math::CUDNN_FMA_MATH, true);
+    assert_eq!(taken.front().map(|way| way.algorithm), Some(FIRST));
     // The other stands behind it.
-    let both = choices(&[GOOD, second], Math::CUDNN_FMA_MATH, false, |_, _| Some(7));
-    assert_eq!(both.iter().map(|choice| choice.algorithm).collect::<Vec<_>>(), [FIRST, SECOND]);
+    let both = ranked(&[GOOD, second], Math::CUDNN_FMA_MATH, false);
+    assert_eq!(both.iter().map(|way| way.algorithm).collect::<Vec<_>>(), [FIRST, SECOND]);
 }
 
 #[test]
-fn memory_has_a_limit_and_is_asked_for_as_the_algorithm_will_run() {
-    let candidates =
-        [GOOD, Candidate { algorithm: SECOND, math: Math::CUDNN_DEFAULT_MATH, ..GOOD }];
-    let taken = |first: Option<usize>| {
-        let found = choices(&candidates, Math::CUDNN_FMA_MATH, false, |algorithm, math| {
-            assert_eq!(math, Math::CUDNN_FMA_MATH);
-            if algorithm == FIRST { first } else { Some(0) }
+fn memory_has_a_limit_and_nobody_asks_for_more_than_one_needs() {
+    let ways = [FIRST, SECOND].map(|algorithm| Way { algorithm, math: Math::CUDNN_FMA_MATH });
+    // What is taken, how often it was asked for memory, and how many are left.
+    let taken = |of_first: Option<usize>| {
+        let (mut left, mut asked) = (VecDeque::from(ways), 0);
+        let choice = take_first(&mut left, |way| {
+            asked += 1;
+            if way == ways[0] { of_first } else { Some(0) }
         });
-        found.first().copied()
+        (choice, asked, left.len())
     };
-    let choice =
-        |algorithm, workspace| Some(Choice { algorithm, math: Math::CUDNN_FMA_MATH, workspace });
-    assert_eq!(taken(Some(LARGEST_WORKSPACE)), choice(FIRST, LARGEST_WORKSPACE));
-    assert_eq!(taken(Some(LARGEST_WORKSPACE + 1)), choice(SECOND, 0));
-    assert_eq!(taken(None), choice(SECOND, 0));
+    let choice = |way, workspace| Some(Choice { way, workspace });
+    assert_eq!(taken(Some(LARGEST_WORKSPACE)), (choice(ways[0], LARGEST_WORKSPACE), 1, 1));
+    assert_eq!(taken(Some(LARGEST_WORKSPACE + 1)), (choice(ways[1], 0), 2, 0));
+    assert_eq!(taken(None), (choice(ways[1], 0), 2, 0));
+    assert_eq!(take_first(&mut VecDeque::from(ways), |_| None), None);
 }
 
 #[test]
@@ -71,7 +75,7 @@ fn tensor_cores_multiply_f32_only_where_asked_to() {
     ];
     for (asked, expected) in expected {
         let found = [FMA, DEFAULT, TENSOR, ANY]
-            .map(|math| chosen(&[Candidate { math, ..GOOD }], asked).map(|choice| choice.math));
+            .map(|math| first(&[Candidate { math, ..GOOD }], asked).map(|way| way.math));
         assert_eq!(found, expected, "{asked:?}");
     }
 }
@@ -119,8 +123,8 @@ fn where_nothing_is_suggested_the_usual_is_left() {
     ] {
         let product = product_of(Pass::WeightGradient, dtype, math);
         let usual: Vec<_> = Candidate::usual(&product).collect();
-        let found = choices(&usual, math, false, |_, _| Some(7));
-        let found: Vec<_> = found.iter().map(|choice| (choice.algorithm, choice.math)).collect();
+        let found = ranked(&usual, math, false);
+        let found: Vec<_> = found.iter().map(|way| (way.algorithm, way.math)).collect();
         let expected: Vec<_> = expected.iter().map(|&math| (SECOND, math)).collect();
         assert_eq!(found, expected, "{product}");
     }
