@@ -42,7 +42,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut setup = arguments.train.prepare(plan.len())?;
     if let Some(path) = &arguments.contact_sheet {
         let train = &setup.data.train;
-        let labelled = train.images().iter().zip(train.labels().iter().copied());
+        let (images, _) = train.pixels().as_chunks();
+        let labelled = images.iter().zip(train.labels().iter().copied());
         let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
         let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
         contact_sheet::write_png(path, width, height, &pixels)

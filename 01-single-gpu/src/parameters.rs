@@ -15,6 +15,13 @@ pub struct Parameter {
     pub value: Var,
 }
 
+/// That a backward pass has not come to a parameter of this name.
+pub fn no_gradient(name: &str) -> String {
+    format!(
+        "parameter {name} has no gradient: the loss does not depend on it, or through an operation that has no backward pass"
+    )
+}
+
 /// Values by name, in CPU memory, that training does not change.
 pub type Snapshot = Vec<(String, Tensor)>;
 
@@ -69,7 +76,7 @@ impl Parameters {
         self.iter()
             .map(|Parameter { name, value }| match found.get(value) {
                 Some(gradient) => Ok(gradient.clone()),
-                None => bail!("parameter {name} has no gradient: the loss does not depend on it"),
+                None => bail!("{}", no_gradient(name)),
             })
             .collect()
     }

@@ -10,6 +10,7 @@ use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::ops::cross_entropy;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    single_gpu::cli::prepare(); // before anything else: each device computes on its own cores
     let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
     // ANCHOR: own
     // This closure runs once for every rank, on a thread of its own.

@@ -135,19 +135,26 @@ impl<M: ModuleT> Model for Network<M> {
 pub(crate) fn loss_of<M: ModuleT>(network: &Network<M>, shard: &Batch) -> Result<(Tensor, Unread)> {
     let _span = info_span!(target: COMPUTE, "forward").entered();
     if shard.is_empty() {
-        let mut dims = shard.images.dims().to_vec();
-        dims[0] = 1;
-        let image = Tensor::zeros(dims, network.dtype(), network.device())?;
-        network.norms().stand_in(true);
-        let logits = network.forward_training(&image);
-        network.norms().stand_in(false);
-        return Ok((stand_in_loss(&logits?)?, Unread::default()));
+        return Ok((stand_in(network, &shard.images)?, Unread::default()));
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
     let loss = cross_entropy(&logits, &shard.labels)?;
     let unread = Unread::new(&loss, &logits, &shard)?;
     Ok((loss, unread))
+}
+
+/// The loss where there are no `images`: one of zeros, of their shape, stands in.
+pub(crate) fn stand_in<M: ModuleT>(network: &Network<M>, images: &Tensor) -> Result<Tensor> {
+    let mut dims = images.dims().to_vec();
+    dims[0] = 1;
+    // What is looked up, such as a word's number, stays one.
+    let dtype = if images.dtype().is_float() { network.dtype() } else { images.dtype() };
+    let image = Tensor::zeros(dims, dtype, network.device())?;
+    network.norms().stand_in(true);
+    let logits = network.forward_training(&image);
+    network.norms().stand_in(false);
+    stand_in_loss(&logits?)
 }
 
 /// The loss of an image that stands in for an empty shard: 0, and so are all its gradients.

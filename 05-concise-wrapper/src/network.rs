@@ -7,6 +7,7 @@ use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use single_gpu::backward::{Gradients, backward, backward_from};
 use single_gpu::lock::locked;
+use single_gpu::parameters::no_gradient;
 
 use crate::batch_norm::Norms;
 use crate::initial;
@@ -158,10 +159,7 @@ impl<M: ModuleT> Network<M> {
         let of_parameters = slots
             .map(|(parameter, gradient)| match gradient {
                 Some(gradient) => Ok(gradient),
-                None => bail!(
-                    "parameter {} has no gradient: the loss does not depend on it",
-                    parameter.name
-                ),
+                None => bail!("{}", no_gradient(&parameter.name)),
             })
             .collect::<Result<_>>()?;
         Ok((of_parameters, others))

@@ -81,8 +81,10 @@ impl Precision {
 
     /// Images as the first layer takes them.
     pub(crate) fn images(self, images: &Tensor) -> Result<Tensor> {
-        // Otherwise images of a wrong type stay what they are, and are refused by the first layer.
-        if self.is_mixed() { cast(images, self.layers) } else { Ok(images.clone()) }
+        // Otherwise images of a wrong type stay what they are, and are refused by the first layer. What is looked up, such as
+        // a word's number, is none of them.
+        let rounds = self.is_mixed() && images.dtype().is_float();
+        if rounds { cast(images, self.layers) } else { Ok(images.clone()) }
     }
 
     /// The last layer's logits as the loss takes them.

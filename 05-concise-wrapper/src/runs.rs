@@ -132,7 +132,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                 let model = Ddp::new(network, lines.clone(), planned.reduction)?;
                 // ANCHOR_END: ddp
                 let model = match planned.norm {
-                    Norm::Sync => model.synchronise_norms(),
+                    Norm::Sync => model.synchronise_norms()?,
                     Norm::Local => model,
                 };
                 let trained = match planned.breakage {

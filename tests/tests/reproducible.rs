@@ -15,7 +15,7 @@ use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch_reproducible};
 use single_gpu::data::loader::{Epochs as _, Loader};
-use single_gpu::data::{Batch, Dataset, Split, synthetic};
+use single_gpu::data::{Batch, CLASSES, Dataset, PIXELS, SAMPLE, Split, synthetic};
 use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
@@ -67,10 +67,10 @@ fn one_hash_for_any_number_of_devices_and_threads() {
 fn one_bit_of_one_input_changes_the_hash() {
     let data = synthetic::dataset(Split::Train, STEPS * 64);
     let expected = hash(&batches(&data, 64), &plan(2));
-    let mut images = data.images().to_vec();
+    let mut pixels = data.pixels().to_vec();
     // A pixel in the middle of a garment, and its lowest bit.
-    images[100][14 * 28 + 14] ^= 1;
-    let data = Dataset::new(images, data.labels().to_vec()).unwrap();
+    pixels[100 * PIXELS + 14 * 28 + 14] ^= 1;
+    let data = Dataset::of_shape(pixels, SAMPLE, data.labels().to_vec(), CLASSES).unwrap();
     assert_ne!(hash(&batches(&data, 64), &plan(2)), expected);
 }
 

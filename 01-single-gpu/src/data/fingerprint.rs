@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::Dataset;
+use super::{Dataset, SAMPLE};
 
 /// How many bytes of the hash are told.
 const BYTES: usize = 8;
@@ -19,8 +19,12 @@ impl Dataset {
             let mut hash = Sha256::new();
             // The number of images says where the labels begin.
             hash.update((self.len() as u64).to_le_bytes());
-            hash.update(self.images().as_flattened());
+            hash.update(self.pixels());
             hash.update(self.labels());
+            // As many pixels may be images of another shape.
+            if self.shape() != SAMPLE {
+                self.shape().iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
+            }
             hash.finalize()[..BYTES].iter().fold(String::new(), |mut digits, byte| {
                 // Writing to a string cannot fail.
                 let _ = write!(digits, "{byte:02x}");
@@ -56,10 +60,14 @@ mod tests {
         assert_eq!(shorter.fingerprint(), data.fingerprint());
         shorter.truncate(2);
         others.push(shorter);
+        for shape in [[28, 1, 28], [1, 14, 56]] {
+            let (pixels, labels) = (images.as_flattened().to_vec(), vec![1, 2, 3]);
+            others.push(Dataset::of_shape(pixels, shape, labels, 10).unwrap());
+        }
         let mut all: Vec<_> = others.iter().map(Dataset::fingerprint).collect();
         all.push(data.fingerprint());
         all.sort_unstable();
         all.dedup();
-        assert_eq!(all.len(), 6);
+        assert_eq!(all.len(), 8);
     }
 }

@@ -170,7 +170,7 @@ mod tests {
         drop(batches);
         // The thread holds the images until it ends.
         let patience = std::time::Instant::now();
-        while std::sync::Arc::strong_count(&dataset.images) > 1 {
+        while std::sync::Arc::strong_count(&dataset.fingerprint) > 1 {
             assert!(patience.elapsed().as_secs() < 10, "the thread goes on");
             std::thread::yield_now();
         }

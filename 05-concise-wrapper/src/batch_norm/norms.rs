@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use candle_core::{Result, Var, bail};
+use candle_core::{Result, Tensor, Var, bail};
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::lock::locked;
 use single_gpu::ops::batch_norm::{Statistics, average_all};
 
 use super::MOMENTUM;
+use crate::weights::{Named, Weights};
 
 /// Whose statistics the layers of a network use; clones are one and the same.
 #[derive(Clone, Default)]
@@ -109,6 +110,32 @@ impl Norms {
         let layers = &mut self.lock().layers;
         layers.push(Layer { mean, variance, of_shards: BTreeMap::new() });
         layers.len() - 1
+    }
+
+    /// Whether a layer keeps its running statistics in this tensor.
+    fn has(&self, buffer: &Tensor) -> bool {
+        let is = |running: &Var| running.id() == buffer.id();
+        self.lock().layers.iter().any(|layer| is(&layer.mean) || is(&layer.variance))
+    }
+
+    /// Makes sure that no batch norm among a network's layers is another crate's: it would go on normalising by the images
+    /// that it sees, and move its running statistics by them, whatever is asked of the others.
+    ///
+    /// # Errors
+    ///
+    /// When there is one: the message names it.
+    pub(crate) fn check_all(&self, weights: &Weights) -> Result<()> {
+        let running = ["running_mean", "running_var"];
+        let foreign = weights.buffers.iter().find(|Named { name, tensor }| {
+            running.iter().any(|last| name.ends_with(last)) && !self.has(tensor)
+        });
+        match foreign {
+            None => Ok(()),
+            Some(Named { name, .. }) => bail!(
+                "{name} is of a layer that normalises by itself: use concise_wrapper::batch_norm::BatchNorm, whose statistics \
+                 can be synchronised and kept by shard"
+            ),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Shared> {

@@ -53,8 +53,8 @@ pub struct DataParallel<M> {
     devices: usize,
     /// For how long a device may be silent once another has answered.
     patience: Duration,
-    /// Held from order to answer, so that two callers do not get each other's. None once a device has failed.
-    leader: Mutex<Option<Leader>>,
+    /// Held from order to answer, so that two callers do not get each other's. Once a device has failed: why.
+    leader: Mutex<std::result::Result<Leader, String>>,
     run: Mutex<Option<Run>>,
 }
 
@@ -95,7 +95,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
             })
         };
         let run = std::thread::Builder::new().spawn(run).map_err(candle_core::Error::wrap)?;
-        let (leader, run) = (Mutex::new(Some(leader)), Mutex::new(Some(run)));
+        let (leader, run) = (Mutex::new(Ok(leader)), Mutex::new(Some(run)));
         Ok(Self { network, devices: devices.len(), patience, leader, run })
     }
 
@@ -103,8 +103,9 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     ///
     /// # Errors
     ///
-    /// When a device has failed.
+    /// When a batch norm is not this crate's, or a device has failed.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
+        self.network.norms().check_all(Network::weights(&self.network))?;
         self.order((0..self.devices).map(|_| Order::SynchroniseNorms).collect())?;
         Ok(self)
     }
@@ -113,9 +114,12 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     ///
     /// # Errors
     ///
-    /// When the images do not fit the network, or a device has failed.
+    /// When there are no images, when they do not fit the network, or when a device has failed.
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
         let samples = images.dim(0)?;
+        if samples == 0 {
+            return Err(candle_core::Error::Msg("there are no images to predict".to_owned()).into());
+        }
         let labels = Tensor::zeros(samples, candle_core::DType::U32, &Device::Cpu)?;
         let shards = split_batch(images, &labels, self.devices)?;
         let orders = shards.into_iter().map(|(images, _)| Order::Predict(images)).collect();
@@ -131,18 +135,24 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     /// Gives every device an order, and waits for all answers, in rank order.
     fn order(&self, orders: Vec<Order>) -> Result<Vec<Answer>, Error> {
         let mut leader = locked(&self.leader);
-        let Some(devices) = &*leader else { return Err(Error::Device(ENDED.to_owned())) };
-        devices.exchange(orders).map_err(|missing| {
-            // No more orders: that ends the devices that wait for one.
-            *leader = None;
-            self.failure(missing)
-        })
+        let missing = match &*leader {
+            Ok(devices) => match devices.exchange(orders) {
+                Ok(answers) => return Ok(answers),
+                Err(missing) => missing,
+            },
+            Err(why) => return Err(Error::Device(why.clone())),
+        };
+        // No more orders: that ends the devices that wait for one.
+        *leader = Err(ENDED.to_owned());
+        let why = self.failure(missing);
+        *leader = Err(why.clone());
+        Err(Error::Device(why))
     }
 
     /// Why a device answers no more.
-    fn failure(&self, missing: Missing) -> Error {
+    fn failure(&self, missing: Missing) -> String {
         let run = &mut *locked(&self.run);
-        Error::Device(match missing {
+        match missing {
             Missing::Failed(why) => why,
             Missing::Silent(rank) => {
                 let seconds = self.patience.as_secs_f64();
@@ -156,7 +166,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
                     _ => ENDED.to_owned(),
                 }
             }
-        })
+        }
     }
 }
 
@@ -225,7 +235,7 @@ impl<M> Drop for DataParallel<M> {
     /// Waits until all devices are closed. One that stalls is left behind after a while: nobody can end a thread.
     fn drop(&mut self) {
         // No more orders: that ends the followers.
-        *locked(&self.leader) = None;
+        *locked(&self.leader) = Err(ENDED.to_owned());
         if let Ok(run) = self.run.get_mut()
             && let Some(run) = run.take_if(|run| ends(run, GRACE))
         {

@@ -143,7 +143,7 @@ mod tests {
         let means = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let mine = [2 * rank.rank() as u32, 2 * rank.rank() as u32 + 1];
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
-            let model = if synchronised { model.synchronise_norms() } else { model };
+            let model = if synchronised { model.synchronise_norms()? } else { model };
             let model = Broken::new(model, breakage)?;
             model
                 .backward(&Share { samples: 4, shards: vec![images.batch(&mine, DType::F32)?] })?;

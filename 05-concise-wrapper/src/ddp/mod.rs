@@ -32,6 +32,7 @@ use single_gpu::parameters::overwrite;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use tracing::info_span;
 
+use crate::model::stand_in;
 use crate::weights::{Named, Weights};
 use crate::{Error, Network};
 use bucket::BucketCaps;
@@ -87,8 +88,9 @@ impl<M: ModuleT> Ddp<M> {
     ///
     /// # Errors
     ///
-    /// When a rank has a network of another structure: its message names the difference. When there are
-    /// fewer shards than ranks, or another rank stops or stalls.
+    /// When a rank has a network of another structure: its message names the difference. When parameters are not all of one
+    /// type, or, by shard, a batch norm is not this crate's. When there are fewer shards than ranks, or another rank stops or
+    /// stalls.
     pub fn new(
         network: Network<M>,
         rank: impl Into<Lines>,
@@ -102,6 +104,7 @@ impl<M: ModuleT> Ddp<M> {
         }
         let way = match reduction {
             Reduction::Reproducible { shards } => {
+                network.norms().check_all(network.weights())?;
                 network.norms().by_shard();
                 Way::Tree(FixedTree::new(shards, main.world_size())?)
             }
@@ -120,12 +123,17 @@ impl<M: ModuleT> Ddp<M> {
     ///
     /// Where NCCL alone connects the ranks, buckets are then added up after the backward pass: its kernels are to be queued
     /// in one order on all GPUs, and between statistics and buckets there would be none.
-    pub fn synchronise_norms(self) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// When a batch norm is not this crate's.
+    pub fn synchronise_norms(self) -> Result<Self, Error> {
+        self.network.norms().check_all(self.network.weights())?;
         if let (Way::Buckets(reducer), Some(_)) = (&self.way, self.rank.collectives()) {
             reducer.after_backward();
         }
         self.network.norms().synchronise(Arc::clone(&self.rank));
-        self
+        Ok(self)
     }
 
     /// How many buckets the gradients travel in; 0 where they do not.
@@ -141,13 +149,36 @@ impl<M: ModuleT> Ddp<M> {
         &self.network
     }
 
-    /// The logits of this rank's images, in training.
+    /// The logits of this rank's images, in training: at least one, see [`loss`](Self::loss).
     ///
     /// # Errors
     ///
-    /// Those of the layers.
+    /// Those of the layers, and when there are no images.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor, Error> {
+        if images.dims().first() == Some(&0) {
+            let text = "there are no images here, and this rank has to take part all the same: see Ddp::loss";
+            return Err(candle_core::Error::Msg(text.to_owned()).into());
+        }
         Ok(self.network.forward_training(images)?)
+    }
+
+    /// A loss of this rank's images, in training: `of` makes it of their logits, as a sum over the samples.
+    ///
+    /// Where there are none, as when a batch has fewer samples than there are ranks, one image of zeros stands in, and `of`
+    /// is not asked: the loss is 0, and so are all gradients. So every rank does the same, layer by layer.
+    ///
+    /// # Errors
+    ///
+    /// Those of the layers, and of `of`.
+    pub fn loss(
+        &self,
+        images: &Tensor,
+        of: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
+    ) -> Result<Tensor, Error> {
+        if images.dims().first() == Some(&0) {
+            return Ok(stand_in(&self.network, images)?);
+        }
+        Ok(of(&self.network.forward_training(images)?)?)
     }
 
     /// The gradients of every rank's loss, added up over all ranks and over the losses that were

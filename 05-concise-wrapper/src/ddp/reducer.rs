@@ -18,7 +18,7 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
 use single_gpu::device::move_view;
 use single_gpu::lock::locked;
-use single_gpu::parameters::overwrite;
+use single_gpu::parameters::{no_gradient, overwrite};
 
 use super::bucket::{BucketCaps, buckets};
 use super::lines::Lines;
@@ -76,6 +76,19 @@ struct Bucket {
     missing: usize,
 }
 
+/// Makes sure that gradients can lie in a row.
+fn one_type(parameters: &[Named]) -> Result<()> {
+    let Some(first) = parameters.first() else { return Ok(()) };
+    let (name, dtype) = (&first.name, first.tensor.dtype());
+    match parameters.iter().find(|named| named.tensor.dtype() != dtype) {
+        None => Ok(()),
+        Some(Named { name: other, tensor }) => bail!(
+            "{other} is {:?}, and {name} {dtype:?}: in buckets all parameters are of one type",
+            tensor.dtype()
+        ),
+    }
+}
+
 impl Reducer {
     pub(super) fn new(
         parameters: &[Named],
@@ -85,6 +98,7 @@ impl Reducer {
         overlap: bool,
     ) -> std::result::Result<Self, communicator::Error> {
         let alone = lines.background.world_size() == 1;
+        one_type(parameters)?;
         let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
         let mut places = vec![None; parameters.len()];
         let mut made = Vec::new();
@@ -192,10 +206,7 @@ impl Reducer {
 
     fn nothing_missing(&self, state: &State) -> Result<()> {
         match state.come.iter().position(|come| !come) {
-            Some(slot) => bail!(
-                "parameter {} has no gradient: the loss does not depend on it",
-                self.names[slot]
-            ),
+            Some(slot) => bail!("{}", no_gradient(&self.names[slot])),
             None => Ok(()),
         }
     }

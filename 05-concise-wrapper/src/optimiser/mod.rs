@@ -55,7 +55,7 @@ impl Sgd {
     ///
     /// # Errors
     ///
-    /// Those of [`check_gradients`]; then nothing was changed.
+    /// Those of [`check_gradients`], and when the optimiser has made a step of another network: then nothing was changed.
     pub fn step(
         &mut self,
         weights: &Weights,
@@ -91,11 +91,19 @@ impl Sgd {
     ///
     /// # Errors
     ///
-    /// When there is no memory for them.
+    /// When there is no memory for them, or when they are those of another network.
     pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
         if self.velocities.is_empty() && self.constants != Momentum::default() {
             let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
             self.velocities = zeros.collect::<Result<_>>()?;
+        }
+        let fits = |(named, velocity): (&Named, &Tensor)| {
+            (velocity.shape(), velocity.dtype()) == (named.tensor.shape(), named.tensor.dtype())
+        };
+        let (mine, theirs) = (&self.velocities, &weights.parameters);
+        let all_fit = mine.len() == theirs.len() && theirs.iter().zip(mine).all(fits);
+        if !mine.is_empty() && !all_fit {
+            bail!("this optimiser has the velocities of another network: each needs its own");
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! One stage of a pipeline as a model that stage 5's loop trains.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::time::Instant;
 
 use candle_core::ModuleT;
@@ -61,7 +62,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
     /// # Errors
     ///
     /// When the mesh has another number of devices than there are ranks, or cuts layers into parts; those of
-    /// [`Worker::new`]; and when replicas have networks of different structure.
+    /// [`Worker::new`]; when replicas have networks of different structure; and when two stages have a tensor of one name.
     pub fn new(
         checked: &'a Checked,
         network: Network<M>,
@@ -76,6 +77,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         let pipeline = mesh.along(&all, Axis::Pipeline)?;
         let replicas = mesh.along(&all, Axis::Data)?;
         alike::structure(&replicas, network.precision(), network.weights())?;
+        each_in_one_stage(&pipeline, network.weights())?;
         let replica = replicas.rank();
         let each = checked.schedule().micro_batches;
         let hosts = Hosts { shards: replica * each..(replica + 1) * each, of: mesh.data * each };
@@ -113,6 +115,23 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         let mine = mine.unwrap_or_else(BatchSums::of_no_samples);
         allreduce_sums(&self.all, mine, Algorithm::OneShot)
     }
+}
+
+/// Makes sure that no tensor is in two stages, which would train it as two. All ranks of a pipeline call this together; its
+/// first finds out, and the others hear of it.
+fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+    let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
+    let mut seen = HashMap::new();
+    for (stage, names) in text::values_gathered(pipeline, &mine)?.into_iter().enumerate() {
+        for name in names {
+            if let Some(first) = seen.insert(name.clone(), stage) {
+                let told =
+                    format!("{name} is in stages {first} and {stage}: each would train its own");
+                return Err(candle_core::Error::Msg(told).into());
+            }
+        }
+    }
+    Ok(())
 }
 
 impl<M: ModuleT> Model for PipelineParallel<'_, M> {

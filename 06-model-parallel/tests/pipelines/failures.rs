@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use concise_wrapper::shares::Share;
+use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::worker::{Error, Worker};
-use model_parallel::pipeline::{Checked, Kind, check};
+use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 
@@ -116,4 +117,19 @@ fn a_stage_that_stops_is_named() {
         _ => Err(candle_core::Error::Msg("no more".to_owned()).into()),
     });
     assert_eq!(told, "rank 1 failed: no more");
+}
+
+#[test]
+fn a_tensor_of_two_stages_is_refused() {
+    let (case, checked) = (dense(), checked(Kind::GPipe, 2, 4));
+    let failure = run_ranks(&plan(2), Duration::from_secs(30), |rank| {
+        // The third layer is in both.
+        let layers = [0..3, 2..5][rank.rank()].clone();
+        let network = case.layers.build(layers, 1, DType::F64, &Device::Cpu).unwrap();
+        let line = Arc::new(rank.line());
+        let mesh = Mesh::pipeline(2);
+        PipelineParallel::new(&checked, network, line, mesh, case.sample).map(drop)
+    });
+    let told = failure.unwrap_err().to_string();
+    assert!(told.contains(" is in stages 0 and 1: each would train its own"), "{told}");
 }

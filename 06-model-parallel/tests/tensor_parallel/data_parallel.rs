@@ -23,7 +23,7 @@ use model_parallel::whole::Whole as _;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{Dataset, PIXELS};
+use single_gpu::data::{CLASSES, Dataset, PIXELS, SAMPLE};
 use single_gpu::difference::largest_difference;
 use single_gpu::weights_hash::WeightsHash;
 
@@ -50,7 +50,8 @@ fn replicas_of_a_network_in_parts_are_one_device() {
     three_steps(&network).unwrap();
     let expected = network.weights().snapshot().unwrap();
     // A batch for each replica.
-    let many = Dataset::new(images().images().repeat(17), images().labels().repeat(17)).unwrap();
+    let (pixels, labels) = (images().pixels().repeat(17), images().labels().repeat(17));
+    let many = Dataset::of_shape(pixels, SAMPLE, labels, CLASSES).unwrap();
     let answers = network.evaluate(&many).unwrap().unwrap();
     let mesh: Mesh = "2x1x2".parse().unwrap();
     let outcomes: Vec<Snapshot> = on_ranks_with(4, Algorithm::Ring, |rank, _| {

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use concise_wrapper::checkpoint::{About, NormsOf, Resume};
-use single_gpu::data::Dataset;
+use single_gpu::data::{CLASSES, Dataset, PIXELS, SAMPLE};
 
 use crate::damage::stored;
 use crate::run::{Settings, file, lenet, lenet_in, resnet18};
@@ -40,9 +40,10 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     assert_eq!(images, "of training images 16, this run's is 5");
     // A folder of the same name with as many images, of which one has another pixel.
     let pixel = told(&|run| {
-        let mut images = run.data.train.images().to_vec();
-        images[9][400] ^= 1;
-        run.data.train = Dataset::new(images, run.data.train.labels().to_vec()).unwrap();
+        let train = &mut run.data.train;
+        let mut pixels = train.pixels().to_vec();
+        pixels[9 * PIXELS + 400] ^= 1;
+        *train = Dataset::of_shape(pixels, SAMPLE, train.labels().to_vec(), CLASSES).unwrap();
     });
     let hashes = pixel.strip_prefix("of training images with hash ").unwrap_or(&pixel);
     let (there, here) = hashes.split_once(", this run's is ").unwrap();

@@ -8,7 +8,7 @@ use concise_wrapper::ddp::Reduction;
 use concise_wrapper::{Ddp, Network};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::Dataset;
+use single_gpu::data::{CLASSES, Dataset};
 use single_gpu::device::DevicePlan;
 use tempfile::TempDir;
 
@@ -76,8 +76,8 @@ fn ranks_that_were_not_started_alike_are_told() {
     assert!(slower.contains("rank 1 has learning rate 0.01, rank 0 has 0.05"), "{slower}");
     // What the images are called is the same, and how many there are.
     let inverted = |data: &Dataset| {
-        let images = data.images().iter().map(|image| image.map(|pixel| !pixel)).collect();
-        Dataset::new(images, data.labels().to_vec()).unwrap()
+        let pixels = data.pixels().iter().map(|pixel| !pixel).collect();
+        Dataset::of_shape(pixels, data.shape(), data.labels().to_vec(), CLASSES).unwrap()
     };
     for which in ["training", "test"] {
         let mut other = settings.resume(Resume::Newest);

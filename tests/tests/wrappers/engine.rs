@@ -92,7 +92,7 @@ fn ddp_needs_no_messages() {
             let with_norms = Ddp::new(resnet18(DType::F64), lines(rank), reduction)?;
             let without_norms = Ddp::new(lenet(DType::F64), lines(rank), reduction)?;
             Ok::<_, Error>([
-                five_steps(&with_norms.synchronise_norms(), DType::F64)?,
+                five_steps(&with_norms.synchronise_norms()?, DType::F64)?,
                 five_steps(&without_norms, DType::F64)?,
             ])
         });
@@ -109,7 +109,7 @@ fn statistics_and_buckets_are_never_summed_at_once() {
     let reduction = many_buckets(Algorithm::Nccl, true);
     let seen = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let (lines, sums) = noted_lines(rank);
-        let model = Ddp::new(resnet18(DType::F32), lines, reduction)?.synchronise_norms();
+        let model = Ddp::new(resnet18(DType::F32), lines, reduction)?.synchronise_norms()?;
         let buckets = model.buckets();
         five_steps(&model, DType::F32)?;
         let sums = std::mem::take(&mut *sums.lock().unwrap());

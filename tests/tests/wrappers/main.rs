@@ -12,6 +12,7 @@
 mod devices;
 mod engine;
 mod odd_ranks;
+mod own_networks;
 
 use std::time::Duration;
 
@@ -96,7 +97,7 @@ fn ddp<M: ModuleT + Send + Sync + 'static>(
     let dtype = network.dtype();
     let mut outcomes = run_ranks(&plan(ranks), WAIT, |rank| {
         let model = Ddp::new(network.replica(rank.device())?, rank, reduction)?;
-        let model = if synchronise { model.synchronise_norms() } else { model };
+        let model = if synchronise { model.synchronise_norms()? } else { model };
         if let Reduction::Buckets { .. } = reduction {
             assert!(ranks == 1 || model.buckets() >= 4, "{} buckets", model.buckets());
         }
@@ -170,7 +171,7 @@ fn every_bug_is_found() {
     for breakage in Breakage::ALL {
         let run = an_epoch(2, Some(breakage), |rank| {
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
-            Broken::new(model.synchronise_norms(), breakage)
+            Broken::new(model.synchronise_norms()?, breakage)
         });
         let named = match breakage {
             Breakage::OwnShuffle => Some("rank 1 has seed 6, rank 0 has 5"),

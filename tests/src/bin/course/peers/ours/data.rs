@@ -90,6 +90,6 @@ fn write(folder: &Path, part: &str, data: &Dataset) -> anyhow::Result<()> {
         packed.finish()?.flush()?;
         anyhow::Ok(())
     };
-    file("images-idx3-ubyte", &[0x803, count, side, side], data.images().as_flattened())?;
+    file("images-idx3-ubyte", &[0x803, count, side, side], data.pixels())?;
     file("labels-idx1-ubyte", &[0x801, count], data.labels())
 }
