@@ -13,8 +13,7 @@ use params_and_allreduce::thread::Traffic;
 use params_and_allreduce::{Algorithm, allreduce as allreduce_of_stage_2};
 use single_gpu::report::counted;
 
-const SUM: &str =
-    "sum, then divide once: everyone gets the sum of all ranks, and only the update divides";
+const SUM: &str = "every rank gets the sum of all ranks; nothing is divided here";
 const VARIABLE: &str =
     "write the sum into the variable (Var::set): the update holds the variable, not the list";
 const MESSAGES: &str =
@@ -66,6 +65,9 @@ fn law_of(failure: &str) -> Option<&'static str> {
     if is_about(&["deadlock: ", " never received", " still needed it", "exchange messages with"]) {
         return Some(MESSAGES);
     }
+    if is_about(&[ranks::PROMISE_BROKEN]) {
+        return Some(ranks::PROMISE);
+    }
     is_about(&["cannot set a variable"]).then_some(ITSELF)
 }
 
@@ -81,7 +83,11 @@ fn reduced(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Outcome, Error> {
             .map(|variable| variable.as_tensor().copy())
             .collect::<candle_core::Result<_>>()
     };
-    Ok(Outcome { update: copies(&held)?, list: copies(&gradients)?, sent: rank.traffic() })
+    let outcome =
+        Outcome { update: copies(&held)?, list: copies(&gradients)?, sent: rank.traffic() };
+    // The update comes next, and writes to the variables: whoever has handed out their memory, is told.
+    held.iter().try_for_each(|variable| variable.set(&(variable.as_tensor() - 1.0)?))?;
+    Ok(outcome)
 }
 
 /// Whether the list has this sum, and the update does not: then it is in the wrong place, and not wrong.

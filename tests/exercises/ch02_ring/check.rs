@@ -11,9 +11,9 @@ use exercises::mismatch::in_a_row;
 use exercises::ranks::{self, Rank, Sends, Sent};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
+use single_gpu::report::counted;
 
-const SUM: &str =
-    "sum, then divide once: after the all-gather every rank has every chunk's whole sum";
+const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \
                       cut alike";
 const FEWER: &str = "with fewer elements than ranks some chunks are empty";
@@ -25,8 +25,12 @@ const STEPS: &str =
 const NEIGHBOURS: &str =
     "rank r sends to rank r + 1 only, and the last one to rank 0: a ring needs no other link";
 
+/// What a failure says where the answer panicked.
+const PANICKED: &str = " panicked: ";
+
 /// What failures between ranks say, and the law that each breaks where chunks are even.
-const BETWEEN_RANKS: [(&str, &str); 5] = [
+const BETWEEN_RANKS: [(&str, &str); 6] = [
+    (ranks::PROMISE_BROKEN, ranks::PROMISE),
     (
         "deadlock: ",
         "a send waits until it is received: somewhere in the ring a rank has to receive first, and somewhere one \
@@ -57,30 +61,53 @@ fn run<R: Send + 'static>(
     match ranks::attempt(world_size, Sends::WaitForReceiver, work) {
         Ok(results) => results,
         Err(failure) => {
-            // What a panic says is the answer's own.
-            let told = |part| failure.contains(part) && !failure.contains(" panicked: ");
-            let known = BETWEEN_RANKS.iter().find(|(part, _)| told(*part));
-            let law = law(world_size, shape, known.map_or(SUM, |(_, law)| law));
-            panic!("shape {shape:?} on {world_size} ranks: {failure}\n  law: {law}")
+            let law = if failure.contains(PANICKED) {
+                law_of_a_panic(world_size, shape)
+            } else {
+                let known = BETWEEN_RANKS.iter().find(|(part, _)| failure.contains(part));
+                Some(law(world_size, shape, known.map_or(SUM, |(_, law)| law)))
+            };
+            let law = law.map_or_else(String::new, |law| format!("\n  law: {law}"));
+            panic!("{}: {failure}{law}", given(world_size, shape))
         }
     }
 }
 
+fn given(world_size: usize, shape: &[usize]) -> String {
+    format!("shape {shape:?} on {}", counted(world_size, "rank"))
+}
+
+/// What there is to know about chunks of this shape, if they are not even.
+fn law_of_chunks(world_size: usize, shape: &[usize]) -> Option<&'static str> {
+    match shape.iter().product::<usize>() {
+        elements if elements < world_size => Some(FEWER),
+        elements if elements % world_size > 0 => Some(CHUNKS),
+        _ => None,
+    }
+}
+
+/// What the answer makes of even chunks.
+fn with_even_chunks(world_size: usize) -> Result<Vec<Tensor>, String> {
+    ranks::attempt(world_size, Sends::WaitForReceiver, move |rank| {
+        exercise::ring(rank, &contribution(rank.rank(), 2 * world_size)?)
+    })
+}
+
 /// The law that is broken with this shape: one about chunks if even ones become sums, else `other`.
 fn law(world_size: usize, shape: &[usize], other: &'static str) -> &'static str {
-    let law = match shape.iter().product::<usize>() {
-        elements if elements < world_size => FEWER,
-        elements if elements % world_size > 0 => CHUNKS,
-        _ => return other,
-    };
-    let even = 2 * world_size;
-    let sums = ranks::attempt(world_size, Sends::WaitForReceiver, move |rank| {
-        exercise::ring(rank, &contribution(rank.rank(), even)?)
-    });
+    let Some(law) = law_of_chunks(world_size, shape) else { return other };
     let read = |tensor: &Tensor| numbers(tensor).expect("a sum of contributions is made of f32");
-    let expected = sum(world_size, even).expect("a sum of contributions can be made");
+    let expected = sum(world_size, 2 * world_size).expect("a sum of contributions can be made");
+    let sums = with_even_chunks(world_size);
     let right = sums.is_ok_and(|sums| sums.iter().all(|got| read(got) == read(&expected)));
     if right { law } else { other }
+}
+
+/// What a panic says is the answer's own. It is about chunks where even ones lead to none.
+fn law_of_a_panic(world_size: usize, shape: &[usize]) -> Option<&'static str> {
+    let law = law_of_chunks(world_size, shape)?;
+    let even = with_even_chunks(world_size);
+    even.err().is_none_or(|failure| !failure.contains(PANICKED)).then_some(law)
 }
 
 /// Runs the answer on ranks that bring contributions of this shape.
@@ -98,7 +125,7 @@ fn check_sum(world_size: usize, shape: &[usize], rank: usize, got: &Tensor, law:
     let expected = sum(world_size, shape).expect("a sum of contributions can be made");
     let kind = |tensor: &Tensor| (tensor.dtype(), tensor.dims().to_vec());
     let law = if kind(got) == kind(&expected) { law } else { KIND };
-    Expectation::of(format!("shape {shape:?} on {world_size} ranks: the sum on rank {rank}"))
+    Expectation::of(format!("{}: the sum on rank {rank}", given(world_size, shape)))
         .law(law)
         .guess(|expected, got| match got == f64::from(WRITTEN) {
             true => Some("that was written afterwards into the tensor that came in".to_owned()),
@@ -172,7 +199,7 @@ fn a_rank_sends_one_chunk_in_each_step() {
     {
         let steps = 2 * (world_size - 1) as u64;
         for (rank, outcome) in outcomes(world_size, shape).iter().enumerate() {
-            let who = format!("shape {shape:?} on {world_size} ranks: rank {rank} sent");
+            let who = format!("{}: rank {rank} sent", given(world_size, shape));
             let Sent { traffic, largest_message, smallest_message, receivers } = &outcome.sent;
             assert!(
                 *largest_message <= 4 * largest_chunk,

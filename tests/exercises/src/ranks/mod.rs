@@ -5,6 +5,7 @@
 //! these ranks all pass through one meeting point, which knows at any moment who waits for whom.
 
 mod meeting;
+mod promises;
 mod rank;
 mod sent;
 
@@ -14,12 +15,14 @@ use std::time::Duration;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::device::DevicePlan;
+use single_gpu::report::counted;
 
 use crate::limit::{still_allowed, try_within};
 use crate::mismatch;
 use crate::panic;
 use meeting::Meeting;
 pub use meeting::Sends;
+pub use promises::{PROMISE, PROMISE_BROKEN};
 pub use rank::Rank;
 pub use sent::Sent;
 
@@ -30,8 +33,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 ///
 /// # Panics
 ///
-/// When a rank returns an error, panics, or never ends, when ranks wait for each other in a circle, and
-/// when a message is sent that nobody receives. The message names the ranks.
+/// When a rank returns an error, panics, or never ends, when ranks wait for each other in a circle, when
+/// a message is sent that nobody receives, and when memory is written to that was shared or lent. The message
+/// names the ranks.
 #[track_caller]
 pub fn run<R: Send + 'static>(
     world_size: usize,
@@ -40,7 +44,7 @@ pub fn run<R: Send + 'static>(
 ) -> Vec<R> {
     match attempt(world_size, sends, work) {
         Ok(results) => results,
-        Err(failure) => panic!("on {world_size} ranks: {failure}"),
+        Err(failure) => panic!("on {}: {failure}", counted(world_size, "rank")),
     }
 }
 
@@ -104,7 +108,8 @@ fn run_in<R: Send>(
     let results = run_ranks(&plan, LIMIT, |slot| {
         let rank = Rank::new(slot, meeting);
         let outcome = match panic::catch(|| work(&rank)) {
-            Ok(result) => result.map_err(|error| format!("failed: {error}")),
+            Ok(Ok(result)) => rank.promises_kept().map(|()| result),
+            Ok(Err(error)) => Err(format!("failed: {error}")),
             Err(panic) => Err(format!("panicked: {panic}")),
         };
         meeting.leave(rank.rank(), outcome.as_ref().err());

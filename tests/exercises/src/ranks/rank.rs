@@ -1,6 +1,6 @@
 //! One rank, as an answer sees it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use candle_core::{DType, Device, Shape, Tensor};
@@ -8,6 +8,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{self, Traffic};
 
 use super::meeting::Meeting;
+use super::promises::Promises;
 use super::sent::Sent;
 
 /// One rank inside its own thread: its device, and its place among the others.
@@ -18,12 +19,13 @@ use super::sent::Sent;
 pub struct Rank<'a> {
     slot: &'a thread::Rank<'a>,
     meeting: &'a Meeting,
+    promises: RefCell<Promises>,
     stays_in_its_thread: PhantomData<Cell<()>>,
 }
 
 impl<'a> Rank<'a> {
     pub(super) fn new(slot: &'a thread::Rank<'a>, meeting: &'a Meeting) -> Self {
-        Self { slot, meeting, stays_in_its_thread: PhantomData }
+        Self { slot, meeting, promises: RefCell::default(), stays_in_its_thread: PhantomData }
     }
 
     /// What this rank has sent so far.
@@ -34,6 +36,12 @@ impl<'a> Rank<'a> {
     /// How much that is.
     pub fn traffic(&self) -> Traffic {
         self.sent().traffic
+    }
+
+    /// Whether nobody has written to what this rank has shared, nor to what it has lent and not reclaimed; else
+    /// what became of it.
+    pub(super) fn promises_kept(&self) -> Result<(), String> {
+        self.promises.borrow().kept()
     }
 }
 
@@ -53,6 +61,21 @@ impl Communicator for Rank<'_> {
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         // A copy, so that neither rank sees what the other writes afterwards.
         self.meeting.send(self.rank(), to, tensor.detach().force_contiguous()?)
+    }
+
+    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.promises.borrow_mut().share(to, tensor)?;
+        self.send(to, tensor)
+    }
+
+    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.promises.borrow_mut().lend(to, tensor)?;
+        self.send(to, tensor)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        self.promises.borrow_mut().reclaim();
+        Ok(())
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {

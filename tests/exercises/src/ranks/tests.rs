@@ -1,6 +1,6 @@
 //! What goes wrong between ranks, and how it is told.
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::{DType, Shape, Tensor, Var};
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::Traffic;
 
@@ -224,4 +224,19 @@ fn a_loop_that_never_ends_names_its_rank() {
     });
     let told = failure.unwrap_err();
     assert!(told.contains("rank 0 waits for rank 1, rank 1 is still at work"), "{told}");
+}
+
+#[test]
+fn whoever_writes_to_what_it_has_handed_out_is_told() {
+    let outcome = attempt(2, Sends::Buffered, |rank| {
+        let variable = Var::from_tensor(&number(rank, 1.0))?;
+        if rank.rank() == 1 {
+            return receive_number(rank, 0);
+        }
+        rank.share(1, variable.as_tensor())?;
+        variable.set(&number(rank, 2.0))?;
+        Ok(2.0)
+    });
+    let told = "rank 0 broke a promise: what it had shared with rank 1 was written to afterwards";
+    assert_eq!(outcome.unwrap_err(), told);
 }
