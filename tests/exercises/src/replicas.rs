@@ -26,7 +26,7 @@ pub fn agree(what: &str, replicas: &[Weights]) -> Result<()> {
     let hashes = replicas.iter().map(|weights| Ok(WeightsHash::new(weights)?.to_string()));
     let hashes = hashes.collect::<Result<Vec<String>>>()?;
     if hashes.iter().any(|hash| *hash != hashes[0]) {
-        let law = "all ranks make the same update";
+        let law = "all ranks make the same update, to the last bit";
         fail(&format!("{what}: replicas part"), "one hash on all ranks", &hashes.join(" "), law);
     }
     Ok(())

@@ -1,0 +1,58 @@
+// expect: replicas part
+
+use candle_core::{Tensor, bail};
+use exercises::classifier::Classifier;
+use exercises::speed::Speed;
+use params_and_allreduce::communicator::{Communicator, Error};
+use single_gpu::data::Batch;
+use single_gpu::sgd::sgd;
+use single_gpu::train::BatchSums;
+
+/// How many samples of a batch each device works on, so that the step ends as soon as it can.
+pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
+    for (device, &Speed { fixed, per_sample }) in devices.iter().enumerate() {
+        let possible = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
+        if !possible(fixed) || !possible(per_sample) || per_sample == 0.0 {
+            bail!("device {device} cannot take {fixed} s and {per_sample} s per sample");
+        }
+    }
+    if devices.is_empty() {
+        bail!("a batch of {batch} cannot be shared out over no devices");
+    }
+    let mut shares = vec![0; devices.len()];
+    for _ in 0..batch {
+        let done = |device: usize| devices[device].seconds(shares[device] + 1);
+        let first = (0..devices.len()).min_by(|&a, &b| done(a).total_cmp(&done(b)));
+        shares[first.unwrap_or_default()] += 1;
+    }
+    Ok(shares)
+}
+
+/// One step on this rank's device: the update that *one* device makes with the whole batch.
+pub fn step(
+    rank: &impl Communicator,
+    model: &Classifier,
+    batch: &Batch,
+    shares: &[usize],
+    learning_rate: f64,
+) -> Result<BatchSums, Error> {
+    let start: usize = shares[..rank.rank()].iter().sum();
+    let cut = |tensor: &Tensor| tensor.narrow(0, start, shares[rank.rank()]);
+    let shard = Batch { images: cut(&batch.images)?, labels: cut(&batch.labels)? };
+    let local = model.gradients(&shard)?;
+    let gradients =
+        local.gradients.iter().map(|own| sum(rank, own)).collect::<Result<Vec<_>, _>>()?;
+    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    Ok(local.sums)
+}
+
+/// The sum over all ranks: every rank adds in an order of its own.
+fn sum(rank: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
+    let others = || (0..rank.world_size()).filter(|&other| other != rank.rank());
+    others().try_for_each(|other| rank.send(other, tensor))?;
+    let mut sum = tensor.clone();
+    for other in others() {
+        sum = (sum + rank.recv(other, tensor.shape(), tensor.dtype())?)?;
+    }
+    Ok(sum)
+}
