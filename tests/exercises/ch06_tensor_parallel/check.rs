@@ -6,9 +6,10 @@ mod exercise;
 
 use candle_core::{DType, Result, Tensor};
 use exercises::Expectation;
+use exercises::expectation::numbers;
 use exercises::mismatch::fail;
 use exercises::ranks::{self, Sends};
-use exercises::two_layers::{Layer, Outcome, TwoLayers, by_stage_6, whole_numbers};
+use exercises::two_layers::{Layer, Outcome, TwoLayers, by_stage_6, fractions, whole_numbers};
 use model_parallel::tensor_parallel::Cut;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 
@@ -27,6 +28,8 @@ const SAME_DY: &str =
     "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses";
 const ALL_USES: &str =
     "X is used on all ranks: its gradient is the sum of what comes back from each";
+
+const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 
 /// A batch and two layers, on some ranks.
 #[derive(Clone)]
@@ -55,7 +58,16 @@ impl Case {
         let on = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
         let told = format!("{on}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}");
         let (x, dy) = (whole_numbers(&[batch, inputs], 4)?, whole_numbers(&[batch, outputs], 5)?);
-        let whole = TwoLayers::of_small_numbers(inputs, hidden, outputs)?;
+        Self::of(told, ranks, TwoLayers::of_small_numbers(inputs, hidden, outputs)?, x, dy)
+    }
+
+    /// Numbers that round, so that sums tell in which order they were made.
+    fn of_fractions(ranks: usize) -> Result<Self> {
+        let (told, whole) = (format!("{ranks} ranks"), TwoLayers::of_fractions(4, 7, 5)?);
+        Self::of(told, ranks, whole, fractions(&[3, 4], 7)?, fractions(&[3, 5], 2)?)
+    }
+
+    fn of(told: String, ranks: usize, whole: TwoLayers, x: Tensor, dy: Tensor) -> Result<Self> {
         let one_device = whole.on_one_device(&x, &dy)?;
         let parts = parts(&whole, ranks)?;
         let alone = parts.iter().map(|part| part.on_one_device(&x, &dy)).collect::<Result<_>>()?;
@@ -178,6 +190,28 @@ impl Case {
         Ok(())
     }
 
+    /// To the last bit.
+    fn all_ranks_have_the_same(&self) -> Result<()> {
+        let found = self.run("result", ORDER, |case, rank| {
+            let part = &case.parts[rank.rank()];
+            let (hidden, y) = exercise::forward(rank, part, &case.x)?;
+            Ok([y, exercise::backward(rank, part, &case.x, &hidden, &case.dy)?.x])
+        });
+        for (index, name) in ["Y", "the gradient of X"].into_iter().enumerate() {
+            let expected = numbers(&found[0][index])?;
+            for (rank, tensors) in found.iter().enumerate() {
+                let got = numbers(&tensors[index])?;
+                let Some(at) = (0..expected.len()).find(|&at| expected[at] != got[at]) else {
+                    continue;
+                };
+                let what = format!("{}: {name} on rank {rank} is not that on rank 0", self.told);
+                let [expected, got] = [expected[at], got[at]].map(|number| format!("{number:?}"));
+                fail(&what, &expected, &format!("{got}, in element {at}"), ORDER);
+            }
+        }
+        Ok(())
+    }
+
     /// The gradient of a rank's A (0) or a (1) if all of H's gradient passed.
     fn without_relu(&self, rank: usize, index: usize) -> Result<Tensor> {
         let of_hidden = self.dy.matmul(&self.parts[rank].second.weight.t()?)?;
@@ -269,6 +303,7 @@ fn ranks_compute_what_one_device_does() -> Result<()> {
     ] {
         Case::new(ranks, batch, inputs, hidden, outputs)?.check()?;
     }
+    Case::of_fractions(3)?.all_ranks_have_the_same()?;
     Case::new(2, 3, 4, 40, 2)?.no_more_is_sent_than_one_all_reduce();
     for ranks in 1..=4 {
         Case::new(ranks, 3, 5, 7, 2)?.check_against_stage_6();

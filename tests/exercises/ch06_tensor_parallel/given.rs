@@ -36,7 +36,8 @@ pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, E
     todo!("the columns of the first layer and the rows of the second")
 }
 
-/// H and Y of a batch: this rank's columns of H, `[B, h]`, and all of Y, `[B, out]`, the same on every rank.
+/// H and Y of a batch: this rank's columns of H, `[B, h]`, and all of Y, `[B, out]`, the same on every rank, to the
+/// last bit.
 ///
 /// All ranks call this together, each with its part and the same `x`, `[B, in]`. They send no more than one
 /// all-reduce of a tensor like Y.
@@ -52,7 +53,7 @@ pub fn forward(
     todo!("H and Y")
 }
 
-/// The gradients of the input, `[B, in]`, the same on every rank, and of this rank's part.
+/// The gradients of the input, `[B, in]`, the same on every rank to the last bit, and of this rank's part.
 ///
 /// All ranks call this together, each with its part, the same `x`, its own columns of H, and `dy`, `[B, out]`: the
 /// gradient of Y. All ranks have computed the same loss from the same Y, so `dy` is the same on all of them.

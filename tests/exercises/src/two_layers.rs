@@ -65,7 +65,34 @@ pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
     Tensor::from_vec((0..count).map(number).collect::<Vec<_>>(), shape, &Device::Cpu)
 }
 
+/// Numbers above 0 that round, 1/1, 1/2, 1/3, … from `first` on: their sums depend on the order.
+///
+/// # Errors
+///
+/// When the tensor cannot be made.
+pub fn fractions(shape: &[usize], first: u32) -> Result<Tensor> {
+    let count = shape.iter().product::<usize>() as u32;
+    let numbers = (first..first + count).map(|number| 1.0 / f64::from(number));
+    Tensor::from_vec(numbers.collect::<Vec<f64>>(), shape, &Device::Cpu)
+}
+
 impl TwoLayers {
+    /// Layers of [`fractions`].
+    ///
+    /// # Errors
+    ///
+    /// When the tensors cannot be made.
+    pub fn of_fractions(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
+        let layer = |inputs: usize, outputs: usize, first| {
+            let bias = fractions(&[outputs], first + 1)?;
+            Ok::<_, candle_core::Error>(Layer {
+                weight: fractions(&[inputs, outputs], first)?,
+                bias,
+            })
+        };
+        Ok(Self { first: layer(inputs, hidden, 3)?, second: layer(hidden, outputs, 5)? })
+    }
+
     /// Layers of small numbers, whose sums are exact in every order.
     ///
     /// Their weights are whole, and the first layer's biases are not: with a whole input, no number before relu is
