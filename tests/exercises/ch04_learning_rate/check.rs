@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Result};
 use exercises::classifier::Classifier;
-use exercises::experiment::{Experiment, Row};
+use exercises::experiment::{Experiment, Row, Run};
 use exercises::mismatch::fail;
 use exercises::within;
 use single_gpu::data::{Batch, Split, synthetic};
@@ -34,8 +34,8 @@ fn experiment() -> Result<Experiment> {
     })
 }
 
-/// The answer's table, each row of which has been run on as many devices as it says.
-fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
+/// The answer's table, each row of which has been run on as many devices as it says, and its runs.
+fn table(rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, Vec<Run>)> {
     let experiment = experiment()?;
     let runs = Arc::clone(&experiment.runs);
     let samples = experiment.epochs * experiment.train.len();
@@ -74,7 +74,7 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<Vec<Row>> {
         let law = "each rank computes the gradients of its own shard, and of no other";
         fail(&what, &expected, &run.samples.to_string(), law);
     }
-    Ok(rows)
+    Ok((rows, runs))
 }
 
 /// What one device does.
@@ -165,7 +165,7 @@ fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
 }
 
 fn there_is_a_row_for_every_rate_on_every_number_of_devices() -> Result<()> {
-    let rows = table(&RATES, &[1, 2])?;
+    let (rows, _) = table(&RATES, &[1, 2])?;
     let settings = |row: &Row| format!("rate {}, k = {}", row.learning_rate, row.devices);
     let got: Vec<String> = rows.iter().map(settings).collect();
     let pairs =
@@ -179,8 +179,8 @@ fn there_is_a_row_for_every_rate_on_every_number_of_devices() -> Result<()> {
 }
 
 fn a_row_does_not_depend_on_the_rows_before_it() -> Result<()> {
-    let together = table(&RATES[1..], &[1])?;
-    let alone = table(&RATES[2..], &[1])?;
+    let (together, _) = table(&RATES[1..], &[1])?;
+    let (alone, _) = table(&RATES[2..], &[1])?;
     let (Some(together), Some(alone)) = (together.last(), alone.last()) else {
         panic!("a table without rows");
     };
@@ -197,7 +197,8 @@ fn a_row_does_not_depend_on_the_number_of_devices() -> Result<()> {
     for learning_rate in RATES {
         let expected = on_one_device(&experiment, learning_rate)?;
         for devices in DEVICES {
-            for row in table(&[learning_rate], &[devices])? {
+            let (rows, runs) = table(&[learning_rate], &[devices])?;
+            for row in rows {
                 if !same(&row, &expected) {
                     let what = format!("rate {learning_rate}, k = {devices}: another result");
                     let (guess, law) = guess(&row)?;
@@ -207,6 +208,12 @@ fn a_row_does_not_depend_on_the_number_of_devices() -> Result<()> {
                     };
                     fail(&what, &expected.to_string(), &got, law);
                 }
+            }
+            if runs.iter().any(|run| !run.replicas_agree) {
+                let what = format!("rate {learning_rate}, k = {devices}: replicas part");
+                let law = "all make the same update: their sums are the same, to the last bit";
+                let got = "weights that differ, if only by rounding";
+                fail(&what, "equal weights on all devices, after every update", got, law);
             }
         }
     }

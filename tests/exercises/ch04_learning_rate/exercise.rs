@@ -22,13 +22,15 @@ use split_batch::split_batch;
 ///
 /// - starts from fresh weights, `Classifier::new(experiment.seed, …)`;
 /// - trains `experiment.epochs` epochs (0, 1, …) on `experiment.batches(epoch)`, the *global* batches:
-///   each of the k devices takes its shard, gradients are summed, and all make the same update;
+///   each of the k devices takes its shard, gradients are summed, and all make the same update, to the
+///   last bit;
 /// - ends with `model.evaluate(&experiment.test)`: mean loss and accuracy of the test images.
 ///
 /// The batch stays the same whatever k is, and so does the rate. So a run's result must not depend on the
 /// number of devices, but for rounding in the last of sixteen digits.
 ///
 /// `experiment.on_devices(k, |rank| …)` runs a closure on k devices and returns the results in rank order.
+/// Call it once for each row; the check counts the runs.
 ///
 /// # Errors
 ///

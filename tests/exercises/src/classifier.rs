@@ -3,8 +3,8 @@
 //! LeNet needs hundreds of steps before its accuracy moves. This one needs a handful, and its gradients have
 //! all that data parallelism can get wrong: two tensors of different shapes, sums over samples.
 //!
-//! It counts the samples whose gradients it computes. Where every rank does the work of all, the updates are right,
-//! and only the counts tell.
+//! It counts the samples whose gradients it computes, and remembers with which weights. Where every rank does the work
+//! of all, the updates are right, and only the counts tell; where replicas part in the last bits, only the weights.
 
 use std::cell::RefCell;
 
@@ -15,16 +15,24 @@ use single_gpu::init;
 use single_gpu::ops::{cross_entropy, linear};
 use single_gpu::parameters::Parameters;
 use single_gpu::train::{BatchSums, Step};
+use single_gpu::weights_hash::WeightsHash;
 
 thread_local! {
     /// The samples of each call of [`Classifier::gradients`] in this thread.
     static WORKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The weights with which they were made, each once for as long as they stayed the same.
+    static WEIGHTS: RefCell<Vec<WeightsHash>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Forgets, and returns, how many samples each call of [`Classifier::gradients`] had in this thread, of all its
 /// models. A rank is one thread. Empty shards are left out.
 pub fn worked() -> Vec<usize> {
     WORKED.take()
+}
+
+/// Forgets, and returns, which weights gradients were computed with in this thread, one after the other.
+pub fn weights_worked_with() -> Vec<WeightsHash> {
+    WEIGHTS.take()
 }
 
 /// One replica of a dense layer in f64: `[B, 1, 28, 28]` → logits `[B, 10]`.
@@ -66,7 +74,12 @@ impl Classifier {
             let gradients = zeros.collect::<Result<_>>()?;
             return Ok(Step { sums: BatchSums::default(), gradients });
         }
+        let weights = WeightsHash::new(&self.parameters.snapshot()?)?;
         let (loss, sums) = self.forward(batch)?;
+        WEIGHTS.with_borrow_mut(|all| match all.last() {
+            Some(last) if *last == weights => {}
+            _ => all.push(weights),
+        });
         WORKED.with_borrow_mut(|calls| calls.push(batch.len()));
         Ok(Step { sums, gradients: self.parameters.gradients(&backward(&loss)?)? })
     }
@@ -142,6 +155,19 @@ mod tests {
         assert!(std::thread::spawn(worked).join().unwrap().is_empty());
         assert_eq!(worked(), [7, 3]);
         assert!(worked().is_empty());
+    }
+
+    #[test]
+    fn each_thread_knows_the_weights_that_it_had_gradients_with() {
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), batch(10));
+        let hash = || WeightsHash::new(&model.parameters().snapshot().unwrap()).unwrap();
+        model.gradients(&cut(&batch, 0, 3)).unwrap();
+        let gradients = model.gradients(&batch).unwrap().gradients;
+        let before = hash();
+        sgd(model.parameters(), &gradients, 0.1, 10).unwrap();
+        model.gradients(&batch).unwrap();
+        assert_eq!(weights_worked_with(), [before, hash()]);
+        assert!(weights_worked_with().is_empty());
     }
 
     #[test]

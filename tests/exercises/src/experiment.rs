@@ -12,7 +12,7 @@ use single_gpu::data::{Batch, Dataset};
 use single_gpu::device::DevicePlan;
 use single_gpu::lock::locked;
 
-use crate::classifier::worked;
+use crate::classifier::{weights_worked_with, worked};
 
 /// How long a rank waits for another: far longer than any of these steps takes.
 const WAIT: Duration = Duration::from_secs(5);
@@ -43,6 +43,8 @@ pub struct Run {
     pub messages: u64,
     /// The samples that they computed gradients of, one device's and another's added up.
     pub samples: usize,
+    /// Whether all of them computed gradients with the same weights, one after the other, to the last bit.
+    pub replicas_agree: bool,
 }
 
 impl Experiment {
@@ -69,15 +71,17 @@ impl Experiment {
         let in_rank_0 = |error| RankFailure::new(0, Error::Tensor(candle_core::Error::wrap(error)));
         let results = run_ranks(&plan.map_err(in_rank_0)?, WAIT, |rank| {
             worked();
+            weights_worked_with();
             let result = work(rank)?;
             let samples: usize = worked().iter().sum();
-            Ok::<_, Error>((result, rank.traffic().messages, samples))
+            Ok::<_, Error>((result, rank.traffic().messages, samples, weights_worked_with()))
         })?;
-        let messages = results.iter().map(|(_, messages, _)| messages).sum();
-        let samples = results.iter().map(|(_, _, samples)| samples).sum();
+        let messages = results.iter().map(|(_, messages, ..)| messages).sum();
+        let samples = results.iter().map(|(_, _, samples, _)| samples).sum();
+        let replicas_agree = results.windows(2).all(|pair| pair[0].3 == pair[1].3);
         // A push leaves the list whole even if the thread that did it panics later.
         let mut runs = locked(&self.runs);
-        runs.push(Run { devices, messages, samples });
+        runs.push(Run { devices, messages, samples, replicas_agree });
         Ok(results.into_iter().map(|(result, ..)| result).collect())
     }
 }
@@ -149,8 +153,20 @@ mod tests {
         };
         experiment.on_devices(3, gradients).unwrap();
         let runs = experiment.runs.lock().unwrap().clone();
-        let run = |devices, messages, samples| Run { devices, messages, samples };
+        let run =
+            |devices, messages, samples| Run { devices, messages, samples, replicas_agree: true };
         assert_eq!(runs, [run(3, 0, 0), run(2, 2, 0), run(3, 0, 4 + 4 + 2)]);
+    }
+
+    #[test]
+    fn replicas_that_part_are_told() {
+        let experiment = experiment();
+        let gradients = |rank: &Rank<'_>| {
+            let model = Classifier::new(rank.rank() as u64, rank.device())?;
+            Ok(model.gradients(&experiment.test)?)
+        };
+        experiment.on_devices(2, gradients).unwrap();
+        assert!(!experiment.runs.lock().unwrap()[0].replicas_agree);
     }
 
     #[test]
