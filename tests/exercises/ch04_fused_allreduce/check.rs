@@ -8,6 +8,7 @@ use exercises::expectation::numbers;
 use exercises::mismatch::fail;
 use exercises::ranks::{self, Sends};
 use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::Traffic;
 use params_and_allreduce::{Algorithm, allreduce};
 
 /// One more than the most elements that a rank brings.
@@ -26,10 +27,10 @@ struct Case {
     shapes: Vec<Vec<usize>>,
 }
 
-/// What a rank got, and how many messages it sent for that.
+/// What a rank got, and what it sent for that.
 struct Outcome {
     sums: Vec<Tensor>,
-    messages: u64,
+    sent: Traffic,
 }
 
 impl Case {
@@ -65,10 +66,13 @@ impl Case {
         let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
             let tensors = case.brought(rank.rank())?;
             let sums = exercise::allreduce_fused(rank, &tensors, case.algorithm)?;
-            Ok(Outcome { sums, messages: rank.traffic().messages })
+            Ok(Outcome { sums, sent: rank.traffic() })
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
-            let law = "whatever its tensors are, every rank gets as many sums";
+            let law = match self.shapes.is_empty() {
+                true => "with no tensors there is nothing to send, and nothing comes back",
+                false => "whatever its tensors are, every rank gets as many sums",
+            };
             let (what, expected) = (self.told("there are no sums"), self.shapes.len());
             let empty =
                 self.shapes.is_empty() || self.shapes.iter().any(|shape| shape.contains(&0));
@@ -78,7 +82,7 @@ impl Case {
             self.kinds_are_kept(rank, &outcome.sums);
             self.sums_are_right(rank, &outcome.sums)?;
         }
-        self.one_call(&outcomes.iter().map(|outcome| outcome.messages).collect::<Vec<_>>());
+        self.one_call(&outcomes.iter().map(|outcome| outcome.sent).collect::<Vec<_>>());
         Ok(())
     }
 
@@ -162,17 +166,18 @@ impl Case {
     }
 
     /// What each rank sends for one row of all elements.
-    fn messages_of_one_call(&self, algorithm: Algorithm) -> Vec<u64> {
+    fn sent_by_one_call(&self, algorithm: Algorithm) -> Vec<Traffic> {
         let elements: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let dtype = self.dtype;
         ranks::run(self.ranks, Sends::Buffered, move |rank| {
             allreduce(rank, &Tensor::zeros(elements, dtype, rank.device())?, algorithm)?;
-            Ok(rank.traffic().messages)
+            Ok(rank.traffic())
         })
     }
 
-    fn one_call(&self, messages: &[u64]) {
-        let one_call = self.messages_of_one_call(self.algorithm);
+    fn one_call(&self, sent: &[Traffic]) {
+        let traffic = self.sent_by_one_call(self.algorithm);
+        let [one_call, messages] = [&traffic, sent].map(numbers_of_messages);
         // Whoever sees that there is no element to add up may leave it at that, and without a tensor has to.
         let nothing_to_send = self.shapes.iter().all(|shape| shape.contains(&0));
         if nothing_to_send && messages.iter().all(|&sent| sent == 0) {
@@ -180,7 +185,7 @@ impl Case {
         }
         let expected = if self.shapes.is_empty() { &vec![0; self.ranks] } else { &one_call };
         let Some(rank) = (0..self.ranks).find(|&rank| messages[rank] != expected[rank]) else {
-            return;
+            return self.no_more_bytes(&traffic, sent);
         };
         let [wanted, sent] = [expected[rank], messages[rank]];
         let told = format!("messages sent: {wanted}");
@@ -189,7 +194,8 @@ impl Case {
             _ => None,
         };
         let others = Algorithm::OURS.into_iter().filter(|&other| other != self.algorithm);
-        let mut others = others.filter(|&other| self.messages_of_one_call(other) == messages);
+        let mut others =
+            others.filter(|&other| numbers_of_messages(&self.sent_by_one_call(other)) == messages);
         let other = if self.shapes.is_empty() { None } else { others.next() };
         let decides = "whoever calls decides how the ranks add up";
         let once = "all tensors travel together, and the fixed cost of a call is paid once";
@@ -211,6 +217,22 @@ impl Case {
         };
         self.fail(&what, &told, &got, law);
     }
+
+    /// As many messages may still be larger ones.
+    fn no_more_bytes(&self, one_call: &[Traffic], sent: &[Traffic]) {
+        for (rank, (one_call, sent)) in one_call.iter().zip(sent).enumerate() {
+            let [expected, got] = [one_call, sent].map(|sent| format!("{} bytes", sent.bytes));
+            if expected != got {
+                let law = "what travels is the tensors' elements, in the type that they have";
+                self.fail(&format!("rank {rank} sends {got}"), &expected, &got, law);
+            }
+        }
+    }
+}
+
+/// How many messages each rank sent.
+fn numbers_of_messages(sent: &[Traffic]) -> Vec<u64> {
+    sent.iter().map(|sent| sent.messages).collect()
 }
 
 /// Lists of tensors: two layers; all numbers of dimensions; one alone; some, or all, without elements;
