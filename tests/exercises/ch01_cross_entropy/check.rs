@@ -39,6 +39,11 @@ fn gradient(what: &str, classes: usize) -> Expectation<'static> {
         .at(move |index| format!("sample {}, class {}", index / classes, index % classes))
 }
 
+fn mean_of_five(expected: f64, got: f64) -> Option<String> {
+    let mean = (got * 5.0 - expected).abs() < 1e-6;
+    mean.then(|| "that is the gradient of the mean over 5 samples, not of the sum".into())
+}
+
 /// Three samples whose logits are all 0: every class is as likely as any other.
 #[test]
 fn a_loss_is_a_sum_over_the_batch() {
@@ -84,7 +89,7 @@ fn it_is_the_loss_of_the_label() {
 
 /// Central differences: an error of about the step's square.
 #[test]
-fn the_gradient_is_the_derivative_of_this_loss() {
+fn a_gradient_is_the_derivative_of_its_loss() {
     const STEP: f64 = 1e-4;
     let logits = logits();
     let (_, dlogits) = answer(&logits, &LABELS, CLASSES);
@@ -98,10 +103,7 @@ fn the_gradient_is_the_derivative_of_this_loss() {
         .collect();
     gradient("five samples", CLASSES)
         .law("a gradient is the derivative of the very loss that is returned: this one's slope is expected")
-        .guess(|expected, got| {
-            let mean = (got * 5.0 - expected).abs() < 1e-6;
-            mean.then(|| "that is the gradient of the mean over 5 samples, not of the sum".into())
-        })
+        .guess(mean_of_five)
         .up_to(1e-7)
         .check(&slopes, &dlogits);
 }
@@ -183,11 +185,22 @@ fn shards_of_any_size_add_up() {
     for first in 0..=LABELS.len() {
         let (a, mut da) = answer(&logits[..first * CLASSES], &LABELS[..first], CLASSES);
         let (b, db) = answer(&logits[first * CLASSES..], &LABELS[first..], CLASSES);
-        let what = format!("shards of {first} and {} samples", LABELS.len() - first);
+        let rest = LABELS.len() - first;
+        let what = format!("the whole batch and of its shards of {first} and {rest}");
         let law = "the loss of a batch is the sum of its shards' losses, even where one is empty";
-        loss(&what).law(law).up_to(1e-12).check(&[whole], &[a + b]);
+        loss(&what).between("whole", "shards").law(law).up_to(1e-12).check(&[whole], &[a + b]);
         da.extend(db);
-        gradient(&what, CLASSES).law(law).up_to(1e-12).check(&dlogits, &da);
+        gradient(&what, CLASSES)
+            .between("whole", "shards")
+            .law(law)
+            .guess(|whole, shard| {
+                // The first that differs is of the first shard that has a sample.
+                let samples = if first > 0 { first } else { rest };
+                let means = (whole * 5.0 - shard * samples as f64).abs() < 1e-9;
+                means.then(|| "those are means, each over the samples of its own call".into())
+            })
+            .up_to(1e-12)
+            .check(&dlogits, &da);
     }
 }
 
@@ -198,7 +211,11 @@ fn stage_1_has_the_same() {
     let (got, dlogits) = answer(&logits, &LABELS, CLASSES);
     let law = "it is what single_gpu::ops::cross_entropy computes";
     loss("five samples").law(law).up_to(1e-12).check(&[theirs], &[got]);
-    gradient("five samples", CLASSES).law(law).up_to(1e-12).check(&their_gradient, &dlogits);
+    gradient("five samples", CLASSES)
+        .law(law)
+        .guess(mean_of_five)
+        .up_to(1e-12)
+        .check(&their_gradient, &dlogits);
 }
 
 fn stage_1(logits: &[f64], labels: &[usize]) -> candle_core::Result<(f64, Vec<f64>)> {

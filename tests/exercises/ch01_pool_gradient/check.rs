@@ -13,8 +13,8 @@ use single_gpu::ops::avg_pool2d;
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Heights and widths: even, odd, not square, LeNet's second pooling, and too small for any window.
-const PLANES: [(usize, usize); 8] =
-    [(2, 2), (4, 4), (6, 4), (5, 5), (5, 8), (4, 7), (9, 9), (1, 5)];
+const PLANES: [(usize, usize); 10] =
+    [(2, 2), (4, 4), (6, 4), (5, 5), (5, 8), (4, 7), (9, 9), (1, 5), (3, 1), (1, 4)];
 
 fn answer(dy: Vec<f64>, height: usize, width: usize) -> Vec<f64> {
     let call = format!("pool_gradient of a plane of {height}×{width}");
@@ -107,7 +107,7 @@ fn it_is_the_derivative() {
 
 #[test]
 fn stage_1_has_the_same() {
-    for (height, width) in PLANES.into_iter().filter(|&(height, _)| height > 1) {
+    for (height, width) in PLANES.into_iter().filter(|&(height, width)| height > 1 && width > 1) {
         let dy = some_gradient(height, width);
         let theirs = gradient_of_stage_1(&dy, height, width).expect("stage 1 pools this plane");
         dx_of(height, width)

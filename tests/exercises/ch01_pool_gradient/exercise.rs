@@ -19,6 +19,8 @@
 /// · · · · ·
 /// ```
 ///
+/// Either size may be 1: then no window fits, and all is 0.
+///
 /// On the way back the gradient of the loss with respect to y is known, and with respect to x is asked for.
 ///
 /// | name | what | shape |

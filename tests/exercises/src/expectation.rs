@@ -19,6 +19,7 @@ type Note<'a> = Box<dyn Fn(f64, f64) -> Option<String> + 'a>;
 /// ```
 pub struct Expectation<'a> {
     what: String,
+    sides: Option<[String; 2]>,
     law: String,
     tolerance: f64,
     place: Box<dyn Fn(usize) -> String + 'a>,
@@ -30,6 +31,7 @@ impl<'a> Expectation<'a> {
     pub fn of(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
+            sides: None,
             law: String::new(),
             tolerance: 0.0,
             place: Box::new(|index| format!("element {index}")),
@@ -40,6 +42,13 @@ impl<'a> Expectation<'a> {
     /// The law that other numbers would break.
     pub fn law(mut self, law: impl Into<String>) -> Self {
         self.law = law.into();
+        self
+    }
+
+    /// Both sides are the answer's, so that either may be wrong: what they are called, in place of "expected" and
+    /// "got".
+    pub fn between(mut self, one: &str, other: &str) -> Self {
+        self.sides = Some([one, other].map(str::to_owned));
         self
     }
 
@@ -118,8 +127,13 @@ impl<'a> Expectation<'a> {
             all => format!(" at {} ({wrong} wrong of {all})", (self.place)(first)),
         };
         let note = (self.note)(expected[first], got[first]);
+        let (wrong, [one, other]) = match &self.sides {
+            None => ("is wrong", ["expected", "got"]),
+            Some(sides) => ("differ", sides.each_ref().map(String::as_str)),
+        };
+        let width = one.chars().count().max(other.chars().count());
         format!(
-            "{} is wrong{place}\n  expected {wanted}{}\n  got      {came}{}{}{}",
+            "{} {wrong}{place}\n  {one:<width$} {wanted}{}\n  {other:<width$} {came}{}{}{}",
             self.what,
             among(expected),
             among(got),
@@ -188,6 +202,14 @@ mod tests {
              that is the mean\n  \
              law: sum, then divide once"
         );
+    }
+
+    #[test]
+    fn two_answers_are_told_by_what_they_are() {
+        let expectation =
+            Expectation::of("the loss of a whole and of its halves").between("whole", "halves");
+        let message = message_of(&expectation, &[1.0], &[2.0]).unwrap();
+        assert_eq!(message, "the loss of a whole and of its halves differ\n  whole  1\n  halves 2");
     }
 
     #[test]
