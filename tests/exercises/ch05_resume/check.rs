@@ -11,7 +11,7 @@ use concise_wrapper::optimiser::{Momentum, Schedule};
 use concise_wrapper::train::Extras;
 use exercises::Expectation;
 use exercises::classifier::Classifier;
-use exercises::mismatch::{fail, in_a_row};
+use exercises::mismatch::{fail, in_a_row, short};
 use exercises::training::{Done, Setup, Training};
 use exercises::within;
 use single_gpu::data::source::LoadedData;
@@ -21,6 +21,10 @@ use single_gpu::train::TrainOptions;
 use single_gpu::weights_hash::WeightsHash;
 
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// What is broken where the loss of an epoch is missing that had just ended.
+const ENDED: &str = "every epoch is told of, once: an epoch whose batches are all done is pushed to `losses` by the *next* \
+                     step";
 
 /// What a training did from some step on, and what it told of its epochs.
 type Told = (Vec<Done>, Vec<f64>);
@@ -139,6 +143,18 @@ impl Uninterrupted {
             });
             let law = "a training ends when its last epoch does, however often it was interrupted";
             fail("the number of steps is wrong", &all, &got, law);
+        }
+        if losses.len() != self.losses.len() {
+            let of_losses =
+                format!("the list of mean losses has another number of epochs: {}", losses.len());
+            let usual = match after % self.setup.batches_per_epoch() {
+                0 if *after > 0 => ENDED,
+                _ => "every epoch is told of, once",
+            };
+            let [expected, got] = [&self.losses, &losses].map(|losses| {
+                in_a_row(&losses.iter().map(|&loss| short(loss)).collect::<Vec<_>>())
+            });
+            fail(&of_losses, &expected, &got, usual);
         }
         Expectation::of(format!("{what}: the list of mean losses"))
             .at(|index| format!("epoch {}", index + 1))

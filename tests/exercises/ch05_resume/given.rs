@@ -21,7 +21,8 @@ pub struct Checkpoint {
 /// A checkpoint of a training between two steps.
 ///
 /// `tests/exercises/src/training.rs` has [`Training`] with its fields, and the loop, [`Training::step`]. `rest`,
-/// the batches that are left of the epoch, cannot be copied; [`Setup::rest_of_epoch`] makes it anew.
+/// the batches that are left of the epoch, cannot be copied; [`Setup::rest_of_epoch`] makes it anew. When an epoch's
+/// batches are all done, it is still under way: the next step adds its loss to `losses`, and begins another.
 ///
 /// # Errors
 ///

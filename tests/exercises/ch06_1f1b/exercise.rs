@@ -43,7 +43,8 @@ use model_parallel::pipeline::Action::{
 /// A stage does one thing after the other, and waits where it has to. Between two neighbours there is a channel
 /// for activations and one for gradients. A channel holds one message: whoever sends the next one waits until the
 /// first is received. (In chapter 2's ring a send waited for its own message to be received.) So stages may wait for each other in a circle, for ever. Or they may all come to their end,
-/// but later than in the drawing, because somebody sends too late. Neither may happen here.
+/// but later than in the drawing, because somebody sends too late, or waits for a message before the pass that needs
+/// it. Neither may happen here.
 ///
 /// The check counts stages, micro-batches and instructions from 0. Stage 6's `Kind::OneFOneB` and its order are not to be used.
 pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
