@@ -169,7 +169,9 @@ fn one_line(message: &str) -> String {
     let told = message.split("\n\nUsage:").next().unwrap_or(message);
     let told = told.split("\n\nFor more information").next().unwrap_or(told);
     let told = told.strip_prefix("error: ").unwrap_or(told);
-    told.split_whitespace().collect::<Vec<_>>().join(" ")
+    let told = told.split("\n  tip: ");
+    let parts = told.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    parts.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -190,5 +192,9 @@ mod tests {
         let clap = "error: invalid value '0' for '--epochs <EPOCHS>': 0 is not in 1..=10\n\n\
                     For more information, try '--help'.\n";
         assert_eq!(one_line(clap), "invalid value '0' for '--epochs <EPOCHS>': 0 is not in 1..=10");
+        let clap = "error: unexpected argument '--epocs' found\n\n  tip: a similar argument exists: \
+                    '--epochs'\n\nUsage: single-gpu [OPTIONS]\n";
+        let told = "unexpected argument '--epocs' found; a similar argument exists: '--epochs'";
+        assert_eq!(one_line(clap), told);
     }
 }

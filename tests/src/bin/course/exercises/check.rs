@@ -214,7 +214,7 @@ pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyho
     line(format_args!("your answer:  {}", tree.relative(&exercise.file())))?;
     line(format_args!("a hint:       cargo course hint {name}"))?;
     if let Some(page) = tree.page(exercise) {
-        line(format_args!("the chapter:  {}", tree.relative(&page)))?;
+        line(format_args!("the chapter:  mdbook serve book --open, or {}", tree.relative(&page)))?;
     }
     Ok(())
 }

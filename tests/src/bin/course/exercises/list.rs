@@ -3,7 +3,7 @@
 use single_gpu::report::line;
 
 use super::progress::{Progress, Standing};
-use super::tree::Tree;
+use super::tree::{Exercise, Tree};
 
 /// Lists all exercises with what is known of them.
 pub(super) fn list(tree: &Tree) -> anyhow::Result<()> {
@@ -20,6 +20,12 @@ pub(super) fn list(tree: &Tree) -> anyhow::Result<()> {
         line(told.trim_end())?;
     }
     line("")?;
+    let changed = |one: &Exercise| matches!(progress.of(one), Standing::Changed(_));
+    if tree.exercises.iter().any(changed) {
+        line(
+            "`cargo course check` takes those that are not solved one after the other: call it again\n",
+        )?;
+    }
     what_is_next(tree)
 }
 
@@ -35,7 +41,9 @@ pub(super) fn next(tree: &Tree) -> anyhow::Result<()> {
         line(format_args!("It passed, and {change} changed since.\n"))?;
     }
     if let Some(page) = tree.page(exercise) {
-        line(format_args!("read    {}", tree.relative(&page)))?;
+        let chapter = exercise.chapter().trim_start_matches("ch").trim_start_matches('0');
+        line(format_args!("read    chapter {chapter}: mdbook serve book --open"))?;
+        line(format_args!("        or {} (its listings are links)", tree.relative(&page)))?;
     }
     line(format_args!("write   {}", tree.relative(&exercise.file())))?;
     line(format_args!("check   cargo course check {name}"))?;
