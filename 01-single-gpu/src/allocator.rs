@@ -10,7 +10,8 @@
 //!   less over one slice than two separate processes do.
 //!
 //! mimalloc has a heap for each thread and keeps freed pages for a while; the system's allocator does one
-//! thing or the other. It serves whatever links this crate: binaries, tests and benchmarks. The binaries keep
+//! thing or the other. It serves whatever links this crate, binaries, tests and benchmarks; so a program that
+//! does cannot have another one. The binaries keep
 //! freed pages for good: see [`keep_freed_memory`].
 
 use std::ffi::c_long;

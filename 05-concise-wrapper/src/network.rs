@@ -21,7 +21,7 @@ type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 /// One replica of a network, in training or in use.
 ///
 /// Anything that is made of [`VarBuilder`]'s tensors will do: layers of `candle_nn`, this course's, your
-/// own.
+/// own. Some of `candle_nn`'s have a wrong backward pass, or none; the book's chapter 5 has a list.
 ///
 /// ```
 /// use candle_core::{DType, Device};

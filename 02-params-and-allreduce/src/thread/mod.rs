@@ -43,7 +43,12 @@ pub const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs `work` once for every device of a plan, each in a thread of its own, and waits for all.
 ///
-/// Inside, everything parallel stays on the rank's own device. The results come in rank order.
+/// Inside, everything parallel stays on the rank's own device, in a program that begins with
+/// [`prepare`](single_gpu::cli::prepare); without it, candle's own operations use all cores. The results come in rank order.
+///
+/// `work` may fail with any error that an [`Error`] can become and that can be shown, such as `anyhow::Error`. A
+/// [`RankFailure`] is an error itself only where its cause is one, which `anyhow::Error` is not: there, `?` wants
+/// `.map_err(|failure| anyhow::anyhow!("{failure}"))`.
 ///
 /// A rank waits for a message at most `timeout`, without time for which the whole program was stopped. When a rank
 /// fails, every other rank's pending call returns an error that names it, so nobody waits for a rank that is gone.

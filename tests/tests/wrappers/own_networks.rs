@@ -213,3 +213,24 @@ fn an_optimiser_is_of_one_network() {
     let told = step(&dense(4)).unwrap_err();
     assert!(told.contains("the velocities of another network"), "{told}");
 }
+
+/// What chapter 5 says of them. Where a newer candle has mended one, this fails, and the page has to follow.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it is about that method")]
+fn some_layers_of_candle_do_not_train_as_they_should() {
+    let x = Tensor::arange(0_f32, 16.0, &Device::Cpu).unwrap().reshape((1, 1, 4, 4)).unwrap();
+    let x = candle_core::Var::from_tensor(&x).unwrap();
+    let gradient = |y: &Tensor| {
+        let grads = y.sum_all().unwrap().backward().unwrap();
+        let total = |gradient: &Tensor| gradient.sum_all().unwrap().to_scalar::<f32>().unwrap();
+        grads.get(&x).map(total)
+    };
+    // Four windows, each with a largest entry, whose gradient is 1.
+    assert_eq!(gradient(&x.max_pool2d(2).unwrap()), Some(4.0 / 4.0));
+    let weight = Tensor::ones(4, DType::F32, &Device::Cpu).unwrap();
+    let bias = weight.zeros_like().unwrap();
+    let norm = candle_nn::LayerNorm::new(weight.clone(), bias, 1e-5);
+    assert_eq!(gradient(&norm.forward(&x).unwrap()), None);
+    assert_eq!(gradient(&candle_nn::ops::rms_norm(&x, &weight, 1e-5).unwrap()), None);
+    assert_eq!(gradient(&candle_nn::ops::softmax_last_dim(&x).unwrap()), None);
+}

@@ -82,15 +82,16 @@ impl Plan {
         refusal: CudnnError,
     ) -> Result<Way> {
         let mut all = locked(&CHOSEN);
-        if let Some(chosen) = all.get_mut(&(gpu, *product)) {
-            if chosen.choice == self.choice {
-                let next =
-                    take_first(&mut chosen.others, |way| workspace(handle, &self.descriptors, way));
-                chosen.choice = next.ok_or_else(|| refused(product, refusal))?;
-            }
-            // Otherwise another thread was refused before this one.
-            self.choice = chosen.choice;
+        let Some(chosen) = all.get_mut(&(gpu, *product)) else {
+            return Err(refused(product, refusal));
+        };
+        // Otherwise another thread was refused before this one, and has chosen already.
+        if chosen.choice == self.choice {
+            let descriptors = &self.descriptors;
+            let next = take_first(&mut chosen.others, |way| workspace(handle, descriptors, way));
+            chosen.choice = next.ok_or_else(|| refused(product, refusal))?;
         }
+        self.choice = chosen.choice;
         let way = self.choice.way;
         let math = self.descriptors.convolution.set_math(way.math);
         math.map_err(|error| refused(product, error))?;
