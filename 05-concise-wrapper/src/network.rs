@@ -54,7 +54,7 @@ impl<M: ModuleT> Network<M> {
     ///
     /// # Errors
     ///
-    /// Those of `build`.
+    /// Those of `build`, and when `precision` is of another element type.
     pub fn new(
         seed: u64,
         precision: impl Into<Precision>,
@@ -103,6 +103,9 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: Arc<Build<M>>,
     ) -> Result<Self> {
+        if !matches!(precision.layers(), DType::F32 | DType::F64 | DType::BF16) {
+            bail!("layers compute in f32, f64 or bf16, not in {}", precision.layers().as_str());
+        }
         let collector = Arc::<Collector>::default();
         let told: Arc<dyn OnGradient> = collector.clone();
         let (builder, made) = Registry::builder(source, told, precision.layers(), device);

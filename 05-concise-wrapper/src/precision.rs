@@ -61,7 +61,8 @@ impl Precision {
 
     /// Makes sure that mixed precision is worth while on each of these devices.
     ///
-    /// On a CPU the network works as well, only slower than in f32: that is for tests.
+    /// On a CPU the course's layers work as well, only slower than in f32: that is for tests. `candle_nn`'s dense layer does
+    /// not.
     ///
     /// # Errors
     ///

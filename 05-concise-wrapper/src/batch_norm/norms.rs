@@ -152,7 +152,10 @@ impl Norms {
                 let count = if stand_in { 0 } else { statistics.count };
                 let statistics = Statistics { count, ..statistics };
                 if shared.layers[layer].of_shards.insert(shard, statistics).is_some() {
-                    bail!("a batch norm saw shard {shard} twice in one step");
+                    bail!(
+                        "a batch norm saw shard {shard} twice in one step: one that a forward pass uses twice cannot be kept by \
+                         shard"
+                    );
                 }
             }
             Sharing::Local if stand_in => {}

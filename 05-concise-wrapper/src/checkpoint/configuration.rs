@@ -9,10 +9,6 @@ use single_gpu::train::TrainOptions;
 use crate::Precision;
 use crate::train::Extras;
 
-/// The name of the layers' element type. Checkpoints of before there was bf16 are without it: their layers
-/// compute in what their weights are.
-const PRECISION: &str = "precision";
-
 /// The name of what tells one folder's images from another's of the same name. Checkpoints of before that was looked at
 /// are without it, and are taken at their word.
 const IMAGES: &str = "training images with hash";
@@ -92,7 +88,7 @@ impl Configuration {
             (NORMS, about.norms.map_or_else(none, |norms| norms.to_string())),
             ("shards", count(about.shards)),
             ("dtype", precision.weights().as_str().to_owned()),
-            (PRECISION, precision.to_string()),
+            ("precision", precision.to_string()),
             ("data", data.name.clone()),
             ("training images", data.train.len().to_string()),
             (IMAGES, data.train.fingerprint().to_owned()),
@@ -118,7 +114,7 @@ impl Configuration {
         let told = |value: Option<&str>| value.map_or_else(none, str::to_owned);
         let differs = |what: &String| {
             let (here, there) = (self.value(what), checkpoint.value(what));
-            let there = checkpoint.meant(what, there, self).or(there);
+            let there = Self::meant(what, there, here).or(there);
             let (here, there) = (told(here), told(there));
             (here != there).then(|| Difference { what: what.clone(), there, here })
         };
@@ -130,10 +126,8 @@ impl Configuration {
     }
 
     /// What a checkpoint means by a setting, or by its absence, where this run says it in other words.
-    fn meant<'a>(&'a self, what: &str, value: Option<&str>, run: &'a Self) -> Option<&'a str> {
-        let here = run.value(what);
+    fn meant<'a>(what: &str, value: Option<&str>, here: Option<&'a str>) -> Option<&'a str> {
         match (what, value) {
-            (PRECISION, None) => self.value("dtype"),
             (IMAGES, None) => here,
             (NORMS, Some("local")) => here.filter(|here| *here != SYNCHRONISED),
             (NORMS, Some("sync" | WHOLE_BATCH | SYNCHRONISED)) => {
@@ -204,25 +198,6 @@ mod tests {
             assert_eq!(run.difference(&of("local")).is_none(), here != Synchronised, "{here}");
             assert_eq!(run.difference(&of("sync")).is_none(), whole(here), "{here}");
             assert!(run.difference(&of("none")).is_some());
-        }
-    }
-
-    #[test]
-    fn without_a_precision_layers_compute_in_the_type_of_weights() {
-        let of = |dtype: &str, precision: Option<&str>| {
-            let precision = precision.map(|precision| (PRECISION, precision));
-            let entries = [("dtype", dtype)].into_iter().chain(precision);
-            let owned = |(what, value): (&str, &str)| (what.to_owned(), value.to_owned());
-            Configuration(entries.map(owned).collect())
-        };
-        for dtype in ["f32", "f64"] {
-            assert_eq!(of(dtype, Some(dtype)).difference(&of(dtype, None)), None);
-        }
-        let mixed = of("f32", Some("bf16"));
-        assert_eq!(mixed.difference(&mixed), None);
-        for plain in [of("f32", None), of("f32", Some("f32"))] {
-            let Difference { what, there, here } = mixed.difference(&plain).unwrap();
-            assert_eq!([&what, &there, &here], ["precision", "f32", "bf16"]);
         }
     }
 }

@@ -177,6 +177,15 @@ fn stock() -> Network<Stock> {
 }
 
 #[test]
+fn a_type_that_no_layer_computes_in_is_refused() {
+    for dtype in [DType::F16, DType::U8] {
+        let build = |vb: &VarBuilder<'_>, _: &Norms| candle_nn::linear(3, 2, vb.clone());
+        let told = Network::new(1, dtype, &Device::Cpu, build).map(drop).unwrap_err().to_string();
+        assert!(told.contains("layers compute in f32, f64 or bf16, not in "), "{told}");
+    }
+}
+
+#[test]
 fn a_batch_norm_that_cannot_be_synchronised_is_refused() {
     let refused = |result: Result<(), Error>| {
         let told = result.unwrap_err().to_string();
