@@ -18,7 +18,7 @@ pub struct Parameter {
 /// That a backward pass has not come to a parameter of this name.
 pub fn no_gradient(name: &str) -> String {
     format!(
-        "parameter {name} has no gradient: the loss does not depend on it, or through an operation that has no backward pass"
+        "parameter {name} has no gradient: the loss does not depend on it, or only through an operation that has no backward pass"
     )
 }
 
@@ -70,8 +70,8 @@ impl Parameters {
     ///
     /// # Errors
     ///
-    /// When a parameter has none, because the loss does not depend on it: an all-reduce that waits for
-    /// the missing tensor would hang every other device.
+    /// When a parameter has none, because the loss does not depend on it, or only through an operation that has no backward
+    /// pass: an all-reduce that waits for the missing tensor would hang every other device.
     pub fn gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
         self.iter()
             .map(|Parameter { name, value }| match found.get(value) {

@@ -1,8 +1,9 @@
 //! The named tensors of a network: made while it is built, then walked by everyone else.
 //!
-//! A network asks for its tensors by name, through candle's [`VarBuilder`]: so layers of `candle_nn`
-//! can be used, but for those whose gradients are wrong (the book's chapter 5 has a list). What is behind that builder here keeps a list of what was asked for, in order. The wrapper
-//! walks it to copy a replica, the optimiser to update, a checkpoint to save.
+//! A network asks for its tensors by name, through candle's [`VarBuilder`]: so layers of `candle_nn` can be
+//! used, but for those whose gradients are wrong (the book's chapter 5 has a list). What is behind that builder
+//! here keeps a list of what was asked for, in order. The wrapper walks it to copy a replica, the optimiser to
+//! update, a checkpoint to save.
 //!
 //! Two kinds of tensors are told apart by their names, as `candle_nn`'s and PyTorch's are. *Parameters*
 //! have gradients. *Buffers* (`running_mean`, `running_var`) are changed by the forward pass, and never by

@@ -1,7 +1,7 @@
 //! What the tests that span the stages share: results that PyTorch computed, inputs that any language
-//! can compute, and programs in the place of others. And what the course tool and the tests have in common: the rules of the book, what an
-//! all-reduce sends, step by step, what pipeline schedules come to, what the cost model says, how numbers and files of
-//! the book's data are written, and what a release tells of itself.
+//! can compute, and programs in the place of others. And what the course tool and the tests have in common:
+//! the rules of the book, what an all-reduce sends, step by step, what pipeline schedules come to, what the
+//! cost model says, how numbers and files of the book's data are written, and what a release tells of itself.
 
 pub mod book;
 mod device;

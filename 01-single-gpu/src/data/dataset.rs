@@ -6,6 +6,9 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{Batch, CLASSES, PIXELS, SAMPLE};
 
+/// The most classes that a byte tells apart.
+const MOST_CLASSES: usize = 1 << u8::BITS;
+
 /// Images and labels that are no data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatasetError {
@@ -27,6 +30,12 @@ pub enum DatasetError {
         pixels: usize,
         /// The shape of an image.
         shape: [usize; 3],
+    },
+    /// More classes than a label can tell apart.
+    #[error("{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart")]
+    Classes {
+        /// The number of classes.
+        classes: usize,
     },
     /// A label that is not a class.
     #[error("label {position} is {label}, but there are {classes} classes, counted from 0")]
@@ -64,23 +73,27 @@ impl Dataset {
         Self::of_shape(images.into_flattened(), SAMPLE, labels, CLASSES)
     }
 
-    /// Joins images of a shape of one's own, `[channels, height, width]`, and labels of so many classes, at most 256.
+    /// Joins images of a shape of one's own, `[channels, height, width]`, and labels of so many classes, at most 256: a
+    /// label is a byte.
     ///
     /// `pixels` has the images one after the other, each channel by channel and row by row.
     ///
     /// # Errors
     ///
-    /// When the pixels are no whole images, when there are not as many as labels, when there are none, or when a label is
-    /// not below `classes`.
+    /// When there are more classes, when the pixels are no whole images, when there are not as many as labels, when there are
+    /// none, or when a label is not below `classes`.
     pub fn of_shape(
         pixels: Vec<u8>,
         shape: [usize; 3],
         labels: Vec<u8>,
         classes: usize,
     ) -> std::result::Result<Self, DatasetError> {
-        let image = shape.iter().product();
-        let images = match pixels.len().checked_div(image) {
-            Some(images) if images * image == pixels.len() => images,
+        if classes > MOST_CLASSES {
+            return Err(DatasetError::Classes { classes });
+        }
+        let image = shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
+        let images = match image.and_then(|image| Some((image, pixels.len().checked_div(image)?))) {
+            Some((image, images)) if images * image == pixels.len() => images,
             _ => return Err(DatasetError::Pixels { pixels: pixels.len(), shape }),
         };
         if images != labels.len() {
@@ -191,6 +204,14 @@ mod tests {
         let all = [
             (refused(7, [1, 2, 3], &[0], 2), "7 pixels are not whole images of [1, 2, 3]"),
             (refused(0, [1, 0, 3], &[0], 2), "0 pixels are not whole images of [1, 0, 3]"),
+            (
+                refused(2, [(1 << 63) + 1, 2, 1], &[0], 2),
+                "2 pixels are not whole images of [9223372036854775809, 2, 1]",
+            ),
+            (
+                refused(6, [1, 2, 3], &[0], 257),
+                "257 classes: a label is a byte, which tells 256 apart",
+            ),
             (refused(6, [1, 2, 3], &[0, 1], 2), "1 images, but 2 labels"),
             (refused(0, [1, 2, 3], &[], 2), "a data set needs at least one image"),
             (

@@ -37,7 +37,7 @@ use crate::weights::{Named, Weights};
 use crate::{Error, Network};
 use bucket::BucketCaps;
 pub use lines::Lines;
-use reducer::Reducer;
+use reducer::{Reducer, one_type};
 
 /// How gradients become sums over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +88,8 @@ impl<M: ModuleT> Ddp<M> {
     ///
     /// # Errors
     ///
-    /// When a rank has a network of another structure: its message names the difference. When parameters are not all of one
-    /// type, or, by shard, a batch norm is not this crate's. When there are fewer shards than ranks, or another rank stops or
+    /// When a rank has a network of another structure: its message names the difference. When, in buckets, parameters are not
+    /// all of one type, or, by shard, a batch norm is not this crate's. When there are fewer shards than ranks, or another rank stops or
     /// stalls.
     pub fn new(
         network: Network<M>,
@@ -99,12 +99,15 @@ impl<M: ModuleT> Ddp<M> {
         let lines = rank.into();
         let main = Arc::clone(&lines.main);
         alike::structure(&main, network.precision(), network.weights())?;
+        match reduction {
+            Reduction::Reproducible { .. } => network.norms().check_all(network.weights())?,
+            Reduction::Buckets { .. } => one_type(&network.weights().parameters)?,
+        }
         for Named { tensor, .. } in network.weights().iter() {
             receive(&main, tensor)?;
         }
         let way = match reduction {
             Reduction::Reproducible { shards } => {
-                network.norms().check_all(network.weights())?;
                 network.norms().by_shard();
                 Way::Tree(FixedTree::new(shards, main.world_size())?)
             }

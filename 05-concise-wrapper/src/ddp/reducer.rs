@@ -77,14 +77,15 @@ struct Bucket {
 }
 
 /// Makes sure that gradients can lie in a row.
-fn one_type(parameters: &[Named]) -> Result<()> {
+pub(super) fn one_type(parameters: &[Named]) -> Result<()> {
     let Some(first) = parameters.first() else { return Ok(()) };
     let (name, dtype) = (&first.name, first.tensor.dtype());
     match parameters.iter().find(|named| named.tensor.dtype() != dtype) {
         None => Ok(()),
         Some(Named { name: other, tensor }) => bail!(
-            "{other} is {:?}, and {name} {dtype:?}: in buckets all parameters are of one type",
-            tensor.dtype()
+            "{other} is {}, and {name} {}: in buckets all parameters are of one type",
+            tensor.dtype().as_str(),
+            dtype.as_str()
         ),
     }
 }
@@ -98,7 +99,6 @@ impl Reducer {
         overlap: bool,
     ) -> std::result::Result<Self, communicator::Error> {
         let alone = lines.background.world_size() == 1;
-        one_type(parameters)?;
         let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
         let mut places = vec![None; parameters.len()];
         let mut made = Vec::new();

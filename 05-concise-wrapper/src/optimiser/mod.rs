@@ -55,7 +55,8 @@ impl Sgd {
     ///
     /// # Errors
     ///
-    /// Those of [`check_gradients`], and when the optimiser has made a step of another network: then nothing was changed.
+    /// Those of [`check_gradients`], and when the optimiser has velocities that do not fit the weights: then nothing was
+    /// changed.
     pub fn step(
         &mut self,
         weights: &Weights,
@@ -91,7 +92,7 @@ impl Sgd {
     ///
     /// # Errors
     ///
-    /// When there is no memory for them, or when they are those of another network.
+    /// When there is no memory for them, or when they do not fit the weights: as many, of the same shapes and types.
     pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
         if self.velocities.is_empty() && self.constants != Momentum::default() {
             let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
@@ -103,7 +104,9 @@ impl Sgd {
         let (mine, theirs) = (&self.velocities, &weights.parameters);
         let all_fit = mine.len() == theirs.len() && theirs.iter().zip(mine).all(fits);
         if !mine.is_empty() && !all_fit {
-            bail!("this optimiser has the velocities of another network: each needs its own");
+            bail!(
+                "this optimiser's velocities do not fit: it has made steps of another network, and each needs its own"
+            );
         }
         Ok(())
     }

@@ -185,7 +185,7 @@ impl Case {
         }
         let expected = if self.shapes.is_empty() { &vec![0; self.ranks] } else { &one_call };
         let Some(rank) = (0..self.ranks).find(|&rank| messages[rank] != expected[rank]) else {
-            return self.no_more_bytes(&traffic, sent);
+            return self.as_many_bytes(&traffic, sent);
         };
         let [wanted, sent] = [expected[rank], messages[rank]];
         let told = format!("messages sent: {wanted}");
@@ -218,8 +218,8 @@ impl Case {
         self.fail(&what, &told, &got, law);
     }
 
-    /// As many messages may still be larger ones.
-    fn no_more_bytes(&self, one_call: &[Traffic], sent: &[Traffic]) {
+    /// As many messages may still be of another size.
+    fn as_many_bytes(&self, one_call: &[Traffic], sent: &[Traffic]) {
         for (rank, (one_call, sent)) in one_call.iter().zip(sent).enumerate() {
             let [expected, got] = [one_call, sent].map(|sent| format!("{} bytes", sent.bytes));
             if expected != got {

@@ -23,7 +23,7 @@ use params_and_allreduce::{Algorithm, allreduce};
 /// ```
 ///
 /// `algorithm` is how the ranks add up, one-shot or around a ring, say: it is for that call.
-/// It sends as many bytes as the tensors have.
+/// As many bytes travel as in one `allreduce` of a tensor of all these elements, in their type.
 ///
 /// A tensor may be a scalar (shape `[]`), have no elements (`[0, 4]`), or be a transposed view. With no
 /// tensors at all there is nothing to send, and nothing comes back.

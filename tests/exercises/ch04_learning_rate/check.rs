@@ -213,7 +213,7 @@ fn a_row_does_not_depend_on_the_number_of_devices() -> Result<()> {
                 let what = format!("rate {learning_rate}, k = {devices}: replicas part");
                 let law = "all make the same update: their sums are the same, to the last bit";
                 let got = "weights that differ, if only by rounding";
-                fail(&what, "equal weights on all devices, after every update", got, law);
+                fail(&what, "equal weights on all devices, before every step", got, law);
             }
         }
     }

@@ -69,17 +69,17 @@ impl Classifier {
     ///
     /// When the batch does not fit the model.
     pub fn gradients(&self, batch: &Batch) -> Result<Step> {
+        let weights = WeightsHash::new(&self.parameters.snapshot()?)?;
+        WEIGHTS.with_borrow_mut(|all| match all.last() {
+            Some(last) if *last == weights => {}
+            _ => all.push(weights),
+        });
         if batch.is_empty() {
             let zeros = self.parameters.iter().map(|parameter| parameter.value.zeros_like());
             let gradients = zeros.collect::<Result<_>>()?;
             return Ok(Step { sums: BatchSums::default(), gradients });
         }
-        let weights = WeightsHash::new(&self.parameters.snapshot()?)?;
         let (loss, sums) = self.forward(batch)?;
-        WEIGHTS.with_borrow_mut(|all| match all.last() {
-            Some(last) if *last == weights => {}
-            _ => all.push(weights),
-        });
         WORKED.with_borrow_mut(|calls| calls.push(batch.len()));
         Ok(Step { sums, gradients: self.parameters.gradients(&backward(&loss)?)? })
     }

@@ -79,9 +79,7 @@ impl Experiment {
         let messages = results.iter().map(|(_, messages, ..)| messages).sum();
         let samples = results.iter().map(|(_, _, samples, _)| samples).sum();
         let replicas_agree = results.windows(2).all(|pair| pair[0].3 == pair[1].3);
-        // A push leaves the list whole even if the thread that did it panics later.
-        let mut runs = locked(&self.runs);
-        runs.push(Run { devices, messages, samples, replicas_agree });
+        locked(&self.runs).push(Run { devices, messages, samples, replicas_agree });
         Ok(results.into_iter().map(|(result, ..)| result).collect())
     }
 }
@@ -112,6 +110,8 @@ mod tests {
     use params_and_allreduce::communicator::Communicator as _;
     use params_and_allreduce::{Algorithm, allreduce};
     use single_gpu::data::PIXELS;
+    use single_gpu::parameters::overwrite;
+    use single_gpu::train::Step;
 
     use super::*;
     use crate::classifier::Classifier;
@@ -167,6 +167,28 @@ mod tests {
         };
         experiment.on_devices(2, gradients).unwrap();
         assert!(!experiment.runs.lock().unwrap()[0].replicas_agree);
+    }
+
+    /// With shards of a fixed size, say, the last rank has nothing left of the last batch.
+    #[test]
+    fn a_replica_without_samples_agrees() {
+        let experiment = experiment();
+        let gradients = |rank: &Rank<'_>| {
+            let model = Classifier::new(1, rank.device())?;
+            for step in 0..2 {
+                let samples: &[u32] = if (rank.rank(), step) == (1, 1) { &[] } else { &[0] };
+                let Step { gradients, .. } =
+                    model.gradients(&experiment.train.batch(samples, DType::F64)?)?;
+                let everywhere = gradients[1].ones_like()?;
+                overwrite(
+                    model.parameters().iter().nth(1).unwrap().value.as_tensor(),
+                    &everywhere,
+                )?;
+            }
+            Ok(())
+        };
+        experiment.on_devices(2, gradients).unwrap();
+        assert!(experiment.runs.lock().unwrap()[0].replicas_agree);
     }
 
     #[test]

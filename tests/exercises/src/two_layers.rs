@@ -65,7 +65,7 @@ pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
     Tensor::from_vec((0..count).map(number).collect::<Vec<_>>(), shape, &Device::Cpu)
 }
 
-/// Numbers above 0 that round, 1/1, 1/2, 1/3, … from `first` on: their sums depend on the order.
+/// Numbers above 0 that round, 1/first, 1/(first + 1), … with `first` at least 1: their sums depend on the order.
 ///
 /// # Errors
 ///

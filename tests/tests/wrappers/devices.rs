@@ -42,6 +42,16 @@ fn one_that_fails_is_named_while_the_others_wait_for_orders() {
     assert_eq!(then, first);
 }
 
+#[test]
+fn no_images_are_refused_and_nobody_fails() {
+    let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+    let model = DataParallel::new(network, &DevicePlan::slices(2).unwrap()).unwrap();
+    let images = |count| Tensor::zeros((count, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
+    let told = model.predict(&images(0)).unwrap_err().to_string();
+    assert_eq!(told, "there are no images to predict");
+    assert_eq!(model.predict(&images(1)).unwrap().dims(), [1, 10]);
+}
+
 /// LeNet, on the device that has black images among its own for longer than others wait.
 struct Stalls(LeNet);
 

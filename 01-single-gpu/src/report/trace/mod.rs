@@ -26,7 +26,7 @@ mod windows;
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tracing::span::EnteredSpan;
@@ -116,12 +116,12 @@ impl Trace {
 
     /// What was recorded so far.
     pub(super) fn spans(&self) -> Vec<View> {
-        lock(&self.recorded).spans.iter().map(Span::view).collect()
+        locked(&self.recorded).spans.iter().map(Span::view).collect()
     }
 
     /// Takes what GPUs did so far: all that was done when ranks' last results had been read.
     pub(super) fn of_gpus(&self) -> Told {
-        if !lock(&self.recorded).ranks.iter().any(|(_, device)| device.starts_with("cuda:")) {
+        if !locked(&self.recorded).ranks.iter().any(|(_, device)| device.starts_with("cuda:")) {
             return Told::default();
         }
         let mut told = match activity::watch() {
@@ -136,12 +136,12 @@ impl Trace {
 
     /// What became of GPUs' time.
     pub(super) fn busy(&self, of_gpus: &Told) -> Vec<Busy> {
-        Busy::of(&lock(&self.recorded), of_gpus, self.began)
+        Busy::of(&locked(&self.recorded), of_gpus, self.began)
     }
 
     /// The runs on GPUs of which none of `busy` tells.
     pub(super) fn untold(&self, busy: &[Busy]) -> Vec<String> {
-        Busy::untold(&lock(&self.recorded), busy).into_iter().map(str::to_owned).collect()
+        Busy::untold(&locked(&self.recorded), busy).into_iter().map(str::to_owned).collect()
     }
 
     /// Writes what was recorded so far.
@@ -150,14 +150,14 @@ impl Trace {
     ///
     /// When the file cannot be written.
     pub(super) fn write(&self, path: &Path, of_gpus: &Told) -> io::Result<()> {
-        let recorded = lock(&self.recorded);
+        let recorded = locked(&self.recorded);
         let of_gpus = gpus::events(&of_gpus.activities, self.began);
         file::write(path, |file| recorded.write(file, of_gpus))
     }
 
     /// How many spans had to be left out.
     pub(super) fn left_out(&self) -> usize {
-        lock(&self.recorded).left_out
+        locked(&self.recorded).left_out
     }
 }
 
@@ -189,11 +189,6 @@ impl View {
     }
 }
 
-/// A rank that panicked while it held the lock has at most lost its own span.
-fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
-    locked(recorded)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -213,7 +208,7 @@ mod tests {
             }
         });
         let mut file = Vec::new();
-        lock(&recorded).write(&mut file, std::iter::empty()).unwrap();
+        locked(&recorded).write(&mut file, std::iter::empty()).unwrap();
         let trace: Value = serde_json::from_slice(&file).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str, name: &str| -> Vec<&Value> {
@@ -245,7 +240,7 @@ mod tests {
                 info_span!(target: COMPUTE, "forward").in_scope(|| ());
             }
         });
-        let recorded = lock(&recorded);
+        let recorded = locked(&recorded);
         assert_eq!((recorded.spans.len(), recorded.left_out), (MOST_SPANS, 3));
     }
 }

@@ -9,7 +9,8 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::events::{Fields, Place, Recorded, Span};
-use super::{BACKGROUND, GPUS, MOST_SPANS, RANK, TRACKS, lock};
+use super::{BACKGROUND, GPUS, MOST_SPANS, RANK, TRACKS};
+use crate::lock::locked;
 
 /// When a span was entered.
 struct Entered(Instant);
@@ -49,7 +50,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             span.extensions_mut().insert(fields);
             return;
         }
-        let mut recorded = lock(&self.recorded);
+        let mut recorded = locked(&self.recorded);
         let name = fields.text("run");
         let known = recorded.runs.iter().position(|run| *run == name);
         let run = known.unwrap_or_else(|| {
@@ -83,7 +84,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         };
         let mut attached = span.extensions_mut();
         let Some(Entered(start)) = attached.remove() else { return };
-        let mut recorded = lock(&self.recorded);
+        let mut recorded = locked(&self.recorded);
         if recorded.spans.len() == MOST_SPANS {
             recorded.left_out += 1;
             return;

@@ -169,7 +169,6 @@ impl Meeting {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
         locked(&self.state)
     }
 }

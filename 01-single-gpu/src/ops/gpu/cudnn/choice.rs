@@ -73,8 +73,8 @@ pub(super) fn ranked(candidates: &[Candidate], asked: Math, any_order: bool) -> 
 
 /// Takes the first off the list that makes do with [`LARGEST_WORKSPACE`], with whatever is before it.
 ///
-/// `workspace` tells the bytes that one needs, `None` if it does not work after all. To ask takes cuDNN about a
-/// millisecond, so of those behind it nobody asks.
+/// `workspace` tells the bytes that one needs, `None` if it does not work after all. Each is a question to cuDNN, so of those
+/// behind it nobody asks.
 pub(super) fn take_first(
     ways: &mut VecDeque<Way>,
     mut workspace: impl FnMut(Way) -> Option<usize>,

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::env;
 use std::io::{self, Write as _};
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
 use candle_core::{Result, bail};
@@ -30,9 +30,17 @@ struct Chosen {
     others: VecDeque<Way>,
 }
 
-/// Of each GPU, by its number: ranks that share one, and the next threads, need not ask again. It takes cuDNN milliseconds
-/// to say what it suggests.
-static CHOSEN: LazyLock<Mutex<HashMap<(usize, Product), Chosen>>> = LazyLock::new(Mutex::default);
+/// What is chosen on a GPU, each product once: ranks that share it, and the next threads, need not ask again.
+type OfGpu = Arc<Mutex<HashMap<Product, Chosen>>>;
+
+/// What is chosen on GPU number `gpu`.
+///
+/// Each has a lock of its own. Whoever holds it asks cuDNN, which may load a kernel, and that waits for all that its GPU does:
+/// for a sum, perhaps, with another GPU, whose rank must not wait for this lock.
+fn chosen_on(gpu: usize) -> OfGpu {
+    static CHOSEN: LazyLock<Mutex<HashMap<usize, OfGpu>>> = LazyLock::new(Mutex::default);
+    Arc::clone(locked(&CHOSEN).entry(gpu).or_default())
+}
 
 /// For measuring what determinism costs: algorithms that add up in whatever order are taken too, which is told once.
 static ANY_ORDER: LazyLock<bool> = LazyLock::new(|| {
@@ -60,7 +68,7 @@ impl Plan {
     /// Of a product of `T` on GPU number `gpu`, whose handle that is.
     pub(super) fn new<T: Number>(handle: &Handle, gpu: usize, product: &Product) -> Result<Self> {
         let descriptors = Descriptors::new::<T>(&product.geometry)?;
-        let choice = match locked(&CHOSEN).entry((gpu, *product)) {
+        let choice = match locked(&chosen_on(gpu)).entry(*product) {
             Entry::Occupied(chosen) => chosen.get().choice,
             Entry::Vacant(place) => {
                 place.insert(Chosen::new(handle, product, &descriptors)?).choice
@@ -81,8 +89,9 @@ impl Plan {
         product: &Product,
         refusal: CudnnError,
     ) -> Result<Way> {
-        let mut all = locked(&CHOSEN);
-        let Some(chosen) = all.get_mut(&(gpu, *product)) else {
+        let all = chosen_on(gpu);
+        let mut all = locked(&all);
+        let Some(chosen) = all.get_mut(product) else {
             return Err(refused(product, refusal));
         };
         // Otherwise another thread was refused before this one, and has chosen already.

@@ -116,7 +116,7 @@ impl Session {
                     self.stream.synchronize().map_err(Error::wrap)?;
                     let Way { algorithm, math } =
                         plan.fall_back(&self.handle, gpu, product, error)?;
-                    // Told always: a replica of which this is not said has other bits.
+                    // Told always: who had planned before, and of whom this is not said, has other bits.
                     say(&format!("cuDNN: {product}: refused, so {algorithm:?}, {math:?}\n"));
                 }
             }
