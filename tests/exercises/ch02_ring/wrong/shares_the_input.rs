@@ -3,14 +3,14 @@
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 
-/// The sum of all ranks' tensors, made around a ring: reduce-scatter, then all-gather.
+/// The first chunk that travels lies in the memory of `tensor`, to which the caller writes.
 ///
 /// # Errors
 ///
 /// What `send`, `recv` and the sums report.
 pub fn ring(rank: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let (own, ranks) = (rank.rank(), rank.world_size());
-    let flat = tensor.flatten_all()?.force_contiguous()?;
+    let flat = tensor.flatten_all()?.contiguous()?;
     let elements = flat.elem_count();
     // Rounded down both times, so the end of one chunk is the start of the next.
     let start = |chunk: usize| elements * chunk / ranks;
