@@ -11,8 +11,7 @@
 //!
 //! mimalloc has a heap for each thread and keeps freed pages for a while; the system's allocator does one
 //! thing or the other. It serves whatever links this crate, binaries, tests and benchmarks; so a program that
-//! does cannot have another one. The binaries keep
-//! freed pages for good: see [`keep_freed_memory`].
+//! does cannot have another one. The binaries keep freed pages for good: see [`keep_freed_memory`].
 
 use std::ffi::c_long;
 

@@ -92,10 +92,11 @@ impl Dataset {
             return Err(DatasetError::Classes { classes });
         }
         let image = shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
-        let images = match image.and_then(|image| Some((image, pixels.len().checked_div(image)?))) {
-            Some((image, images)) if images * image == pixels.len() => images,
-            _ => return Err(DatasetError::Pixels { pixels: pixels.len(), shape }),
+        let Some(image) = image.filter(|&image| image > 0 && pixels.len().is_multiple_of(image))
+        else {
+            return Err(DatasetError::Pixels { pixels: pixels.len(), shape });
         };
+        let images = pixels.len() / image;
         if images != labels.len() {
             return Err(DatasetError::Counts { images, labels: labels.len() });
         }

@@ -88,9 +88,9 @@ impl<M: ModuleT> Ddp<M> {
     ///
     /// # Errors
     ///
-    /// When a rank has a network of another structure: its message names the difference. When, in buckets, parameters are not
-    /// all of one type, or, by shard, a batch norm is not this crate's. When there are fewer shards than ranks, or another rank stops or
-    /// stalls.
+    /// When a rank has a network of another structure: its message names the difference. When, in buckets, parameters are
+    /// not all of one type, or, by shard, a batch norm is not this crate's. When there are fewer shards than ranks, or
+    /// another rank stops or stalls.
     pub fn new(
         network: Network<M>,
         rank: impl Into<Lines>,
@@ -181,7 +181,7 @@ impl<M: ModuleT> Ddp<M> {
         if images.dims().first() == Some(&0) {
             return Ok(stand_in(&self.network, images)?);
         }
-        Ok(of(&self.network.forward_training(images)?)?)
+        Ok(of(&self.forward(images)?)?)
     }
 
     /// The gradients of every rank's loss, added up over all ranks and over the losses that were

@@ -98,11 +98,9 @@ impl Sgd {
             let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
             self.velocities = zeros.collect::<Result<_>>()?;
         }
-        let fits = |(named, velocity): (&Named, &Tensor)| {
-            (velocity.shape(), velocity.dtype()) == (named.tensor.shape(), named.tensor.dtype())
-        };
         let (mine, theirs) = (&self.velocities, &weights.parameters);
-        let all_fit = mine.len() == theirs.len() && theirs.iter().zip(mine).all(fits);
+        let all_fit = mine.len() == theirs.len()
+            && mine.iter().zip(theirs).all(|(velocity, named)| fits(velocity, named));
         if !mine.is_empty() && !all_fit {
             bail!(
                 "this optimiser's velocities do not fit: it has made steps of another network, and each needs its own"
@@ -134,10 +132,7 @@ impl Sgd {
         let find = |named: &Named| {
             let found = velocities.iter().find(|(name, _)| *name == named.name);
             match found {
-                Some((_, velocity))
-                    if velocity.shape() == named.tensor.shape()
-                        && velocity.dtype() == named.tensor.dtype() =>
-                {
+                Some((_, velocity)) if fits(velocity, named) => {
                     move_view(&velocity.force_contiguous()?, named.tensor.device())
                 }
                 _ => bail!("there is no velocity for parameter {}", named.name),
@@ -149,6 +144,11 @@ impl Sgd {
         self.velocities = weights.parameters.iter().map(find).collect::<Result<_>>()?;
         Ok(())
     }
+}
+
+/// Whether a velocity is of the parameter's shape and type.
+fn fits(velocity: &Tensor, Named { tensor, .. }: &Named) -> bool {
+    (velocity.shape(), velocity.dtype()) == (tensor.shape(), tensor.dtype())
 }
 
 /// velocity ← momentum · velocity + share · gradient + decay · value, in place.
