@@ -82,9 +82,10 @@ impl Number for f64 {
 impl Number for bf16 {
     const SUMS: DataType = DataType::CUDNN_DATA_FLOAT;
 
-    /// Tensor cores, on every GPU that has bf16.
+    /// Tensor cores, on every GPU that has bf16. For 16 bits the default leaves them out: on an H200 a step of ResNet-18 then
+    /// took twenty times as long.
     fn math() -> Math {
-        Math::CUDNN_DEFAULT_MATH
+        Math::CUDNN_TENSOR_OP_MATH
     }
 }
 

@@ -24,7 +24,7 @@ use super::product::Product;
 use super::{Number, refused};
 
 /// cuDNN on one device, in one thread: a handle must not be in use in two threads at once.
-struct Session {
+pub(super) struct Session {
     handle: Handle,
     /// The device's, on which all its work is queued.
     stream: Arc<CudaStream>,
@@ -72,7 +72,16 @@ impl Session {
         Ok(Self { handle, stream, plans: HashMap::new(), workspace: None })
     }
 
-    fn queue<T: Number>(
+    /// One that computes this product like this, whatever would be chosen for it.
+    #[cfg(test)]
+    pub(super) fn with_plan(device: &CudaDevice, product: &Product, plan: Plan) -> Result<Self> {
+        let mut session = Self::new(device)?;
+        session.plans.insert(*product, plan);
+        Ok(session)
+    }
+
+    /// Queues a product of `operands` on the device's stream, into `result`.
+    pub(super) fn queue<T: Number>(
         &mut self,
         product: &Product,
         [first, second]: [&CudaView<'_, T>; 2],

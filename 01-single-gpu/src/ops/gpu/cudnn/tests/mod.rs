@@ -1,6 +1,7 @@
 //! What cuDNN is told, without a GPU; and, with one, all three products against the formula.
 
 mod choice;
+mod survey;
 
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use candle_core::{DType, Device};
