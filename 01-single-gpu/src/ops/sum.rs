@@ -1,4 +1,4 @@
-//! The sum of two gradients of one tensor, where both of those who used it have sent theirs.
+//! The sum of two tensors: of two gradients, where both of those who used a tensor have sent theirs, or of losses.
 //!
 //! candle adds with the threads of its own pool, which is left at one so that devices do not share it
 //! ([`prepare`](crate::cli::prepare)); this, with those of the device. On a GPU, three in four of the threads that candle

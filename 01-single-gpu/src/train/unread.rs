@@ -14,6 +14,7 @@ use super::BatchSums;
 use crate::data::Batch;
 use crate::interrupt;
 use crate::ops::loss_and_correct;
+use crate::ops::sum::sum;
 use crate::report::trace::COMPUTE;
 
 /// What steps leave on their device is read so often: for a reader it is always, for a GPU it is rare.
@@ -46,7 +47,9 @@ impl Unread {
     pub fn and(self, later: Self) -> Result<Self> {
         let samples = self.samples + later.samples;
         let sums = match (self.sums, later.sums) {
-            (Some(sums), Some(later)) => Some(sums.add(&later)?),
+            // Not candle's addition: a GPU's driver translates all of candle's binary operations before the first, which
+            // took nine seconds on an H200 that had run nothing yet.
+            (Some(sums), Some(later)) => Some(sum(&sums, &later)?),
             (sums, later) => sums.or(later),
         };
         Ok(Self { sums, samples })

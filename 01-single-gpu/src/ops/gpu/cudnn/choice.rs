@@ -6,7 +6,7 @@ use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use itertools::Itertools as _;
 
-use super::algorithm::{Algorithm, usual};
+use super::algorithm::{Algorithm, Transform, usual};
 use super::product::Product;
 use crate::ops::gpu::pass::Pass;
 
@@ -40,8 +40,46 @@ impl Candidate {
     pub(super) fn suits(&self, product: &Product) -> bool {
         // Transforms leave rounding errors where there were zeros; and in bf16 perhaps those of 16 bits on the way.
         let as_they_are = product.pass == Pass::OutputForRelu || product.dtype == DType::BF16;
-        !(as_they_are && self.algorithm.transforms())
+        !(as_they_are && self.algorithm.transform().is_some())
     }
+}
+
+/// The transforms that pay for a product, the best first.
+///
+/// A 3×3 kernel that moves by one pixel is 9 multiplications for each pixel of the output and each pair of channels. cuDNN's
+/// Winograd algorithm makes do with 36 for 4×4 pixels. Fourier's has about 2 for each number of a plane that is padded to a
+/// power of two, so it is for planes that nearly fill one. What else a transform costs is paid once a channel, so there have
+/// to be many. cuDNN's heuristics often suggest another algorithm: a step of ResNet-18 in f32 then took an H200 31 ms, of
+/// which this saves a third (`tests/survey.rs` measures each). Tensor cores multiply faster than anybody transforms.
+pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
+    let g = &product.geometry;
+    let by_one_pixel = (g.kernel_h, g.kernel_w, g.stride) == (3, 3, 1);
+    let channels = g.in_channels.min(g.out_channels);
+    let plain = product.dtype == DType::F32 && product.math == Math::CUDNN_FMA_MATH;
+    if !(by_one_pixel && channels >= MANY_CHANNELS && plain) {
+        return &[];
+    }
+    let padded = |len: usize| (len + 2).next_power_of_two();
+    let (plane, padded) = (g.height * g.width, padded(g.height) * padded(g.width));
+    if 2 * plane >= padded && padded <= LARGEST_FOURIER {
+        &[Transform::Fourier, Transform::Winograd]
+    } else {
+        &[Transform::Winograd]
+    }
+}
+
+/// From here on it was measured.
+const MANY_CHANNELS: usize = 64;
+/// Pixels of a padded plane up to which it was measured: 32×32.
+const LARGEST_FOURIER: usize = 1 << 10;
+
+/// Moves those with a transform that pays to the front; otherwise they stay in their order.
+pub(super) fn prefer(candidates: &mut [Candidate], transforms: &[Transform]) {
+    candidates.sort_by_key(|candidate| {
+        let transform = candidate.algorithm.transform();
+        let place = transforms.iter().position(|&worthwhile| transform == Some(worthwhile));
+        place.unwrap_or(transforms.len())
+    });
 }
 
 /// An algorithm, and what it is told to multiply with.

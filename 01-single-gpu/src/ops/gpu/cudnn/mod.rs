@@ -3,8 +3,8 @@
 //! cuDNN has several algorithms for each. Which one is the best depends on the shape, and some add up in an order that
 //! differs from run to run. So the one that is taken here
 //!
-//! - **depends on the shape alone**: cuDNN's heuristics rank them, and nothing is timed. Another GPU or another cuDNN
-//!   may rank them differently. If it then refuses to run the one that it suggested, the next one is taken, by this
+//! - **depends on the shape alone**: cuDNN's heuristics rank them, but for transforms that were measured to pay, and
+//!   nothing is timed. Another GPU or another cuDNN may rank them differently. If it then refuses to run the one that it suggested, the next one is taken, by this
 //!   thread and all that ask later, and at last those that every shape has;
 //! - **is deterministic**: the same operands give the same bits, again and again;
 //! - **keeps zeros** where a rectifier follows: Winograd's and Fourier's transforms make nearly zero of them. Nor are

@@ -10,7 +10,9 @@ use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
 use candle_core::{Result, bail};
 
 use super::algorithm::candidates;
-use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, Way, ranked, take_first};
+use super::choice::{
+    Candidate, Choice, LARGEST_WORKSPACE, Way, prefer, ranked, take_first, worthwhile,
+};
 use super::descriptors::{Descriptors, Handle};
 use super::product::Product;
 use super::{Number, refused};
@@ -118,8 +120,9 @@ impl Chosen {
         };
         let suggestions = found.len();
         found.extend(Candidate::usual(product));
-        let suitable: Vec<_> =
+        let mut suitable: Vec<_> =
             found.iter().copied().filter(|candidate| candidate.suits(product)).collect();
+        prefer(&mut suitable, worthwhile(product));
         let mut others = ranked(&suitable, product.math, *ANY_ORDER);
         let choice = take_first(&mut others, |way| workspace(handle, descriptors, way));
         if *TELL {

@@ -78,8 +78,9 @@ fn products<T: Number>(
 }
 
 /// batch, in, height, width, out, kernel height, kernel width, stride, padding: LeNet's and ResNet's layers in small,
-/// one pixel, rows left over that are not the columns left over, and enough to add up in more than one block.
-const SHAPES: [[usize; 9]; 7] = [
+/// one pixel, rows left over that are not the columns left over, enough to add up in more than one block, and so many
+/// channels that Winograd's transform pays, and Fourier's.
+const SHAPES: [[usize; 9]; 8] = [
     [1, 1, 1, 1, 1, 1, 1, 1, 0],
     [3, 1, 28, 28, 6, 5, 5, 1, 2],
     [2, 6, 14, 14, 16, 5, 5, 1, 0],
@@ -87,6 +88,7 @@ const SHAPES: [[usize; 9]; 7] = [
     [2, 3, 8, 9, 5, 3, 3, 2, 0],
     [4, 16, 8, 8, 32, 1, 1, 2, 0],
     [33, 64, 8, 8, 64, 3, 3, 1, 1],
+    [2, 64, 14, 14, 64, 3, 3, 1, 1],
 ];
 
 /// Compares with the formula: the largest error stays below `bound`, which is given the terms of the longest sum, of
