@@ -8,6 +8,9 @@ use single_gpu::report::counted;
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
+    /// Those of its GPUs that took part, as their driver names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
     /// Numbers that tell processors of the same name apart, and the size of the last cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -25,13 +28,14 @@ impl Machine {
     /// Whether results can be expected to have the same bits on both: rounding depends on the vector
     /// instructions, and on the sizes of caches, by which matrix products are cut into blocks.
     pub fn rounds_like(&self, other: &Self) -> bool {
-        (&self.processor, &self.model, &self.instruction_sets)
-            == (&other.processor, &other.model, &other.instruction_sets)
+        (&self.processor, &self.gpus, &self.model, &self.instruction_sets)
+            == (&other.processor, &other.gpus, &other.model, &other.instruction_sets)
     }
 
-    /// `AMD EPYC, 2 cores`
+    /// `AMD EPYC, 2 cores`; where GPUs took part, `NVIDIA H200, beside AMD EPYC, 2 cores`
     pub fn short(&self) -> String {
-        let Self { processor, cores, .. } = self;
-        format!("{processor}, {}", counted(*cores, "core"))
+        let Self { processor, cores, gpus, .. } = self;
+        let host = format!("{processor}, {}", counted(*cores, "core"));
+        if gpus.is_empty() { host } else { format!("{}, beside {host}", gpus.join(", ")) }
     }
 }

@@ -10,6 +10,7 @@ use crate::doctor::probe::ask;
 pub(crate) fn this_machine() -> Machine {
     Machine {
         processor: cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        gpus: Vec::new(),
         model: cpu_model(),
         cores: available_cores(),
         instruction_sets: instruction_sets().into_iter().map(str::to_owned).collect(),
@@ -17,6 +18,14 @@ pub(crate) fn this_machine() -> Machine {
         system: ask("uname", &["-srm"])
             .unwrap_or_else(|_| format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
     }
+}
+
+/// The one that this runs on, with its GPUs.
+pub(crate) fn this_machine_with_gpus() -> Machine {
+    let names = ask("nvidia-smi", &["--query-gpu=name", "--format=csv,noheader"]);
+    let gpus =
+        names.map_or_else(|_| Vec::new(), |names| names.lines().map(str::to_owned).collect());
+    Machine { gpus, ..this_machine() }
 }
 
 /// The day, as the system's own program tells it.

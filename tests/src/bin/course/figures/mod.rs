@@ -123,8 +123,9 @@ pub(super) struct Figure {
 type Draw = fn(&[String]) -> anyhow::Result<Figure>;
 
 /// Every figure by its data; the first is also the figure's name.
-const FIGURES: [(&[&str], Draw); 6] = [
+const FIGURES: [(&[&str], Draw); 7] = [
     (&["peers-cpu", "peers-cpu-amd"], peers::draw),
+    (&["peers-gpu"], peers::draw),
     (&["all-reduce-cpu"], |texts| all_reduce::draw(&texts[0])),
     (&["training-cpu"], |texts| training::draw(&texts[0])),
     (&["timeline-cpu"], |texts| timeline::draw(&texts[0])),

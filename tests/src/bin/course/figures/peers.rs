@@ -22,6 +22,8 @@ struct Table {
 #[derive(Deserialize)]
 struct Versions {
     torch: String,
+    /// What both sides computed on, if that was a GPU.
+    gpu: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -55,13 +57,24 @@ struct Drawn {
 impl Table {
     /// The rows that are drawn.
     fn drawn(&self) -> Vec<Drawn> {
-        self.rows.iter().filter_map(Row::drawn).collect()
+        let on_a_gpu = self.versions.gpu.is_some();
+        self.rows.iter().filter_map(|row| row.drawn(on_a_gpu)).collect()
+    }
+
+    /// The machine, with the GPU.
+    fn machine(&self) -> Machine {
+        Machine { gpus: self.versions.gpu.iter().cloned().collect(), ..self.machine.clone() }
+    }
+
+    /// What both sides computed on.
+    fn device(&self) -> &str {
+        self.versions.gpu.as_ref().unwrap_or(&self.machine.processor)
     }
 }
 
 impl Row {
     /// What is drawn of this row: work that takes time on both sides, whole.
-    fn drawn(&self) -> Option<Drawn> {
+    fn drawn(&self, on_a_gpu: bool) -> Option<Drawn> {
         let whole = match self.topic.as_str() {
             "lenet-step" | "data-parallel-step" | "resnet18-step" | "resnet18-ddp-step" => true,
             "convolutions" => self.series == "both",
@@ -74,7 +87,10 @@ impl Row {
             threads => format!("{threads} threads"),
         };
         let ratio = peer.ratio.filter(|_| whole)?;
-        Some(Drawn { label: format!("{} · {threads}", self.what), ratios: vec![ratio] })
+        // A GPU is asked by one thread, whatever the processor has.
+        let label =
+            if on_a_gpu { self.what.clone() } else { format!("{} · {threads}", self.what) };
+        Some(Drawn { label, ratios: vec![ratio] })
     }
 }
 
@@ -101,11 +117,12 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     }
     let version = &first.versions.torch;
     ensure!(tables.iter().all(|table| table.versions.torch == *version), "PyTorch differs");
-    let measured = tables.iter().map(|Table { machine, date, command, .. }| {
-        caption(machine, date.as_deref(), command).trim_end().to_owned()
+    let measured = tables.iter().map(|table| {
+        let told = caption(&table.machine(), table.date.as_deref(), &table.command);
+        told.trim_end().to_owned()
     });
     let caption = format!("PyTorch {version}. {}\n", measured.collect::<Vec<_>>().join(" "));
-    let machines: Vec<&str> = tables.iter().map(|table| table.machine.processor.as_str()).collect();
+    let machines: Vec<&str> = tables.iter().map(Table::device).collect();
     Ok(Figure { svg: svg(&rows, &machines), caption })
 }
 

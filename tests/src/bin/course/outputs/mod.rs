@@ -17,7 +17,7 @@ use similar::{ChangeTag, TextDiff};
 use single_gpu::report::{counted, file, line};
 
 use crate::doctor::probe::ask;
-use crate::machine::{this_machine, today};
+use crate::machine::{this_machine, this_machine_with_gpus, today};
 use crate::{checkout, shell};
 
 /// The longest takes a few minutes.
@@ -91,6 +91,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     if needs_gpu(name) && ask("nvidia-smi", &["--list-gpus"]).is_err() {
         return Ok(Outcome::LeftOut("it needs a GPU, and none answers here"));
     }
+    let here = if needs_gpu(name) { this_machine_with_gpus() } else { this_machine() };
     let asked = arguments.all || arguments.names.iter().any(|asked| asked == name);
     if arguments.check && !asked && recording.is_some_and(Recording::is_long) {
         return Ok(Outcome::LeftOut("it takes long (--all)"));
@@ -122,7 +123,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     let made = format!("$ {command}\n{}\n", without_trailing_blanks(&ended.output));
     if !arguments.check {
         file::write(&path, |file| file.write_all(made.as_bytes()))?;
-        let (machine, date) = (this_machine(), today());
+        let (machine, date) = (here, today());
         let seconds = ended.seconds.round();
         recordings.insert(name, Recording { machine, date, seconds, fails });
         store(root, &recordings)?;
@@ -134,7 +135,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
         line(format_args!("{name}: was never recorded: `cargo course outputs {name}`"))?;
         return Ok(Outcome::Different);
     };
-    let mask = Mask::between(&recording.machine, &this_machine());
+    let mask = Mask::between(&recording.machine, &here);
     let (was, is) = (mask.hide(&recorded), mask.hide(&made));
     if was == is {
         line(format_args!("{name}: the same, {mask} masked"))?;
