@@ -39,3 +39,29 @@ impl Machine {
         if gpus.is_empty() { host } else { format!("{}, beside {host}", gpus.join(", ")) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_told_before_its_host_and_decides_what_is_rounded() {
+        let host = Machine {
+            processor: "AMD EPYC".into(),
+            gpus: Vec::new(),
+            model: None,
+            cores: 2,
+            instruction_sets: Vec::new(),
+            memory: None,
+            system: "Linux".into(),
+        };
+        assert_eq!(host.short(), "AMD EPYC, 2 cores");
+        let with_gpu = Machine { gpus: vec!["NVIDIA H200".into()], ..host.clone() };
+        assert_eq!(with_gpu.short(), "NVIDIA H200, beside AMD EPYC, 2 cores");
+        assert!(host.rounds_like(&host) && !host.rounds_like(&with_gpu));
+        // What was recorded before there were GPUs has none.
+        let stored = serde_json::to_string(&host).expect("JSON");
+        assert!(!stored.contains("gpus"), "{stored}");
+        assert_eq!(serde_json::from_str::<Machine>(&stored).expect("a machine"), host);
+    }
+}
