@@ -1,5 +1,6 @@
 //! A machine that something was measured on.
 
+use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 use single_gpu::report::counted;
 
@@ -8,7 +9,7 @@ use single_gpu::report::counted;
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// Those of its GPUs that took part, as their driver names them.
+    /// Its GPUs, as their driver names them, where one took part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
     /// Numbers that tell processors of the same name apart, and the size of the last cache.
@@ -32,11 +33,18 @@ impl Machine {
             == (&other.processor, &other.gpus, &other.model, &other.instruction_sets)
     }
 
-    /// `AMD EPYC, 2 cores`; where GPUs took part, `NVIDIA H200, beside AMD EPYC, 2 cores`
+    /// `AMD EPYC, 2 cores`; where GPUs took part, `2 × NVIDIA H200, beside AMD EPYC, 2 cores`
     pub fn short(&self) -> String {
         let Self { processor, cores, gpus, .. } = self;
         let host = format!("{processor}, {}", counted(*cores, "core"));
-        if gpus.is_empty() { host } else { format!("{}, beside {host}", gpus.join(", ")) }
+        let alike = gpus.iter().dedup_with_count();
+        let gpus = alike.map(
+            |(count, name)| if count == 1 { name.clone() } else { format!("{count} × {name}") },
+        );
+        match &gpus.collect::<Vec<_>>()[..] {
+            [] => host,
+            gpus => format!("{}, beside {host}", gpus.join(", ")),
+        }
     }
 }
 
@@ -58,6 +66,9 @@ mod tests {
         assert_eq!(host.short(), "AMD EPYC, 2 cores");
         let with_gpu = Machine { gpus: vec!["NVIDIA H200".into()], ..host.clone() };
         assert_eq!(with_gpu.short(), "NVIDIA H200, beside AMD EPYC, 2 cores");
+        let gpus = ["NVIDIA H200", "NVIDIA H200", "NVIDIA A2"].map(str::to_owned).into();
+        let told = Machine { gpus, ..host.clone() }.short();
+        assert_eq!(told, "2 × NVIDIA H200, NVIDIA A2, beside AMD EPYC, 2 cores");
         assert!(host.rounds_like(&host) && !host.rounds_like(&with_gpu));
         // What was recorded before there were GPUs has none.
         let stored = serde_json::to_string(&host).expect("JSON");

@@ -47,8 +47,8 @@ impl Unread {
     pub fn and(self, later: Self) -> Result<Self> {
         let samples = self.samples + later.samples;
         let sums = match (self.sums, later.sums) {
-            // Not candle's addition: a GPU's driver translates all of candle's binary operations before the first, which
-            // took nine seconds on an H200 that had run nothing yet.
+            // Not candle's addition: before the first, a GPU's driver translates all of candle's operations of two tensors, if
+            // it has not kept them from an earlier program. That took nine seconds on an H200.
             (Some(sums), Some(later)) => Some(sum(&sums, &later)?),
             (sums, later) => sums.or(later),
         };

@@ -147,50 +147,7 @@ entry!(cudnnConvolutionFwdAlgoPerf_t, Algorithm::Output);
 entry!(cudnnConvolutionBwdDataAlgoPerf_t, Algorithm::InputGradient);
 entry!(cudnnConvolutionBwdFilterAlgoPerf_t, Algorithm::WeightGradient);
 
-/// What an algorithm transforms operands and sums with: it then multiplies less, and leaves a rounding error of either sign
-/// where products of zeros were added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transform {
-    /// A whole plane at once.
-    Fourier,
-    /// Tiles of a plane.
-    FourierOfTiles,
-    Winograd,
-}
-
 impl Algorithm {
-    /// `None` if it multiplies the operands as they are.
-    pub(super) fn transform(self) -> Option<Transform> {
-        use Transform::{Fourier, FourierOfTiles, Winograd};
-        match self {
-            Self::Output(algorithm) => match algorithm {
-                Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT => Some(Fourier),
-                Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING => Some(FourierOfTiles),
-                Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD
-                | Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED => Some(Winograd),
-                _ => None,
-            },
-            Self::InputGradient(algorithm) => match algorithm {
-                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT => Some(Fourier),
-                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING => Some(FourierOfTiles),
-                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD
-                | BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED => Some(Winograd),
-                _ => None,
-            },
-            Self::WeightGradient(algorithm) => match algorithm {
-                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT => Some(Fourier),
-                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING => {
-                    Some(FourierOfTiles)
-                }
-                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD
-                | BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED => {
-                    Some(Winograd)
-                }
-                _ => None,
-            },
-        }
-    }
-
     /// Bytes of memory that it needs to work in, for the kind of multiplication that `told` says.
     pub(super) fn workspace(self, handle: &Handle, told: &Descriptors) -> CudnnResult<usize> {
         let handle = handle.raw();

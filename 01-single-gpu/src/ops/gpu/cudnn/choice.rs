@@ -6,8 +6,9 @@ use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use itertools::Itertools as _;
 
-use super::algorithm::{Algorithm, Transform, usual};
+use super::algorithm::{Algorithm, usual};
 use super::product::Product;
+use super::transform::{Transform, worthwhile};
 use crate::ops::gpu::pass::Pass;
 
 /// Bytes of memory that an algorithm may ask for: 1 GiB. A thread keeps them.
@@ -44,37 +45,8 @@ impl Candidate {
     }
 }
 
-/// The transforms that pay for a product, the best first.
-///
-/// A 3×3 kernel that moves by one pixel is 9 multiplications for each pixel of the output and each pair of channels. cuDNN's
-/// Winograd algorithm makes do with 36 for 4×4 pixels. Fourier's has about 2 for each number of a plane that is padded to a
-/// power of two, so it is for planes that nearly fill one. What else a transform costs is paid once a channel, so there have
-/// to be many. cuDNN's heuristics often suggest another algorithm: a step of ResNet-18 in f32 took an H200 31.1 ms then, and
-/// takes 19.0 so (`tests/survey.rs` measures each). Tensor cores multiply faster than anybody transforms.
-pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
-    let g = &product.geometry;
-    let by_one_pixel = (g.kernel_h, g.kernel_w, g.stride) == (3, 3, 1);
-    let channels = g.in_channels.min(g.out_channels);
-    let plain = product.dtype == DType::F32 && product.math == Math::CUDNN_FMA_MATH;
-    if !(by_one_pixel && channels >= MANY_CHANNELS && plain) {
-        return &[];
-    }
-    let padded = |len: usize| (len + 2).next_power_of_two();
-    let (plane, padded) = (g.height * g.width, padded(g.height) * padded(g.width));
-    if 2 * plane >= padded && padded <= LARGEST_FOURIER {
-        &[Transform::Fourier, Transform::Winograd]
-    } else {
-        &[Transform::Winograd]
-    }
-}
-
-/// From here on it was measured.
-const MANY_CHANNELS: usize = 64;
-/// Pixels of a padded plane up to which it was measured: 32×32.
-const LARGEST_FOURIER: usize = 1 << 10;
-
 /// Moves those with a transform that pays to the front; otherwise they stay in their order.
-pub(super) fn prefer(candidates: &mut [Candidate], transforms: &[Transform]) {
+fn prefer(candidates: &mut [Candidate], transforms: &[Transform]) {
     candidates.sort_by_key(|candidate| {
         let transform = candidate.algorithm.transform();
         let place = transforms.iter().position(|&worthwhile| transform == Some(worthwhile));
@@ -97,8 +69,17 @@ pub(super) struct Choice {
     pub(super) workspace: usize,
 }
 
+/// The ways for a product, of those that were suggested for it and then of the usual ones, each once: the first that turns out
+/// to do is to be taken.
+pub(super) fn ways(product: &Product, suggested: &[Candidate], any_order: bool) -> VecDeque<Way> {
+    let all = suggested.iter().copied().chain(Candidate::usual(product));
+    let mut suitable: Vec<_> = all.filter(|candidate| candidate.suits(product)).collect();
+    prefer(&mut suitable, worthwhile(product));
+    ranked(&suitable, product.math, any_order)
+}
+
 /// Those that work, are deterministic unless `any_order` will do, and round no more than `asked` lets them, in the
-/// candidates' order, each once. The first that turns out to do is to be taken.
+/// candidates' order, each once.
 pub(super) fn ranked(candidates: &[Candidate], asked: Math, any_order: bool) -> VecDeque<Way> {
     let usable = candidates
         .iter()

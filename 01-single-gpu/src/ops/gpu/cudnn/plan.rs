@@ -10,9 +10,7 @@ use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
 use candle_core::{Result, bail};
 
 use super::algorithm::candidates;
-use super::choice::{
-    Candidate, Choice, LARGEST_WORKSPACE, Way, prefer, ranked, take_first, worthwhile,
-};
+use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, Way, take_first, ways};
 use super::descriptors::{Descriptors, Handle};
 use super::product::Product;
 use super::{Number, refused};
@@ -114,26 +112,22 @@ impl Chosen {
     fn new(handle: &Handle, product: &Product, descriptors: &Descriptors) -> Result<Self> {
         let asked = descriptors.convolution.set_math(product.math);
         let suggested = asked.and_then(|()| candidates(handle, product.pass, descriptors));
-        let (mut found, silent) = match suggested {
-            Ok(found) => (found, None),
+        let (suggested, silent) = match suggested {
+            Ok(suggested) => (suggested, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        let suggestions = found.len();
-        found.extend(Candidate::usual(product));
-        let mut suitable: Vec<_> =
-            found.iter().copied().filter(|candidate| candidate.suits(product)).collect();
-        prefer(&mut suitable, worthwhile(product));
-        let mut others = ranked(&suitable, product.math, *ANY_ORDER);
+        let mut others = ways(product, &suggested, *ANY_ORDER);
         let choice = take_first(&mut others, |way| workspace(handle, descriptors, way));
         if *TELL {
-            tell(product, &found[..suggestions], choice);
+            tell(product, &suggested, choice);
         }
         match (choice, silent) {
             (Some(choice), _) => Ok(Self { choice, others }),
             (None, Some(error)) => Err(refused(product, error)),
             (None, None) => bail!(
-                "cuDNN: {product}: of {suggestions} algorithms that it suggests none is deterministic, works on this GPU and \
-                 makes do with {LARGEST_WORKSPACE} bytes of memory, nor do those that every shape should have"
+                "cuDNN: {product}: of {} algorithms that it suggests none is deterministic, works on this GPU and \
+                 makes do with {LARGEST_WORKSPACE} bytes of memory, nor do those that every shape should have",
+                suggested.len()
             ),
         }
     }

@@ -22,8 +22,6 @@ struct Table {
 #[derive(Deserialize)]
 struct Versions {
     torch: String,
-    /// What both sides computed on, if that was a GPU.
-    gpu: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -57,18 +55,13 @@ struct Drawn {
 impl Table {
     /// The rows that are drawn.
     fn drawn(&self) -> Vec<Drawn> {
-        let on_a_gpu = self.versions.gpu.is_some();
+        let on_a_gpu = !self.machine.gpus.is_empty();
         self.rows.iter().filter_map(|row| row.drawn(on_a_gpu)).collect()
-    }
-
-    /// The machine, with the GPU.
-    fn machine(&self) -> Machine {
-        Machine { gpus: self.versions.gpu.iter().cloned().collect(), ..self.machine.clone() }
     }
 
     /// What both sides computed on.
     fn device(&self) -> &str {
-        self.versions.gpu.as_ref().unwrap_or(&self.machine.processor)
+        self.machine.gpus.first().unwrap_or(&self.machine.processor)
     }
 }
 
@@ -117,9 +110,8 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     }
     let version = &first.versions.torch;
     ensure!(tables.iter().all(|table| table.versions.torch == *version), "PyTorch differs");
-    let measured = tables.iter().map(|table| {
-        let told = caption(&table.machine(), table.date.as_deref(), &table.command);
-        told.trim_end().to_owned()
+    let measured = tables.iter().map(|Table { machine, date, command, .. }| {
+        caption(machine, date.as_deref(), command).trim_end().to_owned()
     });
     let caption = format!("PyTorch {version}. {}\n", measured.collect::<Vec<_>>().join(" "));
     let machines: Vec<&str> = tables.iter().map(Table::device).collect();

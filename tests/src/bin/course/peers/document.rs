@@ -11,7 +11,7 @@ use single_gpu::report::file;
 
 use super::report::Row;
 use super::software::Software;
-use crate::machine::{this_machine, today};
+use crate::machine::today;
 
 /// The whole file.
 #[derive(Clone, Debug, Serialize)]
@@ -31,11 +31,12 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// An empty table, made here and today.
+    /// An empty table of this machine, made today.
     pub(super) fn new(
         command: String,
         alternations: usize,
         quick: bool,
+        machine: Machine,
         peers: BTreeMap<String, Option<String>>,
         all: Vec<String>,
     ) -> Self {
@@ -44,7 +45,7 @@ impl Document {
             date: today(),
             alternations,
             quick,
-            machine: this_machine(),
+            machine,
             versions: Software::with(peers),
             rows: Vec::new(),
             all,

@@ -45,6 +45,7 @@ use single_gpu::device::{DeviceKind, DevicePlan, available_cores};
 use single_gpu::interrupt;
 use single_gpu::report::{file, line};
 
+use crate::machine::{this_machine, this_machine_with_gpus};
 use crate::process;
 
 /// The folder of this package, in the reader's checkout.
@@ -245,8 +246,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let versions = environment::versions(&programs)?;
     let alternations = arguments.alternations();
     let all = arguments.all().into_iter().map(|one| one.what).collect();
+    let machine = match arguments.device {
+        On::Cpu => this_machine(),
+        On::Cuda => this_machine_with_gpus(),
+    };
     let mut document =
-        Document::new(arguments.command(), alternations, arguments.quick, versions, all);
+        Document::new(arguments.command(), alternations, arguments.quick, machine, versions, all);
 
     let stored = arguments.stored(output.as_deref())?;
     if let Some(stored) = &stored {

@@ -42,7 +42,7 @@ pub(super) fn all(quick: bool) -> Vec<Comparison> {
     all
 }
 
-/// The same work there. With tensor cores, cuDNN's heuristics prefer what has the same bits every time anyway.
+/// The same work there. With tensor cores, cuDNN's heuristics mostly prefer what has the same bits every time.
 fn there(mut comparison: Comparison, precision: Precision, way: Way) -> Option<Comparison> {
     if way == Way::Deterministic && precision != Precision::F32 {
         return None;

@@ -7,13 +7,9 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnConvolutionBwdFilterAlgo_t as Algo, cudnnMathType_t as Math,
 };
 
-use super::super::algorithm::{Algorithm, Transform};
-use super::super::choice::{
-    Candidate, Choice, LARGEST_WORKSPACE, Way, prefer, ranked, take_first, worthwhile,
-};
-use super::super::product::Product;
+use super::super::algorithm::Algorithm;
+use super::super::choice::{Candidate, Choice, LARGEST_WORKSPACE, Way, ranked, take_first};
 use super::product_of;
-use crate::ops::conv2d::formula::geometry;
 use crate::ops::gpu::pass::Pass;
 
 const FIRST: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
@@ -113,51 +109,6 @@ fn transforms_suit_neither_a_rectifier_nor_bf16() {
     let bf16 = product_of(Pass::WeightGradient, DType::BF16, Math::CUDNN_TENSOR_OP_MATH);
     assert!(!Candidate { algorithm: gradient, ..GOOD }.suits(&bf16));
     assert!(GOOD.suits(&bf16));
-}
-
-#[test]
-fn a_transform_is_preferred_where_it_pays() {
-    use Transform::{Fourier, Winograd};
-    let of = |sizes, dtype, math| {
-        let pass = Pass::WeightGradient;
-        worthwhile(&Product { geometry: geometry(sizes), dtype, pass, math })
-    };
-    let plain = |sizes| of(sizes, DType::F32, Math::CUDNN_FMA_MATH);
-    // ResNet-18's, whose planes become 32×32, 16×16, 16×16 and 8×8.
-    assert_eq!(plain([256, 64, 28, 28, 64, 3, 3, 1, 1]), [Fourier, Winograd]);
-    assert_eq!(plain([256, 128, 14, 14, 128, 3, 3, 1, 1]), [Fourier, Winograd]);
-    assert_eq!(plain([256, 256, 7, 7, 256, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([256, 512, 4, 4, 512, 3, 3, 1, 1]), [Winograd]);
-    // Larger than was measured; long and narrow.
-    assert_eq!(plain([8, 64, 56, 56, 64, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([8, 64, 30, 3, 64, 3, 3, 1, 1]), [Winograd]);
-    // Few channels on one side, steps of two, another kernel.
-    for sizes in [
-        [256, 1, 28, 28, 64, 3, 3, 1, 1],
-        [256, 64, 28, 28, 32, 3, 3, 1, 1],
-        [256, 64, 28, 28, 128, 3, 3, 2, 1],
-        [256, 64, 28, 28, 64, 1, 1, 1, 0],
-        [256, 64, 28, 28, 64, 3, 5, 1, 2],
-    ] {
-        assert_eq!(plain(sizes), [], "{sizes:?}");
-    }
-    let sizes = [256, 64, 28, 28, 64, 3, 3, 1, 1];
-    assert_eq!(of(sizes, DType::F32, Math::CUDNN_DEFAULT_MATH), []);
-    assert_eq!(of(sizes, DType::F64, Math::CUDNN_DEFAULT_MATH), []);
-    assert_eq!(of(sizes, DType::BF16, Math::CUDNN_TENSOR_OP_MATH), []);
-
-    let fourier = Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT;
-    let tiles = Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING;
-    let [fourier, tiles, winograd] = [fourier, tiles, WINOGRAD].map(Algorithm::WeightGradient);
-    let preferred = |transforms: &[Transform]| {
-        let suggested = [FIRST, winograd, tiles, SECOND, fourier];
-        let mut candidates = suggested.map(|algorithm| Candidate { algorithm, ..GOOD });
-        prefer(&mut candidates, transforms);
-        candidates.map(|candidate| candidate.algorithm)
-    };
-    assert_eq!(preferred(&[]), [FIRST, winograd, tiles, SECOND, fourier]);
-    assert_eq!(preferred(&[Winograd]), [winograd, FIRST, tiles, SECOND, fourier]);
-    assert_eq!(preferred(&[Fourier, Winograd]), [fourier, winograd, FIRST, tiles, SECOND]);
 }
 
 /// Behind what was suggested, each once, and none that rounds more than was asked for.

@@ -2,6 +2,7 @@
 
 mod choice;
 mod survey;
+mod transform;
 
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use candle_core::{DType, Device};
@@ -22,6 +23,14 @@ fn sizes_beyond_an_int_are_refused() {
     assert_eq!(counts([0, 5, i32::MAX as usize]).unwrap(), [0, 5, i32::MAX]);
     let error = counts([1, i32::MAX as usize + 1]).unwrap_err().to_string();
     assert!(error.contains("a size of 2147483648, and it counts to 2147483647 only"), "{error}");
+}
+
+/// For 16 bits cuDNN's default leaves tensor cores out; for f32 it lets them in.
+#[test]
+fn tensor_cores_are_asked_for_by_name() {
+    assert_eq!(bf16::math(), Math::CUDNN_TENSOR_OP_MATH);
+    assert_eq!(f32::math(), Math::CUDNN_FMA_MATH);
+    assert_eq!(f64::math(), Math::CUDNN_DEFAULT_MATH);
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! Which algorithms transform operands and sums, and for which products that pays: a rule about shapes.
+
+use candle_core::DType;
+use candle_core::cuda_backend::cudarc::cudnn::sys::{
+    cudnnConvolutionBwdDataAlgo_t as BackwardData,
+    cudnnConvolutionBwdFilterAlgo_t as BackwardFilter, cudnnConvolutionFwdAlgo_t as Forward,
+    cudnnMathType_t as Math,
+};
+
+use super::algorithm::Algorithm;
+use super::product::Product;
+
+/// What an algorithm transforms operands and sums with: it then multiplies less, and leaves a rounding error of either sign
+/// where products of zeros were added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transform {
+    /// Fourier's, of a whole plane at once.
+    Fft,
+    /// Fourier's, of tiles of a plane.
+    FftTiling,
+    /// Winograd's.
+    Winograd,
+}
+
+/// The transforms that pay for a product, the best first: none, or of 3×3 kernels in f32, on units that are no tensor cores,
+/// with many channels on both sides.
+///
+/// Such a kernel is 9 multiplications for each pixel of the output and each pair of channels. Winograd's transform makes do
+/// with 36 for 4×4 pixels. Fourier's has about 2 for each number of a plane that is padded to a power of two: as few, if the
+/// plane nearly fills that. The transforms themselves cost something for each image and channel, and for each pair of channels
+/// of the kernel, so many channels have to share them.
+///
+/// That is why there is such a rule; what it says was measured (`tests/survey.rs`), on an H200, with 256 images. cuDNN's
+/// heuristics put a slower algorithm first in 8 of the 12 products of ResNet-18 that it is about, by up to a factor of 7. A
+/// step took 31.1 ms as suggested, and takes 19.0 ms by this rule. With tensor cores, cuDNN's first suggestion was the best for all 12.
+pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
+    let g = &product.geometry;
+    let fits = (g.kernel_h, g.kernel_w, g.stride, g.padding) == (3, 3, 1, 1);
+    let channels = g.in_channels.min(g.out_channels);
+    let plain = product.dtype == DType::F32 && product.math == Math::CUDNN_FMA_MATH;
+    if !(fits && channels >= MANY_CHANNELS && plain) {
+        return &[];
+    }
+    let padded = |len: usize| (len + 2).next_power_of_two();
+    let (plane, padded) = (g.height * g.width, padded(g.height) * padded(g.width));
+    // Planes that fill three quarters of a padded one: 14×14 and 28×28 do, 4×4 and 7×7 do not.
+    if 4 * plane >= 3 * padded && FFT_PLANES.contains(&padded) {
+        &[Transform::Fft, Transform::Winograd]
+    } else {
+        &[Transform::Winograd]
+    }
+}
+
+/// The fewest with which all three products were measured to gain by it.
+const MANY_CHANNELS: usize = 64;
+/// Pixels of the padded planes with which Fourier's transform was measured to be the faster one: 16×16 to 32×32.
+const FFT_PLANES: std::ops::RangeInclusive<usize> = 1 << 8..=1 << 10;
+
+impl Algorithm {
+    /// `None` if it multiplies the operands as they are.
+    pub(super) fn transform(self) -> Option<Transform> {
+        use Transform::{Fft, FftTiling, Winograd};
+        match self {
+            Self::Output(algorithm) => match algorithm {
+                Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT => Some(Fft),
+                Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING => Some(FftTiling),
+                Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD
+                | Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED => Some(Winograd),
+                _ => None,
+            },
+            Self::InputGradient(algorithm) => match algorithm {
+                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT => Some(Fft),
+                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING => Some(FftTiling),
+                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD
+                | BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED => Some(Winograd),
+                _ => None,
+            },
+            Self::WeightGradient(algorithm) => match algorithm {
+                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT => Some(Fft),
+                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING => Some(FftTiling),
+                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD
+                | BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED => {
+                    Some(Winograd)
+                }
+                _ => None,
+            },
+        }
+    }
+}
