@@ -10,8 +10,8 @@ from .machine import compute_sanitizer
 from .step import PRECISIONS, beside, beside_pytorch, beside_the_compiler, step, tests, watched
 
 # Tests of operations whose kernels are the course's: of cuBLAS's and cuDNN's nobody here can mend a race.
-OWN_KERNELS = ["a_gpu_copies", "a_gpu_normalises", "a_gpu_pools", "a_gpu_pushes", "a_gpu_rounds", "a_gpu_takes_losses"]
-OWN_KERNELS += ["a_gpu_updates"]
+OWN_KERNELS = ["a_gpu_adds", "a_gpu_copies", "a_gpu_normalises", "a_gpu_pools", "a_gpu_pushes", "a_gpu_rounds"]
+OWN_KERNELS += ["a_gpu_takes_losses", "a_gpu_updates"]
 # A program then says what cuDNN suggests for each product, and what is taken.
 TELL = {"COURSE_CUDNN_TELL": "1"}
 

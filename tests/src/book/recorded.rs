@@ -53,6 +53,7 @@ pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     }
     for page in book.pages() {
         problems.extend(without_line(book, page));
+        problems.extend(without_end(page));
     }
     Ok(problems)
 }
@@ -80,4 +81,14 @@ fn without_line(book: &Book, page: &Page) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Lines about recordings that do not end: they are HTML, and what follows is too, up to a blank line.
+fn without_end(page: &Page) -> Vec<Problem> {
+    let lines: Vec<&str> = page.text.lines().collect();
+    let followed = lines.windows(2).enumerate().filter(|(_, pair)| {
+        pair[0].starts_with("{{#include ../outputs/recorded.html:") && !pair[1].trim().is_empty()
+    });
+    let what = "a blank line is missing before this line: it would be shown as it is written";
+    followed.map(|(nth, _)| Problem::on(page, nth + 2, what)).collect()
 }

@@ -137,6 +137,8 @@ fn below_an_output_a_page_says_where_it_was_recorded() {
     // Two outputs may not share one line.
     let output = "```console\n{{#include ../outputs/run.txt}}\n```\n";
     fault(PAGE, output, &output.repeat(2), &[missing]);
+    let unended = "one.md:19: a blank line is missing before this line";
+    fault(PAGE, line, &format!("{line}## More\n"), &[unended]);
     let stale = "recorded.html: does not go with book/outputs/machine.json";
     fault(RECORDED, "2 cores", "3 cores", &[stale]);
     fault(RECORDINGS, "\"seconds\": 6", "\"seconds\": 7", &[stale]);
