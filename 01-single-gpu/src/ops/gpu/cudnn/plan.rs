@@ -134,7 +134,7 @@ impl Chosen {
 }
 
 /// Bytes of memory that a way needs to work in; `None` if it does not work after all. The descriptors are set to it.
-fn workspace(handle: &Handle, descriptors: &Descriptors, way: Way) -> Option<usize> {
+pub(super) fn workspace(handle: &Handle, descriptors: &Descriptors, way: Way) -> Option<usize> {
     descriptors.convolution.set_math(way.math).ok()?;
     way.algorithm.workspace(handle, descriptors).ok()
 }

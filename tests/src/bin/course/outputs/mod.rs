@@ -91,7 +91,6 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     if needs_gpu(name) && ask("nvidia-smi", &["--list-gpus"]).is_err() {
         return Ok(Outcome::LeftOut("it needs a GPU, and none answers here"));
     }
-    let here = if needs_gpu(name) { this_machine_with_gpus() } else { this_machine() };
     let asked = arguments.all || arguments.names.iter().any(|asked| asked == name);
     if arguments.check && !asked && recording.is_some_and(Recording::is_long) {
         return Ok(Outcome::LeftOut("it takes long (--all)"));
@@ -120,6 +119,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     if ended.output.contains(&*root.to_string_lossy()) {
         bail!("`{command}` prints where this checkout lies, which is not for the book");
     }
+    let here = if needs_gpu(name) { this_machine_with_gpus() } else { this_machine() };
     let made = format!("$ {command}\n{}\n", without_trailing_blanks(&ended.output));
     if !arguments.check {
         file::write(&path, |file| file.write_all(made.as_bytes()))?;

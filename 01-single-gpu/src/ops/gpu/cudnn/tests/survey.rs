@@ -11,9 +11,9 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use itertools::Itertools as _;
 
 use super::super::algorithm::candidates;
-use super::super::choice::{Choice, LARGEST_WORKSPACE, Way};
+use super::super::choice::{Choice, Way, take_first};
 use super::super::descriptors::{Descriptors, Handle};
-use super::super::plan::Plan;
+use super::super::plan::{Plan, workspace};
 use super::super::session::Session;
 use super::*;
 
@@ -92,20 +92,14 @@ fn survey_of<T: Number>(device: &CudaDevice, maths: &[Math]) {
             let handle = Handle::new().unwrap();
             println!("{product}, {math:?}");
             for (way, deterministic) in all(&product, &handle, &descriptors) {
-                descriptors.convolution.set_math(way.math).unwrap();
-                let Ok(workspace) = way.algorithm.workspace(&handle, &descriptors) else {
-                    continue;
-                };
-                let Some(time) = (workspace <= LARGEST_WORKSPACE)
-                    .then(|| milliseconds(device, &values, &product, Choice { way, workspace }))
-                    .flatten()
-                else {
-                    continue;
-                };
+                let choice =
+                    take_first(&mut [way].into(), |way| workspace(&handle, &descriptors, way));
+                let Some(choice) = choice else { continue };
+                let Some(time) = milliseconds(device, &values, &product, choice) else { continue };
                 let order = if deterministic { "one order" } else { "any order" };
                 println!(
-                    "  {time:8.3} ms  {order}  {:?}, {:?}, {workspace} bytes",
-                    way.algorithm, way.math
+                    "  {time:8.3} ms  {order}  {:?}, {:?}, {} bytes",
+                    way.algorithm, way.math, choice.workspace
                 );
             }
         }
