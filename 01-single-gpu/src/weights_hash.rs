@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use base16ct::HexDisplay;
 use candle_core::{DType, Device, Result, Tensor, bail};
 use sha2::{Digest, Sha256};
 
@@ -77,14 +78,14 @@ impl From<[u8; 32]> for WeightsHash {
 impl fmt::Display for WeightsHash {
     /// `3f9c0a12`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{:x}", HexDisplay(&self.0[..4]))
     }
 }
 
 impl fmt::Debug for WeightsHash {
     /// All 64 digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{:x}", HexDisplay(&self.0))
     }
 }
 

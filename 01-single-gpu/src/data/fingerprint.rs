@@ -1,7 +1,6 @@
 //! A fingerprint of images and labels: two data sets are equal if theirs are.
 
-use std::fmt::Write as _;
-
+use base16ct::HexDisplay;
 use sha2::{Digest as _, Sha256};
 
 use super::{Dataset, SAMPLE};
@@ -25,11 +24,7 @@ impl Dataset {
             if self.shape() != SAMPLE {
                 self.shape().iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
             }
-            hash.finalize()[..BYTES].iter().fold(String::new(), |mut digits, byte| {
-                // Writing to a string cannot fail.
-                let _ = write!(digits, "{byte:02x}");
-                digits
-            })
+            format!("{:x}", HexDisplay(&hash.finalize()[..BYTES]))
         })
     }
 }

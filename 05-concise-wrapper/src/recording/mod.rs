@@ -24,6 +24,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
+use base16ct::HexDisplay;
 use candle_core::{Device, Tensor};
 use params_and_allreduce::communicator::SharedCommunicator;
 use serde::{Deserialize, Serialize};
@@ -212,5 +213,5 @@ fn lines(entries: &[Entry]) -> serde_json::Result<String> {
 fn hash(tensor: &Tensor) -> candle_core::Result<String> {
     let tensor = tensor.detach().to_device(&Device::Cpu)?;
     let hash = WeightsHash::new(&[(String::new(), tensor)])?;
-    Ok(hash.bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:x}", HexDisplay(&hash.bytes()[..8])))
 }

@@ -10,7 +10,7 @@ use course_tests::book::commands::{self, Command};
 use single_gpu::interrupt;
 use single_gpu::report::{counted, line};
 
-use crate::doctor::probe::ask;
+use crate::doctor::probe::{ask, gpu_answers};
 use crate::{checkout, shell};
 
 #[derive(Clone, Debug, Args)]
@@ -95,16 +95,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 /// Why a command is not run here.
 fn left_out(command: &Command, all: bool) -> Option<&'static str> {
     let marked = |mark: &str| command.marks.iter().any(|known| known == mark);
-    let answers = |program, arguments: &[&str]| ask(program, arguments).is_ok();
     let reasons = [
         (marked("interactive"), "it waits for a person"),
         (marked("edits"), "it changes the reader's files"),
         (marked("long") && !all, "it takes long (--all)"),
+        (marked("gpu") && !gpu_answers(), "it needs a GPU, and none answers here"),
         (
-            marked("gpu") && !answers("nvidia-smi", &["--list-gpus"]),
-            "it needs a GPU, and none answers here",
+            marked("mpi") && ask("mpirun", &["--version"]).is_err(),
+            "it needs mpirun, which is not here",
         ),
-        (marked("mpi") && !answers("mpirun", &["--version"]), "it needs mpirun, which is not here"),
     ];
     reasons.into_iter().find(|(applies, _)| *applies).map(|(_, why)| why)
 }

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use base16ct::HexDisplay;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use single_gpu::report::file;
@@ -261,5 +262,5 @@ fn hash(files: &[PathBuf]) -> anyhow::Result<String> {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:x}", HexDisplay(&hash.finalize())))
 }

@@ -16,7 +16,7 @@ use mask::Mask;
 use similar::{ChangeTag, TextDiff};
 use single_gpu::report::{counted, file, line};
 
-use crate::doctor::probe::ask;
+use crate::doctor::probe::gpu_answers;
 use crate::machine::{this_machine, this_machine_with_gpus, today};
 use crate::{checkout, shell};
 
@@ -88,7 +88,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     };
     let mut recordings = Recordings::load(root)?;
     let recording = recordings.get(name);
-    if needs_gpu(name) && ask("nvidia-smi", &["--list-gpus"]).is_err() {
+    if needs_gpu(name) && !gpu_answers() {
         return Ok(Outcome::LeftOut("it needs a GPU, and none answers here"));
     }
     let asked = arguments.all || arguments.names.iter().any(|asked| asked == name);
