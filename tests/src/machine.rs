@@ -37,10 +37,11 @@ impl Machine {
     pub fn short(&self) -> String {
         let Self { processor, cores, gpus, .. } = self;
         let host = format!("{processor}, {}", counted(*cores, "core"));
-        let alike = gpus.iter().dedup_with_count();
-        let gpus = alike.map(
-            |(count, name)| if count == 1 { name.clone() } else { format!("{count} × {name}") },
-        );
+        let gpus =
+            gpus.iter().unique().map(|name| match gpus.iter().filter(|gpu| *gpu == name).count() {
+                1 => name.clone(),
+                count => format!("{count} × {name}"),
+            });
         match &gpus.collect::<Vec<_>>()[..] {
             [] => host,
             gpus => format!("{}, beside {host}", gpus.join(", ")),
@@ -66,7 +67,7 @@ mod tests {
         assert_eq!(host.short(), "AMD EPYC, 2 cores");
         let with_gpu = Machine { gpus: vec!["NVIDIA H200".into()], ..host.clone() };
         assert_eq!(with_gpu.short(), "NVIDIA H200, beside AMD EPYC, 2 cores");
-        let gpus = ["NVIDIA H200", "NVIDIA H200", "NVIDIA A2"].map(str::to_owned).into();
+        let gpus = ["NVIDIA H200", "NVIDIA A2", "NVIDIA H200"].map(str::to_owned).into();
         let told = Machine { gpus, ..host.clone() }.short();
         assert_eq!(told, "2 × NVIDIA H200, NVIDIA A2, beside AMD EPYC, 2 cores");
         assert!(host.rounds_like(&host) && !host.rounds_like(&with_gpu));

@@ -5,7 +5,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::ops::sum::sum;
+use crate::ops::sum;
 
 /// One gradient, or two that are yet to be added up; contiguous, and of the tensor's shape and type.
 #[derive(Debug)]

@@ -11,6 +11,7 @@
 //! | [`global_avg_pool`](mod@global_avg_pool) | the mean of each plane |
 //! | [`copies`] | a tensor once more, in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
+//! | [`sum`](mod@sum) | x + y of gradients, or of what devices have: without a backward |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
 //!
 //! They are our own because the stock ones are wrong or slow where this course needs them: a pooling
@@ -42,7 +43,6 @@ mod room;
 mod rounded;
 mod scratch;
 pub(crate) mod simd;
-pub(crate) mod sum;
 
 pub mod add_bias;
 pub mod add_relu;
@@ -54,6 +54,7 @@ pub mod cross_entropy;
 pub mod global_avg_pool;
 pub mod linear;
 pub mod relu;
+pub mod sum;
 
 pub use add_bias::{add_bias, add_bias_relu};
 pub use add_relu::add_relu;
@@ -66,3 +67,4 @@ pub(crate) use element::Element;
 pub use global_avg_pool::global_avg_pool;
 pub use linear::{linear, linear_relu};
 pub use relu::relu;
+pub use sum::sum;

@@ -36,8 +36,17 @@ pub(crate) fn made<T: Element>(
     numbers
 }
 
+/// Whether a result by element is written by this thread alone: a vector that grows as it is made has no contents before, and
+/// nothing is handed to anybody.
+fn is_for_one_thread(len: usize) -> bool {
+    len < 2 * BLOCK || rayon::current_num_threads() == 1
+}
+
 /// `of` by element of two tensors of one size.
 pub(crate) fn of_two<T: Element>(a: &[T], b: &[T], of: impl Fn(T, T) -> T + Sync + Send) -> Vec<T> {
+    if is_for_one_thread(a.len()) {
+        return a.iter().zip(b).map(|(&a, &b)| of(a, b)).collect();
+    }
     made(a.len(), |places, results| {
         for ((result, &a), &b) in results.iter_mut().zip(&a[places.clone()]).zip(&b[places]) {
             *result = of(a, b);
@@ -52,6 +61,9 @@ pub(crate) fn of_three<T: Element>(
     c: &[T],
     of: impl Fn(T, T, T) -> T + Sync + Send,
 ) -> Vec<T> {
+    if is_for_one_thread(a.len()) {
+        return a.iter().zip(b).zip(c).map(|((&a, &b), &c)| of(a, b, c)).collect();
+    }
     made(a.len(), |places, results| {
         let (b, c) = (&b[places.clone()], &c[places.clone()]);
         for (((result, &a), &b), &c) in results.iter_mut().zip(&a[places]).zip(b).zip(c) {
@@ -65,6 +77,24 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[test]
+    fn by_element_is_the_same_on_one_thread_and_on_several() {
+        for len in [0, 1, 2 * BLOCK - 1, 2 * BLOCK, 3 * BLOCK + 5] {
+            let [a, b, c] =
+                [3, 5, 7].map(|by| (0..len).map(|i| (i * by) as f64).collect::<Vec<_>>());
+            for threads in [1, 2] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let (two, three) = pool.install(|| {
+                    (of_two(&a, &b, |a, b| a - b), of_three(&a, &b, &c, |a, b, c| a * b - c))
+                });
+                let expected =
+                    |of: fn(f64) -> f64| (0..len).map(|i| of(i as f64)).collect::<Vec<_>>();
+                assert_eq!(two, expected(|i| 3.0 * i - 5.0 * i));
+                assert_eq!(three, expected(|i| 3.0 * i * (5.0 * i) - 7.0 * i));
+            }
+        }
+    }
 
     #[test]
     fn every_number_is_made_once_at_its_place() {

@@ -1,8 +1,10 @@
-//! The sum of two tensors: of two gradients, where both of those who used a tensor have sent theirs, or of losses.
+//! The sum of two tensors: of two gradients, where both of those who used a tensor have sent theirs; of losses; of what
+//! several devices have.
 //!
 //! candle adds with the threads of its own pool, which is left at one so that devices do not share it
 //! ([`prepare`](crate::cli::prepare)); this, with those of the device. On a GPU, three in four of the threads that candle
-//! starts have nothing to add.
+//! starts have nothing to add; and before the first addition the GPU's driver translates all of candle's operations of two
+//! tensors, if it has not kept them from an earlier program. That took nine seconds on an H200.
 //!
 //! Cost: two elements are read and one is written.
 
@@ -12,12 +14,12 @@ use super::element::{elements, for_dtype};
 use super::gpu::{self, on_gpu};
 use super::room::of_two;
 
-/// a + b by element; both of one shape and type.
+/// a + b by element; both of one shape and type. The sum carries no gradient.
 ///
 /// # Errors
 ///
 /// When shapes or types differ.
-pub(crate) fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let on_a_gpu = a.device().is_cuda();
     let ours = match a.dtype() {
         DType::F32 | DType::F64 => true,
@@ -25,7 +27,7 @@ pub(crate) fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         _ => false,
     };
     if !ours || a.shape() != b.shape() || a.dtype() != b.dtype() {
-        return a + b;
+        return a.detach() + b.detach();
     }
     let (a, b) = (a.contiguous()?, b.contiguous()?);
     if on_a_gpu {

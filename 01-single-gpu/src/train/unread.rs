@@ -14,7 +14,7 @@ use super::BatchSums;
 use crate::data::Batch;
 use crate::interrupt;
 use crate::ops::loss_and_correct;
-use crate::ops::sum::sum;
+use crate::ops::sum;
 use crate::report::trace::COMPUTE;
 
 /// What steps leave on their device is read so often: for a reader it is always, for a GPU it is rare.
@@ -47,8 +47,6 @@ impl Unread {
     pub fn and(self, later: Self) -> Result<Self> {
         let samples = self.samples + later.samples;
         let sums = match (self.sums, later.sums) {
-            // Not candle's addition: before the first, a GPU's driver translates all of candle's operations of two tensors, if
-            // it has not kept them from an earlier program. That took nine seconds on an H200.
             (Some(sums), Some(later)) => Some(sum(&sums, &later)?),
             (sums, later) => sums.or(later),
         };

@@ -25,6 +25,7 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
+use single_gpu::ops;
 use single_gpu::report::trace::COMMUNICATION;
 use tracing::info_span;
 
@@ -148,10 +149,10 @@ impl FixedTree {
         let left = self.node(rank, held, mine, left)?;
         let right = self.node(rank, held, mine, right)?;
         match (left, right) {
-            (Some(left), Some(right)) => Ok(Some((left + right)?)),
+            (Some(left), Some(right)) => Ok(Some(ops::sum(&left, &right)?)),
             (Some(left), None) => {
                 let right = rank.borrow(there, left.shape(), left.dtype())?;
-                Ok(Some((left + &*right)?))
+                Ok(Some(ops::sum(&left, &right)?))
             }
             (None, Some(right)) => {
                 rank.lend(here, &right)?;

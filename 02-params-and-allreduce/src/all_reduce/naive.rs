@@ -14,6 +14,7 @@
 //! handle one each, so its link is the bottleneck, and the time grows with the number of ranks.
 
 use candle_core::Tensor;
+use single_gpu::ops::sum;
 
 use crate::communicator::{Communicator, Error};
 
@@ -29,21 +30,22 @@ pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor
         return Ok(tensor.force_contiguous()?);
     }
     if communicator.rank() == 0 {
-        let mut sum = tensor.clone();
+        let mut total = tensor.clone();
         for rank in 1..world_size {
-            sum = (sum + &*communicator.borrow(rank, tensor.shape(), tensor.dtype())?)?;
+            let received = communicator.borrow(rank, tensor.shape(), tensor.dtype())?;
+            total = sum(&total, &received)?;
         }
         for rank in 1..world_size {
-            communicator.lend(rank, &sum)?;
+            communicator.lend(rank, &total)?;
         }
         communicator.reclaim()?;
-        Ok(sum)
+        Ok(total)
     } else {
         communicator.lend(0, tensor)?;
-        let sum = communicator.borrow(0, tensor.shape(), tensor.dtype())?.owned()?;
+        let total = communicator.borrow(0, tensor.shape(), tensor.dtype())?.owned()?;
         // Doesn't wait: rank 0 has read our tensor, or there would be no sum.
         communicator.reclaim()?;
-        Ok(sum)
+        Ok(total)
     }
 }
 // ANCHOR_END: naive

@@ -17,6 +17,7 @@
 //! other's memory sum small tensors in this way, and the name comes from there.
 
 use candle_core::Tensor;
+use single_gpu::ops::sum;
 
 use crate::communicator::{Communicator, Error, Received};
 
@@ -38,10 +39,10 @@ pub fn one_shot(communicator: &impl Communicator, tensor: &Tensor) -> Result<Ten
         true => Ok(Received::shared(mine.clone())),
         false => communicator.borrow(other, mine.shape(), mine.dtype()),
     };
-    let mut sum = (&*tensor_of(0)? + &*tensor_of(1)?)?;
+    let mut total = sum(&*tensor_of(0)?, &*tensor_of(1)?)?;
     for other in 2..world_size {
-        sum = (sum + &*tensor_of(other)?)?;
+        total = sum(&total, &*tensor_of(other)?)?;
     }
     communicator.reclaim()?;
-    Ok(sum)
+    Ok(total)
 }

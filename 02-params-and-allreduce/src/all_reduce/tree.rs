@@ -16,6 +16,7 @@
 //! every message is a whole tensor, and rank 0 sends ⌈log₂ n⌉ of them.
 
 use candle_core::Tensor;
+use single_gpu::ops::sum;
 
 use crate::collective::broadcast;
 use crate::communicator::{Communicator, Error};
@@ -36,19 +37,19 @@ pub fn tree(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor,
 // ANCHOR: reduce
 fn reduce(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
-    let mut sum = tensor.clone();
+    let mut total = tensor.clone();
     let mut distance = 1;
     while distance < world_size {
         if rank % (2 * distance) == distance {
-            communicator.lend(rank - distance, &sum)?;
+            communicator.lend(rank - distance, &total)?;
             break;
         }
         if rank + distance < world_size {
-            let received = communicator.borrow(rank + distance, sum.shape(), sum.dtype())?;
-            sum = (sum + &*received)?;
+            let received = communicator.borrow(rank + distance, total.shape(), total.dtype())?;
+            total = sum(&total, &received)?;
         }
         distance *= 2;
     }
-    Ok(sum)
+    Ok(total)
 }
 // ANCHOR_END: reduce

@@ -19,6 +19,7 @@
 use std::ops::Range;
 
 use candle_core::{Result, Tensor};
+use single_gpu::ops;
 
 use super::FixedTree;
 use super::fixed_tree::halves;
@@ -66,7 +67,7 @@ impl TreeSum {
                 if other.start < run.start { (of_other, sum) } else { (sum, of_other) };
             // Of each tensor, both halves go as soon as their sum is there.
             let pairs = left.into_iter().zip(right);
-            sum = pairs.map(|(left, right)| left + right).collect::<Result<_>>()?;
+            sum = pairs.map(|(left, right)| ops::sum(&left, &right)).collect::<Result<_>>()?;
             run = parent;
         }
         self.waiting.push((run, sum));

@@ -10,6 +10,7 @@ use single_gpu::backward::untracked;
 use single_gpu::data::Batch;
 use single_gpu::device::move_view;
 use single_gpu::evaluate::evaluate_part;
+use single_gpu::ops;
 use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use tracing::info_span;
 
@@ -97,7 +98,7 @@ fn gathered(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Erro
     for other in 1..rank.world_size() {
         for sum in &mut sums {
             let gradient = rank.borrow(other, sum.shape(), sum.dtype())?;
-            *sum = (&*sum + &*gradient)?;
+            *sum = ops::sum(sum, &gradient)?;
         }
     }
     Ok(sums)

@@ -9,10 +9,10 @@ use super::loops::mean_and_squares;
 use super::on_gpu;
 use super::planes::Planes;
 use super::widened;
-use crate::ops::Element;
 use crate::ops::element::{elements, for_dtype};
 use crate::ops::rounded::is_rounded;
 use crate::ops::simd::vectorised;
+use crate::ops::{self, Element};
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`, in f64 whatever the images
 /// are, so that merging and averaging lose nothing. They carry no gradient.
@@ -69,11 +69,13 @@ impl Statistics {
         let weighted = |terms: &mut dyn Iterator<Item = Result<Tensor>>| {
             let zero = first.mean.zeros_like();
             terms.zip(parts).try_fold(zero?, |sum, (term, part)| {
-                sum.add(&(term? * (part.count as f64 / count as f64))?)
+                ops::sum(&sum, &(term? * (part.count as f64 / count as f64))?)
             })
         };
         let mean = weighted(&mut parts.iter().map(|part| Ok(part.mean.clone())))?;
-        let within_and_between = |part: &Self| part.variance.add(&part.mean.sub(&mean)?.sqr()?);
+        let minus_mean = mean.neg()?;
+        let within_and_between =
+            |part: &Self| ops::sum(&part.variance, &ops::sum(&part.mean, &minus_mean)?.sqr()?);
         let variance = weighted(&mut parts.iter().map(within_and_between))?;
         Ok(Self { mean, variance, count })
     }

@@ -1,4 +1,4 @@
-//! The sum of two gradients.
+//! The sum of two tensors.
 
 use candle_core::Result;
 

@@ -1,5 +1,6 @@
 //! The machine that this runs on, and the day: what is measured means little without it.
 
+use anyhow::anyhow;
 use course_tests::Machine;
 use single_gpu::device::available_cores;
 
@@ -21,11 +22,14 @@ pub(crate) fn this_machine() -> Machine {
 }
 
 /// The one that this runs on, with its GPUs.
-pub(crate) fn this_machine_with_gpus() -> Machine {
+///
+/// # Errors
+///
+/// When NVIDIA's driver does not name them.
+pub(crate) fn this_machine_with_gpus() -> anyhow::Result<Machine> {
     let names = ask("nvidia-smi", &["--query-gpu=name", "--format=csv,noheader"]);
-    let gpus =
-        names.map_or_else(|_| Vec::new(), |names| names.lines().map(str::to_owned).collect());
-    Machine { gpus, ..this_machine() }
+    let names = names.map_err(|why| anyhow!("the names of this machine's GPUs: {why}"))?;
+    Ok(Machine { gpus: names.lines().map(str::to_owned).collect(), ..this_machine() })
 }
 
 /// The day, as the system's own program tells it.

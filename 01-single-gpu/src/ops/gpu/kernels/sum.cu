@@ -1,4 +1,4 @@
-// The sum of two gradients. `n` counts vectors.
+// The sum of two tensors. `n` counts vectors.
 
 KERNEL sum(Count n, const Vector *x, const Vector *y, Vector *sum) {
     FOR_EACH(i, n) {

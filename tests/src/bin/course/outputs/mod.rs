@@ -119,7 +119,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     if ended.output.contains(&*root.to_string_lossy()) {
         bail!("`{command}` prints where this checkout lies, which is not for the book");
     }
-    let here = if needs_gpu(name) { this_machine_with_gpus() } else { this_machine() };
+    let here = if needs_gpu(name) { this_machine_with_gpus()? } else { this_machine() };
     let made = format!("$ {command}\n{}\n", without_trailing_blanks(&ended.output));
     if !arguments.check {
         file::write(&path, |file| file.write_all(made.as_bytes()))?;

@@ -35,6 +35,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use comparison::{Comparison, Topic};
+use course_tests::Machine;
 use document::Document;
 use on_a_gpu::Way;
 use ours::Precision;
@@ -45,7 +46,7 @@ use single_gpu::device::{DeviceKind, DevicePlan, available_cores};
 use single_gpu::interrupt;
 use single_gpu::report::{file, line};
 
-use crate::machine::{this_machine, this_machine_with_gpus};
+use crate::machine::this_machine;
 use crate::process;
 
 /// The folder of this package, in the reader's checkout.
@@ -248,7 +249,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let all = arguments.all().into_iter().map(|one| one.what).collect();
     let machine = match arguments.device {
         On::Cpu => this_machine(),
-        On::Cuda => this_machine_with_gpus(),
+        // That both sides compute on: the first that CUDA shows them, which need not be the first of the machine.
+        On::Cuda => match versions.get("gpu") {
+            Some(Some(gpu)) => Machine { gpus: vec![gpu.clone()], ..this_machine() },
+            _ => bail!("{}: its PyTorch finds no GPU", programs.python.display()),
+        },
     };
     let mut document =
         Document::new(arguments.command(), alternations, arguments.quick, machine, versions, all);

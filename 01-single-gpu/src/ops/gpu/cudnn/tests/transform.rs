@@ -33,7 +33,7 @@ fn it_pays_for_small_kernels_of_many_channels_in_f32() {
         assert_eq!(of(Pass::WeightGradient), transforms, "{sizes:?}");
         transforms
     };
-    // What was measured, and the same with other batches.
+    // What was measured, and taken to be alike with other numbers of images.
     assert_eq!(plain(LARGE), [Fft, Winograd]);
     assert_eq!(plain([32, 128, 14, 14, 128, 3, 3, 1, 1]), [Fft, Winograd]);
     assert_eq!(plain([32, 256, 7, 7, 256, 3, 3, 1, 1]), [Winograd]);
