@@ -14,6 +14,22 @@ use single_gpu::weights_hash::WeightsHash;
 /// Images of each class on a contact sheet.
 const SHEET_COLUMNS: usize = 20;
 
+/// Flags about what is trained, how, and what that leaves behind: of no use to a contact sheet.
+const OF_TRAINING: [&str; 12] = [
+    "device",
+    "threads_per_device",
+    "tf32",
+    "epochs",
+    "batch_size",
+    "lr",
+    "seed",
+    "dtype",
+    "metrics",
+    "plot",
+    "trace",
+    "timeline",
+];
+
 /// Train LeNet on one device: a GPU, or a slice of the CPU.
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -25,7 +41,7 @@ struct Arguments {
     train: TrainArguments,
 
     /// Write the first training images of each class to this PNG file, and stop
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["metrics", "plot", "trace", "timeline"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_TRAINING)]
     contact_sheet: Option<PathBuf>,
 }
 
@@ -58,6 +74,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     interrupt::watch()?;
     let headline = setup.headline("LeNet");
     line(&headline)?;
+    if let Some(note) = plan.note() {
+        line(format_args!("note: {note}"))?;
+    }
     let device = plan.slots()[0].open()?;
     let mut outputs = std::mem::take(&mut setup.outputs);
     let mut report = outputs.report("one device");

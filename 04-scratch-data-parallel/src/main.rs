@@ -179,8 +179,13 @@ fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Res
     }
     let mut plans = vec![one, several];
     if let Some(all) = threads.and_then(|threads| threads.checked_mul(devices.try_into().ok()?)) {
-        let plan = DeviceArguments { threads_per_device: Some(all), ..device }.plan(1)?;
-        plans.push(Planned { name: "one device, all cores", plan, method: alone });
+        match (DeviceArguments { threads_per_device: Some(all), ..device }).plan(1) {
+            Ok(plan) => plans.push(Planned { name: "one device, all cores", plan, method: alone }),
+            // Of more devices than anybody measures with.
+            Err(error) => {
+                line(format_args!("note: there is no run on one device with all cores: {error}"))?
+            }
+        }
     }
     Ok(plans)
 }

@@ -129,6 +129,9 @@ fn bugs_on_purpose_are_visible() {
 
 #[test]
 fn a_run_that_explodes_stops_with_the_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("plot.svg");
+    std::fs::write(&plot, "of before").unwrap();
     // Summed parameters double at every step.
     scratch(&[
         "--data=synthetic",
@@ -138,10 +141,18 @@ fn a_run_that_explodes_stops_with_the_step() {
         "--batch-size=4",
     ])
     .args(["--break", "reduce-params"])
+    .arg("--plot")
+    .arg(&plot)
     .assert()
     .code(1)
     .stderr(contains("the loss is").and(contains("of epoch 1")))
     .stderr(contains("this is what --break reduce-params does"));
+    // One device went well, and is drawn.
+    assert!(std::fs::read_to_string(&plot).unwrap().contains("one device"));
+    std::fs::write(&plot, "of before").unwrap();
+    let small = ["--data=synthetic", "--train-size=64", "--test-size=10", "--lr=1e30"];
+    scratch(&small).arg("--plot").arg(&plot).assert().code(1);
+    assert_eq!(std::fs::read_to_string(&plot).unwrap(), "of before");
 }
 
 /// Nobody hangs: the run ends at once, and what it says begins with the bug's rank.

@@ -76,11 +76,15 @@ fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow
     }
     let told = || -> anyhow::Result<()> {
         Table::new(&outcomes)?.tell()?;
-        outputs.write(&headline)?;
+        let written = outputs.write(&headline);
+        // This one all the same.
         if let Some(path) = &prepared.gantt {
-            outcome::write_gantt(path, &headline, &outcomes)?;
+            written
+                .map_err(anyhow::Error::from)
+                .and(outcome::write_gantt(path, &headline, &outcomes))
+        } else {
+            Ok(written?)
         }
-        Ok(())
     };
     // The first error is the one to tell.
     let told = told();

@@ -67,7 +67,8 @@ pub(crate) struct Arguments {
     paper: PaperArguments,
 }
 
-/// Flags about what is run and measured, of which there is nothing on paper.
+/// Flags about what is run and measured, of which there is nothing on paper. (Each flag about paper says so as well: with
+/// `--on-paper` alone, which these exclude, clap would not miss it where another one asks for it.)
 const MEASURED: [&str; 9] = [
     "count",
     "device",
@@ -88,24 +89,28 @@ struct PaperArguments {
     on_paper: bool,
 
     /// On paper: TFLOP/s that a device sustains
-    #[arg(long, value_name = "TFLOP/S", default_value_t = 20.0, value_parser = parse_number, requires = "on_paper")]
+    #[arg(long, value_name = "TFLOP/S", default_value_t = 20.0, value_parser = parse_number, requires = "on_paper",
+          conflicts_with_all = MEASURED)]
     tflops: f64,
 
     /// On paper: milliseconds of a step that do not depend on the batch
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_number, requires = "on_paper")]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_number, requires = "on_paper",
+          conflicts_with_all = MEASURED)]
     fixed: f64,
 
     /// On paper: devices in a host
-    #[arg(long, value_name = "D", default_value_t = 8, requires = "on_paper",
+    #[arg(long, value_name = "D", default_value_t = 8, requires = "on_paper", conflicts_with_all = MEASURED,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     devices_per_host: u32,
 
     /// On paper: what is between the devices of a host
-    #[arg(long, value_enum, default_value_t = Wire::Nvlink, requires = "on_paper")]
+    #[arg(long, value_enum, default_value_t = Wire::Nvlink, requires = "on_paper",
+          conflicts_with_all = MEASURED)]
     inside: Wire,
 
     /// On paper: what is between hosts
-    #[arg(long, value_enum, default_value_t = Wire::Ethernet100, requires = "on_paper")]
+    #[arg(long, value_enum, default_value_t = Wire::Ethernet100, requires = "on_paper",
+          conflicts_with_all = MEASURED)]
     between: Wire,
 }
 

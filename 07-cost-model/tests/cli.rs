@@ -157,7 +157,7 @@ fn on_paper_columns_stay_apart() {
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let number = "this is a number from 0.000001 to 1000000";
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 28] = [
         (&["--devices=0"], "a run has 1 to 1024 devices"),
         (&["--model=alexnet"], "lenet, resnet18"),
         (&["--algorithm=star"], "one-shot, naive, tree, ring, rings"),
@@ -177,6 +177,9 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--on-paper", "--model=lenet", "--width=8"], "--width is about --model resnet18"),
         (&["--on-paper", "--model=resnet18,resnet18"], "--model names resnet18 twice"),
         (&["--tflops=10"], "--on-paper"),
+        (&["--tflops=10", "--within=99"], "cannot be used with"),
+        (&["--inside=pcie", "--slow-link=50"], "cannot be used with"),
+        (&["--devices-per-host=4", "--device=cpu"], "cannot be used with"),
         (&["--on-paper", "--within=25"], "cannot be used with"),
         (&["--on-paper", "--algorithm=ring"], "cannot be used with"),
         (&["--on-paper", "--slow-link=50"], "cannot be used with"),

@@ -60,7 +60,9 @@ fn what_only_one_recording_has_is_told() {
     let told = told(&changed);
     told.stdout(contains("step 3, rank 0: the first difference").and(contains("has step 1")));
     let nothing = divergence(beside("").path()).assert().code(2);
-    nothing.stderr(contains("no step in common"));
+    nothing.stderr(contains("error: other: nothing is recorded in it"));
+    let none = divergence(beside(&lines(0..4).replace("\"step\":1", "\"step\":9")).path()).assert();
+    none.code(2).stderr(contains("no step in common"));
 }
 
 #[test]

@@ -43,8 +43,10 @@ impl DataArguments {
         if let DataSource::Folder(folder) = &source
             && !folder.is_dir()
         {
+            let found =
+                if folder.exists() { "this is not a folder" } else { "there is no such folder" };
             return Err(UsageError::new(format_args!(
-                "--data {}: there is no such folder; use auto, fashion-mnist, synthetic, or a folder \
+                "--data {}: {found}; use auto, fashion-mnist, synthetic, or a folder \
                  with Fashion-MNIST's four files",
                 folder.display()
             ))

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::meaning::explained;
+use super::parse;
 use super::process;
 use crate::interrupt;
 use crate::report::{NobodyReads, remove_partial_files};
@@ -53,7 +54,7 @@ impl std::error::Error for ToldElsewhere {}
 /// A binary's `main`: parses the flags, runs, and turns the outcome into an exit code.
 pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitCode {
     process::prepare();
-    conclude(A::try_parse().map_err(anyhow::Error::from).and_then(run))
+    conclude(parse::<A>().map_err(anyhow::Error::from).and_then(run))
 }
 
 /// Tells what went wrong, if anything did, and turns the outcome into an exit code: the end of `main`.

@@ -2,11 +2,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(unix)]
+use signal_hook::{consts::SIGXFSZ, flag};
+
 use crate::allocator;
 use crate::data::cache;
 
 /// Whether this process has begun as a program of ours does.
 static PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a file grew over the limit of the system (`ulimit -f`). To be told so by a signal would end the process without a
+/// word; where the signal is taken, what was to be written gets an error instead, which names the file.
+#[cfg(unix)]
+static TOO_LARGE: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process is a program that may be ended from any of its threads: one that began with [`prepare`].
 pub(super) fn may_be_ended() -> bool {
@@ -29,6 +37,11 @@ pub(super) fn may_be_ended() -> bool {
 pub fn prepare() {
     const THREADS: &str = "CANDLE_NUM_THREADS";
     PREPARED.store(true, Ordering::SeqCst);
+    #[cfg(unix)]
+    {
+        // Where it cannot be had, the signal ends the process, as it would have.
+        let _ = flag::register(SIGXFSZ, &TOO_LARGE);
+    }
     allocator::keep_freed_memory();
     if std::env::var_os(THREADS).is_none() {
         // SAFETY: called first thing in `main`, before any other thread exists that could read or

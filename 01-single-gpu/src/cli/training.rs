@@ -57,8 +57,7 @@ pub struct TrainArguments {
     pub batch_size: u64,
 
     /// Learning rate
-    #[arg(long, default_value_t = 0.2, value_name = "RATE", value_parser = parse_learning_rate,
-          allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.2, value_name = "RATE", value_parser = parse_learning_rate)]
     pub lr: f64,
 
     /// Decides initial weights and shuffles

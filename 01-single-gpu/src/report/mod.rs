@@ -14,6 +14,7 @@
 mod colours;
 pub mod file;
 pub mod lanes;
+pub mod late;
 pub mod metrics;
 pub mod outputs;
 mod partial;

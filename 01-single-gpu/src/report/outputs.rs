@@ -97,7 +97,8 @@ impl Outputs {
         if lines.is_empty() { Ok(()) } else { line(format_args!("\n{lines}")) }
     }
 
-    /// Writes the trace, the plot and the timeline of all runs that have ended.
+    /// Writes the trace, the plot and the timeline of all runs that have ended. Where none has, as all were refused or failed,
+    /// the files of an earlier call stay as they are.
     ///
     /// A timeline is of a step: where there was none, none is drawn, and a note says so.
     ///
@@ -105,6 +106,9 @@ impl Outputs {
     ///
     /// When one of them cannot be written: the message names the flag and the file. The others are written all the same.
     pub fn write(&self, title: &str) -> io::Result<()> {
+        if self.runs.is_empty() {
+            return Ok(());
+        }
         let written = [
             self.write_trace(),
             self.write_plot(title),

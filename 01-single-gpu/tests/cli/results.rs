@@ -44,6 +44,26 @@ fn a_run_leaves_a_plot_and_a_trace_and_ends_with_a_chart() {
     }
 }
 
+/// A limit of 512 bytes for each file, as a user may have one for the size of core dumps and forget it.
+#[cfg(unix)]
+#[test]
+fn a_file_over_the_limit_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut limited = assert_cmd::Command::new("sh");
+    limited.args(["-c", "ulimit -f 1; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_single-gpu")]);
+    let run = limited.args(SMALL).arg("--plot=p.svg").current_dir(&folder).assert().code(1);
+    run.stderr(contains("error: --plot p.svg: File too large"));
+    assert!(files(folder.path()).is_empty());
+}
+
+#[test]
+fn more_threads_than_cores_are_noted() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let note = format!("note: {} threads share {cores} core", 2 * cores);
+    let threads = format!("--threads-per-device={}", 2 * cores);
+    single_gpu(&SMALL).arg(threads).assert().success().stdout(contains(note));
+}
+
 #[test]
 fn a_run_that_fails_leaves_whole_lines_and_nothing_else() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -82,12 +82,13 @@ pub(crate) struct Arguments {
     /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
     /// same and with K times the batch and rate, with local and with synchronised batch norm
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
-          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed", "checkpoint"])]
+          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
+    #[arg(conflicts_with_all = CheckpointArguments::ALL)]
     compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
-    #[arg(long = "break", value_enum, value_name = "BUG",
-          conflicts_with_all = ["shards", "checkpoint"])]
+    #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
+    #[arg(conflicts_with_all = CheckpointArguments::ALL)]
     breakage: Option<Breakage>,
 
     /// Print help
@@ -188,6 +189,6 @@ impl Arguments {
 fn parse_megabytes(argument: &str) -> Result<f64, String> {
     match argument.parse::<f64>() {
         Ok(megabytes) if megabytes > 0.0 && megabytes <= 1e6 => Ok(megabytes),
-        _ => Err("this is a positive number of megabytes such as 25".to_owned()),
+        _ => Err("this is a number of megabytes above 0 and up to 1000000, such as 25".to_owned()),
     }
 }

@@ -1,8 +1,6 @@
 //! What a call comes to: checked flags, loaded data, and the runs to be made.
 
 use std::fmt;
-use std::fs::File;
-use std::io::BufWriter;
 use std::time::Duration;
 
 use concise_wrapper::Precision;
@@ -15,6 +13,7 @@ use concise_wrapper::train::Extras;
 use scratch_data_parallel::breakage::Breakage;
 use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError, name_of};
 use single_gpu::device::DevicePlan;
+use single_gpu::report::late::Late;
 use single_gpu::report::summary::Versions;
 use single_gpu::train::TrainOptions;
 
@@ -47,7 +46,7 @@ pub(crate) struct Prepared {
     /// Whether the steps of the run on several devices are recorded.
     pub(crate) records: bool,
     /// Where, if it is this process that writes.
-    pub(crate) recording: Option<Recording<BufWriter<File>>>,
+    pub(crate) recording: Option<Recording<Late>>,
     pub(super) checkpoints: CheckpointArguments,
     pub(super) notes: Vec<String>,
     /// How long a device may keep another waiting.

@@ -1,7 +1,6 @@
 //! From flags to what is to be done: everything is checked, then the data is loaded and files are opened.
 
-use std::fs::{File, Metadata};
-use std::io::BufWriter;
+use std::fs::Metadata;
 use std::time::Duration;
 
 use concise_wrapper::ddp::Reduction;
@@ -10,7 +9,8 @@ use concise_wrapper::recording::Recording;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{resnet, sizing};
 use single_gpu::cli::{ReportArguments, UsageError};
-use single_gpu::report::{file, files_are_wanted};
+use single_gpu::report::late::Late;
+use single_gpu::report::{counted, file, files_are_wanted};
 
 use super::link::{check_link, sizes};
 use super::{Arguments, ModelKind, Prepared, Scale};
@@ -66,6 +66,8 @@ impl Arguments {
                     .to_owned(),
             );
         }
+        // Without anybody having asked for it.
+        let narrow = width.is_none() && several.is_of_slices();
         let width = sizing::width(width, &several);
         if let Some(slowness) = slowness.filter(|_| world_size > 1) {
             let sizes = sizes(model, width, precision)?;
@@ -73,13 +75,7 @@ impl Arguments {
         }
         if model == ModelKind::Resnet18 {
             let part = sizing::limit_images(&mut train, &several, IMAGES_ON_A_CPU);
-            if part || (several.is_of_slices() && width < resnet::WIDTH) {
-                notes.push(format!(
-                    "sized to a CPU: {width} planes in the first group in place of {}, and part of the \
-                     images; --width and --train-size change that",
-                    resnet::WIDTH
-                ));
-            }
+            notes.extend(sized_to_a_cpu(narrow.then_some(width), part));
         }
         let scale = scale.unwrap_or(match reduction {
             Reduction::Reproducible { .. } => Scale::None,
@@ -116,7 +112,7 @@ impl Arguments {
         let recording = match record {
             Some(path) => {
                 let refused = |error| UsageError::new(file::of_flag("--record", &path, &error));
-                let file = BufWriter::new(File::create(&path).map_err(refused)?);
+                let file = Late::new(&path).map_err(refused)?;
                 Some(Recording::new(format_args!("--record {}", path.display()), file))
             }
             None => None,
@@ -146,5 +142,38 @@ impl Arguments {
             notes,
             timeout,
         })
+    }
+}
+
+/// What was decided for the reader, if anything was: the planes of ResNet-18's first group, and whether part of the images
+/// are left out.
+fn sized_to_a_cpu(width: Option<usize>, part: bool) -> Option<String> {
+    let planes = width.map(|width| {
+        format!("{} in the first group in place of {}", counted(width, "plane"), resnet::WIDTH)
+    });
+    Some(match (planes, part) {
+        (Some(planes), true) => format!(
+            "sized to a CPU: {planes}, and part of the images; --width and --train-size change that"
+        ),
+        (Some(planes), false) => format!("sized to a CPU: {planes}; --width changes that"),
+        (None, true) => "sized to a CPU: part of the images; --train-size changes that".to_owned(),
+        (None, false) => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_nobody_asked_for_is_noted() {
+        assert_eq!(sized_to_a_cpu(None, false), None);
+        let told = |width, part| sized_to_a_cpu(width, part).expect("a note");
+        assert!(told(Some(16), true).ends_with("--width and --train-size change that"));
+        let planes =
+            "sized to a CPU: 16 planes in the first group in place of 64; --width changes that";
+        assert_eq!(told(Some(16), false), planes);
+        let images = "sized to a CPU: part of the images; --train-size changes that";
+        assert_eq!(told(None, true), images);
     }
 }

@@ -1,6 +1,7 @@
 //! The flags that are about checkpoints.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use single_gpu::cli::UsageError;
@@ -36,6 +37,10 @@ pub struct CheckpointArguments {
 }
 
 impl CheckpointArguments {
+    /// Their names, for flags that go with none of them. (With `checkpoint` alone clap would not miss it where another one
+    /// asks for it.)
+    pub const ALL: [&str; 4] = ["checkpoint", "checkpoint_every", "keep", "resume"];
+
     /// Checks the folder against what is asked for, and changes nothing. Of several ranks only rank 0 does
     /// this: only its folder counts.
     ///
@@ -50,6 +55,9 @@ impl CheckpointArguments {
         };
         if path.exists() && !path.is_dir() {
             return Err(refused(&"this is not a folder"));
+        }
+        if !path.exists() {
+            room_for(path).map_err(|error| refused(&error))?;
         }
         let mut newest = None;
         if path.exists() {
@@ -77,6 +85,14 @@ impl CheckpointArguments {
             about,
         })
     }
+}
+
+/// Whether a folder that is not there could be made, told by one that is made and removed in what there is of its path.
+fn room_for(folder: &Path) -> io::Result<()> {
+    let here = |path: &Path| path.as_os_str().is_empty() || path.exists();
+    let above = folder.ancestors().skip(1).find(|path| here(path)).unwrap_or(Path::new(""));
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    tempfile::tempdir_in(above)?.close()
 }
 
 #[cfg(test)]
@@ -134,12 +150,16 @@ mod tests {
         std::fs::write(format!("{full}/step-00000070.safetensors"), "").unwrap();
         std::fs::write(&file, "").unwrap();
         assert_eq!(told(&inside("new"), &[]), Ok(()));
+        assert_eq!(told(&inside("new/below/it"), &[]), Ok(()));
+        assert!(told(&inside("file/below/it"), &[]).unwrap_err().contains("file/below/it: "));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
         assert_eq!(told(&full, &["--resume"]), Ok(()));
         assert!(told(&full, &[]).unwrap_err().contains("checkpoints up to step 70: go on from"));
         assert!(told(&file, &[]).unwrap_err().contains("this is not a folder"));
         if cfg!(target_os = "linux") {
             // Nobody may write there, whoever this is.
             told("/proc", &[]).unwrap_err();
+            told("/proc/new/folder", &[]).unwrap_err();
         }
         for empty in [inside("new"), inside("")] {
             let told = told(&empty, &["--resume"]).unwrap_err();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::{Metadata, SafeTensors};
+use single_gpu::report::counted;
 use single_gpu::weights_hash::WeightsHash;
 
 use super::header::{FORMAT, Header, Refusal, Table};
@@ -51,7 +52,7 @@ impl Checkpoint {
         }
         let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
         if length < PREFIX {
-            return Err(damaged(format!("it has {length} bytes")));
+            return Err(damaged(format!("it has {}", counted(length, "byte"))));
         }
         let mut file = File::open(path).map_err(io())?;
         let mut prefix = [0; PREFIX];

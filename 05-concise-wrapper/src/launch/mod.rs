@@ -31,7 +31,7 @@ use params_and_allreduce::nccl;
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use single_gpu::cli::UsageError;
+use single_gpu::cli::{self, UsageError};
 use single_gpu::device::{ComputeDevice, DevicePlan};
 
 use crate::ddp::Lines;
@@ -86,7 +86,7 @@ impl Launch {
         timeout: impl FnOnce(&A) -> Duration,
         prepare: impl FnOnce(A, &Self) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let arguments = A::try_parse();
+        let arguments = cli::parse::<A>();
         let launch = Self::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, timeout))?;
         let prepared = arguments.map_err(anyhow::Error::from);
         let prepared = prepared.and_then(|arguments| prepare(arguments, &launch));

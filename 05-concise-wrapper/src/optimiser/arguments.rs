@@ -9,13 +9,11 @@ use crate::train::Extras;
 #[derive(Args, Clone, Debug)]
 pub struct OptimiserArguments {
     /// The share of the velocity that is kept from step to step
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE", value_parser = parse_momentum,
-          allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE", value_parser = parse_momentum)]
     pub momentum: f64,
 
     /// How strongly weights are pulled towards 0
-    #[arg(long, default_value_t = 0.0, value_name = "DECAY", value_parser = parse_decay,
-          allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, value_name = "DECAY", value_parser = parse_decay)]
     pub weight_decay: f64,
 
     /// Steps over which the learning rate rises to its full height

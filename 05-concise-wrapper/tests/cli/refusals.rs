@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 32] = [
+    let refusals: [(&[&str], &str); 36] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -80,7 +80,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--compare=2", "--devices=3", "--batch-size=2"], "cannot be cut into 3 shards"),
         (&["--model=lenet", "--width=8"], "LeNet has no such thing"),
         (&["--model=lenet", "--test-norm=batch"], "LeNet has no such thing"),
-        (&["--bucket-mb=0"], "this is a positive number of megabytes"),
+        (&["--bucket-mb=0"], "a number of megabytes above 0 and up to 1000000"),
         (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
         (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),
         (&["--slow-link=0.001", "--timeout=2"], "take a faster one, or wait longer"),
@@ -109,6 +109,11 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--plot=same", "--checkpoint=./same/"], "--plot and --checkpoint both name ./same/"),
         (&["--record=same", "--checkpoint=same"], "--record and --checkpoint both name same"),
         (&["--checkpoint=c", "--break=mean-for-sum"], "cannot be used with"),
+        // What asks for --checkpoint, and goes with nothing that excludes it.
+        (&["--compare=2", "--resume"], "cannot be used with"),
+        (&["--compare=2", "--keep=1"], "cannot be used with"),
+        (&["--break=same-shard", "--checkpoint-every=3"], "cannot be used with"),
+        (&["--bucket-mb=1e9"], "a number of megabytes above 0 and up to 1000000"),
         (&["--checkpoint=c", "--epochs=30000"], "has room for what is reported of 26214 epochs"),
         (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
         (&["--precision=bf16", "--dtype=f32"], "cannot be used with '--dtype <DTYPE>'"),

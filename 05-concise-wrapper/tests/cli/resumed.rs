@@ -28,15 +28,18 @@ fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
     wrapper(&other).assert().code(1).stderr(contains("momentum"));
 }
 
-/// A run in two calls of the same `--metrics`: the second writes behind the first, if it is not refused.
+/// A run in two calls of the same `--metrics`: the second writes behind the first, and draws its plot anew, if it is not
+/// refused.
 #[test]
 fn metrics_go_on_with_a_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("metrics.jsonl");
     let checkpoint = format!("--checkpoint={}", folder.path().join("run").display());
+    let plot = folder.path().join("plot.svg");
     let run = |epochs: &'static str, flags: &[&str]| {
         let small = SMALL.map(|flag| if flag == "--epochs=2" { epochs } else { flag });
         let mut command = wrapper(&small);
+        command.arg("--plot").arg(&plot);
         command.args(["--scale=none", &checkpoint]).args(flags).arg("--metrics").arg(&file);
         command.assert()
     };
@@ -48,14 +51,19 @@ fn metrics_go_on_with_a_run() {
     run("--epochs=1", &["--devices=2"]).success();
     let first = kinds();
     assert_eq!(first.len(), 2);
+    let drawn = std::fs::read_to_string(&plot).unwrap();
     // Neither of these trains what was trained.
-    let rate = run("--epochs=2", &["--devices=2", "--resume", "--lr=0.01"]).code(1);
+    let record = format!("--record={}", folder.path().join("record.jsonl").display());
+    let rate = run("--epochs=2", &["--devices=2", "--resume", "--lr=0.01", &record]).code(1);
     rate.stderr(contains("learning rate"));
     let parts = run("--epochs=2", &["--devices=1", "--resume"]).code(1);
     parts.stderr(contains(
         "of batch norm over each of 2 parts of a batch, this run's is over the whole",
     ));
     assert_eq!(kinds(), first);
+    // Nor do they leave anything, or take anything away.
+    assert_eq!(std::fs::read_to_string(&plot).unwrap(), drawn);
+    assert!(!folder.path().join("record.jsonl").exists());
     run("--epochs=2", &["--devices=2", "--resume"]).success();
     let both = kinds();
     assert_eq!(both[..2], first);

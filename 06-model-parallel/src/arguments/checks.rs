@@ -68,8 +68,12 @@ impl Arguments {
         };
         let pieces = mesh.data * each;
         if self.train.batch_size < pieces as u64 {
+            let of_replicas = match (mesh.data, each) {
+                (1, _) | (_, 1) => String::new(),
+                (replicas, each) => format!(" ({each} on each of {replicas} replicas)"),
+            };
             return refuse(format!(
-                "batch size {} cannot be cut into {pieces} {what}: each needs at least one sample",
+                "batch size {} cannot be cut into {pieces} {what}{of_replicas}: each needs at least one sample",
                 self.train.batch_size
             ));
         }
@@ -83,6 +87,11 @@ impl Arguments {
 
     /// Whether every layer can be cut into parts.
     fn check_parts(&self, mesh: Mesh) -> Result<(), UsageError> {
+        if self.model == ModelKind::Resnet18 {
+            return Err(UsageError::new(
+                "ResNet-18 is split in stages only: layers are cut into parts with --model dense or lenet",
+            ));
+        }
         if mesh.pipeline > 1 {
             return Err(UsageError::new(format_args!(
                 "mesh {mesh} cuts the model into stages and their layers into parts, which this program does not \
@@ -91,12 +100,7 @@ impl Arguments {
                 Mesh { pipeline: 1, tensor: mesh.pipeline * mesh.tensor, ..mesh },
             )));
         }
-        match self.model {
-            ModelKind::Resnet18 => Err(UsageError::new(
-                "ResNet-18 is split in stages only: layers are cut into parts with --model dense or lenet",
-            )),
-            ModelKind::Dense | ModelKind::Lenet => self.parts(mesh.tensor).map_err(UsageError::new),
-        }
+        self.parts(mesh.tensor).map_err(UsageError::new)
     }
 
     /// Whether layers can be cut into so many parts.

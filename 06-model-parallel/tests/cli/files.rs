@@ -68,4 +68,10 @@ fn what_cannot_be_written_is_told_with_its_file() {
         let told = contains(format!("{flag} /dev/full: No space left on device"));
         program(&[&SMALL[..], &arguments].concat()).assert().code(1).stderr(told);
     }
+    // One that cannot be written does not cost the other.
+    let folder = tempfile::tempdir().expect("a folder");
+    let gantt = folder.path().join("gantt.svg");
+    let mut both = program(&[&SMALL[..], &["--schedule=gpipe", "--plot=/dev/full"]].concat());
+    both.arg("--gantt").arg(&gantt).assert().code(1).stderr(contains("--plot /dev/full"));
+    assert!(gantt.exists());
 }

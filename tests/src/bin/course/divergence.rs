@@ -22,6 +22,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let first = Recording::read(&arguments.first)?;
     let second = Recording::read(&arguments.second)?;
+    for recording in [&first, &second] {
+        if recording.entries.is_empty() {
+            let told = format_args!("{}: nothing is recorded in it", recording.path.display());
+            return Err(UsageError::new(told).into());
+        }
+    }
     let common = &first.steps & &second.steps;
     let both = &first.places & &second.places;
     let (Some(&from), Some(&end)) = (both.first(), both.last()) else {
