@@ -50,6 +50,25 @@ fn three_runs_and_what_they_say_together() {
         .stdout(contains("2 replicas ended with the same weights"));
 }
 
+/// More threads on one device than a machine can bear: only the run that would need them is left out.
+#[test]
+fn a_device_that_is_not_to_be_had_costs_its_run_alone() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores > 60 {
+        return eprintln!(
+            "SKIPPED: so many threads as this machine can bear are not to be started"
+        );
+    }
+    // Over the limit of one device together, and below it each.
+    let threads = ((32 * cores).max(256) / 2 + 1).to_string();
+    let small =
+        ["--data=synthetic", "--train-size=2", "--test-size=1", "--epochs=1", "--batch-size=2"];
+    let small = [&small[..], &["--threads-per-device", &threads]].concat();
+    let run = scratch(&small).args(["--devices=2"]).assert();
+    let told = contains("note: there is no run on one device with all cores: a device of");
+    run.success().stdout(told.and(contains("2 replicas ended with the same weights")));
+}
+
 #[test]
 fn one_device_is_one_run() {
     let lines = metrics(&["--devices=1"]);

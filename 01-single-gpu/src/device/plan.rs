@@ -64,8 +64,8 @@ impl DevicePlan {
     ///
     /// # Errors
     ///
-    /// When `devices` is not in `1..=`[`MAX_DEVICES`], when the threads would exceed [`MAX_THREADS`], or
-    /// when CUDA is asked for and there is none.
+    /// When `devices` is not in `1..=`[`MAX_DEVICES`], when the threads would exceed [`MAX_THREADS`], those of one device more
+    /// than this machine can bear, or when CUDA is asked for and there is none.
     pub fn new(
         kind: DeviceKind,
         devices: usize,

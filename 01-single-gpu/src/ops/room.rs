@@ -37,9 +37,10 @@ pub(crate) fn made<T: Element>(
 }
 
 /// Whether a result by element is written by this thread alone: a vector that grows as it is made has no contents before, and
-/// nothing is handed to anybody.
+/// nothing is handed to anybody. So is what a thread asks for that is none of a device's: rayon would begin a pool of its own
+/// for it, of as many threads as the machine has cores.
 fn is_for_one_thread(len: usize) -> bool {
-    len < 2 * BLOCK || rayon::current_num_threads() == 1
+    len < 2 * BLOCK || rayon::current_thread_index().is_none() || rayon::current_num_threads() == 1
 }
 
 /// `of` by element of two tensors of one size.
@@ -94,6 +95,19 @@ mod tests {
                 assert_eq!(three, expected(|i| 3.0 * i * (5.0 * i) - 7.0 * i));
             }
         }
+    }
+
+    #[test]
+    fn a_thread_beside_a_devices_works_alone() {
+        let numbers = vec![1.0; 3 * BLOCK];
+        let me = std::thread::current().id();
+        let mine = |a: f64, b: f64| {
+            assert_eq!(std::thread::current().id(), me);
+            a + b
+        };
+        assert_eq!(of_two(&numbers, &numbers, mine), vec![2.0; 3 * BLOCK]);
+        let three = of_three(&numbers, &numbers, &numbers, |a, b, c| mine(a, b) + c);
+        assert_eq!(three, vec![3.0; 3 * BLOCK]);
     }
 
     #[test]

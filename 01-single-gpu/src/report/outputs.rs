@@ -76,15 +76,13 @@ impl Outputs {
     ///
     /// When the metrics cannot be written.
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
-        if let Some(metrics) = &mut self.metrics {
-            metrics.summary(summary)?;
-        }
+        // It is drawn, whether or not the metrics can be written.
         self.runs.push(FinishedRun {
             name: summary.run.clone(),
             devices: format!("[{}]", summary.devices.join(", ")),
             records: records.to_vec(),
         });
-        Ok(())
+        self.metrics.as_mut().map_or(Ok(()), |metrics| metrics.summary(summary))
     }
 
     /// Prints test accuracy by epoch, where there are two epochs to compare.

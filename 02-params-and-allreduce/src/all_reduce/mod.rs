@@ -13,9 +13,7 @@
 //! them add in an order that depends on the number of ranks; the sum of [`FixedTree`] does not. [`TreeSum`] makes it of
 //! what is there one after the other.
 //!
-//! candle adds, in the thread that asks for the sum, whatever threads a slice of the CPU has: stage 1's own sum of two
-//! gradients, which takes all of them, is slower on one thread, and on two no quicker. And DDP asks from a thread beside
-//! them, whose work must not wait for theirs, as they wait for its sums.
+//! Stage 1 adds ([`sum`](fn@single_gpu::ops::sum)): it knows which threads to take, and which kernel.
 
 mod algorithm;
 pub mod fixed_tree;

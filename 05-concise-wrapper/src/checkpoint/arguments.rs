@@ -1,5 +1,6 @@
 //! The flags that are about checkpoints.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +42,7 @@ impl CheckpointArguments {
     /// asks for it.)
     pub const ALL: [&str; 4] = ["checkpoint", "checkpoint_every", "keep", "resume"];
 
-    /// Checks the folder against what is asked for, and changes nothing. Of several ranks only rank 0 does
+    /// Checks the folder against what is asked for, and leaves everything as it was. Of several ranks only rank 0 does
     /// this: only its folder counts.
     ///
     /// # Errors
@@ -87,12 +88,14 @@ impl CheckpointArguments {
     }
 }
 
-/// Whether a folder that is not there could be made, told by one that is made and removed in what there is of its path.
+/// Whether a folder that is not there could be made: it is, and removed again, with those above it that were missing.
 fn room_for(folder: &Path) -> io::Result<()> {
-    let here = |path: &Path| path.as_os_str().is_empty() || path.exists();
-    let above = folder.ancestors().skip(1).find(|path| here(path)).unwrap_or(Path::new(""));
-    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    tempfile::tempdir_in(above)?.close()
+    let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = folder.ancestors().take_while(missing).collect();
+    let made = fs::create_dir_all(folder);
+    // From the innermost outwards, those that were made before it failed as well.
+    let removed = missing.into_iter().filter(|path| path.is_dir()).try_for_each(fs::remove_dir);
+    made.and(removed)
 }
 
 #[cfg(test)]
@@ -152,6 +155,13 @@ mod tests {
         assert_eq!(told(&inside("new"), &[]), Ok(()));
         assert_eq!(told(&inside("new/below/it"), &[]), Ok(()));
         assert!(told(&inside("file/below/it"), &[]).unwrap_err().contains("file/below/it: "));
+        told(&inside(&format!("new/{}", "long".repeat(100))), &[]).unwrap_err();
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(inside("nowhere/at all"), inside("link")).unwrap();
+            assert!(told(&inside("link"), &[]).unwrap_err().contains("link: "));
+            std::fs::remove_file(inside("link")).unwrap();
+        }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
         assert_eq!(told(&full, &["--resume"]), Ok(()));
         assert!(told(&full, &[]).unwrap_err().contains("checkpoints up to step 70: go on from"));

@@ -18,6 +18,7 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
 use single_gpu::device::move_view;
 use single_gpu::lock::locked;
+use single_gpu::ops;
 use single_gpu::parameters::{no_gradient, overwrite};
 
 use super::bucket::{BucketCaps, buckets};
@@ -222,7 +223,7 @@ impl OnGradient for Reducer {
         }
         state.come[slot] = true;
         let sum = match &state.carried[slot] {
-            Some(earlier) => &(earlier + gradient)?,
+            Some(earlier) => &ops::sum(earlier, gradient)?,
             None => gradient,
         };
         let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {

@@ -23,11 +23,10 @@ pub(crate) use prepare::Prepared;
 /// Flags about what is trained, how, and what that leaves behind: of no use to `--draw`.
 ///
 /// Those that also have an environment variable are not among them: it may be set for other commands.
-const OF_TRAINING: [&str; 25] = [
+const OF_TRAINING: [&str; 24] = [
     "device",
     "threads_per_device",
     "tf32",
-    "timeout",
     "model",
     "widths",
     "width",

@@ -101,7 +101,6 @@ fn what_cannot_be_drawn_is_refused() {
         "--device=cpu",
         "--threads-per-device=1",
         "--tf32",
-        "--timeout=5",
         "--metrics=m",
         "--plot=p",
         "--trace=t",

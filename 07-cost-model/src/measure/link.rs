@@ -13,6 +13,7 @@ use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use single_gpu::device::DevicePlan;
+use single_gpu::ops;
 use single_gpu::statistics::slowest;
 
 use crate::link::Link;
@@ -89,7 +90,7 @@ fn messages(
         barrier(rank)?;
         let start = Instant::now();
         line.lend((me + 1) % of, &mine)?;
-        let sum = (&mine + &*line.borrow((me + of - 1) % of, mine.shape(), mine.dtype())?)?;
+        let sum = ops::sum(&mine, &*line.borrow((me + of - 1) % of, mine.shape(), mine.dtype())?)?;
         line.reclaim()?;
         line.device().synchronize()?;
         if time > 0 {
