@@ -23,8 +23,7 @@ pub(super) fn may_be_ended() -> bool {
 
 /// Keeps freed memory in the process, makes candle's own elementwise operations run in the thread that calls them, takes
 /// variables of ours that are set to nothing for ones that are not set, and a file that grows over the system's limit for an
-/// error of that file. From then on the process may be ended where it could
-/// only hang ([`give_up`](super::give_up)).
+/// error of that file. From then on the process may be ended where it could only hang ([`give_up`](super::give_up)).
 ///
 /// Call this first thing in `main`. [`main`](super::main()) does; a program without it, such as a
 /// benchmark, has to call this itself to measure what the binaries do.

@@ -3,9 +3,9 @@
 //!
 //! candle adds with the threads of its own pool, which is left at one so that devices do not share it
 //! ([`prepare`](crate::cli::prepare)); this, with those of the device, or in the thread that asks if that is none of them: DDP's
-//! that adds up buckets, whose work must not wait for theirs, as they wait for its sums. On a GPU, three in four of the threads that candle
-//! starts have nothing to add; and before the first addition the GPU's driver translates all of candle's operations of two
-//! tensors, if it has not kept them from an earlier program. That took nine seconds on an H200.
+//! that adds up buckets, whose work must not wait for theirs, as they wait for its sums. On a GPU, three in four of the threads
+//! that candle starts have nothing to add; and before the first addition the GPU's driver translates all of candle's operations
+//! of two tensors, if it has not kept them from an earlier program. That took nine seconds on an H200.
 //!
 //! Cost: two elements are read and one is written.
 
