@@ -76,15 +76,12 @@ fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow
     }
     let told = || -> anyhow::Result<()> {
         Table::new(&outcomes)?.tell()?;
+        // Neither costs the other.
         let written = outputs.write(&headline);
-        // This one all the same.
-        if let Some(path) = &prepared.gantt {
-            written
-                .map_err(anyhow::Error::from)
-                .and(outcome::write_gantt(path, &headline, &outcomes))
-        } else {
-            Ok(written?)
-        }
+        let drawn = prepared.gantt.as_deref();
+        let drawn = drawn.map_or(Ok(()), |path| outcome::write_gantt(path, &headline, &outcomes));
+        written?;
+        drawn
     };
     // The first error is the one to tell.
     let told = told();

@@ -45,7 +45,10 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--cut=x"], "\"x\" is no number"),
         (&["--micro-batches=0"], "0 is not in 1..=1024"),
         (&["--batch-size=7"], "batch size 7 cannot be cut into 8 micro-batches"),
-        (&["--mesh=4x2x1", "--batch-size=31"], "into 32 micro-batches (8 on each of 4 replicas)"),
+        (
+            &["--mesh=4x2x1", "--batch-size=31"],
+            "batch size 31 cannot be cut into 32 micro-batches (8 on each of 4 replicas)",
+        ),
         (&["--schedule=fifo"], "\"fifo\" is no schedule: there are naive, gpipe, 1f1b"),
         (&["--schedule=zb-h1"], "ZB-H1 can be checked, predicted and drawn, and is not executed"),
         (&["--widths=5", "--model=lenet"], "--widths is about --model dense"),
