@@ -90,3 +90,23 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     outputs.write(&headline)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_is_about_training_or_goes_with_a_contact_sheet() {
+        let goes = ["data", "train_size", "test_size", "contact_sheet"];
+        let command = Arguments::command();
+        // Where data are, and come from, may be said by a variable.
+        let flags = command.get_arguments().filter(|flag| flag.get_env().is_none());
+        let flags: BTreeSet<_> = flags.map(|flag| flag.get_id().as_str()).collect();
+        assert_eq!(flags, OF_TRAINING.into_iter().chain(goes).collect());
+        assert_eq!(flags.len(), OF_TRAINING.len() + goes.len());
+    }
+}

@@ -174,4 +174,11 @@ mod tests {
             assert!(told.contains("there is no checkpoint to go on from"), "{told}");
         }
     }
+
+    #[test]
+    fn all_of_them_are_named() {
+        let command = CheckpointArguments::augment_args(clap::Command::new("program"));
+        let names: Vec<_> = command.get_arguments().map(|flag| flag.get_id().as_str()).collect();
+        assert_eq!(names, CheckpointArguments::ALL);
+    }
 }

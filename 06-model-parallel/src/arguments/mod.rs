@@ -154,3 +154,23 @@ impl Arguments {
         self.launch.timeout()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_is_about_training_or_goes_with_a_drawing() {
+        // Under mpirun, ranks that draw have to find each other, too, and for how long they try is --timeout.
+        let drawn = ["devices", "timeout", "micro_batches", "schedules", "draw", "help"];
+        let command = Arguments::command();
+        let flags = command.get_arguments().filter(|flag| flag.get_env().is_none());
+        let flags: BTreeSet<_> = flags.map(|flag| flag.get_id().as_str()).collect();
+        assert_eq!(flags, OF_TRAINING.into_iter().chain(drawn).collect());
+        assert_eq!(flags.len(), OF_TRAINING.len() + drawn.len());
+    }
+}

@@ -1,22 +1,26 @@
 //! The flags.
 
+mod paper;
+
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{Parser, ValueEnum};
 use concise_wrapper::slow_link::{Slowness, parse_speed};
 use concise_wrapper::{resnet, sizing};
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::model::Model;
-use cost_model::paper::{Batch, Device, Wire, counts};
+use cost_model::paper::{Batch, Device, counts};
 use model_parallel::layers::Layers;
 use single_gpu::cli::{self, SeveralDevices, UsageError, each_once, name_of};
 
 use crate::experiment::{Experiments, Training};
 use crate::on_paper::OnPaper;
+
+use paper::PaperArguments;
 
 /// Predict how long a step of training takes on 1, 2, 4 … K devices, run it, and compare.
 ///
@@ -65,53 +69,6 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     paper: PaperArguments,
-}
-
-/// Flags about what is run and measured, of which there is nothing on paper. (Each flag about paper says so as well: with
-/// `--on-paper` alone, which these exclude, clap would not miss it where another one asks for it.)
-const MEASURED: [&str; 9] = [
-    "count",
-    "device",
-    "threads_per_device",
-    "tf32",
-    "ways",
-    "slow_link",
-    "latency",
-    "within",
-    "metrics",
-];
-
-/// Flags about machines that are not here.
-#[derive(Args, Clone, Debug)]
-struct PaperArguments {
-    /// Run nothing: predict for 1 to 1024 devices that are not here, in every way of adding up
-    #[arg(long, conflicts_with_all = MEASURED)]
-    on_paper: bool,
-
-    /// On paper: TFLOP/s that a device sustains
-    #[arg(long, value_name = "TFLOP/S", default_value_t = 20.0, value_parser = parse_number, requires = "on_paper",
-          conflicts_with_all = MEASURED)]
-    tflops: f64,
-
-    /// On paper: milliseconds of a step that do not depend on the batch
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_number, requires = "on_paper",
-          conflicts_with_all = MEASURED)]
-    fixed: f64,
-
-    /// On paper: devices in a host
-    #[arg(long, value_name = "D", default_value_t = 8, requires = "on_paper", conflicts_with_all = MEASURED,
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
-    devices_per_host: u32,
-
-    /// On paper: what is between the devices of a host
-    #[arg(long, value_enum, default_value_t = Wire::Nvlink, requires = "on_paper",
-          conflicts_with_all = MEASURED)]
-    inside: Wire,
-
-    /// On paper: what is between hosts
-    #[arg(long, value_enum, default_value_t = Wire::Ethernet100, requires = "on_paper",
-          conflicts_with_all = MEASURED)]
-    between: Wire,
 }
 
 /// The networks.
@@ -229,5 +186,25 @@ fn parse_number(argument: &str) -> Result<f64, String> {
     match argument.parse() {
         Ok(number) if RANGE.contains(&number) => Ok(number),
         _ => Err(format!("this is a number from {} to {}", RANGE.start(), RANGE.end())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_is_about_what_is_measured_or_goes_with_paper() {
+        let on_paper = ["on_paper", "tflops", "fixed", "devices_per_host", "inside", "between"];
+        let both = ["models", "width", "batch_size"];
+        let command = Arguments::command();
+        let flags: BTreeSet<_> =
+            command.get_arguments().map(|flag| flag.get_id().as_str()).collect();
+        assert_eq!(flags, paper::MEASURED.into_iter().chain(on_paper).chain(both).collect());
+        assert_eq!(flags.len(), paper::MEASURED.len() + on_paper.len() + both.len());
     }
 }
