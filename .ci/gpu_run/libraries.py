@@ -64,8 +64,6 @@ def library_folders(programs):
     folders += (folder for folder in given if folder not in folders)
     for name in missing(loader_says(programs, folders)):
         name_holder(candidates, lambda folder: (folder / name).exists())
-    # Looked for by programs while they run, which do without; ldd does not list it.
-    name_holder(candidates, lambda folder: any(folder.glob("libcupti.so.1*")))
     found = loader_says(programs, folders)
     absent = missing(found)
     if GIVEN_BY_THE_DRIVER in absent:

@@ -135,7 +135,6 @@ def under_sanitizer():
     races = ["--racecheck-detect-level=error"]
     yield watched(sanitizer, "memcheck-own", "memcheck", memory, "single_gpu", *OWN_KERNELS)
     yield watched(sanitizer, "racecheck-own", "racecheck", races, "single_gpu", *OWN_KERNELS)
-    # CUPTI watches for one tool at a time.
-    others = [f"--skip={test}" for test in ["a_gpu_tells", *OWN_KERNELS]]
+    others = [f"--skip={test}" for test in OWN_KERNELS]
     yield watched(sanitizer, "memcheck", "memcheck", memory, "single_gpu", "a_gpu", *others)
     yield watched(sanitizer, "memcheck-gpu", "memcheck", memory, "gpu")

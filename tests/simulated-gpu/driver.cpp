@@ -190,7 +190,17 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream handle) {
     CALL;
     STREAM(handle);
-    *(Event *)event = Event{stream, stream->queued};
+    auto time = std::make_shared<uint64_t>(0);
+    queue(stream, [=] { *time = simulated_time(); });
+    *(Event *)event = Event{stream, stream->queued, time};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+    CALL;
+    uint64_t from = *((Event *)start)->time, to = *((Event *)end)->time;
+    if (from == 0 || to == 0) return CUDA_ERROR_NOT_READY;
+    *milliseconds = ((double)to - (double)from) / 1e6;
     return CUDA_SUCCESS;
 }
 
@@ -278,7 +288,7 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstr
     std::shared_ptr<std::vector<char>> kept;
     if (!is_pinned(from, bytes))
         kept = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
-    queue_deed(stream, {Deed::COPY, nullptr, 1, bytes}, [=] {
+    queue_named(stream, "a copy", [=] {
         if (may_access(device, to, bytes, Access::write, "a copy to the GPU"))
             memcpy((void *)to, kept == nullptr ? from : kept->data(), bytes);
     });
@@ -290,7 +300,7 @@ CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream ha
     STREAM(handle);
     Device *device = stream->device;
     if (idle()) memset(to, 0, bytes);
-    queue_deed(stream, {Deed::COPY, nullptr, 2, bytes}, [=] {
+    queue_named(stream, "a copy", [=] {
         if (may_access(device, from, bytes, Access::read, "a copy to the host")) memcpy(to, (const void *)from, bytes);
     });
     if (!is_pinned(to, bytes)) finish(stream, stream->queued);
@@ -306,7 +316,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
         simulated_fault("a copy on GPU %d is of another's memory", device->number);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    queue_deed(stream, {Deed::COPY, nullptr, 8, bytes}, [=] { copy(device, to, device, from, bytes); });
+    queue_named(stream, "a copy", [=] { copy(device, to, device, from, bytes); });
     return CUDA_SUCCESS;
 }
 
@@ -318,7 +328,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext there, CUdeviceptr from, CU
         simulated_fault("a copy between GPUs: memory is not where its context says");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    queue_deed(stream, {Deed::COPY_BETWEEN_GPUS, nullptr, 10, bytes}, [=] { copy(target, to, source, from, bytes); });
+    queue_named(stream, "a copy between GPUs", [=] { copy(target, to, source, from, bytes); });
     return CUDA_SUCCESS;
 }
 
@@ -326,7 +336,7 @@ CUresult cuMemsetD8Async(CUdeviceptr place, unsigned char value, size_t bytes, C
     CALL;
     STREAM(handle);
     Device *device = stream->device;
-    queue_deed(stream, {Deed::SET, nullptr, 0, bytes}, [=] {
+    queue_named(stream, "a setting of memory", [=] {
         if (may_access(device, place, bytes, Access::write, "a setting of memory")) memset((void *)place, value, bytes);
     });
     return CUDA_SUCCESS;
@@ -369,8 +379,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned blocks_
     for (int i = 0; i < kernel->arguments; i++)
         memcpy(arguments->data() + kernel->starts[i], given[i], kernel->sizes[i]);
     Device *device = stream->device;
-    queue_deed(stream, {Deed::KERNEL, kernel->name.c_str(), 0, 0},
-               [=] { run(device, *kernel, shape, arguments->data()); });
+    queue_named(stream, kernel->name,
+                [=] { run(device, *kernel, shape, arguments->data()); });
     return CUDA_SUCCESS;
 }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,10 +36,11 @@ struct Stream {
     bool at_work = false;
 };
 
-// How far a stream had come.
+// How far a stream had come, and when it came there.
 struct Event {
     Stream *stream = nullptr;
     unsigned long until = 0;
+    std::shared_ptr<uint64_t> time = std::make_shared<uint64_t>(0);
 };
 
 struct Context {
@@ -81,7 +83,8 @@ extern thread_local Context *current;
 Stream *stream_of(CUstream handle);
 Stream *new_stream(Device *device);
 void queue(Stream *stream, const Work &work);
-void queue_deed(Stream *stream, const Deed &deed, const Work &work);
+// Under the name that the log has for it.
+void queue_named(Stream *stream, const std::string &name, const Work &work);
 void queue_attempt(Stream *stream, const Attempt &attempt);
 bool advance(Stream *stream, unsigned long until);
 void finish(Stream *stream, unsigned long until);

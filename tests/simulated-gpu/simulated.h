@@ -11,21 +11,6 @@ using Attempt = std::function<bool()>;
 
 enum class Access { read, write };
 
-// What a stream does, for whoever asks to be told. `way` is of copies, as CUPTI numbers from where to where.
-struct Deed {
-    enum Kind { COPY = 1, SET = 2, KERNEL = 10, COPY_BETWEEN_GPUS = 22 } kind;
-    const char *name;
-    int way;
-    size_t bytes;
-};
-struct Done {
-    Deed deed;
-    int device;
-    unsigned stream;
-    // By the system's clock, in nanoseconds.
-    uint64_t start, end;
-};
-
 extern "C" {
 // The number of the GPU whose context is current in this thread, and of a stream's; -1 where there is none.
 int simulated_current();
@@ -38,8 +23,7 @@ bool simulated_ready(int device, const void *stream, const char *who);
 void simulated_queue(void *stream, const Work &work);
 void simulated_queue_attempt(void *stream, const char *name, const Attempt &attempt);
 
-// Calls this after everything that any stream does from now on; and what the clock says.
-void simulated_tell(void (*told)(const Done &));
+// The system's clock, in nanoseconds.
 uint64_t simulated_time();
 
 // The rest is for work, and for whoever has called simulated_lock.

@@ -10,11 +10,10 @@
 //! the thread that drives it*: on CUDA a tensor made in one thread and used in another is not ordered,
 //! because each thread has a stream of its own.
 
-pub(crate) mod activity;
+#[cfg(feature = "cuda")]
+mod clock;
 #[cfg(feature = "cuda")]
 mod contexts;
-#[cfg(feature = "cuda")]
-mod cupti;
 mod moment;
 mod plan;
 #[cfg(feature = "cuda")]
@@ -35,6 +34,8 @@ use rayon::ThreadPool;
 pub use moment::Moment;
 pub use plan::{DevicePlan, MAX_DEVICES, MAX_THREADS, PlanError};
 pub use slot::DeviceSlot;
+
+use crate::report::trace::{DeviceClock, TracedDevice};
 
 /// The kind of device a run asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -87,6 +88,16 @@ impl ComputeDevice {
 impl fmt::Display for ComputeDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.slot.fmt(f)
+    }
+}
+
+impl TracedDevice for ComputeDevice {
+    fn clock(&self) -> Option<Box<dyn DeviceClock>> {
+        #[cfg(feature = "cuda")]
+        if let Device::Cuda(gpu) = &self.device {
+            return clock::EventClock::new(gpu).map(|clock| Box::new(clock) as _);
+        }
+        None
     }
 }
 

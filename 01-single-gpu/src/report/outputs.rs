@@ -118,32 +118,7 @@ impl Outputs {
 
     fn write_trace(&self) -> io::Result<()> {
         if let (Some(path), Some(recording)) = (&self.trace, &self.recording) {
-            let of_gpus = recording.of_gpus();
-            recording
-                .write(path, &of_gpus)
-                .map_err(|error| file::of_flag("--trace", path, &error))?;
-            let busy = recording.busy(&of_gpus);
-            for busy in &busy {
-                line(busy)?;
-            }
-            // Where nothing is known of GPUs at all, that is said below.
-            if !of_gpus.activities.is_empty() {
-                for run in recording.untold(&busy) {
-                    line(format_args!(
-                        "note: what became of GPUs' time in \"{run}\" is not told, as no step of it was recorded with them"
-                    ))?;
-                }
-            }
-            for flaw in &of_gpus.flaws {
-                line(format_args!("note: the trace does not say all that GPUs did: {flaw}"))?;
-            }
-            if of_gpus.left_out > 0 {
-                line(format_args!(
-                    "note: there was no room for {} kernels and copies: what became of GPUs' time is told of the time \
-                     before",
-                    thousands(of_gpus.left_out)
-                ))?;
-            }
+            recording.write(path).map_err(|error| file::of_flag("--trace", path, &error))?;
         }
         Ok(())
     }

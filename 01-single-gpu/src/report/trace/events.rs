@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 
-use super::{TRACKS, View};
+use super::{MOST_SPANS, ON_GPU, TRACKS, View};
 
 /// What was recorded, in the order in which spans ended.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Place {
 }
 
 /// A span that has ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Span {
     pub(super) name: &'static str,
     pub(super) track: usize,
@@ -50,18 +50,23 @@ impl Place {
 }
 
 impl Recorded {
-    /// Writes the whole file: what was recorded, and further events.
-    pub(super) fn write(
-        &self,
-        file: &mut dyn Write,
-        further: impl Iterator<Item = Value>,
-    ) -> io::Result<()> {
+    /// Adds a span, or counts it where there is no room.
+    pub(super) fn push(&mut self, span: Span) {
+        if self.spans.len() == MOST_SPANS {
+            self.left_out += 1;
+        } else {
+            self.spans.push(span);
+        }
+    }
+
+    /// Writes the whole file.
+    pub(super) fn write(&self, file: &mut dyn Write) -> io::Result<()> {
         write!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
         let runs = self.runs.iter().enumerate().map(|(run, name)| run_name(run, name));
         let tracks = self.ranks.iter().flat_map(|(place, device)| track_names(*place, device));
         let spans = self.spans.iter().map(Span::event);
         let mut separator = "\n";
-        for event in runs.chain(tracks).chain(spans).chain(further) {
+        for event in runs.chain(tracks).chain(spans) {
             write!(file, "{separator}{event}")?;
             separator = ",\n";
         }
@@ -77,7 +82,8 @@ fn run_name(run: usize, name: &str) -> Value {
 
 /// The events that name a rank's tracks, and put them in order.
 fn track_names(place: Place, device: &str) -> impl Iterator<Item = Value> {
-    TRACKS.iter().enumerate().flat_map(move |(track, title)| {
+    let tracks = if device.starts_with("cuda:") { TRACKS.len() } else { ON_GPU };
+    TRACKS.iter().enumerate().take(tracks).flat_map(move |(track, title)| {
         let name = format!("rank {} {title} on {device}", place.rank);
         let order = place.thread(track);
         [

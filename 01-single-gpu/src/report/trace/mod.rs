@@ -1,29 +1,28 @@
 //! `--trace FILE`: what every device did when, in Chrome's trace format, to be opened in Perfetto
 //! (<https://ui.perfetto.dev>).
 //!
-//! The code that works says what it does with spans of the `tracing` crate. Without `--trace` nobody
-//! listens, and a span costs next to nothing. A span's *target* says which of a device's tracks it
-//! belongs on, so that computing and communicating lie beside each other and are told apart:
+//! The code marks its work with spans of the `tracing` crate. Without `--trace` no subscriber listens, and a span
+//! costs next to nothing. A span's *target* names the track of the rank on which the span is drawn:
 //!
 //! ```text
 //! rank 0 steps          | step 7                                    |
 //! rank 0 compute         load shard forward backward          update
 //! rank 0 communication                              all-reduce
 //! rank 0 background                      bucket 0 bucket 1
+//! rank 0 GPU               load shard  forward  backward  all-reduce  update
 //! ```
 //!
-//! A span shows what the rank's *thread* was doing. A GPU works on after the thread has queued its work:
-//! there, waiting shows where a result is read. What the GPU did when lies beside it, a track for each of
-//! its streams, if NVIDIA's profiling library (CUPTI) is there to tell.
+//! The first four tracks show the rank's *threads*. A GPU works on after the thread has queued its work, so its rank
+//! has a fifth track: the same spans, timed on the GPU with CUDA events ([`DeviceClock`]). For single kernels use a
+//! profiler such as Nsight Systems.
 //!
 //! Spans are kept in memory and written at the end, so that writing disturbs no measurement.
 
-mod busy;
 mod events;
-mod gpus;
 mod recorder;
-mod windows;
 
+use std::cell::RefCell;
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -35,10 +34,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
 
 use super::file;
-use crate::device::ComputeDevice;
-use crate::device::activity::{self, Told};
 use crate::lock::locked;
-pub(super) use busy::Busy;
 use events::{Recorded, Span};
 use recorder::Recorder;
 
@@ -46,113 +42,130 @@ use recorder::Recorder;
 pub const STEPS: &str = "steps";
 /// The target of spans in which a device computes.
 pub const COMPUTE: &str = "compute";
-/// The target of spans in which a device sends to, or waits for, another.
+/// The target of spans in which a device sends to another, or waits for another.
 pub const COMMUNICATION: &str = "communication";
-
 /// The target of spans in which a second thread of the device sends and waits, while the first computes.
 pub const BACKGROUND: &str = "background";
+/// The track of a GPU's own times. It is no target: spans of [`COMPUTE`] and [`COMMUNICATION`] are drawn here again.
+const GPU: &str = "GPU";
 
 /// The tracks of each rank, from top to bottom.
-const TRACKS: [&str; 4] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND];
+const TRACKS: [&str; 5] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND, GPU];
+
+/// The place of [`GPU`] among them.
+const ON_GPU: usize = 4;
 
 /// The target of the span around everything that a rank does.
 const RANK: &str = "rank";
 
-/// A target that somebody listens to where GPUs are to tell what they do.
+/// A target that is enabled while GPUs are timed.
 const GPUS: &str = "gpus";
 
-/// The most spans that a trace holds: about three times what the default run has on two devices, in
-/// about 100 MB of memory. Later ones are left out, and the run says so.
+/// The most spans that a trace holds: about three times as many as the default run has on two devices, in
+/// about 100 MB of memory. Later spans are left out, and the run reports their number.
 const MOST_SPANS: usize = 500_000;
 
-/// Until it is dropped, everything that this thread does is the work of a rank.
-#[must_use = "what is done after it was dropped is no rank's work"]
+/// Times the work of a device that runs behind its thread.
+pub trait DeviceClock {
+    /// Notes how far the device has come with its queue. Returns the mark's number, counted from 0; `None` when the
+    /// device cannot note more.
+    fn mark(&mut self) -> Option<usize>;
+
+    /// Waits for all marks, and returns the time of each since the clock was made.
+    fn times(&mut self) -> Vec<Duration>;
+}
+
+/// A device whose ranks can be traced. Its name is what it displays.
+pub trait TracedDevice: fmt::Display {
+    /// A clock for the work that this device's thread queues from now on; `None` where the thread itself does all work.
+    fn clock(&self) -> Option<Box<dyn DeviceClock>>;
+}
+
+thread_local! {
+    /// The clock of this thread's rank, and the spans that wait for its times.
+    static ON_DEVICE: RefCell<Option<OnDevice>> = const { RefCell::new(None) };
+}
+
+/// Spans of one rank that are timed on its device.
+struct OnDevice {
+    clock: Box<dyn DeviceClock>,
+    /// When the clock was made, since the recording began.
+    began: Duration,
+    /// Each span, with the numbers of its first and last mark.
+    spans: Vec<(Span, usize, usize)>,
+    recorded: Arc<Mutex<Recorded>>,
+}
+
+impl OnDevice {
+    /// Adds the spans to the recording, with their times on the device.
+    fn record(mut self) {
+        let times = self.clock.times();
+        let mut recorded = locked(&self.recorded);
+        for (mut span, first, last) in self.spans {
+            let (Some(&start), Some(&end)) = (times.get(first), times.get(last)) else { continue };
+            span.start = self.began + start;
+            span.duration = end.saturating_sub(start);
+            recorded.push(span);
+        }
+    }
+}
+
+/// Until this guard is dropped, everything that its thread does is the work of one rank.
+#[must_use = "work after the guard is dropped belongs to no rank"]
 #[derive(Debug)]
 pub struct Rank {
     _span: EnteredSpan,
-    /// Whether its GPU is asked what it does.
-    on_gpu: bool,
 }
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        if self.on_gpu {
-            // Next, the thread may end, and with it its part of the GPU.
-            activity::fetch();
+        if let Some(on_device) = ON_DEVICE.take() {
+            on_device.record();
         }
     }
 }
 
 /// Everything that this thread does until the guard is dropped is the work of `rank` on `device`.
-pub fn rank(run: &str, rank: usize, device: &ComputeDevice) -> Rank {
-    let on_gpu = device.tensors().is_cuda() && tracing::enabled!(target: GPUS, Level::INFO);
-    if on_gpu {
-        // Why nothing will be told is asked for when the trace is written.
-        let _ = activity::watch();
+pub fn rank(run: &str, rank: usize, device: &impl TracedDevice) -> Rank {
+    let span = info_span!(target: RANK, "rank", run, rank, device = %device).entered();
+    if tracing::enabled!(target: GPUS, Level::INFO) {
+        recorder::time_on_device(device);
     }
-    Rank { _span: info_span!(target: RANK, "rank", run, rank, device = %device).entered(), on_gpu }
+    Rank { _span: span }
 }
 
 /// The trace of this process, while it is being recorded.
 #[derive(Debug)]
 pub struct Trace {
-    began: Instant,
     recorded: Arc<Mutex<Recorded>>,
 }
 
 impl Trace {
-    /// Begins to record the spans of all threads and, if `gpus` says so, what GPUs do.
+    /// Begins to record the spans of all threads and, if `gpus` says so, the times of these spans on GPUs.
     ///
     /// # Errors
     ///
-    /// When this process already has somebody listening to its spans.
+    /// When this process has a subscriber for spans already.
     pub fn begin(gpus: bool) -> io::Result<Self> {
         let (layer, recorded) = Recorder::new(gpus);
-        let began = layer.began();
         let subscriber = Registry::default().with(layer);
         tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
-        Ok(Self { began, recorded })
+        Ok(Self { recorded })
     }
 
-    /// What was recorded so far.
+    /// The spans that have ended so far.
     pub(super) fn spans(&self) -> Vec<View> {
         locked(&self.recorded).spans.iter().map(Span::view).collect()
     }
 
-    /// Takes what GPUs did so far: all that was done when ranks' last results had been read.
-    pub(super) fn of_gpus(&self) -> Told {
-        if !locked(&self.recorded).ranks.iter().any(|(_, device)| device.starts_with("cuda:")) {
-            return Told::default();
-        }
-        let mut told = match activity::watch() {
-            Ok(()) => activity::take(),
-            Err(why) => return Told { flaws: vec![why], ..Told::default() },
-        };
-        if told.activities.is_empty() {
-            told.flaws.push("CUPTI told of nothing".to_owned());
-        }
-        told
-    }
-
-    /// What became of GPUs' time.
-    pub(super) fn busy(&self, of_gpus: &Told) -> Vec<Busy> {
-        Busy::of(&locked(&self.recorded), of_gpus, self.began)
-    }
-
-    /// The runs on GPUs of which none of `busy` tells.
-    pub(super) fn untold(&self, busy: &[Busy]) -> Vec<String> {
-        Busy::untold(&locked(&self.recorded), busy).into_iter().map(str::to_owned).collect()
-    }
-
-    /// Writes what was recorded so far.
+    /// Writes the spans that have ended so far.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub(super) fn write(&self, path: &Path, of_gpus: &Told) -> io::Result<()> {
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let recorded = locked(&self.recorded);
-        let of_gpus = gpus::events(&of_gpus.activities, self.began);
-        file::write(path, |file| recorded.write(file, of_gpus))
+        file::write(path, |file| recorded.write(file))
     }
 
     /// How many spans had to be left out.
@@ -208,7 +221,7 @@ mod tests {
             }
         });
         let mut file = Vec::new();
-        locked(&recorded).write(&mut file, std::iter::empty()).unwrap();
+        locked(&recorded).write(&mut file).unwrap();
         let trace: Value = serde_json::from_slice(&file).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str, name: &str| -> Vec<&Value> {
@@ -242,5 +255,53 @@ mod tests {
         });
         let recorded = locked(&recorded);
         assert_eq!((recorded.spans.len(), recorded.left_out), (MOST_SPANS, 3));
+    }
+
+    /// A device that takes a second for everything that is queued.
+    struct Slow;
+
+    impl fmt::Display for Slow {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("cuda:0")
+        }
+    }
+
+    impl TracedDevice for Slow {
+        fn clock(&self) -> Option<Box<dyn DeviceClock>> {
+            Some(Box::new(SlowClock(0)))
+        }
+    }
+
+    struct SlowClock(u64);
+
+    impl DeviceClock for SlowClock {
+        fn mark(&mut self) -> Option<usize> {
+            self.0 += 1;
+            Some(self.0 as usize - 1)
+        }
+
+        fn times(&mut self) -> Vec<Duration> {
+            (0..self.0).map(Duration::from_secs).collect()
+        }
+    }
+
+    #[test]
+    fn spans_of_a_device_with_a_clock_are_timed_on_the_device_too() {
+        for gpus in [true, false] {
+            let (recorder, recorded) = Recorder::new(gpus);
+            tracing::subscriber::with_default(Registry::default().with(recorder), || {
+                let _rank = rank("one", 0, &Slow);
+                let _step = info_span!(target: STEPS, "step", step = 7).entered();
+                info_span!(target: COMPUTE, "forward").in_scope(|| ());
+                info_span!(target: COMMUNICATION, "all-reduce").in_scope(|| ());
+            });
+            let recorded = locked(&recorded);
+            let views = recorded.spans.iter().map(Span::view);
+            let on_gpu: Vec<_> = views.filter(|view| view.target == GPU).collect();
+            let seen: Vec<_> = on_gpu.iter().map(|view| (view.name, view.duration)).collect();
+            let second = Duration::from_secs(1);
+            assert_eq!(seen, if gpus { vec![("forward", second), ("all-reduce", second)] } else { vec![] });
+            assert!(!gpus || on_gpu[1].start - on_gpu[0].start == 2 * second);
+        }
     }
 }

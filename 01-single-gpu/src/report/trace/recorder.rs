@@ -9,11 +9,16 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::events::{Fields, Place, Recorded, Span};
-use super::{BACKGROUND, GPUS, MOST_SPANS, RANK, TRACKS};
+use super::{
+    BACKGROUND, COMMUNICATION, COMPUTE, GPUS, ON_DEVICE, ON_GPU, OnDevice, RANK, TRACKS, TracedDevice,
+};
 use crate::lock::locked;
 
-/// When a span was entered.
-struct Entered(Instant);
+/// When a span was entered, and the number of the mark on the rank's device, if the device has a clock.
+struct Entered {
+    at: Instant,
+    mark: Option<usize>,
+}
 
 /// Listens to spans. The registry below it keeps, for each open span, its parent and what we attach.
 pub(super) struct Recorder {
@@ -30,9 +35,25 @@ impl Recorder {
         (Self { began: Instant::now(), gpus, recorded: Arc::clone(&recorded) }, recorded)
     }
 
-    pub(super) fn began(&self) -> Instant {
-        self.began
+}
+
+/// Times the further spans of this thread on `device`, too, if the device has a clock.
+pub(super) fn time_on_device(device: &impl TracedDevice) {
+    tracing::dispatcher::get_default(|listening| {
+        if let (Some(recorder), Some(clock)) = (listening.downcast_ref::<Recorder>(), device.clock())
+        {
+            let (began, recorded) = (recorder.began.elapsed(), Arc::clone(&recorder.recorded));
+            ON_DEVICE.set(Some(OnDevice { clock, began, spans: Vec::new(), recorded }));
+        }
+    });
+}
+
+/// Notes on this thread's device how far the device has come.
+fn mark(target: &str) -> Option<usize> {
+    if target != COMPUTE && target != COMMUNICATION {
+        return None;
     }
+    ON_DEVICE.with_borrow_mut(|on_device| on_device.as_mut()?.clock.mark())
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
@@ -64,7 +85,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            span.extensions_mut().replace(Entered(Instant::now()));
+            let (at, mark) = (Instant::now(), mark(span.metadata().target()));
+            span.extensions_mut().replace(Entered { at, mark });
         }
     }
 
@@ -83,19 +105,23 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             return;
         };
         let mut attached = span.extensions_mut();
-        let Some(Entered(start)) = attached.remove() else { return };
-        let mut recorded = locked(&self.recorded);
-        if recorded.spans.len() == MOST_SPANS {
-            recorded.left_out += 1;
-            return;
-        }
-        recorded.spans.push(Span {
+        let Some(Entered { at, mark: first }) = attached.remove() else { return };
+        let span = Span {
             name: span.metadata().name(),
             track,
             place,
-            start: start - self.began,
-            duration: now - start,
+            start: at - self.began,
+            duration: now - at,
             fields: attached.remove().unwrap_or_default(),
-        });
+        };
+        if let (Some(first), Some(last)) = (first, mark(target)) {
+            let on_device = Span { track: ON_GPU, ..span.clone() };
+            ON_DEVICE.with_borrow_mut(|of_thread| {
+                if let Some(of_thread) = of_thread {
+                    of_thread.spans.push((on_device, first, last));
+                }
+            });
+        }
+        locked(&self.recorded).push(span);
     }
 }
