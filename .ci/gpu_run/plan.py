@@ -35,7 +35,7 @@ def steps(device, data, limit):
 
 def correct(device):
     """Tests of what is to be correct: each operation by itself, before what is made of them."""
-    operations = tests(device, "single_gpu", "a_gpu")
+    operations = tests(device, "ops", "a_gpu")
     yield operations._replace(environment={**operations.environment, **TELL})
     yield tests(device, "pytorch")
     yield tests(device, "finite_differences")
@@ -133,8 +133,8 @@ def under_sanitizer():
     # Some tests ask for what cannot be, and are refused.
     memory = ["--report-api-errors=no", "--track-stream-ordered-races=all"]
     races = ["--racecheck-detect-level=error"]
-    yield watched(sanitizer, "memcheck-own", "memcheck", memory, "single_gpu", *OWN_KERNELS)
-    yield watched(sanitizer, "racecheck-own", "racecheck", races, "single_gpu", *OWN_KERNELS)
+    yield watched(sanitizer, "memcheck-own", "memcheck", memory, "ops", *OWN_KERNELS)
+    yield watched(sanitizer, "racecheck-own", "racecheck", races, "ops", *OWN_KERNELS)
     others = [f"--skip={test}" for test in OWN_KERNELS]
-    yield watched(sanitizer, "memcheck", "memcheck", memory, "single_gpu", "a_gpu", *others)
+    yield watched(sanitizer, "memcheck", "memcheck", memory, "ops", "a_gpu", *others)
     yield watched(sanitizer, "memcheck-gpu", "memcheck", memory, "gpu")

@@ -6,9 +6,9 @@ use std::num::NonZeroUsize;
 
 use candle_core::DType;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use single_gpu::cli;
-use single_gpu::data::{Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use datasets::{Split, synthetic};
+use devices::{DeviceKind, DevicePlan};
+use harness::cli;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::train_batch;
 

@@ -4,9 +4,9 @@
 //! pooling; the second that of relu at zero.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use single_gpu::cli;
-use single_gpu::ops::{avg_pool2d, relu};
-use single_gpu::report::line;
+use harness::cli;
+use harness::report::line;
+use ops::{avg_pool2d, relu};
 
 /// LeNet's second pooling: 9×9 → 4×4.
 const SIZE: usize = 9;

@@ -7,8 +7,8 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::parameters::Parameter;
-use crate::random;
+use harness::random;
+use ops::parameters::Parameter;
 
 /// A parameter drawn from N(0, std²).
 ///

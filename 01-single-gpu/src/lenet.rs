@@ -15,10 +15,10 @@
 
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
-use crate::data::CLASSES;
 use crate::init;
-use crate::ops::{conv2d_relu_pool, flatten, linear, linear_relu};
-use crate::parameters::Parameters;
+use datasets::CLASSES;
+use ops::parameters::Parameters;
+use ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 
 /// The standard deviation of the initial weights.
 pub const WEIGHT_STD: f64 = 0.01;

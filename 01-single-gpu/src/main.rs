@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use single_gpu::cli::{self, DeviceArguments, TrainArguments};
-use single_gpu::data::{CLASS_NAMES, CLASSES, contact_sheet};
-use single_gpu::interrupt;
-use single_gpu::report::{file, line};
+use datasets::{CLASS_NAMES, CLASSES, contact_sheet};
+use devices::DeviceArguments;
+use harness::cli;
+use harness::interrupt;
+use harness::report::{file, line};
+use ops::weights_hash::WeightsHash;
 use single_gpu::train::train;
-use single_gpu::weights_hash::WeightsHash;
+use trainer::TrainArguments;
 
 /// Images of each class on a contact sheet.
 const SHEET_COLUMNS: usize = 20;

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
+use devices::DevicePlan;
 use params_and_allreduce::add_and_copy::AddAndCopy;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::DevicePlan;
 use single_gpu::lenet::Lenet;
 
 /// Bytes of the tensors, in f32.
@@ -32,7 +32,7 @@ const SIZES: [(&str, usize); 5] = [
 ];
 
 fn main() {
-    single_gpu::cli::prepare();
+    harness::cli::prepare();
     let mut criterion = Criterion::default()
         .sample_size(10)
         .warm_up_time(Duration::from_millis(200))

@@ -75,7 +75,7 @@ impl AddAndCopy {
 mod tests {
     use std::time::Duration;
 
-    use single_gpu::device::DevicePlan;
+    use devices::DevicePlan;
 
     use super::*;
     use crate::thread::run_ranks;

@@ -5,6 +5,10 @@ use std::io;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
+use devices::DevicePlan;
+use harness::interrupt;
+use harness::report::metrics::Metrics;
+use harness::statistics::slowest;
 use params_and_allreduce::add_and_copy::AddAndCopy;
 use params_and_allreduce::all_reduce::Ranks;
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -13,10 +17,6 @@ use params_and_allreduce::nccl::with_nccl;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
-use single_gpu::device::DevicePlan;
-use single_gpu::interrupt;
-use single_gpu::report::metrics::Metrics;
-use single_gpu::statistics::slowest;
 
 use crate::early_end::EarlyEnd;
 

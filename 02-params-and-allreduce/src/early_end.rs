@@ -51,7 +51,7 @@ impl EarlyEnd {
 mod tests {
     use std::time::Duration;
 
-    use single_gpu::device::DevicePlan;
+    use devices::DevicePlan;
 
     use params_and_allreduce::thread::run_ranks;
 

@@ -9,16 +9,17 @@ use std::process::ExitCode;
 use bandwidth::{Runs, Table};
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
+use datasets::{Batch, CLASSES, Dataset, Split, synthetic};
+use devices::DevicePlan;
+use devices::SeveralDevices;
+use harness::cli::{self, UsageError};
+use harness::interrupt;
+use harness::report::line;
+use harness::report::metrics::Metrics;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce, get_params, mpirun};
-use single_gpu::cli::{self, SeveralDevices, UsageError};
-use single_gpu::data::{Batch, CLASSES, Dataset, Split, synthetic};
-use single_gpu::device::DevicePlan;
-use single_gpu::interrupt;
 use single_gpu::lenet::Lenet;
-use single_gpu::report::line;
-use single_gpu::report::metrics::Metrics;
 use single_gpu::train::local_gradients;
 
 /// Copy LeNet's parameters to a device, add tensors up across devices, and measure what that costs.

@@ -1,8 +1,8 @@
 //! Parameters on another device.
 
 use candle_core::{Device, Result, Var};
-use single_gpu::device::move_view;
-use single_gpu::parameters::{Parameter, Parameters};
+use devices::move_view;
+use ops::parameters::{Parameter, Parameters};
 
 /// Copies parameters to a device: new variables with the same names and values.
 ///

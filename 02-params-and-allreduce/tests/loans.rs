@@ -8,6 +8,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
+use devices::DevicePlan;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::collective::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
@@ -15,7 +16,6 @@ use params_and_allreduce::collective::{
 use params_and_allreduce::communicator::{Communicator, Error, Received};
 use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::DevicePlan;
 
 const PATIENT: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(200);

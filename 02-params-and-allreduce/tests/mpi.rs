@@ -12,8 +12,8 @@ use std::env;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use harness::lock::locked;
 use params_and_allreduce::mpirun;
-use single_gpu::lock::locked;
 
 /// No job takes that long, even on a busy machine, unless it hangs.
 const HANGS: Duration = Duration::from_secs(120);

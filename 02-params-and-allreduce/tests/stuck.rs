@@ -12,12 +12,12 @@ use std::thread::{park, sleep};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
+use devices::DevicePlan;
+use harness::cli;
+use harness::report::file;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{GRACE, Rank, RankFailure, run_ranks};
-use single_gpu::cli;
-use single_gpu::device::DevicePlan;
-use single_gpu::report::file;
 
 /// How long ranks wait for each other where they do so in vain.
 const SHORT: Duration = Duration::from_secs(1);

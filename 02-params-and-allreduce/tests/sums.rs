@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use devices::DevicePlan;
 use params_and_allreduce::all_reduce::Ranks;
 use params_and_allreduce::collective::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
@@ -18,7 +19,6 @@ use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
 use proptest::prelude::*;
 use proptest::sample::select;
-use single_gpu::device::DevicePlan;
 
 const LARGEST: i64 = 28;
 

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use devices::DevicePlan;
 use params_and_allreduce::collective::{barrier, chunk_range};
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::{Rank, Traffic, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::DevicePlan;
 
 /// What every rank sends in one piece of work.
 fn traffic(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) -> Vec<Traffic> {

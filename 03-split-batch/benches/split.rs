@@ -17,7 +17,7 @@ use split_batch::{gather, split_batch};
 const IMAGES: usize = 256;
 
 fn main() {
-    single_gpu::cli::prepare();
+    harness::cli::prepare();
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_secs(1))

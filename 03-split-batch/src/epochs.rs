@@ -1,6 +1,6 @@
 //! Who gets which samples in two epochs, and whether anybody is forgotten.
 
-use single_gpu::report::line;
+use harness::report::line;
 use split_batch::{Breakage, Sampler};
 
 use crate::width;

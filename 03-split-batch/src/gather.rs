@@ -1,7 +1,7 @@
 //! Shards put together again.
 
 use candle_core::{Device, Result, Tensor, bail};
-use single_gpu::device::move_view;
+use devices::move_view;
 
 /// Joins shards along their first dimension, in order, on one device: `[B₀, …]`, `[B₁, …]`, … →
 /// `[B₀ + B₁ + …, …]`. A single shard that is on `device` already comes back as it is, and shares its memory.

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
+use devices::SeveralDevices;
+use devices::{DevicePlan, move_view};
+use harness::cli::{self, UsageError};
+use harness::report::line;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpirun;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use single_gpu::cli::{self, SeveralDevices, UsageError};
-use single_gpu::device::{DevicePlan, move_view};
-use single_gpu::report::line;
 use split_batch::{Breakage, gather, split_batch};
 
 /// Values of one sample in the example.

@@ -21,7 +21,7 @@ pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> 
 /// Cuts one shard out of images and labels: `[B, …]` and `[B]` → a pair of them. A rank needs no other.
 ///
 /// It is a view: it shares the batch's memory. Move it with
-/// [`move_view`](single_gpu::device::move_view), which sends a GPU the shard and not the whole batch.
+/// [`move_view`](devices::move_view), which sends a GPU the shard and not the whole batch.
 ///
 /// # Errors
 ///

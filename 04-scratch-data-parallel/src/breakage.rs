@@ -5,13 +5,14 @@
 //! ranks waiting for a message that never comes, and end with an error that names the rank.
 
 use candle_core::{DType, Tensor};
+use datasets::Batch;
+use harness::records::TrainOptions;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{self, Communicator};
-use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
-use single_gpu::train::{self, Step, TrainOptions, local_gradients};
+use single_gpu::train::{self, Step, local_gradients};
 
 use crate::Error;
 use crate::train_batch::{allreduce_all, allreduce_sums, cut_shard};

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use harness::report::summary::Summary;
+use ops::difference::largest_difference;
 use scratch_data_parallel::replicas::{check, verdict};
 use scratch_data_parallel::train::Outcome;
 use serde::Serialize;
-use single_gpu::difference::largest_difference;
-use single_gpu::report::summary::Summary;
 
 /// A finished run.
 pub(crate) struct Run {

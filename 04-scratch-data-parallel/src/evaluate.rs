@@ -4,10 +4,10 @@
 //! images to learn from and 10,000 to be tested on, eight devices would wait for it nearly half as long as they train.
 //! Correct answers and losses are sums, and sums can be added up over devices; accuracies cannot.
 
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::evaluate::{Part, SumsByBatch};
-use single_gpu::train::BatchSums;
 
 /// What a rank evaluates, where all ranks of a communicator share a data set.
 pub fn part_of(rank: &impl Communicator) -> Part {
@@ -54,11 +54,11 @@ pub fn allreduce_by_batch(
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
+    use datasets::Split;
+    use datasets::synthetic::dataset;
+    use devices::DevicePlan;
     use params_and_allreduce::get_params;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::data::Split;
-    use single_gpu::data::synthetic::dataset;
-    use single_gpu::device::DevicePlan;
     use single_gpu::evaluate::{evaluate, evaluate_part};
     use single_gpu::lenet::Lenet;
 

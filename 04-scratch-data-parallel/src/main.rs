@@ -7,18 +7,18 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use comparison::{Comparison, Run};
+use devices::DevicePlan;
+use devices::{DeviceArguments, SeveralDevices};
+use harness::cli::{self, UsageError};
+use harness::interrupt;
+use harness::report::line;
+use harness::report::outputs::Outputs;
 use params_and_allreduce::all_reduce::Ranks;
 use params_and_allreduce::{Algorithm, mpirun};
 use recorded::Recorded;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, check_shards, train};
-use single_gpu::cli::{
-    self, DeviceArguments, SeveralDevices, TrainArguments, TrainSetup, UsageError,
-};
-use single_gpu::device::DevicePlan;
-use single_gpu::interrupt;
-use single_gpu::report::line;
-use single_gpu::report::outputs::Outputs;
+use trainer::{TrainArguments, TrainSetup};
 
 /// Train LeNet on several devices, and on one, from the same weights and with the same batches.
 ///

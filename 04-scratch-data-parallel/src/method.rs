@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use datasets::Batch;
+use harness::cli::name_of;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator;
-use single_gpu::cli::name_of;
-use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::Step;
 

@@ -2,11 +2,11 @@
 
 use std::fmt::Display;
 
+use harness::report::trace::COMMUNICATION;
+use ops::parameters::Snapshot;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
-use single_gpu::parameters::Snapshot;
-use single_gpu::report::trace::COMMUNICATION;
-use single_gpu::weights_hash::WeightsHash;
 use tracing::info_span;
 
 /// A replica whose weights are not those of the first.
@@ -84,8 +84,8 @@ pub fn verdict<H: Display + PartialEq>(hashes: &[H]) -> String {
 #[cfg(test)]
 mod tests {
     use candle_core::Tensor;
+    use devices::DevicePlan;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::DevicePlan;
 
     use super::*;
 

@@ -10,13 +10,15 @@
 //! What it costs: smaller products (a device with four shards multiplies four times as often, with a
 //! quarter of the rows), and messages in an order that suits the tree instead of the machine.
 
+use datasets::Batch;
+use harness::cli::UsageError;
+use harness::records::BatchSums;
 use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::{self, Communicator};
-use single_gpu::cli::UsageError;
-use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
-use single_gpu::train::{BatchSums, Step, local_gradients};
+use single_gpu::train::{Step, local_gradients};
+use trainer::{sums_from_tensor, sums_to_tensor};
 
 use crate::Error;
 use crate::train_batch::cut_shard;
@@ -83,7 +85,7 @@ pub fn tree_sums(
     sums: &[BatchSums],
     tree: &FixedTree,
 ) -> Result<BatchSums, communicator::Error> {
-    let leaves = sums.iter().map(|sums| sums.to_tensor(rank.device()));
+    let leaves = sums.iter().map(|sums| sums_to_tensor(sums, rank.device()));
     let total = tree.sum(rank, &leaves.collect::<candle_core::Result<Vec<_>>>()?)?;
-    Ok(BatchSums::from_tensor(&total)?)
+    Ok(sums_from_tensor(&total)?)
 }

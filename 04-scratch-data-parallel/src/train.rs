@@ -1,21 +1,22 @@
 //! A whole run on k devices.
 
 use candle_core::{DType, Device};
+use datasets::loader::Loader;
+use datasets::source::LoadedData;
+use devices::DevicePlan;
+use harness::records::{EpochRecord, TrainOptions};
+use harness::report::Report;
+use harness::report::trace;
+use ops::parameters::Snapshot;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, ForRank0, RankFailure, run_ranks};
 #[cfg(feature = "nccl")]
 use params_and_allreduce::{Algorithm, nccl::with_nccl};
-use single_gpu::data::loader::Loader;
-use single_gpu::data::source::LoadedData;
-use single_gpu::device::DevicePlan;
 use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::lenet::Lenet;
-use single_gpu::parameters::Snapshot;
-use single_gpu::report::Report;
-use single_gpu::report::trace;
-use single_gpu::train::{EpochRecord, TrainOptions, run_epochs};
-use single_gpu::weights_hash::WeightsHash;
+use single_gpu::train::run_epochs;
 
 use crate::evaluate::evaluate_together;
 use crate::{Error, Method, replicas};

@@ -1,14 +1,16 @@
 //! One step of data-parallel training.
 
 use candle_core::{Device, Tensor};
+use datasets::Batch;
+use harness::records::BatchSums;
+use harness::report::trace::COMPUTE;
 use params_and_allreduce::communicator::{self, Communicator};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
-use single_gpu::report::trace::COMPUTE;
 use single_gpu::sgd::sgd;
-use single_gpu::train::{BatchSums, Step, local_gradients};
+use single_gpu::train::{Step, local_gradients};
 use tracing::info_span;
+use trainer::{sums_from_tensor, sums_to_tensor};
 
 use crate::Error;
 
@@ -69,8 +71,8 @@ pub fn allreduce_sums(
     sums: BatchSums,
     algorithm: Algorithm,
 ) -> Result<BatchSums, communicator::Error> {
-    let total = allreduce(rank, &sums.to_tensor(rank.device())?, algorithm)?;
-    Ok(BatchSums::from_tensor(&total)?)
+    let total = allreduce(rank, &sums_to_tensor(&sums, rank.device())?, algorithm)?;
+    Ok(sums_from_tensor(&total)?)
 }
 
 #[cfg(test)]

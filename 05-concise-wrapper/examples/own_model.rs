@@ -4,13 +4,13 @@ use candle_core::{DType, Module as _, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _, Network};
+use devices::{DeviceKind, DevicePlan};
+use ops::cross_entropy;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use single_gpu::device::{DeviceKind, DevicePlan};
-use single_gpu::ops::cross_entropy;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    single_gpu::cli::prepare(); // before anything else: each device computes on its own cores
+    harness::cli::prepare(); // before anything else: each device computes on its own cores
     let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
     // ANCHOR: own
     // This closure runs once for every rank, on a thread of its own.

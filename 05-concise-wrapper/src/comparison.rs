@@ -8,12 +8,12 @@
 use std::fmt;
 
 use concise_wrapper::launch::Launch;
+use harness::cli::name_of;
+use harness::interrupt;
+use harness::records::TrainOptions;
+use harness::report::line;
+use harness::report::outputs::Outputs;
 use serde::Serialize;
-use single_gpu::cli::name_of;
-use single_gpu::interrupt;
-use single_gpu::report::line;
-use single_gpu::report::outputs::Outputs;
-use single_gpu::train::TrainOptions;
 
 use crate::arguments::{Norm, Planned, Prepared, Scale, TestNorm};
 use crate::runs::Run;

@@ -7,9 +7,9 @@
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::init::{Init, NormalOrUniform};
+use harness::random;
 use rand::distr::{Distribution, Uniform};
 use rand_distr::Normal;
-use single_gpu::random;
 
 /// The initial value of a tensor, in CPU memory.
 ///

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, Var};
 
-use single_gpu::backward::{Given, apply1};
+use ops::backward::{Given, apply1};
 
 /// Who is told of gradients.
 pub(crate) trait OnGradient: Send + Sync {

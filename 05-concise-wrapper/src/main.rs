@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Prepared};
 use concise_wrapper::launch::Launch;
+use harness::cli;
+use harness::interrupt;
+use harness::report::line;
 use runs::{Run, Runs};
-use single_gpu::cli;
-use single_gpu::interrupt;
-use single_gpu::report::line;
 
 fn main() -> ExitCode {
     cli::prepare();

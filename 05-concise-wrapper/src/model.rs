@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use candle_core::{ModuleT, Result, Tensor};
+use datasets::{Batch, Dataset};
+use harness::records::BatchSums;
+use harness::report::trace::COMPUTE;
+use ops::cross_entropy;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::data::{Batch, Dataset};
 use single_gpu::evaluate::evaluate;
-use single_gpu::ops::cross_entropy;
-use single_gpu::report::trace::COMPUTE;
-use single_gpu::train::{BatchSums, Seen, Step, Unread};
+use single_gpu::train::Step;
 use tracing::info_span;
+use trainer::{Seen, Unread};
 
 use crate::shares::Share;
 use crate::weights::Weights;

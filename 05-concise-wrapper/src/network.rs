@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use candle_core::{DType, Device, Module, ModuleT, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
-use single_gpu::backward::{Gradients, backward, backward_from};
-use single_gpu::lock::locked;
-use single_gpu::parameters::no_gradient;
+use harness::lock::locked;
+use ops::backward::{Gradients, backward, backward_from};
+use ops::parameters::no_gradient;
 
 use crate::batch_norm::Norms;
 use crate::initial;

@@ -29,9 +29,9 @@
 use std::fmt;
 
 use candle_core::{DType, Result, Tensor};
-use single_gpu::device::DevicePlan;
-use single_gpu::ops::cast;
-use single_gpu::parameters::overwrite_rounded;
+use devices::DevicePlan;
+use ops::cast;
+use ops::parameters::overwrite_rounded;
 
 /// What a network is kept in, and what its layers compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,8 +24,8 @@
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
-use single_gpu::data::CLASSES;
-use single_gpu::ops::{add_relu, conv2d, global_avg_pool, linear, transpose};
+use datasets::CLASSES;
+use ops::{add_relu, conv2d, global_avg_pool, linear, transpose};
 
 use crate::batch_norm::{BatchNorm, Norms};
 
@@ -215,7 +215,7 @@ impl Conv {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
-    use single_gpu::backward::is_remembered;
+    use ops::backward::is_remembered;
 
     use super::*;
     use crate::Network;

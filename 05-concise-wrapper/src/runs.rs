@@ -9,15 +9,15 @@ use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
+use harness::cli::name_of;
+use harness::report::Report;
+use harness::report::line;
+use harness::report::outputs::Outputs;
+use harness::report::summary::Summary;
+use harness::report::trace;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::thread::ForRank0;
 use scratch_data_parallel::replicas::{self, verdict};
-use single_gpu::cli::name_of;
-use single_gpu::report::Report;
-use single_gpu::report::line;
-use single_gpu::report::outputs::Outputs;
-use single_gpu::report::summary::Summary;
-use single_gpu::report::trace;
-use single_gpu::weights_hash::WeightsHash;
 
 use crate::arguments::{ModelKind, Norm, Planned, Prepared, TestNorm, WrapperKind};
 
@@ -123,7 +123,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                     Some(slowness) => &lines.clone().slowed(slowness),
                     None => lines,
                 };
-                let _rank = trace::rank(planned.name, *number, device);
+                let _rank = trace::rank(planned.name, *number, *device);
                 let mut silent = Report::silent();
                 let report = report.take(*number).unwrap_or(&mut silent);
                 alike::compare(&lines.main, &planned.to_compare(prepared))?;

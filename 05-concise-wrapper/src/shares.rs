@@ -1,9 +1,9 @@
 //! A model's share of an epoch: of every global batch the shards that it hosts, made ahead of time.
 
 use candle_core::DType;
-use single_gpu::data::ahead::{Ahead, ahead};
-use single_gpu::data::loader::{Epochs, batch_of, epoch_order};
-use single_gpu::data::{Batch, Dataset};
+use datasets::ahead::{Ahead, ahead};
+use datasets::loader::{Epochs, batch_of, epoch_order};
+use datasets::{Batch, Dataset};
 use split_batch::split::shard_range;
 
 use crate::model::Hosts;

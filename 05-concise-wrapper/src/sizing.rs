@@ -1,7 +1,7 @@
 //! What a CPU is given to do, unless flags ask for more: less, so that an epoch takes seconds.
 
-use single_gpu::cli::TrainArguments;
-use single_gpu::device::DevicePlan;
+use devices::DevicePlan;
+use trainer::TrainArguments;
 
 use crate::resnet;
 

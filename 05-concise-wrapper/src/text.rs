@@ -87,8 +87,8 @@ fn text(bytes: &Tensor) -> Result<String, Error> {
 mod tests {
     use std::time::Duration;
 
+    use devices::DevicePlan;
     use params_and_allreduce::thread::{Rank, run_ranks};
-    use single_gpu::device::DevicePlan;
 
     use super::*;
 

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 
+use datasets::loader::Epochs as _;
+use datasets::source::LoadedData;
+use harness::records::{EpochRecord, TrainOptions};
+use harness::report::Report;
 use serde::Serialize;
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::source::LoadedData;
-use single_gpu::report::Report;
-use single_gpu::train::{EpochRecord, TrainOptions, continue_epochs};
+use single_gpu::train::continue_epochs;
 
 use crate::checkpoint::{Checkpoints, Run};
 use crate::optimiser::{Momentum, Schedule, Sgd};

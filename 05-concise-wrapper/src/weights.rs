@@ -18,10 +18,10 @@ use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
-use single_gpu::device::move_view;
-use single_gpu::lock::locked;
-pub use single_gpu::parameters::Snapshot;
-use single_gpu::parameters::overwrite;
+use devices::move_view;
+use harness::lock::locked;
+pub use ops::parameters::Snapshot;
+use ops::parameters::overwrite;
 
 use crate::leaf::{OnGradient, leaf};
 use crate::precision::{Copies, Precision};

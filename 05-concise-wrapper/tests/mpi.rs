@@ -12,13 +12,13 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::Shares;
 use concise_wrapper::{Ddp, Error, Model, Network};
+use datasets::loader::Epochs as _;
+use datasets::{Split, synthetic};
+use devices::DevicePlan;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::mpi::World;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, mpirun};
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{Split, synthetic};
-use single_gpu::device::DevicePlan;
-use single_gpu::weights_hash::WeightsHash;
 
 /// Nobody waits this long, unless something is wrong.
 const WAIT: Duration = Duration::from_secs(60);

@@ -14,6 +14,11 @@ use anyhow::{Context as _, ensure};
 use candle_core::DType;
 use concise_wrapper::Model as _;
 use concise_wrapper::shares::{Share, Shares};
+use datasets::loader::Epochs as _;
+use datasets::{SAMPLE, Split, synthetic};
+use devices::DevicePlan;
+use harness::cli;
+use harness::statistics::median;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{LayerCost, cut, measure};
@@ -23,11 +28,6 @@ use model_parallel::pipeline::{Checked, Kind, PipelineParallel, Timeline, check,
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
-use single_gpu::cli;
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{SAMPLE, Split, synthetic};
-use single_gpu::device::DevicePlan;
-use single_gpu::statistics::median;
 
 const WIDTH: usize = 16;
 const BATCH: usize = 256;

@@ -1,11 +1,11 @@
 //! `--draw`: schedules as they would be, without training anything.
 
+use harness::cli::UsageError;
+use harness::report::{counted, line, thousands};
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::Refused;
 use model_parallel::pipeline::{Kind, check, predict};
-use single_gpu::cli::UsageError;
-use single_gpu::report::{counted, line, thousands};
 
 /// The most columns of a drawing: more than any terminal shows, so that a file may be looked at.
 const MOST_COLUMNS: usize = 1000;

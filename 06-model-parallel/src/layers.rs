@@ -14,8 +14,8 @@ use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::lenet::init;
 use concise_wrapper::resnet::{BLOCKS, Block, Head, Stem};
 use concise_wrapper::{Network, Precision};
+use ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 use single_gpu::lenet::SHAPES;
-use single_gpu::ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 
 use crate::dense::{self, PlannedTensor};
 use crate::wishes;

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Prepared, Task};
 use concise_wrapper::launch::Launch;
+use harness::report::line;
+use harness::{cli, interrupt};
 use outcome::Outcome;
-use single_gpu::report::line;
-use single_gpu::{cli, interrupt};
 use table::Table;
 
 fn main() -> ExitCode {

@@ -160,8 +160,8 @@ impl fmt::Display for Mesh {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Shape, Tensor};
+    use devices::DevicePlan;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
-    use single_gpu::device::DevicePlan;
 
     use super::*;
 

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use concise_wrapper::weights::Snapshot;
+use devices::DevicePlan;
+use harness::report::file;
+use harness::report::outputs::Outputs;
+use harness::report::summary::Summary;
 use model_parallel::held::Held;
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::timeline::gantt::{Beside, chart};
+use ops::weights_hash::WeightsHash;
 use serde::Serialize;
-use single_gpu::device::DevicePlan;
-use single_gpu::report::file;
-use single_gpu::report::outputs::Outputs;
-use single_gpu::report::summary::Summary;
-use single_gpu::weights_hash::WeightsHash;
 
 use crate::arguments::Prepared;
 use crate::run::Shown;

@@ -5,6 +5,11 @@ use concise_wrapper::ddp::{Lines, Reduction, alike};
 use concise_wrapper::launch::{Launch, Rank};
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Ddp, Error, Model, text, train};
+use datasets::SAMPLE;
+use harness::records::EpochRecord;
+use harness::report::Report;
+use harness::report::outputs::Outputs;
+use harness::report::trace;
 use model_parallel::held::{Held, activations_of};
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::pipeline::{PipelineParallel, Timeline};
@@ -12,16 +17,11 @@ use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};
 use model_parallel::whole::Whole;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::SharedCommunicator;
 use params_and_allreduce::thread::ForRank0;
-use single_gpu::data::SAMPLE;
-use single_gpu::report::Report;
-use single_gpu::report::outputs::Outputs;
-use single_gpu::report::trace;
-use single_gpu::train::EpochRecord;
-use single_gpu::weights_hash::WeightsHash;
 
 use crate::arguments::{ModelKind, Prepared};
 use crate::outcome::Outcome;
@@ -58,7 +58,7 @@ pub(crate) fn run<'a>(
     let report_of_rank_0 = ForRank0::new(&mut report);
     let shown = launch.run(plan, |rank| {
         let Rank { number, device, lines } = rank;
-        let _rank = trace::rank(&name, *number, device);
+        let _rank = trace::rank(&name, *number, *device);
         let mut silent = Report::silent();
         let report = report_of_rank_0.take(*number).unwrap_or(&mut silent);
         alike::compare(&lines.main, &prepared.to_compare(way, planned))?;

@@ -1,9 +1,9 @@
 //! What the runs say together: times, bubbles, memory, and how far the weights are apart.
 
 use concise_wrapper::replicas::verdict;
+use harness::report::{line, seconds};
 use model_parallel::held::Held;
-use single_gpu::difference::largest_difference;
-use single_gpu::report::{line, seconds};
+use ops::difference::largest_difference;
 
 use crate::outcome::Outcome;
 

@@ -7,9 +7,11 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Precision};
+use datasets::Dataset;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::data::Dataset;
-use single_gpu::train::{BatchSums, Seen, Step};
+use single_gpu::train::Step;
+use trainer::Seen;
 
 /// A model, and its weights after the first step.
 pub(crate) struct Watched<'a, M> {
@@ -91,10 +93,10 @@ mod tests {
     use candle_core::{DType, Device};
     use concise_wrapper::optimiser::{Momentum, Sgd};
     use concise_wrapper::shares::Shares;
+    use datasets::loader::Epochs as _;
+    use datasets::{CLASSES, PIXELS};
     use model_parallel::layers::Layers;
-    use single_gpu::data::loader::Epochs as _;
-    use single_gpu::data::{CLASSES, PIXELS};
-    use single_gpu::weights_hash::WeightsHash;
+    use ops::weights_hash::WeightsHash;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::weights::is_buffer;
-use single_gpu::lock::locked;
+use harness::lock::locked;
 
 /// Names and shapes, in the order in which they were asked for.
 type Wishes = Arc<Mutex<Vec<(String, Shape)>>>;

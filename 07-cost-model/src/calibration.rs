@@ -6,10 +6,10 @@ use cost_model::compute::{Line, Measured};
 use cost_model::measure;
 use cost_model::model::{Bucket, Model};
 use cost_model::record::Calibration;
+use datasets::{Dataset, SAMPLE};
+use devices::DevicePlan;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, LayerCost};
-use single_gpu::data::{Dataset, SAMPLE};
-use single_gpu::device::DevicePlan;
 
 use crate::experiment::Training;
 

@@ -1,7 +1,7 @@
 //! What a device computes in a step, as a straight line: so much in any case, and so much for every sample.
 
+use harness::statistics::median;
 use serde::{Deserialize, Serialize};
-use single_gpu::statistics::median;
 
 use crate::step::Compute;
 

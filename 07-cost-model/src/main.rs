@@ -9,8 +9,8 @@ mod table;
 use std::process::ExitCode;
 
 use arguments::{Arguments, Task};
+use harness::cli::{self, UsageError};
 use params_and_allreduce::mpirun;
-use single_gpu::cli::{self, UsageError};
 
 fn main() -> ExitCode {
     cli::main(run)

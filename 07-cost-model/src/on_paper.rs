@@ -5,8 +5,8 @@ use cost_model::hosts::Hosts;
 use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts, sums};
 use cost_model::training::Sum;
-use single_gpu::cli::name_of;
-use single_gpu::report::{counted, line, thousands};
+use harness::cli::name_of;
+use harness::report::{counted, line, thousands};
 
 /// What is to be told.
 pub(crate) struct OnPaper {

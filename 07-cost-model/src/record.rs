@@ -3,8 +3,8 @@
 
 use std::fmt;
 
+use harness::report::counted;
 use serde::{Deserialize, Serialize};
-use single_gpu::report::counted;
 
 use crate::compute::{Line, Measured};
 use crate::link::Link;

@@ -11,14 +11,14 @@ use candle_core::{DType, Device, Shape, Tensor};
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::link::Link;
+use devices::DevicePlan;
+use harness::lock::locked;
 use params_and_allreduce::collective::{all_gather, reduce_scatter};
 use params_and_allreduce::communicator::{
     Communicator, Error, Received, SharedCommunicator, Subset,
 };
 use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::DevicePlan;
-use single_gpu::lock::locked;
 
 /// A rank whose messages take as long as its links say, on its own clock.
 struct Clocked {

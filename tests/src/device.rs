@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use candle_core::{Device, Result, Tensor};
-use single_gpu::device::{DeviceKind, DevicePlan};
+use devices::{DeviceKind, DevicePlan};
 
 /// The environment variable that says which: `cuda` is the GPUs, anything else, or nothing, the CPU.
 pub const VARIABLE: &str = "TEST_DEVICE";

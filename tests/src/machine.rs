@@ -1,8 +1,8 @@
 //! A machine that something was measured on.
 
+use harness::report::counted;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
-use single_gpu::report::counted;
 
 /// A machine, as far as it tells.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

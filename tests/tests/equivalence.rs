@@ -15,17 +15,18 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use course_tests::{device, on_gpus, on_the_cpu, plan};
+use datasets::loader::{Epochs as _, Loader};
+use datasets::{Batch, Split, synthetic};
+use harness::records::TrainOptions;
+use ops::difference::relative_difference;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
 use scratch_data_parallel::{Error, train_batch};
-use single_gpu::data::loader::{Epochs as _, Loader};
-use single_gpu::data::{Batch, Split, synthetic};
-use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
-use single_gpu::train::{self, Step, TrainOptions};
-use single_gpu::weights_hash::WeightsHash;
+use single_gpu::train::{self, Step};
 
 const STEPS: usize = 5;
 const BATCH: usize = 50;

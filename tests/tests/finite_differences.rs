@@ -11,16 +11,16 @@
 
 use candle_core::{DType, Result, Tensor, Var};
 use course_tests::{device, noise};
-use single_gpu::backward::backward_from;
-use single_gpu::data::Batch;
-use single_gpu::difference::relative_difference;
-use single_gpu::lenet::Lenet;
-use single_gpu::ops::batch_norm::Statistics;
-use single_gpu::ops::{
+use datasets::Batch;
+use ops::backward::backward_from;
+use ops::batch_norm::Statistics;
+use ops::difference::relative_difference;
+use ops::parameters::{Parameter, Parameters};
+use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
     cross_entropy, flatten, global_avg_pool, linear, relu, transpose,
 };
-use single_gpu::parameters::{Parameter, Parameters};
+use single_gpu::lenet::Lenet;
 use single_gpu::train::local_gradients;
 
 const STEP: f64 = 1e-5;

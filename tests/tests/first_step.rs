@@ -6,8 +6,8 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use candle_core::{DType, Device, Tensor};
-use single_gpu::data::{Split, synthetic};
-use single_gpu::difference::relative_difference;
+use datasets::{Split, synthetic};
+use ops::difference::relative_difference;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::local_gradients;
 

@@ -12,12 +12,12 @@ use candle_nn::init::Init;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::{Ddp, Error, Network};
+use devices::DevicePlan;
+use ops::backward::{apply1, is_remembered};
+use ops::{cross_entropy, linear};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::backward::{apply1, is_remembered};
-use single_gpu::device::DevicePlan;
-use single_gpu::ops::{cross_entropy, linear};
 
 /// Far longer than a message takes, and what the test takes where none comes.
 const PATIENCE: Duration = Duration::from_secs(3);

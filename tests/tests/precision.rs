@@ -29,12 +29,12 @@ use concise_wrapper::weights::{Named, Weights};
 use concise_wrapper::{DataParallel, Error, Model, Network, Precision};
 use course_tests::distance::{distance, values};
 use course_tests::{noise, plan};
+use datasets::Batch;
+use devices::DevicePlan;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::Batch;
-use single_gpu::device::DevicePlan;
-use single_gpu::weights_hash::WeightsHash;
 
 const WAIT: Duration = Duration::from_secs(60);
 

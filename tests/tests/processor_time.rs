@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
+use datasets::{Dataset, PIXELS};
+use devices::DevicePlan;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch};
-use single_gpu::data::{Dataset, PIXELS};
-use single_gpu::device::DevicePlan;
 use single_gpu::lenet::Lenet;
 
 /// Processor time of every thread of this process so far, in clock ticks, by id, with its name.

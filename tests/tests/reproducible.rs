@@ -10,16 +10,16 @@ use std::time::Duration;
 use candle_core::{DType, Device};
 use course_tests::lenet::with_large_weights;
 use course_tests::{on_gpus, on_the_cpu, plan};
+use datasets::loader::{Epochs as _, Loader};
+use datasets::{Batch, CLASSES, Dataset, PIXELS, SAMPLE, Split, synthetic};
+use devices::{DeviceKind, DevicePlan};
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch_reproducible};
-use single_gpu::data::loader::{Epochs as _, Loader};
-use single_gpu::data::{Batch, CLASSES, Dataset, PIXELS, SAMPLE, Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
-use single_gpu::weights_hash::WeightsHash;
 
 const SHARDS: usize = 8;
 const STEPS: usize = 3;
@@ -109,7 +109,7 @@ fn it_is_the_step_of_one_device_up_to_rounding() {
         assert_eq!(step.sums.samples, 64);
         approx(step.sums.loss, expected.sums.loss, tolerance);
         for (found, expected) in step.gradients.iter().zip(&expected.gradients) {
-            let error = single_gpu::difference::relative_difference(found, expected).unwrap();
+            let error = ops::difference::relative_difference(found, expected).unwrap();
             assert!(error <= tolerance, "{error:.1e}");
         }
     }

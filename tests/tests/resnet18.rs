@@ -14,8 +14,8 @@ use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Named;
 use concise_wrapper::{Model, Network};
 use course_tests::{Fixture, noise};
-use single_gpu::data::Batch;
-use single_gpu::difference::relative_difference;
+use datasets::Batch;
+use ops::difference::relative_difference;
 
 /// A network with the fixture's weights.
 fn network(fixture: &Fixture, dtype: DType) -> Result<Network<ResNet18>> {

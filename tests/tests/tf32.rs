@@ -17,13 +17,13 @@ use candle_core::{DType, Device, Tensor};
 use course_tests::distance::distance;
 use course_tests::lenet::with_large_weights;
 use course_tests::on_the_cpu;
+use datasets::{Batch, Split, synthetic};
+use devices::{DeviceKind, DevicePlan};
+use ops::difference::relative_difference;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch};
-use single_gpu::data::{Batch, Split, synthetic};
-use single_gpu::device::{DeviceKind, DevicePlan};
-use single_gpu::difference::relative_difference;
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 

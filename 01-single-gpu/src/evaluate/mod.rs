@@ -6,11 +6,12 @@ use candle_core::{DType, Device, Module, Result};
 use tracing::info_span;
 
 pub use self::part::{Part, SumsByBatch};
-use crate::backward::untracked;
-use crate::data::Dataset;
-use crate::ops::cross_entropy;
-use crate::report::trace::COMPUTE;
-use crate::train::{BatchSums, read_sums};
+use datasets::Dataset;
+use harness::records::BatchSums;
+use harness::report::trace::COMPUTE;
+use ops::backward::untracked;
+use ops::cross_entropy;
+use trainer::read_sums;
 
 /// Images per forward pass, on one device and on many: enough to keep a device busy, few enough to fit anywhere.
 pub const BATCH: usize = 256;
@@ -58,8 +59,8 @@ mod tests {
     use candle_core::Tensor;
 
     use super::*;
-    use crate::data::{Split, synthetic};
     use crate::lenet::Lenet;
+    use datasets::{Split, synthetic};
 
     /// A model that notes whether its logits carry a gradient.
     struct Noted(Lenet, Cell<Option<bool>>);

@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::train::BatchSums;
+use harness::records::BatchSums;
+use trainer::sums_from_tensor;
 
 /// What one device evaluates of a data set, where several share it: every `of`-th batch, from the `nth` on.
 ///
@@ -85,8 +86,8 @@ impl SumsByBatch {
     ///
     /// When it is not `[batches, 4]`, f64.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
-        let batches = tensor.to_vec2::<f64>()?.into_iter();
-        Ok(Self(batches.map(|sums| BatchSums::from_slice(&sums)).collect::<Result<_>>()?))
+        let batches = (0..tensor.dim(0)?).map(|batch| sums_from_tensor(&tensor.get(batch)?));
+        Ok(Self(batches.collect::<Result<_>>()?))
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use tracing::info_span;
 
-use super::unread::Waiting;
-use super::{BatchSums, EpochRecord, Position, Seen, TrainOptions};
-use crate::data::loader::Epochs;
-use crate::report::Report;
-use crate::report::trace::{COMPUTE, STEPS};
+use datasets::loader::Epochs;
+use harness::records::{BatchSums, EpochRecord, Position, TrainOptions};
+use harness::report::Report;
+use harness::report::trace::{COMPUTE, STEPS};
+use trainer::{Seen, Waiting};
 
 /// Why training stopped early.
 #[derive(Debug, thiserror::Error)]
@@ -147,12 +147,13 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
+    use candle_core::{DType, Device, Tensor};
 
     use super::*;
-    use crate::data::loader::Loader;
-    use crate::data::{Batch, Dataset, PIXELS};
-    use crate::train::epochs_trained;
+    use datasets::loader::Loader;
+    use datasets::{Batch, Dataset, PIXELS};
+    use harness::records::epochs_trained;
+    use trainer::Unread;
 
     /// Three epochs of three steps of two samples; `sums` is told the step, from 1, and its samples.
     fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {
@@ -267,5 +268,66 @@ mod tests {
             assert_eq!(records.len(), epochs);
             assert!((epochs_trained(&records) - trained).abs() < 1e-12, "{records:?}");
         }
+    }
+
+    /// What a step leaves on its device: the loss, and one of two answers right.
+    fn left(loss: f64) -> Unread {
+        let tensor = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
+        let logits = Tensor::new(&[[0f32, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
+        let batch = Batch { images: tensor(&[0, 0]), labels: tensor(&[1, 0]) };
+        Unread::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
+    }
+
+    #[test]
+    fn sums_that_are_read_later_are_those_that_are_read_at_once() {
+        let data = Dataset::new(vec![[0; PIXELS]; 7], vec![0; 7]).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 2, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        let run = |later: bool| {
+            let (mut step, mut positions) = (0.0, Vec::new());
+            let train_batch = |_: &Batch| {
+                step += 1.0;
+                let unread = left(step);
+                Ok(if later { Seen::Later(unread) } else { Seen::Sums(unread.read()?) })
+            };
+            let after_step = |at: &Position| {
+                positions.push(at.batches);
+                Ok::<_, Error>(())
+            };
+            let (report, begin, test) = (&mut Report::silent(), Position::default(), || Ok(None));
+            let records =
+                continue_epochs(&options, &loader, report, begin, train_batch, after_step, test);
+            let of = |record: &EpochRecord| {
+                (record.epoch, record.part, record.train_loss, record.train_accuracy)
+            };
+            (records.unwrap().iter().map(of).collect::<Vec<_>>(), positions)
+        };
+        let (at_once, every_step) = run(false);
+        let (later, positions) = run(true);
+        assert_eq!(later, at_once);
+        assert_eq!(every_step, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]);
+        // The first step, and then nothing before an epoch was over, unless this machine took a tenth of a second.
+        assert!(positions.starts_with(&[1]) && positions.ends_with(&[4]), "{positions:?}");
+        assert!(positions.len() < every_step.len(), "{positions:?}");
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_is_found_when_it_is_read() {
+        let data = Dataset::new(vec![[0; PIXELS]; 6], vec![0; 6]).unwrap();
+        let options = TrainOptions { epochs: 3, batch_size: 2, learning_rate: 3.0, seed: 1 };
+        let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
+        let mut step = 0;
+        let train = |_: &Batch| {
+            step += 1;
+            Ok(left(if step == 4 { f64::NAN } else { 1.0 }))
+        };
+        let report = &mut Report::silent();
+        let told = run_epochs::<_, Error, _>(&options, &loader, report, train, || Ok(None));
+        let told = told.unwrap_err();
+        assert!(matches!(told, Error::NotFinite { epoch: 2, .. }), "{told}");
+        let (report, at_once) = (&mut Report::silent(), |_: &Batch| Ok(left(f64::NAN)));
+        let told = run_epochs::<_, Error, _>(&options, &loader, report, at_once, || Ok(None));
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains("no update was made yet"), "{told}");
     }
 }

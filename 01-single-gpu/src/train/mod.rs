@@ -6,46 +6,26 @@
 //! given the step.
 
 mod epochs;
-mod position;
-mod record;
-mod sums;
-mod unread;
 
 use candle_core::{DType, Result, Tensor};
-use serde::Serialize;
 use tracing::info_span;
 
 pub use epochs::{Error, continue_epochs, run_epochs};
-pub use position::Position;
-pub use record::{EpochRecord, epochs_trained, seconds_per_epoch};
-pub use sums::BatchSums;
-pub use unread::{Seen, Unread, read_sums};
 
-use crate::backward::backward;
-use crate::data::Batch;
-use crate::data::loader::Loader;
-use crate::data::source::LoadedData;
-use crate::device::ComputeDevice;
 use crate::evaluate::evaluate;
 use crate::lenet::Lenet;
-use crate::ops::cross_entropy;
-use crate::parameters::Snapshot;
-use crate::report::Report;
-use crate::report::trace::{self, COMPUTE};
 use crate::sgd::sgd;
-
-/// How to train.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct TrainOptions {
-    /// Passes over the training images.
-    pub epochs: usize,
-    /// Samples in a batch, over all devices.
-    pub batch_size: usize,
-    /// The learning rate.
-    pub learning_rate: f64,
-    /// Decides initial weights and shuffles.
-    pub seed: u64,
-}
+use datasets::Batch;
+use datasets::loader::Loader;
+use datasets::source::LoadedData;
+use devices::ComputeDevice;
+use harness::records::{BatchSums, EpochRecord, TrainOptions};
+use harness::report::Report;
+use harness::report::trace::{self, COMPUTE};
+use ops::backward::backward;
+use ops::cross_entropy;
+use ops::parameters::Snapshot;
+use trainer::Unread;
 
 /// What one step computed.
 #[derive(Clone, Debug)]
@@ -144,7 +124,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::data::{Dataset, PIXELS};
+    use datasets::{Dataset, PIXELS};
 
     #[test]
     fn an_empty_batch_counts_nothing_and_has_gradients_of_zero() {

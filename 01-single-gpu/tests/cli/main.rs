@@ -6,9 +6,9 @@ mod results;
 use std::fs;
 
 use assert_cmd::Command;
+use devices::{DeviceKind, DevicePlan};
 use predicates::prelude::*;
 use predicates::str::contains;
-use single_gpu::device::{DeviceKind, DevicePlan};
 
 /// A mirror that nobody runs.
 const NOBODY: &str = "http://127.0.0.1:9";

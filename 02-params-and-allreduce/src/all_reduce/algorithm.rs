@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use single_gpu::device::DevicePlan;
+use devices::DevicePlan;
 
 use crate::communicator::{Engine, Error};
 use crate::mpirun;

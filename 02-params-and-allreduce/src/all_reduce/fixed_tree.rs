@@ -25,8 +25,7 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use single_gpu::ops;
-use single_gpu::report::trace::COMMUNICATION;
+use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
 
 use crate::collective::chunk_range;
@@ -174,7 +173,7 @@ mod tests {
     use std::time::Duration;
 
     use candle_core::Device;
-    use single_gpu::device::DevicePlan;
+    use devices::DevicePlan;
 
     use super::*;
     use crate::thread::run_ranks;

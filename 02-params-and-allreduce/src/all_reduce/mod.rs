@@ -13,7 +13,7 @@
 //! them add in an order that depends on the number of ranks; the sum of [`FixedTree`] does not. [`TreeSum`] makes it of
 //! what is there one after the other.
 //!
-//! Stage 1 adds ([`sum`](fn@single_gpu::ops::sum)): it knows which threads to take, and which kernel.
+//! Stage 1 adds ([`sum`](fn@ops::sum)): it knows which threads to take, and which kernel.
 
 mod algorithm;
 pub mod fixed_tree;
@@ -25,7 +25,7 @@ pub mod tree;
 pub mod tree_sum;
 
 use candle_core::Tensor;
-use single_gpu::report::trace::COMMUNICATION;
+use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
 
 pub use algorithm::{Algorithm, Ranks};

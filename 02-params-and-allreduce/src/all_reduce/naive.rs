@@ -14,7 +14,7 @@
 //! handle one each, so its link is the bottleneck, and the time grows with the number of ranks.
 
 use candle_core::Tensor;
-use single_gpu::ops::sum;
+use ops::sum;
 
 use crate::communicator::{Communicator, Error};
 

@@ -17,7 +17,7 @@
 //! other's memory sum small tensors in this way, and the name comes from there.
 
 use candle_core::Tensor;
-use single_gpu::ops::sum;
+use ops::sum;
 
 use crate::communicator::{Communicator, Error, Received};
 

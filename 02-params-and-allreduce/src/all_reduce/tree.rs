@@ -16,7 +16,7 @@
 //! every message is a whole tensor, and rank 0 sends ⌈log₂ n⌉ of them.
 
 use candle_core::Tensor;
-use single_gpu::ops::sum;
+use ops::sum;
 
 use crate::collective::broadcast;
 use crate::communicator::{Communicator, Error};

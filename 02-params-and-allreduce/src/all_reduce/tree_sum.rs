@@ -19,7 +19,6 @@
 use std::ops::Range;
 
 use candle_core::{Result, Tensor};
-use single_gpu::ops;
 
 use super::FixedTree;
 use super::fixed_tree::halves;
@@ -124,7 +123,7 @@ impl TreeSum {
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
-    use single_gpu::device::DevicePlan;
+    use devices::DevicePlan;
 
     use super::*;
     use crate::thread::{DEFAULT_TIMEOUT, run_ranks};

@@ -16,7 +16,6 @@
 //! bottleneck: a rank sends (n − 1)/n of the tensor, however many ranks there are.
 
 use candle_core::Tensor;
-use single_gpu::ops;
 
 use super::{chunk_range, neighbours};
 use crate::communicator::{Communicator, Error};

@@ -120,8 +120,8 @@ impl From<Subset> for SharedCommunicator {
 mod tests {
     use std::time::Duration;
 
-    use single_gpu::device::DevicePlan;
-    use single_gpu::parameters::overwrite;
+    use devices::DevicePlan;
+    use ops::parameters::overwrite;
 
     use super::*;
     use crate::thread::{Rank, run_ranks};

@@ -16,7 +16,7 @@ use super::sum::Sum;
 use super::waiting::{Waiting, WaitsFor};
 use crate::communicator::{Communicator, Engine, Error};
 use crate::thread::patience::wait;
-use single_gpu::lock::locked;
+use harness::lock::locked;
 
 /// One rank's end of its connections: a value that can be kept, and called from any thread.
 ///

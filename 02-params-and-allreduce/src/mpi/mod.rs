@@ -6,7 +6,7 @@
 //! use std::time::Duration;
 //! use params_and_allreduce::communicator::Error;
 //! use params_and_allreduce::{Algorithm, allreduce, mpi};
-//! use single_gpu::device::{DeviceKind, DevicePlan};
+//! use devices::{DeviceKind, DevicePlan};
 //!
 //! let world = mpi::World::connect(Duration::from_secs(300))?;
 //! // This machine's devices, and this process takes its own.
@@ -69,7 +69,7 @@ use ::mpi::environment::{Universe, processor_name};
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::Communicator as _;
 use candle_core::Device;
-use single_gpu::device::{DevicePlan, DeviceSlot};
+use devices::{DevicePlan, DeviceSlot};
 
 #[cfg(doc)]
 use crate::communicator::Communicator;

@@ -1,8 +1,8 @@
 //! A tensor on its way between processes: a note, and bytes.
 
 use candle_core::{DType, Device, Result, Tensor};
+use devices::move_view;
 use safetensors::View;
-use single_gpu::device::move_view;
 
 use super::note::Note;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use single_gpu::device::ComputeDevice;
+use devices::ComputeDevice;
 
 use super::line::{Ends, Line};
 use crate::communicator::{Communicator, Engine, Error};

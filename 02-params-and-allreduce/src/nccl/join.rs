@@ -43,7 +43,7 @@ pub(super) fn shared_id(links: &impl Communicator) -> Result<Id, Error> {
 mod tests {
     use std::time::Duration;
 
-    use single_gpu::device::DevicePlan;
+    use devices::DevicePlan;
 
     use super::*;
     use crate::thread::{Rank, run_ranks};

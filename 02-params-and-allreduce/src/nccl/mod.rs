@@ -179,7 +179,7 @@ fn driver(error: DriverError) -> candle_core::Error {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::device::DevicePlan;
+    use devices::DevicePlan;
 
     use super::*;
     use crate::thread::run_ranks;

@@ -32,7 +32,7 @@ use std::time::Duration;
 use std::{fmt, fs};
 
 use candle_core::Device;
-use single_gpu::device::{ComputeDevice, DeviceKind, DevicePlan, PlanError};
+use devices::{ComputeDevice, DeviceKind, DevicePlan, PlanError};
 
 use super::post::Post;
 use super::{Line, failure};

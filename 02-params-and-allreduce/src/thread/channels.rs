@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use crate::communicator::Received;
-use single_gpu::lock::locked;
+use harness::lock::locked;
 
 /// A rank at one of the two ends has let go of it.
 #[derive(Debug)]

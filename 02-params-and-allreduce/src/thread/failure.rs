@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 use std::time::Duration;
 
-use single_gpu::device::ComputeDevice;
+use devices::ComputeDevice;
 
 /// A failure's message is read by what started the process within this time.
 #[cfg(any(feature = "mpi", feature = "nccl"))]

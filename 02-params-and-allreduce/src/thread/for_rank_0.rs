@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use single_gpu::lock::locked;
+use harness::lock::locked;
 
 /// Something for rank 0 alone, where all ranks run the same work: whom it reports to, say.
 #[derive(Debug)]

@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use single_gpu::device::move_view;
+use devices::move_view;
 
 use super::channels::{Channels, Closed};
 use super::patience::wait;
 use super::roster::{Chain, FirstCause, Roster};
 use crate::communicator::{Error, Memory, Received};
-use single_gpu::lock::locked;
+use harness::lock::locked;
 
 /// A tensor of up to this many bytes is copied sooner than the news of its return arrives.
 const SMALL: usize = 16 << 10;

@@ -18,7 +18,7 @@ use std::sync::mpsc::channel;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use single_gpu::device::{DevicePlan, DeviceSlot};
+use devices::{DevicePlan, DeviceSlot};
 
 use crate::communicator::Error;
 pub(crate) use failure::attempt;
@@ -44,7 +44,7 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// Runs `work` once for every device of a plan, each in a thread of its own, and waits for all.
 ///
 /// Inside, everything parallel stays on the rank's own device, in a program that begins with
-/// [`prepare`](single_gpu::cli::prepare); without it, candle's own operations use all cores. The results come in rank order.
+/// [`prepare`](harness::cli::prepare); without it, candle's own operations use all cores. The results come in rank order.
 ///
 /// `work` may fail with any error that an [`Error`] can become and that can be shown, such as `anyhow::Error`. A
 /// [`RankFailure`] is an error itself only where its cause is one, which `anyhow::Error` is not: there, `?` wants
@@ -58,8 +58,8 @@ pub const GRACE: Duration = Duration::from_secs(10);
 ///
 /// A thread cannot be ended from outside, and this cannot return before all are. So when a rank has failed, and another that was
 /// waited for in vain has not ended [`GRACE`] later, or any other `timeout` and [`GRACE`] later, both are told on standard
-/// error. A program that began with [`prepare`](single_gpu::cli::prepare), as ours do, ends there, with exit code 1
-/// ([`give_up`](single_gpu::cli::give_up)). Any other process is not this function's to end: it goes on waiting.
+/// error. A program that began with [`prepare`](harness::cli::prepare), as ours do, ends there, with exit code 1
+/// ([`give_up`](harness::cli::give_up)). Any other process is not this function's to end: it goes on waiting.
 ///
 /// # Errors
 ///

@@ -7,7 +7,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use single_gpu::cli;
+use harness::cli;
 
 use super::GRACE;
 use super::patience::Waited;

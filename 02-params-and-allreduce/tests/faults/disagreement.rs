@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
+use devices::DevicePlan;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::collective::{all_gather, broadcast, chunk_range, reduce_scatter};
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::DevicePlan;
 
 use crate::PATIENT;
 use crate::collective::{COLLECTIVES, Collective};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
+use devices::DevicePlan;
 use params_and_allreduce::all_reduce::{FixedTree, Ranks};
 use params_and_allreduce::collective::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
@@ -11,7 +12,6 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpi::Rank;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::DevicePlan;
 
 /// Shapes that do not divide evenly, that are shorter than the ranks are many, that are empty, and that are
 /// sent in one piece and in many.

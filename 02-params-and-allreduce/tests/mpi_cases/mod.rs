@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
+use devices::DevicePlan;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::mpi::{Rank, World};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::device::DevicePlan;
 
 /// Nobody waits this long, unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! Samplers as they have been shipped: each trains, and each shares an epoch out wrongly.
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 
 use super::Sampler;
 

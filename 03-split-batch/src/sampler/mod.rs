@@ -17,7 +17,7 @@
 
 pub mod breakage;
 
-use single_gpu::data::loader::{batch_of, epoch_order};
+use datasets::loader::{batch_of, epoch_order};
 
 use crate::split::shard_range;
 

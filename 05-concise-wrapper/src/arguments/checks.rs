@@ -6,12 +6,12 @@ use concise_wrapper::checkpoint::MOST_EPOCHS;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
+use devices::DevicePlan;
+use harness::cli::UsageError;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::Ranks;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
-use single_gpu::cli::UsageError;
-use single_gpu::device::DevicePlan;
 
 use super::{
     Arguments, ModelKind, Norm, PrecisionKind, ReductionArguments, Scale, TestNorm, WrapperKind,

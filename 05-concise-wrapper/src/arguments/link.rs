@@ -9,9 +9,9 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{Network, Precision};
+use harness::cli::UsageError;
+use harness::report::thousands;
 use params_and_allreduce::Algorithm;
-use single_gpu::cli::UsageError;
-use single_gpu::report::thousands;
 
 use super::ModelKind;
 

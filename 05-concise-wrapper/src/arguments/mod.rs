@@ -15,7 +15,7 @@ use concise_wrapper::optimiser::OptimiserArguments;
 use concise_wrapper::slow_link::parse_speed;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::TrainArguments;
+use trainer::TrainArguments;
 
 pub(crate) use planned::{Planned, Prepared};
 

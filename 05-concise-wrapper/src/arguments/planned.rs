@@ -10,12 +10,14 @@ use concise_wrapper::optimiser::Schedule;
 use concise_wrapper::recording::Recording;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::train::Extras;
+use devices::DeviceArguments;
+use devices::DevicePlan;
+use harness::cli::{UsageError, name_of};
+use harness::records::TrainOptions;
+use harness::report::late::Late;
+use harness::report::summary::Versions;
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::cli::{DeviceArguments, TrainSetup, UsageError, name_of};
-use single_gpu::device::DevicePlan;
-use single_gpu::report::late::Late;
-use single_gpu::report::summary::Versions;
-use single_gpu::train::TrainOptions;
+use trainer::TrainSetup;
 
 use super::{ModelKind, Norm, Scale, TestNorm, WrapperKind};
 

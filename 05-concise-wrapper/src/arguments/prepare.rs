@@ -8,9 +8,9 @@ use concise_wrapper::launch::{Launch, LaunchArguments, Places};
 use concise_wrapper::recording::Recording;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{resnet, sizing};
-use single_gpu::cli::{ReportArguments, UsageError};
-use single_gpu::report::late::Late;
-use single_gpu::report::{counted, file, files_are_wanted};
+use harness::cli::{ReportArguments, UsageError};
+use harness::report::late::Late;
+use harness::report::{counted, file, files_are_wanted};
 
 use super::link::{check_link, sizes};
 use super::{Arguments, ModelKind, Prepared, Scale};

@@ -6,9 +6,9 @@
 //! weighted by their counts, and averaged in once.
 
 use candle_core::{DType, Device, IndexOp as _, Tensor};
+use ops::batch_norm::{Average, average_all};
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator, Error};
-use single_gpu::ops::batch_norm::{Average, average_all};
 
 use super::{MOMENTUM, Norms};
 
@@ -87,8 +87,8 @@ fn divided(
 
 #[cfg(test)]
 mod tests {
+    use devices::DevicePlan;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::batch_norm::BatchNorm;

@@ -23,7 +23,7 @@ mod synchronised;
 use candle_core::{DType, ModuleT, Result, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
-use single_gpu::ops::batch_norm::{Statistics, batch_norm, batch_norm_with};
+use ops::batch_norm::{Statistics, batch_norm, batch_norm_with};
 
 pub use norms::Norms;
 
@@ -114,7 +114,7 @@ impl ModuleT for BatchNorm {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Module as _};
-    use single_gpu::difference::relative_difference;
+    use ops::difference::relative_difference;
 
     use super::*;
     use crate::Network;

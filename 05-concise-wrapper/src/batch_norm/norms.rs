@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{Result, Tensor, Var, bail};
+use harness::lock::locked;
+use ops::batch_norm::{Statistics, average_all};
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::lock::locked;
-use single_gpu::ops::batch_norm::{Statistics, average_all};
 
 use super::MOMENTUM;
 use crate::weights::{Named, Weights};

@@ -9,13 +9,13 @@
 //! ranks later, with all others.
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};
+use ops::batch_norm::{GradientSums, Statistics, batch_norm_with, input_gradient};
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::ops::batch_norm::{GradientSums, Statistics, batch_norm_with, input_gradient};
 
 use super::EPSILON;
-use single_gpu::backward::{Given, apply3};
+use ops::backward::{Given, apply3};
 
 /// The normalised images, and the statistics of all ranks' images that count.
 pub(super) fn batch_norm(

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use single_gpu::cli::UsageError;
-use single_gpu::report::file;
+use harness::cli::UsageError;
+use harness::report::file;
 
 use super::{About, Checkpoints, Resume, folder};
 

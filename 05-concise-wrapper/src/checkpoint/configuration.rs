@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use datasets::source::LoadedData;
+use harness::records::TrainOptions;
 use serde::{Deserialize, Serialize};
-use single_gpu::data::source::LoadedData;
-use single_gpu::train::TrainOptions;
 
 use crate::Precision;
 use crate::train::Extras;

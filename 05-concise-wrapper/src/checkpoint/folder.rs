@@ -4,7 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use single_gpu::report::file::PARTIAL;
+use harness::report::file::PARTIAL;
 
 use super::Error;
 

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use harness::records::{BatchSums, EpochRecord, Position};
+use ops::weights_hash::WeightsHash;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use single_gpu::train::{BatchSums, EpochRecord, Position};
-use single_gpu::weights_hash::WeightsHash;
 
 use super::Configuration;
 
@@ -157,7 +157,7 @@ fn digest(text: &str, table: &Table) -> String {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::random;
+    use harness::random;
 
     use super::*;
 

@@ -9,9 +9,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use harness::report::counted;
+use ops::weights_hash::WeightsHash;
 use safetensors::tensor::{Metadata, SafeTensors};
-use single_gpu::report::counted;
-use single_gpu::weights_hash::WeightsHash;
 
 use super::header::{FORMAT, Header, Refusal, Table};
 use super::write::kind;
@@ -143,7 +143,7 @@ impl Checkpoint {
 mod tests {
     use std::fs;
 
-    use single_gpu::train::Position;
+    use harness::records::Position;
 
     use super::super::write::{table, write};
     use super::*;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
-use single_gpu::report::Report;
-use single_gpu::train::Position;
-use single_gpu::weights_hash::WeightsHash;
+use harness::records::Position;
+use harness::report::Report;
+use ops::weights_hash::WeightsHash;
 
 use super::folder::Folder;
 use super::header::{Header, Table};

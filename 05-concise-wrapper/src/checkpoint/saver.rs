@@ -3,12 +3,12 @@
 use std::cell::LazyCell;
 
 use candle_core::Device;
+use datasets::source::LoadedData;
+use harness::records::{Position, TrainOptions};
+use harness::report::Report;
+use harness::report::trace::COMPUTE;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::data::source::LoadedData;
-use single_gpu::report::Report;
-use single_gpu::report::trace::COMPUTE;
-use single_gpu::train::{Position, TrainOptions};
-use single_gpu::weights_hash::WeightsHash;
 use tracing::info_span;
 
 use super::folder::Folder;

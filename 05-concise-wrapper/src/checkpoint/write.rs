@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use candle_core::Tensor;
+use harness::report::file;
 use safetensors::Dtype;
-use single_gpu::report::file;
 
 use super::Error;
 use super::header::{Header, Table};

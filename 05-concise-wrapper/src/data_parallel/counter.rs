@@ -4,10 +4,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use candle_core::Tensor;
+use datasets::{Batch, Dataset};
+use harness::records::BatchSums;
 use params_and_allreduce::thread::asleep;
-use single_gpu::data::{Batch, Dataset};
 use single_gpu::evaluate::SumsByBatch;
-use single_gpu::train::BatchSums;
 
 /// What a device is told to do.
 pub(super) enum Order {

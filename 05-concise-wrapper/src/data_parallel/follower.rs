@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use candle_core::{Module as _, ModuleT, Tensor};
+use datasets::Batch;
+use devices::move_view;
+use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::backward::untracked;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, RankFailure};
 use scratch_data_parallel::evaluate::part_of;
-use single_gpu::backward::untracked;
-use single_gpu::data::Batch;
-use single_gpu::device::move_view;
 use single_gpu::evaluate::evaluate_part;
-use single_gpu::ops;
-use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use tracing::info_span;
 
 use super::counter::{Answer, Follower, Order};
@@ -78,7 +77,7 @@ fn backward<M: ModuleT>(
         for (Named { tensor, .. }, of_replica) in
             leader.weights().buffers.iter().zip(&replica.weights().buffers)
         {
-            single_gpu::parameters::overwrite(tensor, &of_replica.tensor)?;
+            ops::parameters::overwrite(tensor, &of_replica.tensor)?;
         }
     }
     Ok(Answer::Gradients(sums, gradients))
@@ -119,10 +118,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use candle_core::{DType, Device, Result};
-    use single_gpu::data::synthetic::dataset;
-    use single_gpu::data::{CLASSES, PIXELS, Split};
-    use single_gpu::device::DevicePlan;
-    use single_gpu::ops::{flatten, linear};
+    use datasets::synthetic::dataset;
+    use datasets::{CLASSES, PIXELS, Split};
+    use devices::DevicePlan;
+    use ops::{flatten, linear};
 
     use super::*;
     use crate::{DataParallel, Model as _};

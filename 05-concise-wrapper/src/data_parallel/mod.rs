@@ -24,14 +24,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Module, ModuleT, Tensor};
+use datasets::{Batch, Dataset};
+use devices::{DevicePlan, move_view};
+use harness::lock::locked;
+use harness::records::BatchSums;
+use harness::report::trace;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, GRACE, RankFailure, run_ranks_with};
-use single_gpu::data::{Batch, Dataset};
-use single_gpu::device::{DevicePlan, move_view};
 use single_gpu::evaluate::SumsByBatch;
-use single_gpu::lock::locked;
-use single_gpu::report::trace;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::Step;
 use split_batch::{gather, split_batch};
 
 use crate::model::{Hosts, Model};
@@ -248,8 +249,8 @@ impl<M> Drop for DataParallel<M> {
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
-    use single_gpu::data::Split;
-    use single_gpu::data::synthetic::dataset;
+    use datasets::Split;
+    use datasets::synthetic::dataset;
 
     use super::*;
     use crate::resnet::ResNet18;

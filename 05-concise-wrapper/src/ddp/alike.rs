@@ -69,9 +69,9 @@ pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
 mod tests {
     use std::sync::Arc;
 
+    use devices::DevicePlan;
     use params_and_allreduce::communicator::Subset;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::DevicePlan;
 
     use super::*;
 

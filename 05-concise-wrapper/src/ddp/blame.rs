@@ -1,9 +1,9 @@
 //! A loss that is not a number on one rank is so on all, once it has been added up: whose was it?
 
 use candle_core::Tensor;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::train::BatchSums;
 
 use crate::Error;
 

@@ -6,13 +6,14 @@
 use std::cell::Cell;
 
 use candle_core::{ModuleT, Tensor};
+use datasets::Dataset;
+use harness::records::BatchSums;
+use ops::parameters::overwrite;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
-use single_gpu::data::Dataset;
 use single_gpu::evaluate::evaluate;
-use single_gpu::parameters::overwrite;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::Step;
 
 use super::{Ddp, receive_buffers};
 use crate::model::{Hosts, Model};
@@ -124,10 +125,10 @@ impl<M: ModuleT> Model for Broken<M> {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
+    use datasets::Split;
+    use datasets::synthetic::dataset;
+    use devices::DevicePlan;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::data::Split;
-    use single_gpu::data::synthetic::dataset;
-    use single_gpu::device::DevicePlan;
 
     use super::*;
     use crate::ddp::Reduction;

@@ -52,9 +52,9 @@ of_rank!(nccl::Rank<'_>);
 
 #[cfg(test)]
 mod tests {
+    use devices::DevicePlan;
     use params_and_allreduce::communicator::Error;
     use params_and_allreduce::thread::run_ranks;
-    use single_gpu::device::DevicePlan;
 
     use super::*;
 

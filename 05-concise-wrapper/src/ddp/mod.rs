@@ -24,12 +24,12 @@ mod worker;
 use std::sync::Arc;
 
 use candle_core::{ModuleT, Tensor};
+use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use single_gpu::parameters::overwrite;
-use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
 use tracing::info_span;
 
 use crate::model::stand_in;

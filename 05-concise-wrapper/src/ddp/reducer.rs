@@ -14,12 +14,11 @@
 use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{Result, Tensor, bail};
+use devices::move_view;
+use harness::lock::locked;
+use ops::parameters::{no_gradient, overwrite};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
-use single_gpu::device::move_view;
-use single_gpu::lock::locked;
-use single_gpu::ops;
-use single_gpu::parameters::{no_gradient, overwrite};
 
 use super::bucket::{BucketCaps, buckets};
 use super::lines::Lines;

@@ -1,15 +1,16 @@
 //! A step's loss and gradients, over all ranks.
 
 use candle_core::ModuleT;
+use datasets::Dataset;
+use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use scratch_data_parallel::evaluate::evaluate_together;
 use scratch_data_parallel::reproducible::tree_sums;
 use scratch_data_parallel::{allreduce_sums, replicas};
-use single_gpu::data::Dataset;
 use single_gpu::evaluate::{Part, SumsByBatch, evaluate_part};
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::Step;
 
 use super::blame::blame;
 use super::{Ddp, Way};
@@ -102,11 +103,11 @@ impl<M: ModuleT> Model for Ddp<M> {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Tensor};
+    use datasets::synthetic::dataset;
+    use datasets::{PIXELS, Split};
+    use devices::DevicePlan;
+    use ops::parameters::overwrite;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::data::synthetic::dataset;
-    use single_gpu::data::{PIXELS, Split};
-    use single_gpu::device::DevicePlan;
-    use single_gpu::parameters::overwrite;
 
     use super::*;
     use crate::Network;

@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use candle_core::{Result, Tensor};
+use devices::Moment;
+use harness::report::trace::BACKGROUND;
 use params_and_allreduce::communicator::Communicator;
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl::with_nccl;
 use params_and_allreduce::thread::{GRACE, asleep};
 use params_and_allreduce::{Algorithm, allreduce, communicator};
-use single_gpu::device::Moment;
-use single_gpu::report::trace::BACKGROUND;
 use tracing::{Span, info_span};
 
 use super::lines::Lines;

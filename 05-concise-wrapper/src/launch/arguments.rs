@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use devices::DeviceArguments;
 use params_and_allreduce::thread::DEFAULT_TIMEOUT;
-use single_gpu::cli::DeviceArguments;
 
 /// Flags that choose ranks and their devices.
 #[derive(Args, Clone, Copy, Debug)]

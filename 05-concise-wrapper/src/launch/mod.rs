@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
+use devices::{ComputeDevice, DevicePlan};
+use harness::cli::{self, UsageError};
 use params_and_allreduce::communicator::{self, Communicator as _};
 #[cfg(feature = "nccl")]
 use params_and_allreduce::launcher;
@@ -31,8 +33,6 @@ use params_and_allreduce::nccl;
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use single_gpu::cli::{self, UsageError};
-use single_gpu::device::{ComputeDevice, DevicePlan};
 
 use crate::ddp::Lines;
 #[cfg(any(feature = "mpi", feature = "nccl"))]
@@ -154,7 +154,7 @@ impl Launch {
     /// # Errors
     ///
     /// Where this process has failed or another has. Of processes, rank 0's has then told the first rank's error, and
-    /// all get a [`ToldElsewhere`](single_gpu::cli::ToldElsewhere).
+    /// all get a [`ToldElsewhere`](harness::cli::ToldElsewhere).
     pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
         match self {
             Self::Threads { .. } => outcome,

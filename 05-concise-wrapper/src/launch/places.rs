@@ -1,8 +1,9 @@
 //! The devices of a call: this process's, and how many there are in all.
 
-use single_gpu::cli::{DeviceArguments, SeveralDevices, UsageError};
-use single_gpu::device::{DevicePlan, available_cores};
-use single_gpu::report::counted;
+use devices::{DeviceArguments, SeveralDevices};
+use devices::{DevicePlan, available_cores};
+use harness::cli::UsageError;
+use harness::report::counted;
 
 use super::{Launch, Processes};
 

@@ -4,14 +4,14 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
+use devices::DevicePlan;
+use harness::cli::{Complaint, ToldElsewhere, UsageError, tell};
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 #[cfg(feature = "mpi")]
 use params_and_allreduce::mpi;
 #[cfg(feature = "nccl")]
 use params_and_allreduce::nccl;
-use single_gpu::cli::{Complaint, ToldElsewhere, UsageError, tell};
-use single_gpu::device::DevicePlan;
 
 use super::Rank;
 use crate::text::{value_of_rank_0, values_gathered};

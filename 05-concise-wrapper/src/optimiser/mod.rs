@@ -14,12 +14,13 @@ mod arguments;
 mod schedule;
 
 use candle_core::{CpuStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
+use devices::move_view;
+use harness::report::trace::COMPUTE;
+use ops::BLOCK;
+use ops::sgd_step::{descend, descend_all, push_on_gpu};
 use rayon::prelude::*;
 use serde::Serialize;
-use single_gpu::device::move_view;
-use single_gpu::ops::BLOCK;
-use single_gpu::report::trace::COMPUTE;
-use single_gpu::sgd::{check_gradients, descend, descend_all, push_on_gpu};
+use single_gpu::sgd::check_gradients;
 use tracing::info_span;
 
 pub use arguments::OptimiserArguments;

@@ -26,12 +26,13 @@ use std::sync::Mutex;
 
 use base16ct::HexDisplay;
 use candle_core::{Device, Tensor};
+use datasets::Dataset;
+use harness::lock::locked;
+use harness::records::BatchSums;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::SharedCommunicator;
 use serde::{Deserialize, Serialize};
-use single_gpu::data::Dataset;
-use single_gpu::lock::locked;
-use single_gpu::train::{BatchSums, Step};
-use single_gpu::weights_hash::WeightsHash;
+use single_gpu::train::Step;
 
 pub use divergence::{Divergence, first_divergence, read, steps_made};
 

@@ -134,10 +134,10 @@ impl Communicator for SlowLink {
 mod tests {
     use std::time::Instant;
 
+    use devices::DevicePlan;
     use params_and_allreduce::collective::barrier;
     use params_and_allreduce::thread::run_ranks;
     use params_and_allreduce::{Algorithm, allreduce};
-    use single_gpu::device::DevicePlan;
 
     use super::*;
 

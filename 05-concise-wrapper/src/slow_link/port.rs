@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use single_gpu::lock::locked;
+use harness::lock::locked;
 
 /// How many stretches of time are remembered in which messages came in. A message that left before them is taken to
 /// have found the port free.

@@ -6,9 +6,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use harness::lock::locked;
 use params_and_allreduce::mpirun;
 use serde_json::Value;
-use single_gpu::lock::locked;
 use tempfile::TempDir;
 
 use crate::binary;

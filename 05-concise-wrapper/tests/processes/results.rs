@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use single_gpu::report::counted;
+use harness::report::counted;
 use tempfile::TempDir;
 
 use crate::job::{alone, hashes, processes, turn};

@@ -1,8 +1,8 @@
 //! What is trained.
 
+use harness::cli::UsageError;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, CutPoints};
-use single_gpu::cli::UsageError;
 
 use super::ModelKind;
 

@@ -1,10 +1,10 @@
 //! Flags that make no sense together.
 
+use datasets::CLASSES;
+use harness::cli::{UsageError, each_once};
+use harness::report::counted;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::Kind;
-use single_gpu::cli::{UsageError, each_once};
-use single_gpu::data::CLASSES;
-use single_gpu::report::counted;
 
 use super::{Arguments, ModelKind};
 

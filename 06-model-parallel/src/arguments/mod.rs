@@ -11,10 +11,11 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimiser::OptimiserArguments;
+use devices::SeveralDevices;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::CutPoints;
 use model_parallel::pipeline::Kind;
-use single_gpu::cli::{SeveralDevices, TrainArguments};
+use trainer::TrainArguments;
 
 use crate::drawings::Drawings;
 

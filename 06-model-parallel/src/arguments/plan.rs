@@ -2,12 +2,12 @@
 
 use anyhow::anyhow;
 use concise_wrapper::launch::Launch;
+use datasets::SAMPLE;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, LayerCost};
 use model_parallel::pipeline::Kind;
 use model_parallel::pipeline::predict::Costs;
-use single_gpu::cli::TrainSetup;
-use single_gpu::data::SAMPLE;
+use trainer::TrainSetup;
 
 use super::{ModelKind, Prepared};
 use crate::way::{Planned, Way};

@@ -6,13 +6,14 @@ use candle_core::DType;
 use concise_wrapper::launch::{Launch, Places};
 use concise_wrapper::sizing;
 use concise_wrapper::train::Extras;
+use datasets::{CLASSES, PIXELS};
+use devices::DevicePlan;
+use harness::cli::{ReportArguments, UsageError};
+use harness::report::summary::Versions;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::CutPoints;
 use model_parallel::pipeline::Kind;
-use single_gpu::cli::{ReportArguments, TrainSetup, UsageError};
-use single_gpu::data::{CLASSES, PIXELS};
-use single_gpu::device::DevicePlan;
-use single_gpu::report::summary::Versions;
+use trainer::TrainSetup;
 
 use super::Arguments;
 use super::architecture::Architecture;

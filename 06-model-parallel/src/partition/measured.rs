@@ -35,7 +35,7 @@ impl LayerCost {
 ///
 /// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, and `rows` how many samples a
 /// micro-batch has. One layer is built at a time: the whole model need not fit on the device. Run it on the
-/// threads of the device ([`ComputeDevice::run`](single_gpu::device::ComputeDevice::run)).
+/// threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)).
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> Result<(Tens
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
-    use single_gpu::data::SAMPLE;
+    use datasets::SAMPLE;
 
     use super::*;
     use crate::partition::cut;

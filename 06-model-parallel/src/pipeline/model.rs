@@ -12,11 +12,12 @@ use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision, allreduce_sums, replicas, text};
+use datasets::Dataset;
+use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
-use single_gpu::data::Dataset;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::Step;
 
 use super::check::Checked;
 use super::timeline::Timeline;

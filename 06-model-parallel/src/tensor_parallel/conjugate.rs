@@ -25,7 +25,7 @@
 //! All ranks of the group call these together, in the same order.
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use single_gpu::backward::{Given, apply1};
+use ops::backward::{Given, apply1};
 
 use super::cut::Cut;
 use super::group::Group;

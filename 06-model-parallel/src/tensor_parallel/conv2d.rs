@@ -15,7 +15,7 @@
 //! [`exchange`](super::exchange) counts.
 
 use candle_core::{Result, Tensor};
-use single_gpu::ops::{add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool};
+use ops::{add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool};
 
 use super::conjugate::{copy, reduce};
 use super::group::Group;

@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
-use single_gpu::report::counted;
+use harness::report::counted;
 use split_batch::split::shard_range;
 
 /// How the ranks of a group share a tensor: along one axis, in runs, in rank order.

@@ -12,7 +12,7 @@
 //! With an odd number of layers the last one is by columns, and its outputs are gathered.
 
 use candle_core::{Module, Result, Tensor};
-use single_gpu::ops::flatten;
+use ops::flatten;
 
 use super::conjugate::gather;
 use super::cut::Cut;

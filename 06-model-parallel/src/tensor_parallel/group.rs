@@ -3,10 +3,10 @@
 use std::fmt;
 
 use candle_core::{Error, Result, Tensor, bail};
+use harness::report::trace::COMMUNICATION;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::report::trace::COMMUNICATION;
 use tracing::info_span;
 
 use super::cut::Cut;

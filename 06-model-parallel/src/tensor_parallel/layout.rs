@@ -4,8 +4,8 @@ use candle_core::{Device, Result, Tensor, bail};
 use concise_wrapper::Precision;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::weights::{Named, Snapshot, Weights};
+use ops::parameters::overwrite;
 use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::parameters::overwrite;
 
 use super::group::Group;
 use super::memory::Memory;

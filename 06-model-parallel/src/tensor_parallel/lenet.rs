@@ -20,9 +20,9 @@
 
 use candle_core::{Module, Result, Tensor};
 use concise_wrapper::lenet::init;
-use single_gpu::data::CLASSES;
+use datasets::CLASSES;
+use ops::flatten;
 use single_gpu::lenet::SHAPES;
-use single_gpu::ops::flatten;
 
 use super::conjugate::gather;
 use super::conv2d::{conv2d_relu_pool_by_channel, conv2d_relu_pool_by_filter};

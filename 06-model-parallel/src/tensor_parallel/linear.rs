@@ -13,7 +13,7 @@
 //! transposed, as `[out, in]`: there, a layer by columns holds rows of its matrix.)
 
 use candle_core::{Result, Tensor};
-use single_gpu::ops::{add_bias, add_bias_relu, linear, linear_relu};
+use ops::{add_bias, add_bias_relu, linear, linear_relu};
 
 use super::conjugate::{copy, reduce};
 use super::group::Group;

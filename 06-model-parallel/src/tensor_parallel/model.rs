@@ -8,9 +8,10 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision};
+use datasets::Dataset;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use single_gpu::data::Dataset;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::Step;
 
 use super::group::Group;
 use super::layout::Layout;
@@ -33,7 +34,7 @@ use crate::whole::Whole;
 /// use model_parallel::tensor_parallel::{Group, TensorParallel};
 /// use params_and_allreduce::Algorithm;
 /// use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-/// use single_gpu::device::{DeviceKind, DevicePlan};
+/// use devices::{DeviceKind, DevicePlan};
 ///
 /// let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
 /// let halves = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
@@ -189,9 +190,9 @@ impl<M: ModuleT> Whole for TensorParallel<M> {
 mod tests {
     use std::sync::Arc;
 
+    use devices::DevicePlan;
     use params_and_allreduce::Algorithm;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-    use single_gpu::device::DevicePlan;
 
     use super::*;
 

@@ -20,7 +20,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use concise_wrapper::initial;
-use single_gpu::lock::locked;
+use harness::lock::locked;
 
 use super::cut::Cut;
 use super::group::Group;

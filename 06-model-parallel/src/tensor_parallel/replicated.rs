@@ -17,9 +17,10 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Ddp, Error, Model, Precision};
+use datasets::Dataset;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use single_gpu::data::Dataset;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::Step;
 
 use super::layout::Layout;
 use super::model::{TensorParallel, agree_on_interrupts};

@@ -7,8 +7,8 @@ use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::optimiser::Sgd;
 use concise_wrapper::resnet::ResNet18;
 use model_parallel::pipeline::Kind;
-use single_gpu::difference::{largest_difference, relative_difference};
-use single_gpu::ops::cross_entropy;
+use ops::cross_entropy;
+use ops::difference::{largest_difference, relative_difference};
 
 use crate::numbers::{SAMPLES, equals};
 use crate::training::{CONSTANTS, Case, WIDTH, Weights, checked, cut, resnet18, sorted};

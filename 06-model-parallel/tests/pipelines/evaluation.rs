@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, ModuleT, Shape, Tensor};
 use concise_wrapper::{Error, Model as _, Network};
+use datasets::{CLASSES, PIXELS, SAMPLE};
+use harness::records::BatchSums;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::worker::Worker;
 use model_parallel::pipeline::{Kind, PipelineParallel};
+use ops::parameters::overwrite;
+use ops::{flatten, linear};
 use params_and_allreduce::communicator::{
     Communicator, Error as LineError, Received, SharedCommunicator,
 };
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::{CLASSES, PIXELS, SAMPLE};
 use single_gpu::evaluate::{BATCH, Part};
-use single_gpu::ops::{flatten, linear};
-use single_gpu::parameters::overwrite;
-use single_gpu::train::BatchSums;
 
 use crate::training::{checked, cut, images, plan};
 

@@ -6,8 +6,8 @@ use concise_wrapper::Network;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::resnet::ResNet18;
 use model_parallel::layers::Layers;
+use ops::weights_hash::WeightsHash;
 use single_gpu::lenet::Lenet;
-use single_gpu::weights_hash::WeightsHash;
 
 use crate::training::{WIDTH, Weights, cut, dense, lenet, resnet18};
 

@@ -9,18 +9,18 @@ use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Shares;
 use concise_wrapper::train::{Extras, Trained, train};
 use concise_wrapper::{Error, Model as _};
+use datasets::loader::Epochs as _;
+use datasets::source::LoadedData;
+use datasets::{CLASSES, PIXELS, SAMPLE};
+use harness::records::TrainOptions;
+use harness::report::Report;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::{Kind, PipelineParallel};
 use model_parallel::whole::Whole as _;
+use ops::difference::largest_difference;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::source::LoadedData;
-use single_gpu::data::{CLASSES, PIXELS, SAMPLE};
-use single_gpu::difference::largest_difference;
-use single_gpu::report::Report;
-use single_gpu::train::TrainOptions;
 
 use crate::training::{CONSTANTS, checked, images, plan, sorted};
 

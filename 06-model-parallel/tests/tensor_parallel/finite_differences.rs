@@ -7,7 +7,7 @@ use concise_wrapper::Error;
 use model_parallel::tensor_parallel::conjugate::{gather, scatter};
 use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
 use model_parallel::tensor_parallel::{Cut, Group};
-use single_gpu::parameters::overwrite;
+use ops::parameters::overwrite;
 
 use super::{fixed, noise, on_ranks};
 

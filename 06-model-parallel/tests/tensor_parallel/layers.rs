@@ -10,7 +10,7 @@ use model_parallel::tensor_parallel::linear::{
     linear_by_column, linear_by_row, linear_relu_by_column,
 };
 use model_parallel::tensor_parallel::{Cut, Group};
-use single_gpu::ops::{conv2d_relu_pool, linear, linear_relu};
+use ops::{conv2d_relu_pool, linear, linear_relu};
 
 use super::{assert_close, assert_same_bits, fixed, noise, on_ranks};
 

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use concise_wrapper::Error;
+use devices::DevicePlan;
 use model_parallel::tensor_parallel::Group;
+use ops::difference::relative_difference;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::thread::{Rank, run_ranks};
-use single_gpu::device::DevicePlan;
-use single_gpu::difference::relative_difference;
 use single_gpu::init;
 
 const WAIT: Duration = Duration::from_secs(60);

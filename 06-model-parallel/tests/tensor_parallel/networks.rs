@@ -7,16 +7,17 @@ use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, lenet as stage5};
+use datasets::loader::Epochs as _;
+use datasets::{CLASSES, Dataset, PIXELS};
+use harness::records::BatchSums;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Memory, Parts, TensorParallel};
-use single_gpu::backward::is_remembered;
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::{CLASSES, Dataset, PIXELS};
-use single_gpu::difference::largest_difference;
-use single_gpu::train::{BatchSums, Step};
-use single_gpu::weights_hash::WeightsHash;
+use ops::backward::is_remembered;
+use ops::difference::largest_difference;
+use ops::weights_hash::WeightsHash;
+use single_gpu::train::Step;
 
 use super::{fixed, on_ranks};
 

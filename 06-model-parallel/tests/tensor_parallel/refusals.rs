@@ -8,18 +8,18 @@ use concise_wrapper::checkpoint::{About, Checkpoints};
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::train::{Extras, train};
 use concise_wrapper::{Error, Model as _, Network};
+use datasets::source::LoadedData;
+use devices::DevicePlan;
+use harness::records::TrainOptions;
+use harness::report::Report;
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Cut, Group, Parts, Replicated, TensorParallel};
+use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, run_ranks};
-use single_gpu::data::source::LoadedData;
-use single_gpu::device::DevicePlan;
-use single_gpu::parameters::overwrite;
-use single_gpu::report::Report;
-use single_gpu::train::TrainOptions;
 
 use super::WAIT;
 use super::networks::images;
@@ -137,7 +137,7 @@ fn a_replica_has_the_values_of_its_network() {
         let weight = network.weights().get("dense0.weight").unwrap();
         overwrite(weight, &weight.detach().affine(2.0, 0.0)?)?;
         let replica = network.replica(rank.device())?;
-        let same = single_gpu::difference::largest_difference(
+        let same = ops::difference::largest_difference(
             &replica.weights().snapshot()?,
             &network.weights().snapshot()?,
         )?;

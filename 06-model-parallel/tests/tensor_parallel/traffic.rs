@@ -4,12 +4,12 @@ use candle_core::{DType, ModuleT, Result as TensorResult};
 use concise_wrapper::Model as _;
 use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Shares;
+use datasets::PIXELS;
+use datasets::loader::Epochs as _;
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Exchange, Parts};
 use params_and_allreduce::Algorithm;
-use single_gpu::data::PIXELS;
-use single_gpu::data::loader::Epochs as _;
 
 use super::networks::{images, in_parts};
 use super::on_ranks_with;

@@ -14,8 +14,9 @@ use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, counts};
+use devices::SeveralDevices;
+use harness::cli::{self, UsageError, each_once, name_of};
 use model_parallel::layers::Layers;
-use single_gpu::cli::{self, SeveralDevices, UsageError, each_once, name_of};
 
 use crate::experiment::{Experiments, Training};
 use crate::on_paper::OnPaper;

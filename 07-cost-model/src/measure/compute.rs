@@ -8,13 +8,13 @@ use std::time::Instant;
 use candle_core::DType;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _, shares::Share};
+use datasets::{Batch, Dataset};
+use devices::DevicePlan;
+use harness::statistics::slowest;
 use model_parallel::layers::Layers;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
-use single_gpu::data::{Batch, Dataset};
-use single_gpu::device::DevicePlan;
-use single_gpu::statistics::slowest;
 
 use super::network;
 use crate::compute::Measured;

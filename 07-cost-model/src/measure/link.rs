@@ -9,12 +9,11 @@ use candle_core::{DType, Tensor};
 use concise_wrapper::Error;
 use concise_wrapper::ddp::Lines;
 use concise_wrapper::slow_link::Slowness;
+use devices::DevicePlan;
+use harness::statistics::slowest;
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
-use single_gpu::device::DevicePlan;
-use single_gpu::ops;
-use single_gpu::statistics::slowest;
 
 use crate::link::Link;
 

@@ -5,15 +5,15 @@ use concise_wrapper::ddp::{Ddp, Lines, Reduction};
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::train::{Extras, Trained};
 use concise_wrapper::{Error, Model, train};
+use datasets::Dataset;
+use datasets::source::LoadedData;
+use devices::DevicePlan;
+use harness::records::TrainOptions;
+use harness::report::Report;
 use model_parallel::layers::Layers;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
-use single_gpu::data::Dataset;
-use single_gpu::data::source::LoadedData;
-use single_gpu::device::DevicePlan;
-use single_gpu::report::Report;
-use single_gpu::train::TrainOptions;
 
 use super::network;
 

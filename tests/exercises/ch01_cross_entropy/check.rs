@@ -8,7 +8,6 @@ use std::time::Duration;
 use candle_core::{Device, Tensor, Var};
 use exercises::expectation::numbers;
 use exercises::{Expectation, within};
-use single_gpu::ops;
 
 const LIMIT: Duration = Duration::from_secs(5);
 const CLASSES: usize = 4;
@@ -209,7 +208,7 @@ fn stage_1_has_the_same() {
     let logits = logits();
     let (theirs, their_gradient) = stage_1(&logits, &LABELS).expect("stage 1 takes these logits");
     let (got, dlogits) = answer(&logits, &LABELS, CLASSES);
-    let law = "it is what single_gpu::ops::cross_entropy computes";
+    let law = "it is what ops::cross_entropy computes";
     loss("five samples").law(law).up_to(1e-12).check(&[theirs], &[got]);
     gradient("five samples", CLASSES)
         .law(law)

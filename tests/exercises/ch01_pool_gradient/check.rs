@@ -8,7 +8,7 @@ use std::time::Duration;
 use candle_core::{Device, Tensor, Var};
 use exercises::expectation::numbers;
 use exercises::{Expectation, called_within};
-use single_gpu::ops::avg_pool2d;
+use ops::avg_pool2d;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -111,7 +111,7 @@ fn stage_1_has_the_same() {
         let dy = some_gradient(height, width);
         let theirs = gradient_of_stage_1(&dy, height, width).expect("stage 1 pools this plane");
         dx_of(height, width)
-            .law("it is what single_gpu::ops::avg_pool2d computes")
+            .law("it is what ops::avg_pool2d computes")
             .up_to(1e-12)
             .check(&theirs, &answer(dy, height, width));
     }

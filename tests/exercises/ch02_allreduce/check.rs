@@ -8,10 +8,10 @@ use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
 use exercises::expectation::numbers;
 use exercises::ranks::{self, Rank, Sends};
+use harness::report::counted;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::Traffic;
 use params_and_allreduce::{Algorithm, allreduce as allreduce_of_stage_2};
-use single_gpu::report::counted;
 
 const SUM: &str = "every rank gets the sum of all ranks; nothing is divided here";
 const VARIABLE: &str =

@@ -9,9 +9,9 @@ use exercises::contributions::{contribution, guess, sum};
 use exercises::expectation::numbers;
 use exercises::mismatch::in_a_row;
 use exercises::ranks::{self, Rank, Sends, Sent};
+use harness::report::counted;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::report::counted;
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \

@@ -6,7 +6,7 @@
 //! cargo course check ch03_sampler
 //! ```
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// The samples that `rank` works on in an epoch, step by step.

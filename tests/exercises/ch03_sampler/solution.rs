@@ -1,6 +1,6 @@
 //! Shuffle and batches are everybody's. The rank decides only which shard of each batch is taken.
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// The samples that `rank` works on in an epoch, step by step.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Result};
+use datasets::{Batch, Split, synthetic};
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, Run};
 use exercises::mismatch::fail;
 use exercises::within;
-use single_gpu::data::{Batch, Split, synthetic};
-use single_gpu::lock::locked;
+use harness::lock::locked;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

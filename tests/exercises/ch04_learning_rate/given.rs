@@ -11,7 +11,7 @@ use exercises::experiment::{Experiment, Row};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

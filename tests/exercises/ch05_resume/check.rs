@@ -9,16 +9,16 @@ use std::time::Duration;
 use candle_core::{Device, Result};
 use concise_wrapper::optimiser::{Momentum, Schedule};
 use concise_wrapper::train::Extras;
+use datasets::source::LoadedData;
+use datasets::{Split, synthetic};
 use exercises::Expectation;
 use exercises::classifier::Classifier;
 use exercises::mismatch::{fail, in_a_row, short};
 use exercises::training::{Done, Setup, Training};
 use exercises::within;
-use single_gpu::data::source::LoadedData;
-use single_gpu::data::{Split, synthetic};
-use single_gpu::report::Report;
-use single_gpu::train::TrainOptions;
-use single_gpu::weights_hash::WeightsHash;
+use harness::records::TrainOptions;
+use harness::report::Report;
+use ops::weights_hash::WeightsHash;
 
 const LIMIT: Duration = Duration::from_secs(10);
 

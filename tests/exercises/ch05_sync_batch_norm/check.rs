@@ -8,9 +8,9 @@ use exercises::Expectation;
 use exercises::expectation::numbers;
 use exercises::mismatch::fail;
 use exercises::ranks::{self, Sends};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::Traffic;
-use single_gpu::ops::batch_norm::Statistics;
 
 /// All ranks' images: how many each rank has, and of what.
 #[derive(Clone)]

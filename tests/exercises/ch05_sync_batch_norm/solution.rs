@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::ops::batch_norm::Statistics;
+use ops::batch_norm::Statistics;
 
 /// Mean and variance of each channel over the images of *all* ranks: on every rank the same, to the last bit.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

@@ -13,9 +13,9 @@ use exercises::replicas::{self, Weights};
 use exercises::speed::{Speed, step_seconds};
 use exercises::tracer::{self, counted, in_words, multiple, taking_part};
 use exercises::{refusal, within};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::Communicator as _;
 use single_gpu::sgd::sgd;
-use single_gpu::train::BatchSums;
 
 const LIMIT: Duration = Duration::from_secs(10);
 const SEED: u64 = 1;

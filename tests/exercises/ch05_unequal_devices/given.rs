@@ -11,9 +11,9 @@ use exercises::classifier::Classifier;
 use exercises::speed::{Speed, step_seconds};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// How many samples of a batch each device works on, so that the step ends as soon as it can.
 ///

@@ -9,13 +9,14 @@
 use std::cell::RefCell;
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use single_gpu::backward::{backward, untracked};
-use single_gpu::data::{Batch, CLASSES, PIXELS};
+use datasets::{Batch, CLASSES, PIXELS};
+use harness::records::BatchSums;
+use ops::backward::{backward, untracked};
+use ops::parameters::Parameters;
+use ops::weights_hash::WeightsHash;
+use ops::{cross_entropy, linear};
 use single_gpu::init;
-use single_gpu::ops::{cross_entropy, linear};
-use single_gpu::parameters::Parameters;
-use single_gpu::train::{BatchSums, Step};
-use single_gpu::weights_hash::WeightsHash;
+use single_gpu::train::Step;
 
 thread_local! {
     /// The samples of each call of [`Classifier::gradients`] in this thread.
@@ -110,8 +111,8 @@ impl Classifier {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::data::{Split, synthetic};
-    use single_gpu::difference::relative_difference;
+    use datasets::{Split, synthetic};
+    use ops::difference::relative_difference;
     use single_gpu::sgd::sgd;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, ModuleT, Result, Tensor};
 use concise_wrapper::Network;
-use single_gpu::data::{CLASSES, PIXELS};
+use datasets::{CLASSES, PIXELS};
 
 use crate::classifier::Classifier;
 

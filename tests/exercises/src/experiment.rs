@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Result};
+use datasets::loader::{Epochs as _, Loader};
+use datasets::{Batch, Dataset};
+use devices::DevicePlan;
+use harness::lock::locked;
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
-use single_gpu::data::loader::{Epochs as _, Loader};
-use single_gpu::data::{Batch, Dataset};
-use single_gpu::device::DevicePlan;
-use single_gpu::lock::locked;
 
 use crate::classifier::{weights_worked_with, worked};
 
@@ -107,10 +107,10 @@ impl fmt::Display for Row {
 
 #[cfg(test)]
 mod tests {
+    use datasets::PIXELS;
+    use ops::parameters::overwrite;
     use params_and_allreduce::communicator::Communicator as _;
     use params_and_allreduce::{Algorithm, allreduce};
-    use single_gpu::data::PIXELS;
-    use single_gpu::parameters::overwrite;
     use single_gpu::train::Step;
 
     use super::*;

@@ -4,7 +4,7 @@ use std::iter;
 use std::ops::Range;
 
 use candle_core::Result;
-use single_gpu::data::Batch;
+use datasets::Batch;
 use split_batch::shard_range;
 
 use crate::tracer;

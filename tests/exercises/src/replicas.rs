@@ -1,8 +1,8 @@
 //! Weights of several ranks: equal to each other to the last bit, and up to rounding to what they should be.
 
 use candle_core::{Result, Tensor};
-use single_gpu::difference::largest_difference;
-use single_gpu::weights_hash::WeightsHash;
+use ops::difference::largest_difference;
+use ops::weights_hash::WeightsHash;
 
 use crate::mismatch::fail;
 

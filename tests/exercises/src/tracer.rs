@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
-use single_gpu::data::{Batch, CLASSES, PIXELS, SIDE};
+use datasets::{Batch, CLASSES, PIXELS, SIDE};
 
 use crate::classifier::Classifier;
 
@@ -32,7 +32,7 @@ fn label(sample: usize) -> usize {
 /// By how much the gradient of each of the first so many samples was taken off the weights.
 ///
 /// `before` has the weights from before the update, `after` is a
-/// [snapshot](single_gpu::parameters::Parameters::snapshot) from after it.
+/// [snapshot](ops::parameters::Parameters::snapshot) from after it.
 ///
 /// # Errors
 ///

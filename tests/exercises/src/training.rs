@@ -7,9 +7,9 @@ use candle_core::{DType, Device, Result};
 use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
 use concise_wrapper::shares::Share;
 use concise_wrapper::{Model as _, Network};
-use single_gpu::data::Dataset;
-use single_gpu::train::BatchSums;
-use single_gpu::weights_hash::WeightsHash;
+use datasets::Dataset;
+use harness::records::BatchSums;
+use ops::weights_hash::WeightsHash;
 use split_batch::Sampler;
 
 use crate::dense::Dense;
@@ -132,7 +132,7 @@ impl Training {
 
 #[cfg(test)]
 mod tests {
-    use single_gpu::data::{Split, synthetic};
+    use datasets::{Split, synthetic};
 
     use super::*;
 

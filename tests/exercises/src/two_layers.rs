@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor, Var};
+use devices::{DeviceKind, DevicePlan};
 use model_parallel::tensor_parallel::Group;
 use model_parallel::tensor_parallel::linear::{linear_by_row, linear_relu_by_column};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use single_gpu::device::{DeviceKind, DevicePlan};
 
 /// A dense layer, or the gradients of one.
 #[derive(Clone, Debug)]

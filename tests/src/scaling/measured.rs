@@ -4,9 +4,9 @@ use anyhow::Context as _;
 use cost_model::all_reduce::Way;
 use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
+use harness::report::thousands;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
-use single_gpu::report::thousands;
 
 use super::{Curve, Here, Link, Panel, Seen, short};
 use crate::Machine;

@@ -5,7 +5,7 @@ use cost_model::hosts::Hosts;
 use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts};
 use cost_model::training::Sum;
-use single_gpu::report::thousands;
+use harness::report::thousands;
 
 use super::{Curve, Link, Panel, Wired, short};
 use crate::number::Rounded;

@@ -148,7 +148,7 @@ fn apart(mut names: Vec<(f64, String, String)>, floor: f64) -> Vec<(f64, String,
 /// With the comma of `1,024`.
 fn spaced(number: f64) -> String {
     if number >= 1000.0 {
-        single_gpu::report::thousands(number as usize)
+        harness::report::thousands(number as usize)
     } else {
         crate::number::four_digits(number).to_string()
     }

@@ -8,9 +8,9 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
 use concise_wrapper::shares::Shares;
 use concise_wrapper::{DataParallel, Model, Network};
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::device::DevicePlan;
-use single_gpu::weights_hash::WeightsHash;
+use datasets::loader::Epochs as _;
+use devices::DevicePlan;
+use ops::weights_hash::WeightsHash;
 use tempfile::TempDir;
 
 use crate::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use concise_wrapper::checkpoint::{About, NormsOf, Resume};
-use single_gpu::data::{CLASSES, Dataset, PIXELS, SAMPLE};
+use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
 
 use crate::damage::stored;
 use crate::run::{Settings, file, lenet, lenet_in, resnet18};

@@ -6,10 +6,10 @@ use candle_core::ModuleT;
 use concise_wrapper::checkpoint::Resume;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::{Ddp, Network};
+use datasets::{CLASSES, Dataset};
+use devices::DevicePlan;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::{CLASSES, Dataset};
-use single_gpu::device::DevicePlan;
 use tempfile::TempDir;
 
 use crate::run::{Settings, WAIT, assert_same, buckets, file, hash, lenet, resnet18};

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use concise_wrapper::checkpoint::Resume;
-use single_gpu::interrupt;
+use harness::interrupt;
 use tempfile::TempDir;
 
 use crate::run::{Settings, file, hash, lenet, measured, names};

@@ -6,9 +6,10 @@ use concise_wrapper::model::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use concise_wrapper::{Error, Model, Precision};
+use datasets::Dataset;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::data::Dataset;
-use single_gpu::train::{BatchSums, Step};
+use single_gpu::train::Step;
 
 /// What happens to a run in the middle of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]

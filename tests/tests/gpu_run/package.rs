@@ -21,7 +21,7 @@ const PROGRAMS: [&str; 6] = [
     "model-parallel",
 ];
 const TESTS: [&str; 10] = [
-    "single_gpu",
+    "ops",
     "pytorch",
     "finite_differences",
     "gpu",

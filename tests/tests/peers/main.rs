@@ -12,11 +12,11 @@ mod tables;
 mod turns;
 
 use assert_cmd::Command;
+#[cfg(not(debug_assertions))]
+use devices::{DeviceKind, DevicePlan};
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, starts_with};
 use serde_json::Value;
-#[cfg(not(debug_assertions))]
-use single_gpu::device::{DeviceKind, DevicePlan};
 
 fn course() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));

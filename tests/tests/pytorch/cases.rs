@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, Var};
 use course_tests::{Fixture, device, noise};
-use single_gpu::difference::relative_difference;
+use ops::difference::relative_difference;
 
 pub(crate) const INPUT: u64 = 1;
 pub(crate) const WEIGHT: u64 = 2;

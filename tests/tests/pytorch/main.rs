@@ -13,15 +13,15 @@ mod cases;
 use candle_core::{DType, Result, Tensor, Var};
 use cases::{BIAS, INPUT, WEIGHT, check_case, for_each_case, precisions, variable};
 use course_tests::{Fixture, device, noise};
-use single_gpu::data::Batch;
-use single_gpu::difference::relative_difference;
-use single_gpu::lenet::Lenet;
-use single_gpu::ops::batch_norm::{Statistics, average_all};
-use single_gpu::ops::{
+use datasets::Batch;
+use ops::batch_norm::{Statistics, average_all};
+use ops::difference::relative_difference;
+use ops::parameters::{Parameter, Parameters};
+use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
     conv2d_relu_pool, cross_entropy, global_avg_pool, linear, relu,
 };
-use single_gpu::parameters::{Parameter, Parameters};
+use single_gpu::lenet::Lenet;
 use single_gpu::train::local_gradients;
 
 #[test]

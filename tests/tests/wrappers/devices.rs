@@ -8,8 +8,8 @@ use candle_core::{DType, Device, ModuleT, Result, Tensor};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::shares::Share;
 use concise_wrapper::{DataParallel, Model as _, Network};
-use single_gpu::data::Batch;
-use single_gpu::device::DevicePlan;
+use datasets::Batch;
+use devices::DevicePlan;
 
 use crate::WAIT;
 

@@ -16,6 +16,7 @@ mod own_networks;
 
 use std::time::Duration;
 
+use ::devices::DevicePlan;
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::broken::Broken;
@@ -28,18 +29,17 @@ use concise_wrapper::train::Extras;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
 use course_tests::{noise, on_the_cpu, plan};
+use datasets::loader::Epochs as _;
+use datasets::source::LoadedData;
+use datasets::{CLASSES, Dataset, PIXELS};
+use harness::records::{BatchSums, TrainOptions};
+use harness::report::Report;
+use ops::difference::largest_difference;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{self, RankFailure, run_ranks};
 use scratch_data_parallel::breakage::Breakage;
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::data::source::LoadedData;
-use single_gpu::data::{CLASSES, Dataset, PIXELS};
-use single_gpu::device::DevicePlan;
-use single_gpu::difference::largest_difference;
-use single_gpu::report::Report;
-use single_gpu::train::{BatchSums, TrainOptions};
-use single_gpu::weights_hash::WeightsHash;
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -219,7 +219,7 @@ fn parallel_evaluation_gathers_in_order() {
     for ranks in [1, 2, 3, 4, 20] {
         let model = DataParallel::new(resnet18(DType::F64), &plan(ranks)).unwrap();
         let logits = model.predict(&images).unwrap();
-        let difference = single_gpu::difference::relative_difference(&logits, &expected).unwrap();
+        let difference = ops::difference::relative_difference(&logits, &expected).unwrap();
         assert!(difference < 1e-12, "{ranks} devices: {difference:.1e}");
     }
 }
@@ -264,7 +264,7 @@ fn accumulated_gradients_are_those_of_one_backward_pass() {
                 let loss = |start: usize, count: usize| {
                     let cut = |tensor: &Tensor| tensor.narrow(0, start, count);
                     let logits = model.forward(&cut(&batch.images)?)?;
-                    Ok::<_, Error>(single_gpu::ops::cross_entropy(&logits, &cut(&batch.labels)?)?)
+                    Ok::<_, Error>(ops::cross_entropy(&logits, &cut(&batch.labels)?)?)
                 };
                 model.accumulate(&loss(first, 1)?)?;
                 gradients = model.gradients(&loss(first + 1, own - 1)?)?;
@@ -273,7 +273,7 @@ fn accumulated_gradients_are_those_of_one_backward_pass() {
         });
         for gradients in outcomes.unwrap() {
             for (found, expected) in gradients.iter().zip(&expected) {
-                let apart = single_gpu::difference::relative_difference(found, expected).unwrap();
+                let apart = ops::difference::relative_difference(found, expected).unwrap();
                 assert!(apart < 1e-12, "{apart:.1e}");
             }
         }

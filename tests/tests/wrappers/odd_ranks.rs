@@ -6,11 +6,11 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::shares::Shares;
 use concise_wrapper::{Ddp, Error, Model as _, Network};
+use datasets::loader::Epochs as _;
+use devices::DevicePlan;
+use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::loader::Epochs as _;
-use single_gpu::device::DevicePlan;
-use single_gpu::weights_hash::WeightsHash;
 
 use crate::{BATCH, WAIT, five_steps, images, resnet18};
 

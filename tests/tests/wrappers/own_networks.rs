@@ -1,5 +1,8 @@
 //! Networks and data of one's own: what is not the course's works as well, or is refused by name.
 
+use ::ops::difference::{largest_difference, relative_difference};
+use ::ops::weights_hash::WeightsHash;
+use ::ops::{conv2d, cross_entropy, flatten};
 use candle_core::{D, DType, Device, Module as _, ModuleT, Tensor};
 use candle_nn::{VarBuilder, ops, rotary_emb};
 use concise_wrapper::batch_norm::{BatchNorm, Norms};
@@ -8,16 +11,13 @@ use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::train::{Extras, train};
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network};
+use datasets::Dataset;
+use datasets::source::LoadedData;
+use devices::DevicePlan;
+use harness::records::TrainOptions;
+use harness::report::Report;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::data::Dataset;
-use single_gpu::data::source::LoadedData;
-use single_gpu::device::DevicePlan;
-use single_gpu::difference::{largest_difference, relative_difference};
-use single_gpu::ops::{conv2d, cross_entropy, flatten};
-use single_gpu::report::Report;
-use single_gpu::train::TrainOptions;
-use single_gpu::weights_hash::WeightsHash;
 
 use crate::WAIT;
 

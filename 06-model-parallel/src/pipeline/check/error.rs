@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use single_gpu::report::counted;
+use harness::report::counted;
 
 use crate::pipeline::channel::UNBOUNDED;
 use crate::pipeline::schedule::Instruction;

@@ -1,6 +1,6 @@
 //! A Gantt chart: each stage's predicted and measured step, one below the other, along one axis of time.
 
-use single_gpu::report::lanes::{Bar, Chart, Colour, Lane};
+use harness::report::lanes::{Bar, Chart, Colour, Lane};
 
 use super::{Span, Timeline};
 use crate::pipeline::schedule::Action;

@@ -4,14 +4,15 @@
 //! what it has sent would pile up before a slower one.
 
 use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
+use datasets::Dataset;
+use harness::records::BatchSums;
+use harness::report::trace::COMPUTE;
+use ops::backward::untracked;
+use ops::cross_entropy;
 use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
-use single_gpu::backward::untracked;
-use single_gpu::data::Dataset;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
-use single_gpu::ops::cross_entropy;
-use single_gpu::report::trace::COMPUTE;
-use single_gpu::train::{BatchSums, read_sums};
 use tracing::info_span;
+use trainer::read_sums;
 
 use super::{Error, Worker, meeting};
 

@@ -5,8 +5,8 @@
 
 use candle_core::{DType, Module, ModuleT, Shape, Tensor};
 use concise_wrapper::Network;
+use ops::backward::untracked;
 use params_and_allreduce::communicator::{Communicator, Error};
-use single_gpu::backward::untracked;
 
 /// Shapes of one sample, without the batch's axis.
 pub(super) struct Shapes {

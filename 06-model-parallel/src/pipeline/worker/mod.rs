@@ -47,9 +47,9 @@ use candle_core::{ModuleT, Tensor};
 use concise_wrapper::Network;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
+use harness::records::BatchSums;
 use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator, Subset};
-use single_gpu::train::BatchSums;
 
 pub use error::Error;
 use executable::executable;

@@ -7,11 +7,12 @@ use concise_wrapper::Error;
 use concise_wrapper::model::stand_in_loss;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
+use datasets::Batch;
+use harness::records::BatchSums;
+use ops::cross_entropy;
 use params_and_allreduce::all_reduce::TreeSum;
 use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::data::Batch;
-use single_gpu::ops::cross_entropy;
-use single_gpu::train::{BatchSums, Unread};
+use trainer::Unread;
 
 use super::{Worker, meeting};
 use crate::held::activations;

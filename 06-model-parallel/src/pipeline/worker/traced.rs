@@ -1,6 +1,6 @@
 //! An instruction in a trace: on the track of what a device computes, or of what it sends and waits for.
 
-use single_gpu::report::trace::{COMMUNICATION, COMPUTE};
+use harness::report::trace::{COMMUNICATION, COMPUTE};
 use tracing::{Span, info_span};
 
 use crate::pipeline::schedule::Action;

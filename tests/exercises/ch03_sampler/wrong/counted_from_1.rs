@@ -1,6 +1,6 @@
 // expect: law: samples are numbered from 0
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// Counts samples from 1.

@@ -1,6 +1,6 @@
 // expect: rank 2 makes 2 steps, rank 0 makes 3
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// A rank with nothing to do stays away, and the others wait for it at the all-reduce.

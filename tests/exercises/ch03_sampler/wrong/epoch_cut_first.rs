@@ -1,6 +1,6 @@
 // expect: step 0 is made of samples 0 3 5 6, on one device of 0 1 2 6
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// The epoch is cut into one part a rank, and each part into steps.

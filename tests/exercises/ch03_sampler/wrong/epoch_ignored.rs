@@ -1,6 +1,6 @@
 // expect: epoch 1 comes in the order of epoch 0
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// Shuffles once and for all: what `set_epoch` is forgotten for.

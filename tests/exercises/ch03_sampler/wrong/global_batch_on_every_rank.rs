@@ -1,6 +1,6 @@
 // expect: an epoch is 1 steps long, on one device 2
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// Takes the global batch for the share of one rank: batches are k times too large.

@@ -1,6 +1,6 @@
 // expect: no rank has samples 1 3
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// Only whole batches: the last samples of every epoch are not trained on.

@@ -1,6 +1,6 @@
 // expect: all ranks have the same share
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// Every rank works on every sample.

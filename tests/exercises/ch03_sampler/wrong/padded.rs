@@ -1,6 +1,6 @@
 // expect: step 2 has 4 samples, but 2 are left
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// Fills the last batch up with the first samples, so that all shards are of one size.

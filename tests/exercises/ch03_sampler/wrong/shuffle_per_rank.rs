@@ -1,6 +1,6 @@
 // expect: does rank 1 shuffle in another way than rank 0?
 
-use single_gpu::data::loader::epoch_order;
+use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
 /// A seed for every rank, so that "each rank sees other samples".

@@ -3,7 +3,7 @@
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::communicator::{Communicator, Error};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
 
 /// Every rank works on the whole batch: the update is right, nobody talks, and nothing is gained.

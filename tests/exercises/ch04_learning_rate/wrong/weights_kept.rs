@@ -6,9 +6,9 @@ use exercises::experiment::{Experiment, Row};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 use split_batch::split_batch;
 
 /// Makes the model once: every run goes on where the last one ended.

@@ -6,7 +6,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 pub fn rate_table(
     experiment: &Experiment,

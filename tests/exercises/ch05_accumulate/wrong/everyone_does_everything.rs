@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 use exercises::classifier::Classifier;
 use params_and_allreduce::communicator::{Communicator, Error};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
 
 /// Every rank works on whole micro-batches: the updates are right, nobody talks, and nothing is gained.

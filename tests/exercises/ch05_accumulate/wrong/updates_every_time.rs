@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use exercises::classifier::Classifier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Saves the number of the last batch, from 0, and begins with that: it is trained on again.
 pub struct Checkpoint {

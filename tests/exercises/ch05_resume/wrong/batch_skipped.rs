@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Saves the number of the next batch, from 1, and leaves out as many: one is never trained on.
 pub struct Checkpoint {

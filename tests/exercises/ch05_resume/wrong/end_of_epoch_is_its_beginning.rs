@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Finds the place in the epoch by division: at its end that is the beginning.
 pub struct Checkpoint {

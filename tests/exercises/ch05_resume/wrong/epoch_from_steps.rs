@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Finds epoch and place by division: an epoch that has ended is then over, and nobody tells of it.
 pub struct Checkpoint {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Finds the place in the epoch, and does not tell the training, which saves the wrong one when it is its turn.
 pub struct Checkpoint {

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Saves space: half of the bits of every weight.
 pub struct Checkpoint {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Counts steps within the epoch: every epoch warms up once more.
 pub struct Checkpoint {

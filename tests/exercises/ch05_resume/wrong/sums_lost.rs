@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// What the epoch saw before the interruption is forgotten, and its loss is that of its last batches.
 pub struct Checkpoint {

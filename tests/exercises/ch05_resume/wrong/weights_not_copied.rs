@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// Holds on to the network's own weights, which change with the next step.
 pub struct Checkpoint {

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::ops::batch_norm::Statistics;
+use ops::batch_norm::Statistics;
 
 /// The mean is right. The variances are averaged like means, by their counts, and what lies between the shards'
 /// means is lost.

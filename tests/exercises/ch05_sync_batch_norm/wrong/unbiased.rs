@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::ops::batch_norm::Statistics;
+use ops::batch_norm::Statistics;
 
 /// The estimate for the running statistics, where the batch's own variance is asked for.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

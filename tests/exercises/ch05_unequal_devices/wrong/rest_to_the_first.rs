@@ -5,9 +5,9 @@ use exercises::classifier::Classifier;
 use exercises::speed::Speed;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 
 /// In proportion to speed; the first takes what rounding down leaves over, slow as it may be.
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {

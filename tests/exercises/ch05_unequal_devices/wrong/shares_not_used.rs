@@ -5,9 +5,9 @@ use exercises::classifier::Classifier;
 use exercises::speed::Speed;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use single_gpu::data::Batch;
+use datasets::Batch;
 use single_gpu::sgd::sgd;
-use single_gpu::train::BatchSums;
+use harness::records::BatchSums;
 use split_batch::split_batch;
 
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {

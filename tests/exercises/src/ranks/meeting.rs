@@ -11,8 +11,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use candle_core::{Device, Tensor};
+use harness::lock::locked;
 use params_and_allreduce::communicator::Error;
-use single_gpu::lock::locked;
 
 use super::sent::Sent;
 

@@ -12,10 +12,10 @@ mod sent;
 use std::sync::Arc;
 use std::time::Duration;
 
+use devices::DevicePlan;
+use harness::report::counted;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
-use single_gpu::device::DevicePlan;
-use single_gpu::report::counted;
 
 use crate::limit::{still_allowed, try_within};
 use crate::mismatch;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use course_tests::book::built;
-use single_gpu::report::line;
+use harness::report::line;
 
 use crate::{checkout, shell};
 

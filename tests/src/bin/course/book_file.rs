@@ -1,7 +1,7 @@
 //! A file of the book that this tool makes.
 
 use anyhow::Context as _;
-use single_gpu::report::{file, line};
+use harness::report::{file, line};
 
 use crate::checkout;
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use concise_wrapper::recording::{Entry, first_divergence, read, steps_made};
-use single_gpu::cli::UsageError;
-use single_gpu::report::{line, thousands};
+use harness::cli::UsageError;
+use harness::report::{line, thousands};
 
 /// Which recordings.
 #[derive(Args, Clone, Debug)]

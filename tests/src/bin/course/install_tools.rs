@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use single_gpu::interrupt;
-use single_gpu::report::line;
+use harness::interrupt;
+use harness::report::line;
 
 use crate::doctor::probe::ask;
 use crate::process;

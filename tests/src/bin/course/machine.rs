@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use course_tests::Machine;
-use single_gpu::device::available_cores;
+use devices::available_cores;
 
 use crate::doctor::hardware::{cpu_model, cpu_name, instruction_sets, total_memory};
 use crate::doctor::probe::ask;

@@ -23,7 +23,7 @@ mod walk;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use single_gpu::cli;
+use harness::cli;
 
 /// The tool around the course.
 #[derive(Debug, Parser)]

@@ -9,8 +9,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use single_gpu::cli::ToldElsewhere;
-use single_gpu::interrupt;
+use harness::cli::ToldElsewhere;
+use harness::interrupt;
 
 /// How often to look whether a process has ended. Looking takes microseconds.
 const LOOK: Duration = Duration::from_millis(10);

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use clap::Args;
 use course_tests::release;
-use single_gpu::report::line;
+use harness::report::line;
 
 use crate::checkout;
 

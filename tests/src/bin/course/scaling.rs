@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use course_tests::scaling::{Catalogue, Measurement, picture};
-use single_gpu::report::line;
+use harness::report::line;
 
 use crate::book_file::store;
 use crate::checkout;

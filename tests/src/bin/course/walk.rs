@@ -7,8 +7,8 @@ use anyhow::bail;
 use clap::Args;
 use course_tests::book::Book;
 use course_tests::book::commands::{self, Command};
-use single_gpu::interrupt;
-use single_gpu::report::{counted, line};
+use harness::interrupt;
+use harness::report::{counted, line};
 
 use crate::doctor::probe::{ask, gpu_answers};
 use crate::{checkout, shell};
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(page) = &arguments.page
         && commands.is_empty()
     {
-        bail!(single_gpu::cli::UsageError::new(format_args!(
+        bail!(harness::cli::UsageError::new(format_args!(
             "{page}: there is no such page in book/src, or it prints no commands"
         )));
     }

@@ -1,7 +1,7 @@
 //! Processor, memory, GPUs.
 
-use single_gpu::device::available_cores;
-use single_gpu::report::counted;
+use devices::available_cores;
+use harness::report::counted;
 
 use super::Finding;
 use super::probe::ask;

@@ -7,7 +7,7 @@ pub(crate) mod hardware;
 pub(crate) mod probe;
 mod software;
 
-use single_gpu::report::line;
+use harness::report::line;
 
 /// One thing that was looked for.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use single_gpu::data::{Split, cache, fashion_mnist};
-use single_gpu::report::thousands;
+use datasets::{Split, cache, fashion_mnist};
+use harness::report::thousands;
 
 use super::Finding;
 use super::probe::{ask, first_line, library};
@@ -55,7 +55,10 @@ pub(super) fn mdbook() -> Finding {
 /// The real images: where a run would look for them before it downloads them.
 pub(super) fn data() -> Finding {
     let seen = match cache::folder() {
-        None => Err(format!("this machine names no folder for downloads; {} can", cache::VARIABLE)),
+        None => Err(format!(
+            "this machine names no folder for downloads; {} can",
+            harness::cli::DATA_FOLDER
+        )),
         Some(folder) => images_in(&folder),
     };
     Finding { what: "Fashion-MNIST", seen }

@@ -4,8 +4,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::bail;
-use single_gpu::interrupt;
-use single_gpu::report::{counted, line};
+use harness::interrupt;
+use harness::report::{counted, line};
 
 use super::compile::{self, Compiled};
 use super::list;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context as _, bail};
-use single_gpu::report::file;
+use harness::report::file;
 
 use super::cargo::{self, Build, Message, cargo};
 use super::progress::Fingerprint;

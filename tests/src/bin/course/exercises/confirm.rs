@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 
-use single_gpu::cli::UsageError;
+use harness::cli::UsageError;
 
 /// Asks a question that Enter answers with no.
 ///

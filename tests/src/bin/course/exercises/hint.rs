@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, bail};
-use single_gpu::report::line;
+use harness::report::line;
 
 use super::list;
 use super::progress::Progress;

@@ -1,6 +1,6 @@
 //! `cargo course list` and `cargo course next`: what there is, and what to do now.
 
-use single_gpu::report::line;
+use harness::report::line;
 
 use super::progress::{Progress, Standing};
 use super::tree::{Exercise, Tree};

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use base16ct::HexDisplay;
+use harness::report::file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use single_gpu::report::file;
 
 use super::tree::{self, Exercise, Tree};
 

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use single_gpu::report::{file, line};
+use harness::report::{file, line};
 
 use super::confirm::confirm;
 use super::progress::{FOLDER, Progress};

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::Context as _;
-use single_gpu::report::line;
+use harness::report::line;
 
 use super::confirm::confirm;
 use super::progress::{Progress, Standing};

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use single_gpu::cli::UsageError;
+use harness::cli::UsageError;
 
 use super::cargo;
 

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use console::Term;
-use single_gpu::interrupt;
-use single_gpu::report::line;
+use harness::interrupt;
+use harness::report::line;
 
 use super::check::{self, Outcome};
 use super::list;

@@ -6,10 +6,10 @@ use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
 use course_tests::html::escaped;
 use course_tests::scaling::Measurement;
+use harness::report::lanes::spacing;
+use harness::report::{counted, thousands};
+use harness::statistics::median;
 use itertools::Itertools as _;
-use single_gpu::report::lanes::spacing;
-use single_gpu::report::{counted, thousands};
-use single_gpu::statistics::median;
 
 use super::Figure;
 use super::chart::{legend, legend_height};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use course_tests::Machine;
 use course_tests::html::escaped;
+use harness::report::file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use single_gpu::report::file;
 
 use crate::machine::{this_machine, today};
 use crate::{checkout, shell};

@@ -31,9 +31,9 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use course_tests::scaling;
+use harness::report::line;
 use measurement::Recorded;
 use serde_json::Value;
-use single_gpu::report::line;
 
 use crate::machine::{this_machine, today};
 use crate::{book_file, checkout};

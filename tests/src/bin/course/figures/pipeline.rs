@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, ensure};
 use course_tests::html::escaped;
+use harness::report::lanes::ticks;
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::schedule::Action;
 use model_parallel::pipeline::timeline::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use single_gpu::report::lanes::ticks;
 
 use super::Figure;
 use super::drawing::{Anchor, Drawing, WIDTH, series_class};

@@ -1,9 +1,9 @@
 //! What every device did in one step of stage 5, over a link that is slow on purpose.
 
 use anyhow::{Context as _, ensure};
+use harness::report::lanes::ticks;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use single_gpu::report::lanes::ticks;
 
 use super::Figure;
 use super::drawing::{Anchor, Drawing, WIDTH, series_class};

@@ -12,9 +12,9 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use course_tests::book::outputs::{FOLDER, Recording, Recordings, names, needs_gpu};
 use course_tests::book::recorded;
+use harness::report::{counted, file, line};
 use mask::Mask;
 use similar::{ChangeTag, TextDiff};
-use single_gpu::report::{counted, file, line};
 
 use crate::doctor::probe::gpu_answers;
 use crate::machine::{this_machine, this_machine_with_gpus, today};
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = checkout::root();
     let known = names(&root)?;
     if let Some(unknown) = arguments.names.iter().find(|name| !known.contains(name)) {
-        bail!(single_gpu::cli::UsageError::new(format_args!(
+        bail!(harness::cli::UsageError::new(format_args!(
             "there is no output {unknown}: write its command into {FOLDER}/{unknown}.txt, as `$ COMMAND`"
         )));
     }

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use harness::report::thousands;
 use params_and_allreduce::Algorithm;
 use serde::Serialize;
-use single_gpu::report::thousands;
 
 use super::on_a_gpu::Way;
 use super::ours::{Precision, Work};

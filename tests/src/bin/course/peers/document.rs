@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use course_tests::Machine;
+use harness::report::file;
 use serde::Serialize;
 use serde_json::Value;
-use single_gpu::report::file;
 
 use super::report::Row;
 use super::software::Software;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use single_gpu::data::cache;
-use single_gpu::interrupt;
+use datasets::cache;
+use harness::interrupt;
 
 use super::side::{PATIENCE, Programs, last_line};
 use crate::process;

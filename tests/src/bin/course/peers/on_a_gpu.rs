@@ -5,7 +5,7 @@
 //! a run early has left that behind.
 
 use clap::ValueEnum;
-use single_gpu::cli::name_of;
+use harness::cli::name_of;
 
 use super::comparison::{Comparison, lenet_step, resnet18_step};
 use super::ours::Precision;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use course_tests::number::four_digits;
+use harness::report::counted;
+use harness::statistics::median;
 use serde::Serialize;
-use single_gpu::report::counted;
-use single_gpu::statistics::median;
 
 use super::comparison::{Comparison, Topic, Unit};
 use super::statistics::Ratio;

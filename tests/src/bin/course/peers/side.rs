@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use harness::cli::name_of;
+use harness::statistics::median;
 use serde::{Deserialize, Serialize};
-use single_gpu::cli::name_of;
-use single_gpu::statistics::median;
 
 use super::PACKAGE;
 use super::comparison::{Comparison, Program, Side, Unit};

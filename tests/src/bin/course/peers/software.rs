@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use harness::report::summary::Versions;
 use serde::Serialize;
-use single_gpu::report::summary::Versions;
 
 use crate::doctor::probe::{ask, first_line};
 

@@ -1,8 +1,8 @@
 //! Ratios of what was measured in turn.
 
 use course_tests::number::four_digits;
+use harness::statistics::median;
 use serde::Serialize;
-use single_gpu::statistics::median;
 
 /// One quantity ÷ another, over several alternations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

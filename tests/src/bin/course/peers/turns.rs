@@ -2,8 +2,8 @@
 
 use std::io::Write as _;
 
+use harness::interrupt;
 use itertools::Itertools as _;
-use single_gpu::interrupt;
 
 use super::comparison::{Comparison, Side};
 use super::report::{Outcome, Row, quantity};

@@ -18,8 +18,8 @@ use std::num::NonZeroU32;
 
 use anyhow::bail;
 use clap::Args;
-use single_gpu::interrupt;
-use single_gpu::report::{counted, line};
+use harness::interrupt;
+use harness::report::{counted, line};
 
 use super::Limit;
 use super::check::Outcome;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use single_gpu::interrupt;
+use harness::interrupt;
 
 use super::super::check::Outcome;
 use super::super::run;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 pub(super) use candidate::{Candidate, Kind, run_all};
-use single_gpu::interrupt;
-use single_gpu::report::{counted, line};
+use harness::interrupt;
+use harness::report::{counted, line};
 
 use super::compile::{self, Compiled};
 use super::tree::Tree;

@@ -5,10 +5,10 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use single_gpu::backward::backward;
-use single_gpu::data::SIDE;
+use datasets::SIDE;
+use ops::backward::backward;
+use ops::conv2d;
 use single_gpu::init;
-use single_gpu::ops::conv2d;
 
 use super::{Answer, Arguments, in_seconds};
 

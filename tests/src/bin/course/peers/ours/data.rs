@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use datasets::mirrors::Mirrors;
+use datasets::source::{DataSource, LoadedData, Supply};
+use datasets::{Dataset, SIDE, Split, cache, fashion_mnist};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use single_gpu::data::mirrors::Mirrors;
-use single_gpu::data::source::{DataSource, LoadedData, Supply};
-use single_gpu::data::{Dataset, SIDE, Split, cache, fashion_mnist};
 
 use super::{Answer, Arguments, in_seconds, times};
 

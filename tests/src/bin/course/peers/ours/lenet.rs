@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use concise_wrapper::lenet::LeNet;
+use datasets::Batch;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::Error;
-use single_gpu::data::Batch;
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 

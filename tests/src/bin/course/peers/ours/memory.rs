@@ -2,8 +2,9 @@
 
 use anyhow::Context as _;
 use candle_core::DType;
-use single_gpu::report::Report;
-use single_gpu::train::{TrainOptions, train};
+use harness::records::TrainOptions;
+use harness::report::Report;
+use single_gpu::train::train;
 
 use super::data::garments;
 use super::{Answer, Arguments, LEARNING_RATE, named};

@@ -19,9 +19,9 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use devices::{DeviceKind, DevicePlan};
+use harness::report::line;
 use params_and_allreduce::Algorithm;
-use single_gpu::device::{DeviceKind, DevicePlan};
-use single_gpu::report::line;
 
 use super::side::Answer;
 

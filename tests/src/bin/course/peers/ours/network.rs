@@ -8,8 +8,8 @@ use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::{Error, Model, Network};
-use single_gpu::data::Dataset;
-use single_gpu::data::loader::Epochs as _;
+use datasets::Dataset;
+use datasets::loader::Epochs as _;
 
 use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds, noise, times};
 

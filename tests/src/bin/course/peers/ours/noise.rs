@@ -1,8 +1,8 @@
 //! What training steps are made on: pixels and labels that mean nothing, as the scripts draw theirs.
 
+use datasets::{CLASSES, Dataset, PIXELS};
+use harness::random;
 use rand::Rng as _;
-use single_gpu::data::{CLASSES, Dataset, PIXELS};
-use single_gpu::random;
 
 /// So many images of uniformly random pixels, with uniformly random labels: the same ones every time.
 ///

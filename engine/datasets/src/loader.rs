@@ -1,0 +1,197 @@
+//! An epoch in batches: every sample once, in an order that only seed and epoch decide.
+//!
+//! While a device trains on one batch, a thread makes the next (`ahead`).
+
+use candle_core::DType;
+use rand::seq::SliceRandom;
+
+use super::ahead::{Ahead, ahead};
+use super::{Batch, Dataset};
+use harness::random;
+
+/// Cuts a data set into batches, shuffled anew each epoch.
+///
+/// Every device of a run has a loader with the same seed, so all see the same batches without a word
+/// being exchanged.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    dataset: Dataset,
+    batch_size: usize,
+    seed: u64,
+    dtype: DType,
+}
+
+impl Loader {
+    /// A loader of batches of `batch_size` samples; the last one of an epoch may be shorter.
+    ///
+    /// # Panics
+    ///
+    /// When `batch_size` is 0.
+    pub fn new(dataset: &Dataset, batch_size: usize, seed: u64, dtype: DType) -> Self {
+        assert!(batch_size > 0, "a batch has at least one sample");
+        Self { dataset: dataset.clone(), batch_size, seed, dtype }
+    }
+
+    /// The order of the samples in an epoch.
+    pub fn order(&self, epoch: usize) -> Vec<u32> {
+        epoch_order(self.dataset.len(), self.seed, epoch)
+    }
+}
+
+impl Epochs for Loader {
+    type Batch = Batch;
+
+    fn batches_per_epoch(&self) -> usize {
+        self.dataset.len().div_ceil(self.batch_size)
+    }
+
+    fn samples_per_epoch(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Batch> {
+        let (loader, order) = (self.clone(), self.order(epoch));
+        ahead(done..self.batches_per_epoch(), move |batch| {
+            let samples = batch_of(&order, loader.batch_size, batch);
+            loader.dataset.batch(samples, loader.dtype)
+        })
+    }
+}
+
+/// What a training loop goes through: batches, epoch by epoch.
+pub trait Epochs {
+    /// What a step is given.
+    type Batch;
+
+    /// Batches in an epoch.
+    fn batches_per_epoch(&self) -> usize;
+
+    /// Samples in an epoch, over all devices.
+    fn samples_per_epoch(&self) -> usize;
+
+    /// The batches of an epoch, in CPU memory, made ahead of time by a thread of their own.
+    fn epoch(&self, epoch: usize) -> Ahead<Self::Batch> {
+        self.rest_of_epoch(epoch, 0)
+    }
+
+    /// The same without the first `done` batches, which are not even made.
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Self::Batch>;
+}
+
+/// A permutation of `0..samples` that depends on the seed and the epoch alone.
+pub fn epoch_order(samples: usize, seed: u64, epoch: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..).take(samples).collect();
+    order.shuffle(&mut random::generator(seed, &format!("shuffle/{epoch}")));
+    order
+}
+
+/// The samples of one batch of an epoch in this order, counted from 0; the last may be shorter.
+pub fn batch_of(order: &[u32], batch_size: usize, batch: usize) -> &[u32] {
+    let start = batch * batch_size;
+    &order[start..order.len().min(start + batch_size)]
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Result;
+
+    use super::super::{CLASSES, PIXELS};
+    use super::*;
+
+    /// Ten samples that can be told apart: sample i is filled with the value i.
+    fn ten() -> Dataset {
+        let images = (0..10).map(|i| [i; PIXELS]).collect();
+        Dataset::new(images, (0..10).map(|i| i % CLASSES as u8).collect()).unwrap()
+    }
+
+    #[test]
+    fn every_sample_once_an_epoch_and_the_last_batch_short() {
+        let dataset = ten();
+        let loader = Loader::new(&dataset, 4, 7, DType::F32);
+        let batches: Vec<Batch> = loader.epoch(0).collect::<Result<_>>().unwrap();
+        let sizes: Vec<usize> = batches.iter().map(Batch::len).collect();
+        assert_eq!(sizes, [4, 4, 2]);
+        assert_eq!(loader.batches_per_epoch(), 3);
+        let mut labels: Vec<u32> =
+            batches.iter().flat_map(|b| b.labels.to_vec1::<u32>().unwrap()).collect();
+        labels.sort_unstable();
+        assert_eq!(labels, (0..10).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn batches_made_ahead_are_those_that_the_order_says() {
+        let dataset = ten();
+        for dtype in [DType::F32, DType::F64] {
+            let loader = Loader::new(&dataset, 3, 7, dtype);
+            let order = loader.order(2);
+            for (batch, indices) in loader.epoch(2).zip(order.chunks(3)) {
+                let (batch, expected) = (batch.unwrap(), dataset.batch(indices, dtype).unwrap());
+                let values = |batch: &Batch| {
+                    let images = batch.images.to_dtype(DType::F64).unwrap();
+                    images.flatten_all().unwrap().to_vec1::<f64>().unwrap()
+                };
+                assert_eq!(batch.images.dtype(), dtype);
+                assert_eq!(values(&batch), values(&expected));
+                assert_eq!(
+                    batch.labels.to_vec1::<u32>().unwrap(),
+                    expected.labels.to_vec1::<u32>().unwrap()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_rest_of_an_epoch_is_the_end_of_the_whole() {
+        let loader = Loader::new(&ten(), 4, 7, DType::F32);
+        let labels = |batches: Ahead<Batch>| {
+            let of = |batch: Result<Batch>| batch.unwrap().labels.to_vec1::<u32>().unwrap();
+            batches.map(of).collect::<Vec<_>>()
+        };
+        let whole = labels(loader.epoch(3));
+        for done in 0..=3 {
+            assert_eq!(labels(loader.rest_of_epoch(3, done)), whole[done..]);
+        }
+        assert!(labels(loader.rest_of_epoch(3, 4)).is_empty());
+    }
+
+    #[test]
+    fn an_epoch_of_errors_has_as_many_as_batches() {
+        let dataset = ten();
+        let batches: Vec<_> = Loader::new(&dataset, 4, 7, DType::F4).epoch(0).collect();
+        assert_eq!(batches.len(), 3);
+        assert!(batches.iter().all(Result::is_err));
+    }
+
+    #[test]
+    fn an_epoch_that_is_left_early_ends_its_thread() {
+        let dataset = ten();
+        let mut batches = Loader::new(&dataset, 1, 7, DType::F32).epoch(0);
+        assert!(batches.next().is_some());
+        drop(batches);
+        // The thread holds the images until it ends.
+        let patience = std::time::Instant::now();
+        while std::sync::Arc::strong_count(&dataset.fingerprint) > 1 {
+            assert!(patience.elapsed().as_secs() < 10, "the thread goes on");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_order_depends_on_seed_and_epoch_alone() {
+        let dataset = ten();
+        let order =
+            |batch, seed, epoch| Loader::new(&dataset, batch, seed, DType::F32).order(epoch);
+        assert_eq!(order(4, 7, 0), order(3, 7, 0));
+        assert_ne!(order(4, 7, 0), order(4, 7, 1));
+        assert_ne!(order(4, 7, 0), order(4, 8, 0));
+    }
+
+    #[test]
+    fn image_and_label_stay_together_and_pixels_are_scaled() {
+        let batch = ten().batch(&[3, 9], DType::F64).unwrap();
+        assert_eq!(batch.images.dims(), [2, 1, 28, 28]);
+        assert_eq!(batch.labels.to_vec1::<u32>().unwrap(), [3, 9]);
+        let pixel = batch.images.flatten_from(1).unwrap().to_vec2::<f64>().unwrap()[1][100];
+        assert_eq!(pixel, f64::from(9.0f32 / 255.0));
+    }
+}

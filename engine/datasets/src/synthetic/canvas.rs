@@ -1,0 +1,124 @@
+//! A small grey canvas and the one thing it can do: fill a polygon, with smooth edges.
+//!
+//! It knows pixels, not garments: x runs right and y down from the top left corner, and pixel
+//! (column, row) covers the square from (column, row) to (column + 1, row + 1).
+
+use crate::{PIXELS, SIDE};
+
+/// A point of the plane as (x, y), x to the right and y down.
+pub type Point = (f32, f32);
+
+/// Lines on which a pixel's height is sampled; along each line the coverage is exact.
+const LINES: usize = 4;
+
+/// A square grey picture of shades from 0 (black) to 1 (white).
+pub struct Canvas {
+    shades: [f32; PIXELS],
+}
+
+/// A side of a polygon, as the lines that cross it see it.
+struct Edge {
+    top: f32,
+    bottom: f32,
+    /// x at y = 0 of the line through the edge, and how much x grows with y.
+    origin: f32,
+    slope: f32,
+}
+
+impl Canvas {
+    /// A canvas with nothing on it.
+    pub fn black() -> Self {
+        Self { shades: [0.0; PIXELS] }
+    }
+
+    /// The shades, row by row from the top.
+    pub fn shades(&self) -> &[f32; PIXELS] {
+        &self.shades
+    }
+
+    /// Fills a polygon given in pixels, over what is there. Points are inside by the even-odd rule,
+    /// and `shade` tells the shade of a pixel from its centre.
+    pub fn fill(&mut self, outline: &[Point], shade: impl Fn(Point) -> f32) {
+        let edges = edges(outline);
+        let top = edges.iter().map(|edge| edge.top).fold(SIDE as f32, f32::min);
+        let bottom = edges.iter().map(|edge| edge.bottom).fold(0.0, f32::max);
+        // Float-to-integer casts stop at 0, so a polygon above the canvas starts in row 0.
+        let rows = top as usize..SIDE.min(bottom.ceil() as usize);
+        let mut crossings = Vec::with_capacity(edges.len());
+        for row in rows {
+            let mut coverage = [0.0; SIDE];
+            for line in 0..LINES {
+                let y = row as f32 + (line as f32 + 0.5) / LINES as f32;
+                crossings.clear();
+                crossings.extend(
+                    edges
+                        .iter()
+                        .filter(|edge| edge.top <= y && y < edge.bottom)
+                        .map(|edge| edge.origin + edge.slope * y),
+                );
+                crossings.sort_unstable_by(f32::total_cmp);
+                for span in crossings.chunks_exact(2) {
+                    cover(&mut coverage, span[0], span[1]);
+                }
+            }
+            let pixels = &mut self.shades[row * SIDE..(row + 1) * SIDE];
+            for (column, (pixel, covered)) in pixels.iter_mut().zip(coverage).enumerate() {
+                if covered > 0.0 {
+                    let new = shade((column as f32 + 0.5, row as f32 + 0.5));
+                    *pixel += (new - *pixel) * (covered / LINES as f32);
+                }
+            }
+        }
+    }
+}
+
+/// The sides of a polygon, without the level ones, which no line crosses.
+fn edges(outline: &[Point]) -> Vec<Edge> {
+    let next = outline.iter().cycle().skip(1);
+    outline
+        .iter()
+        .zip(next)
+        .filter(|(a, b)| a.1 != b.1)
+        .map(|(a, b)| {
+            let slope = (b.0 - a.0) / (b.1 - a.1);
+            Edge { top: a.1.min(b.1), bottom: a.1.max(b.1), origin: a.0 - slope * a.1, slope }
+        })
+        .collect()
+}
+
+/// Adds the span from `left` to `right` to the pixels of a row, to each as much as it covers.
+fn cover(coverage: &mut [f32; SIDE], left: f32, right: f32) {
+    let left = left.max(0.0);
+    let right = right.min(SIDE as f32);
+    let columns = left as usize..right.ceil() as usize;
+    for column in columns {
+        let from = left.max(column as f32);
+        let to = right.min((column + 1) as f32);
+        coverage[column] += to - from;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coverage_is_the_area_inside() {
+        let mut canvas = Canvas::black();
+        // A rectangle of 3.5 by 2.25 pixels, and one that lies outside altogether.
+        canvas.fill(&[(1.25, 2.0), (4.75, 2.0), (4.75, 4.25), (1.25, 4.25)], |_| 1.0);
+        canvas.fill(&[(-9.0, -9.0), (-1.0, -9.0), (-1.0, 99.0), (-9.0, 99.0)], |_| 1.0);
+        assert_eq!(canvas.shades().iter().sum::<f32>(), 3.5 * 2.25);
+        assert_eq!(canvas.shades()[2 * SIDE + 1], 0.75);
+        assert_eq!(canvas.shades()[4 * SIDE + 2], 0.25);
+    }
+
+    #[test]
+    fn a_later_polygon_covers_an_earlier_one() {
+        let mut canvas = Canvas::black();
+        let square = [(5.0, 5.0), (9.0, 5.0), (9.0, 9.0), (5.0, 9.0)];
+        canvas.fill(&square, |_| 1.0);
+        canvas.fill(&square, |(x, _)| x / 10.0);
+        assert_eq!(canvas.shades()[6 * SIDE + 5], 0.55);
+    }
+}

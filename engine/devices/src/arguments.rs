@@ -1,0 +1,98 @@
+//! The flags that choose devices.
+
+use std::num::NonZeroUsize;
+
+use candle_core::cuda::set_gemm_reduced_precision_f32;
+use clap::Args;
+
+use crate::{DeviceKind, DevicePlan, MAX_DEVICES};
+use harness::cli::UsageError;
+
+/// Flags that choose devices.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct DeviceArguments {
+    /// What to run on
+    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+
+    /// CPU cores of each device, when devices are slices of the CPU [default: the cores, shared evenly]
+    #[arg(long, value_name = "T", value_parser = parse_threads)]
+    pub threads_per_device: Option<NonZeroUsize>,
+
+    /// Let GPUs round the f32 inputs of products to TF32: faster, with eleven binary digits in place of 24
+    #[arg(long)]
+    pub tf32: bool,
+}
+
+impl DeviceArguments {
+    /// The plan for `devices` devices. From now on products of this process are rounded to TF32, if that was asked
+    /// for, and not otherwise.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] when this machine cannot have them.
+    pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
+        let plan = DevicePlan::new(self.device, devices, self.threads_per_device);
+        let plan = plan.map_err(UsageError::new)?;
+        if self.tf32 && plan.is_of_slices() {
+            return Err(UsageError::new(
+                "--tf32: only GPUs round to TF32; leave it out, or use --device cuda",
+            ));
+        }
+        set_gemm_reduced_precision_f32(self.tf32);
+        Ok(if self.tf32 { plan.with_note("f32 products are rounded to TF32") } else { plan })
+    }
+
+    /// The plan for one device that is like each of `several`: the same kind, with as many cores.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](Self::plan).
+    pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
+        Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
+    }
+
+    /// Parses a number of devices.
+    ///
+    /// # Errors
+    ///
+    /// What would be right, when it is none.
+    pub fn parse_devices(argument: &str) -> Result<usize, String> {
+        match argument.parse() {
+            Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
+            _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
+        }
+    }
+}
+
+fn parse_threads(argument: &str) -> Result<NonZeroUsize, String> {
+    let wanted = "a device has a number of threads, such as 2";
+    argument.parse().map_err(|_| wanted.to_owned())
+}
+
+/// Flags that choose several devices.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SeveralDevices {
+    /// Which devices.
+    #[command(flatten)]
+    pub each: DeviceArguments,
+
+    /// Number of devices
+    #[arg(long = "devices", default_value_t = Self::DEFAULT, value_name = "K",
+          value_parser = DeviceArguments::parse_devices)]
+    pub count: usize,
+}
+
+impl SeveralDevices {
+    /// So many, unless another number is asked for.
+    pub const DEFAULT: usize = 2;
+
+    /// The plan for all of them.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] when this machine cannot have them.
+    pub fn plan(&self) -> Result<DevicePlan, UsageError> {
+        self.each.plan(self.count)
+    }
+}

@@ -1,0 +1,232 @@
+//! A number for each channel, and the rectifier behind it, added to what others have summed up.
+//!
+//! Convolutions and dense layers add their bias by themselves. Where an output is the sum of several devices' terms, the
+//! bias has to wait for the sum.
+//!
+//! Cost: forward, each element is read once and written once (on a GPU twice, as a copy is made first). Backward, its
+//! gradient is read once; behind a rectifier the output is read too, and what passes is written (and on a processor read
+//! again).
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail,
+};
+use rayon::prelude::*;
+
+use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::gpu::blocks::Channels;
+use super::gpu::{self, Operand};
+use super::relu::{self, rectified};
+use super::room::room;
+use super::rounded::{is_rounded, rounded};
+use crate::backward::apply2;
+
+/// x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`.
+///
+/// # Errors
+///
+/// When the shapes do not fit, or on a dtype other than f32, f64 and bf16.
+pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    apply(x, bias, false)
+}
+
+/// [`add_bias`], then [`relu`](fn@crate::relu), in one pass over memory.
+///
+/// # Errors
+///
+/// Those of [`add_bias`].
+pub fn add_bias_relu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    apply(x, bias, true)
+}
+
+fn apply(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
+    let [images, channels, plane @ ..] = x.dims() else {
+        bail!("add_bias: a batch [B, C, …] was expected, got {:?}", x.dims());
+    };
+    if bias.dims() != [*channels] {
+        bail!("add_bias: {channels} channels need a bias [{channels}], got {:?}", bias.dims());
+    }
+    if is_rounded(x) {
+        return rounded("add_bias", [x, bias], |[x, bias]| apply(&x, &bias, with_relu));
+    }
+    let plane = plane.iter().product();
+    let sizes = Channels { images: *images, channels: *channels, plane };
+    apply2(&x.contiguous()?, &bias.contiguous()?, AddBias { sizes, with_relu })
+}
+
+/// One application.
+struct AddBias {
+    sizes: Channels,
+    with_relu: bool,
+}
+
+impl AddBias {
+    fn forward<T: Element>(&self, x: &[T], bias: &[T]) -> Vec<T> {
+        let Channels { channels, plane, .. } = self.sizes;
+        let (image, plane) = ((channels * plane).max(1), plane.max(1));
+        let mut y = room(x.len());
+        y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
+            let planes = y.chunks_exact_mut(plane).zip(x.chunks_exact(plane));
+            for ((y, x), &bias) in planes.zip(bias) {
+                for (y, &x) in y.iter_mut().zip(x) {
+                    let sum = x + bias;
+                    *y = if self.with_relu { rectified(sum) } else { sum };
+                }
+            }
+        });
+        y
+    }
+
+    /// Sums over images and planes, in f64: in f32, thousands of terms would cost digits.
+    fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
+        /// Neighbouring numbers of a task, at least: a line of cache in f32.
+        const NUMBERS: usize = 16;
+        let Channels { channels, plane, .. } = self.sizes;
+        let of_task = NUMBERS.div_ceil(plane.max(1));
+        let mut sums = vec![0.0; channels];
+        sums.par_chunks_mut(of_task).enumerate().for_each(|(task, sums)| {
+            for image in grad.chunks_exact((channels * plane).max(1)) {
+                let planes = image[task * of_task * plane..].chunks_exact(plane.max(1));
+                for (sum, plane) in sums.iter_mut().zip(planes) {
+                    for &grad in plane {
+                        *sum += WithDType::to_f64(grad);
+                    }
+                }
+            }
+        });
+        sums.into_iter().map(T::from_f64).collect()
+    }
+}
+
+impl CustomOp2 for AddBias {
+    fn name(&self) -> &'static str {
+        "add_bias"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        for_dtype!(x.dtype(), self.name(), T => {
+            let y = self.forward::<T>(cpu_elements(x, x_layout)?, cpu_elements(bias, bias_layout)?);
+            Ok((T::to_cpu_storage_owned(y), x_layout.shape().clone()))
+        })
+    }
+
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (gpu, bias) = (x.device(), Operand::new(bias, bias_layout)?);
+        let mut y = x.to_dtype(x_layout, x.dtype())?;
+        gpu::bias::add(gpu, &mut y, self.sizes, bias, self.with_relu)?;
+        Ok((y, x_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        bias: &Tensor,
+        y: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let grad = grad.contiguous()?;
+        if grad.device().is_cuda() {
+            let behind_relu = self.with_relu.then_some(y);
+            let (dx, dbias) = gpu::bias::gradients(self.sizes, behind_relu, &grad)?;
+            return Ok((Some(dx), Some(dbias)));
+        }
+        let dx = if self.with_relu { relu::gradient(y, &grad)? } else { grad };
+        let (storage, layout) = dx.storage_and_layout();
+        let dbias = for_dtype!(x.dtype(), self.name(), T => {
+            let dbias = self.bias_gradient::<T>(elements(&storage, layout)?);
+            Tensor::from_vec(dbias, bias.shape(), bias.device())
+        })?;
+        drop(storage);
+        Ok((Some(dx), Some(dbias)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+    use crate::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
+    use crate::backward::{backward_from, is_remembered};
+    use crate::relu;
+
+    #[test]
+    fn composed_of_candles_operations_it_is_the_same() {
+        // More channels than a task has, too.
+        for shape in [&[5, 3][..], &[5, 37], &[5, 37, 7], &[2, 3, 4, 5]] {
+            let (x, bias) = (noise("x", shape), noise("bias", &shape[1..2]));
+            // Sums of zero among them, where the derivative is a choice.
+            for x in [&x, &bias] {
+                x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
+            }
+            let sizes = [&shape[1..2], &vec![1; shape.len() - 2]].concat();
+            let composed = || x.broadcast_add(&bias.reshape(sizes.as_slice())?);
+            assert_agree(&[&x, &bias], || add_bias(&x, &bias), composed);
+            assert_agree(&[&x, &bias], || add_bias_relu(&x, &bias), || relu(&composed()?));
+            assert!(is_remembered(&add_bias(&x, &bias).unwrap()));
+        }
+        // Views that begin in the middle of their memory, and one that is turned.
+        let (x, both) = (noise("x", &[6, 3, 3]), noise("bias", &[2, 3]));
+        let bias = both.get(1).unwrap();
+        let column = bias.reshape((3, 1)).unwrap();
+        for view in [x.narrow(0, 2, 3).unwrap(), x.transpose(1, 2).unwrap()] {
+            assert_agree(&[&x, &both], || add_bias(&view, &bias), || view.broadcast_add(&column));
+        }
+    }
+
+    #[test]
+    fn a_gradient_in_f32_keeps_its_digits_over_many_terms() {
+        let x = Tensor::zeros((1 << 16, 1, 16), DType::F32, &Device::Cpu).unwrap();
+        let bias = Var::zeros(1, DType::F32, &Device::Cpu).unwrap();
+        let upstream = (x.ones_like().unwrap() * 0.1).unwrap();
+        let gradients = backward_from(&add_bias(&x, &bias).unwrap(), &upstream).unwrap();
+        let sum = gradients.get(&bias).unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(sum, [(f64::from(0.1f32) * f64::from(1 << 20)) as f32]);
+    }
+
+    #[test]
+    fn an_empty_batch_has_gradients_of_zero() {
+        let bias = noise("bias", &[3]);
+        for with_relu in [false, true] {
+            let apply = |x: &Tensor| apply(x, &bias, with_relu);
+            assert_empty_batch_is_nothing(&[3, 2], &[3, 2], &[&bias], apply);
+        }
+    }
+
+    #[test]
+    fn no_channels_and_no_pixels_are_nothing() {
+        for (shape, channels) in [([2, 0, 4], 0), ([2, 4, 0], 4)] {
+            let (x, bias) = (noise("x", &shape), noise("bias", &[channels]));
+            let y = add_bias(&x, &bias).unwrap();
+            assert_eq!(y.dims(), shape);
+            let gradients = y.sum_all().unwrap().backward().unwrap();
+            assert_eq!(
+                gradients.get(&bias).unwrap().to_vec1::<f64>().unwrap(),
+                vec![0.0; channels]
+            );
+        }
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() {
+        let refusal = |x: &[usize], bias: &[usize]| {
+            add_bias(&noise("x", x), &noise("bias", bias)).unwrap_err().to_string()
+        };
+        let error = refusal(&[5, 3, 4], &[4]);
+        assert!(error.starts_with("add_bias: 3 channels need a bias [3], got [4]"), "{error}");
+        let error = refusal(&[3], &[3]);
+        assert!(error.starts_with("add_bias: a batch [B, C, …] was expected, got [3]"), "{error}");
+    }
+}

@@ -1,0 +1,58 @@
+//! For tests: an operation of ours and the same composed of candle's.
+
+use approx::assert_abs_diff_eq;
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use crate::difference::relative_difference;
+use harness::random;
+use rand_distr::{Distribution as _, StandardNormal};
+
+/// A variable of noise in f64: N(0, 1), the same for the same name.
+pub(super) fn noise(name: &str, shape: &[usize]) -> Var {
+    let mut generator = random::generator(7, &format!("noise/{name}"));
+    let count = shape.iter().product();
+    let values: Vec<f64> = StandardNormal.sample_iter(&mut generator).take(count).collect();
+    Var::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+/// Makes sure that two functions of the same variables have the same value and the same gradients.
+pub(super) fn assert_agree(
+    inputs: &[&Var],
+    ours: impl Fn() -> Result<Tensor>,
+    composed: impl Fn() -> Result<Tensor>,
+) {
+    let (ours, composed) = (ours().unwrap(), composed().unwrap());
+    assert_abs_diff_eq!(relative_difference(&composed, &ours).unwrap(), 0.0, epsilon = 1e-12);
+    let upstream = noise("upstream", ours.dims());
+    let gradients =
+        |output: &Tensor| (output * upstream.as_detached_tensor())?.sum_all()?.backward();
+    let (ours, composed) = (gradients(&ours).unwrap(), gradients(&composed).unwrap());
+    for input in inputs {
+        let (ours, composed) = (ours.get(input).unwrap(), composed.get(input).unwrap());
+        assert_abs_diff_eq!(relative_difference(composed, ours).unwrap(), 0.0, epsilon = 1e-12);
+    }
+}
+
+/// Makes sure that an operation on no images gives none, and gradients of zero to what it is applied with.
+///
+/// `image` and `output` are shapes without the batch's axis.
+pub(super) fn assert_empty_batch_is_nothing(
+    image: &[usize],
+    output: &[usize],
+    parameters: &[&Var],
+    operation: impl Fn(&Tensor) -> Result<Tensor>,
+) {
+    let none_of = |shape: &[usize]| [&[0], shape].concat();
+    let x = Tensor::zeros(none_of(image), DType::F64, &Device::Cpu).unwrap();
+    let x = Var::from_tensor(&x).unwrap();
+    let y = operation(&x).unwrap();
+    assert_eq!(y.dims(), none_of(output));
+    let gradients = y.sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&x).unwrap().dims(), x.dims());
+    for parameter in parameters {
+        let gradient = gradients.get(parameter).unwrap();
+        assert_eq!(gradient.dims(), parameter.dims());
+        let values = gradient.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        assert!(values.iter().all(|&value| value == 0.0), "{values:?}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Average pooling.
+//!
+//! Windows start every `stride` rows and columns, and only whole windows count. A 5×5 image pooled 2×2 gives
+//! 2×2, and its last row and column are in no window:
+//!
+//! ```text
+//! a a b b ·
+//! a a b b ·         ā b̄         gradient of each a: that of ā, divided by 4
+//! c c d d ·   →     c̄ d̄         gradient of each ·: exactly 0
+//! c c d d ·
+//! · · · · ·
+//! ```
+//!
+//! What is in no window has no influence on the output, so its gradient is zero. (The stock backward spreads
+//! gradient over it: it enlarges the output's gradient to the whole input.)
+//!
+//! Cost: one addition for each element of a window, each plane read once and a smaller one written; a task
+//! is a plane. Behind a convolution and a relu,
+//! [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) saves the reading.
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail,
+};
+use rayon::prelude::*;
+
+use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::gpu::{self, Operand, on_gpu};
+use super::room::room;
+use super::rounded::{is_rounded, rounded};
+use crate::backward::apply1;
+
+/// The mean over `kernel`×`kernel` windows every `stride` rows and columns.
+///
+/// `[B, C, H, W]` → `[B, C, H', W']` with `H' = (H − kernel) / stride + 1`, rounded down.
+///
+/// # Errors
+///
+/// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
+/// f32, f64 and bf16.
+pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
+    let (_, _, height, width) = x.dims4()?;
+    let windows = Windows::new(height, width, kernel, stride)?;
+    if is_rounded(x) {
+        rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride))
+    } else {
+        apply1(&x.contiguous()?, AvgPool2d(windows))
+    }
+}
+
+/// The windows of one image plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Windows {
+    pub(super) height: usize,
+    pub(super) width: usize,
+    pub(super) kernel: usize,
+    pub(super) stride: usize,
+    pub(super) out_height: usize,
+    pub(super) out_width: usize,
+}
+
+impl Windows {
+    pub(super) fn new(height: usize, width: usize, kernel: usize, stride: usize) -> Result<Self> {
+        if kernel == 0 || stride == 0 {
+            bail!("avg_pool2d: kernel {kernel} and stride {stride} must be at least 1");
+        }
+        if kernel > height || kernel > width {
+            bail!("avg_pool2d: a {kernel}×{kernel} window does not fit a {height}×{width} image");
+        }
+        Ok(Self {
+            height,
+            width,
+            kernel,
+            stride,
+            out_height: (height - kernel) / stride + 1,
+            out_width: (width - kernel) / stride + 1,
+        })
+    }
+
+    pub(super) fn in_plane(&self) -> usize {
+        self.height * self.width
+    }
+
+    pub(super) fn out_plane(&self) -> usize {
+        self.out_height * self.out_width
+    }
+
+    /// 1 / window area: each element of a window has this share of its mean.
+    pub(super) fn share<T: Element>(&self) -> T {
+        <T as WithDType>::from_f64(1.0 / (self.kernel * self.kernel) as f64)
+    }
+
+    /// Calls `visit(output index, first input index of the window)` for every window, row by row, in a
+    /// plane whose rows lie `pitch` elements apart.
+    #[inline(always)]
+    pub(super) fn for_each(&self, pitch: usize, mut visit: impl FnMut(usize, usize)) {
+        for row in 0..self.out_height {
+            for col in 0..self.out_width {
+                let first = row * self.stride * pitch + col * self.stride;
+                visit(row * self.out_width + col, first);
+            }
+        }
+    }
+
+    fn forward<T: Element>(&self, x: &[T]) -> Vec<T> {
+        let share = self.share::<T>();
+        let planes = x.len() / self.in_plane();
+        let mut y = room(planes * self.out_plane());
+        y.par_chunks_mut(self.out_plane()).zip(x.par_chunks(self.in_plane())).for_each(|(y, x)| {
+            self.for_each(self.width, |out, first| {
+                let mut sum = T::zero();
+                for row in x[first..].chunks(self.width).take(self.kernel) {
+                    for &value in &row[..self.kernel] {
+                        sum += value;
+                    }
+                }
+                y[out] = sum * share;
+            });
+        });
+        y
+    }
+
+    // ANCHOR: backward
+    fn backward<T: Element>(&self, grad: &[T]) -> Vec<T> {
+        let share = self.share::<T>();
+        let planes = grad.len() / self.out_plane();
+        let mut dx = room(planes * self.in_plane());
+        let chunks = dx.par_chunks_mut(self.in_plane()).zip(grad.par_chunks(self.out_plane()));
+        chunks.for_each(|(dx, grad)| {
+            self.for_each(self.width, |out, first| {
+                // Added, not stored: with stride < kernel an element lies in several windows.
+                let grad = grad[out] * share;
+                for row in dx[first..].chunks_mut(self.width).take(self.kernel) {
+                    for value in &mut row[..self.kernel] {
+                        *value += grad;
+                    }
+                }
+            });
+        });
+        dx
+    }
+    // ANCHOR_END: backward
+}
+
+struct AvgPool2d(Windows);
+
+impl AvgPool2d {
+    /// What images of this layout become.
+    fn shape(&self, layout: &Layout) -> Result<Shape> {
+        let (batch, channels, _, _) = layout.shape().dims4()?;
+        Ok((batch, channels, self.0.out_height, self.0.out_width).into())
+    }
+}
+
+impl CustomOp1 for AvgPool2d {
+    fn name(&self) -> &'static str {
+        "avg_pool2d"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        for_dtype!(storage.dtype(), self.name(), T => {
+            let y = self.0.forward::<T>(cpu_elements(storage, layout)?);
+            Ok((T::to_cpu_storage_owned(y), self.shape(layout)?))
+        })
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let x = Operand::new(storage, layout)?;
+        let y = gpu::pooling::avg_pool2d(storage.device(), &self.0, x)?;
+        Ok((y, self.shape(layout)?))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let grad = grad.contiguous()?;
+        if grad.device().is_cuda() {
+            let dx = on_gpu([&grad], |gpu, [grad]| gpu::pooling::gradient(gpu, &self.0, grad))?;
+            return Ok(Some(gpu::tensor(dx, x.shape())));
+        }
+        let (storage, layout) = grad.storage_and_layout();
+        for_dtype!(x.dtype(), self.name(), T => {
+            let dx = self.0.backward::<T>(elements(&storage, layout)?);
+            Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::agreement::assert_empty_batch_is_nothing;
+
+    #[test]
+    fn what_no_window_covers_gets_exactly_no_gradient() {
+        // LeNet's second pool: 9×9 → 4×4, the last row and column dropped.
+        let x = Var::from_tensor(
+            &Tensor::ones((1, 1, 9, 9), candle_core::DType::F64, &Device::Cpu).unwrap(),
+        )
+        .unwrap();
+        let y = avg_pool2d(&x, 2, 2).unwrap();
+        assert_eq!(y.dims(), [1, 1, 4, 4]);
+        let grads = y.sum_all().unwrap().backward().unwrap();
+        let dx = grads.get(&x).unwrap().reshape((9, 9)).unwrap().to_vec2::<f64>().unwrap();
+        for (row, values) in dx.iter().enumerate() {
+            for (col, &value) in values.iter().enumerate() {
+                let expected = if row == 8 || col == 8 { 0.0 } else { 0.25 };
+                assert_eq!(value, expected, "gradient at row {row}, column {col}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_has_gradients_of_zero() {
+        assert_empty_batch_is_nothing(&[3, 9, 9], &[3, 4, 4], &[], |x| avg_pool2d(x, 2, 2));
+    }
+
+    #[test]
+    fn windows_that_do_not_fit_are_refused() {
+        let x = Tensor::ones((1, 1, 3, 5), candle_core::DType::F32, &Device::Cpu).unwrap();
+        assert!(avg_pool2d(&x, 4, 1).is_err());
+        assert!(avg_pool2d(&x, 0, 1).is_err());
+        assert!(avg_pool2d(&x, 2, 0).is_err());
+    }
+}

@@ -1,0 +1,272 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Shape, Var};
+
+use super::*;
+use crate::difference::relative_difference;
+use crate::{
+    add_relu, cast, conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear, linear_relu,
+    relu, transpose,
+};
+
+fn noise(shape: &[usize]) -> Var {
+    crate::agreement::noise(&format!("{shape:?}"), shape)
+}
+
+fn bits(tensor: &Tensor) -> Vec<u64> {
+    // A zero's sign is left out.
+    let values = (tensor.to_dtype(DType::F64).unwrap() + 0.0).unwrap();
+    values.flatten_all().unwrap().to_vec1::<f64>().unwrap().into_iter().map(f64::to_bits).collect()
+}
+
+/// Makes sure that both passes find the same gradients, to the last bit.
+fn assert_as_candles(loss: &Tensor, variables: &[&Tensor]) {
+    let (ours, candles) = (backward(loss).unwrap(), loss.backward().unwrap());
+    for (number, variable) in variables.iter().enumerate() {
+        let (ours, candles) = (ours.get(variable).unwrap(), candles.get(variable).unwrap());
+        assert!(ours.is_contiguous());
+        assert_eq!((ours.dims(), ours.dtype()), (variable.dims(), variable.dtype()), "{number}");
+        assert_eq!(bits(ours), bits(candles), "{number}");
+    }
+}
+
+#[test]
+fn lenets_gradients_are_candles_to_the_last_bit() {
+    for dtype in [DType::F32, DType::F64] {
+        let parameter = |shape: &[usize]| {
+            let small = (noise(shape).as_detached_tensor() * 0.05).unwrap();
+            Var::from_tensor(&small.to_dtype(dtype).unwrap()).unwrap()
+        };
+        let [w1, w2] = [&[20, 1, 3, 3], &[50, 20, 5, 5]].map(|shape| parameter(shape));
+        let [w3, w4] = [&[800, 128], &[128, 10]].map(|shape| parameter(shape));
+        let [b1, b2, b3, b4] = [20, 50, 128, 10].map(|size| parameter(&[size]));
+        let images = noise(&[3, 1, 28, 28]).as_detached_tensor().to_dtype(dtype).unwrap();
+        let labels = Tensor::new(&[1u32, 7, 7], &Device::Cpu).unwrap();
+        let x = conv2d_relu_pool(&images, &w1, &b1, 2).unwrap();
+        let x = flatten(&conv2d_relu_pool(&x, &w2, &b2, 2).unwrap()).unwrap();
+        let logits = linear(&linear_relu(&x, &w3, &b3).unwrap(), &w4, &b4).unwrap();
+        let loss = cross_entropy(&logits, &labels).unwrap();
+        assert!(is_remembered(&loss));
+        assert_as_candles(&loss, &[&w1, &b1, &w2, &b2, &w3, &b3, &w4, &b4]);
+    }
+}
+
+#[test]
+fn what_is_used_more_than_once_gets_the_sum() {
+    let (x, weight, bias) = (noise(&[4, 4]), noise(&[4, 4, 1]), noise(&[4]));
+    let weight = Var::from_tensor(&weight.squeeze(2).unwrap()).unwrap();
+    // The same layer twice, a short cut round it, and a tensor that is both inputs of an operation.
+    let y = linear(&linear(&x, &weight, &bias).unwrap(), &weight, &bias).unwrap();
+    let y = add_relu(&y, &x).unwrap();
+    // Two gradients of a sum that a relu made, and then three.
+    let twice = add_relu(&y, &relu(&y).unwrap()).unwrap();
+    let thrice = add_relu(&twice, &y).unwrap();
+    for loss in [add_relu(&y, &y).unwrap(), twice, thrice] {
+        assert!(is_remembered(&loss));
+        assert_as_candles(&loss, &[&x, &weight, &bias]);
+    }
+}
+
+/// The sum of two, whose gradients it counts where there are two.
+struct Counting;
+
+static BY_TWO: AtomicUsize = AtomicUsize::new(0);
+
+impl CustomOp2 for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        layout: &Layout,
+        y: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let sums = x.as_slice::<f64>()?.iter().zip(y.as_slice::<f64>()?).map(|(x, y)| x + y);
+        Ok((CpuStorage::F64(sums.collect()), layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((Some(gradient.clone()), Some(gradient.clone())))
+    }
+}
+
+#[test]
+fn two_gradients_are_taken_at_once_by_an_operation_that_can() {
+    let (x, y) = (noise(&[3, 4]), noise(&[3, 4]));
+    let sum = apply2_by_two(&x, &y, Counting, |_, [a, b]| {
+        BY_TWO.fetch_add(1, Ordering::SeqCst);
+        a + b
+    });
+    let sum = sum.unwrap();
+    let once = relu(&sum).unwrap();
+    let twice = add_relu(&sum, &once).unwrap();
+    let thrice = add_relu(&twice, &sum).unwrap();
+    for (loss, taken) in [(once, 0), (twice, 1), (thrice, 1)] {
+        BY_TWO.store(0, Ordering::SeqCst);
+        let found = backward(&loss).unwrap();
+        assert_eq!(BY_TWO.load(Ordering::SeqCst), taken);
+        assert_eq!(bits(found.get(&x).unwrap()), bits(loss.backward().unwrap().get(&x).unwrap()));
+    }
+}
+
+#[test]
+fn copies_and_means_have_candles_values_and_gradients() {
+    let x = noise(&[3, 4, 2, 5]);
+    let of_view = x.transpose(1, 2).unwrap();
+    let agree = |ours: Tensor, candles: Tensor| {
+        assert_eq!((bits(&ours), ours.dims()), (bits(&candles), candles.dims()));
+        let square = |y: &Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let (ours, candles) = (square(&ours), square(&candles));
+        assert_eq!(bits(ours.get(&x).unwrap()), bits(candles.get(&x).unwrap()));
+    };
+    for x in [x.as_tensor(), &of_view] {
+        agree(flatten(x).unwrap(), x.flatten_from(1).unwrap());
+        let mean = x.flatten_from(2).unwrap().mean(2).unwrap();
+        agree(global_avg_pool(x).unwrap(), mean);
+        agree(cast(x, DType::F32).unwrap(), x.to_dtype(DType::F32).unwrap());
+        let matrix = x.flatten_from(1).unwrap().narrow(0, 1, 2).unwrap();
+        agree(transpose(&matrix).unwrap(), matrix.t().unwrap());
+    }
+}
+
+/// Whoever lays gradients into a bucket, or gives them to a kernel, counts on it.
+#[test]
+fn gradients_lie_in_memory_as_variables_do() {
+    let (x, gradient) = (noise(&[3, 4]), noise(&[4, 3]).as_detached_tensor());
+    assert_as_candles(&transpose(&x).unwrap(), &[&x]);
+    let found = backward_from(&transpose(&x).unwrap(), &gradient).unwrap();
+    assert!(found.get(&x).unwrap().is_contiguous());
+}
+
+#[test]
+fn nothing_is_copied_that_is_flat_or_constant() {
+    let (flat, images) = (noise(&[3, 4]), noise(&[3, 2, 2]));
+    assert_eq!(flatten(&flat).unwrap().id(), flat.id());
+    assert!(is_remembered(&relu(&flatten(&images).unwrap()).unwrap()));
+    let constant = flatten(&images.as_detached_tensor()).unwrap();
+    assert_eq!((constant.dims(), constant.track_op()), ([3, 4].as_slice(), false));
+    let nothing = Tensor::zeros((0, 2, 2), DType::F64, &Device::Cpu).unwrap();
+    let nothing = Var::from_tensor(&nothing).unwrap();
+    assert_eq!(flatten(&nothing).unwrap().dims(), [0, 4]);
+    let error = flatten(&Tensor::new(1.0, &Device::Cpu).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("at least one axis"), "{error}");
+}
+
+#[test]
+fn where_candle_has_a_part_it_makes_the_whole_pass() {
+    let x = noise(&[3, 4]);
+    let squares = relu(&x).unwrap().sqr().unwrap();
+    let loss = relu(&squares).unwrap().sum_all().unwrap();
+    assert!(!is_remembered(&loss));
+    assert_as_candles(&loss, &[&x]);
+}
+
+#[test]
+fn a_pass_may_begin_anywhere() {
+    let (x, gradient) = (noise(&[3, 4]), noise(&[4, 3]).as_detached_tensor().t().unwrap());
+    let remembered = relu(&x).unwrap();
+    let other = x.sqr().unwrap();
+    for (result, known) in [(remembered, true), (other, false)] {
+        assert_eq!(is_remembered(&result), known);
+        let found = backward_from(&result, &gradient).unwrap();
+        let loss = (&result * &gradient).unwrap().sum_all().unwrap();
+        let expected = loss.backward().unwrap();
+        assert_eq!(bits(found.get(&x).unwrap()), bits(expected.get(&x).unwrap()));
+    }
+    let error = backward_from(&relu(&x).unwrap(), &x.t().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("backward: a tensor F64 [3, 4] got a gradient F64 [4, 3]"), "{error}");
+}
+
+#[test]
+fn variables_that_a_result_does_not_depend_on_have_no_gradient() {
+    let (x, other) = (noise(&[3, 4]), noise(&[2]));
+    let gradients = backward(&relu(&x).unwrap()).unwrap();
+    assert!(gradients.get(&other).is_none());
+    // Nor do constants, and results on the way.
+    let (weight, bias) = (noise(&[4, 2]).as_detached_tensor(), noise(&[2]));
+    let y = relu(&x).unwrap();
+    let gradients = backward(&linear(&y, &weight, &bias).unwrap()).unwrap();
+    assert!(gradients.get(&weight).is_none() && gradients.get(&y).is_none());
+    assert!(
+        relative_difference(
+            gradients.get(&bias).unwrap(),
+            &Tensor::full(3.0, 2, &Device::Cpu).unwrap()
+        )
+        .unwrap()
+            < 1e-15
+    );
+}
+
+#[test]
+fn a_graph_may_be_walked_in_another_thread() {
+    let x = noise(&[3, 4]);
+    let y = relu(&x).unwrap();
+    let (known, found) =
+        std::thread::spawn(move || (is_remembered(&y), backward(&y).unwrap())).join().unwrap();
+    assert!(known && found.get(&x).is_some());
+}
+
+#[test]
+fn a_graph_that_is_dropped_is_forgotten() {
+    let x = noise(&[3, 4]);
+    let y = relu(&x).unwrap();
+    let node = node::remembered(&y).map(|node| std::sync::Arc::downgrade(&node)).unwrap();
+    let z = relu(&y).unwrap();
+    drop(y);
+    assert!(node.upgrade().is_some());
+    drop(z);
+    assert!(node.upgrade().is_none());
+    // Nor does the list grow for ever.
+    for _ in 0..5000 {
+        relu(&x).unwrap();
+    }
+    assert!(node::listed() < 4000, "{}", node::listed());
+    // What carries no gradient is not remembered at all.
+    assert!(node::remembered(&relu(&x.as_detached_tensor()).unwrap()).is_none());
+}
+
+#[test]
+fn what_is_computed_untracked_keeps_nothing_and_has_the_same_bits() {
+    let (x, weight, bias) = (noise(&[3, 4]), noise(&[4, 2]), noise(&[2]));
+    let layers = || linear(&relu(&add_relu(&x, &x).unwrap()).unwrap(), &weight, &bias).unwrap();
+    let (tracked, result) = (layers(), untracked(layers));
+    assert!(is_remembered(&tracked) && tracked.track_op());
+    assert!(!result.track_op() && node::remembered(&result).is_none());
+    assert_eq!(bits(&result), bits(&tracked));
+    // A flat copy is for the graph alone.
+    let images = noise(&[3, 2, 2]);
+    assert!(!untracked(|| flatten(&relu(&images)?)).unwrap().track_op());
+    // What was tracked before can still be differentiated.
+    assert_as_candles(&tracked, &[&x, &weight, &bias]);
+}
+
+#[test]
+fn untracked_ends_where_it_ends() {
+    let x = noise(&[3, 4]);
+    let is_tracked = || relu(&x).unwrap().track_op();
+    untracked(|| {
+        untracked(|| assert!(!is_tracked()));
+        assert!(!is_tracked(), "the outer one goes on");
+        let panicked =
+            std::panic::catch_unwind(|| untracked(|| std::panic::resume_unwind(Box::new(()))));
+        assert!(panicked.is_err());
+        assert!(!is_tracked(), "and behind a panic");
+        std::thread::scope(|scope| {
+            assert!(scope.spawn(is_tracked).join().unwrap(), "another thread is not concerned");
+        });
+    });
+    assert!(is_tracked());
+    let panicked =
+        std::panic::catch_unwind(|| untracked(|| std::panic::resume_unwind(Box::new(()))));
+    assert!(panicked.is_err());
+    assert!(is_tracked(), "a panic ends it as well");
+}

@@ -1,0 +1,192 @@
+//! The loops over one plane.
+//!
+//! A plane is summed in [`LANES`] interleaved sums, which a processor keeps in one or a few vector
+//! registers; the lanes are added as a tree. Sums of planes go on in f64, whatever the plane's type.
+
+use candle_core::WithDType;
+
+use crate::Element;
+use crate::lanes::{LANES, Lane};
+use crate::relu;
+
+/// The sum of all lanes, as a tree, and of what was left over after whole rows of lanes.
+#[inline(always)]
+fn total<T: Element>(lanes: Lane<T>, rest: T) -> f64 {
+    let (mut eight, mut four) = ([T::zero(); 8], [T::zero(); 4]);
+    for lane in 0..8 {
+        eight[lane] = lanes[lane] + lanes[lane + 8];
+    }
+    for lane in 0..4 {
+        four[lane] = eight[lane] + eight[lane + 4];
+    }
+    // Through memory: where the compiler sees the end of this tree behind a loop, it arranges the loop's
+    // vectors for it, with shuffles in every round.
+    let [a, b, c, d] = std::hint::black_box(four);
+    WithDType::to_f64((a + c) + (b + d)) + WithDType::to_f64(rest)
+}
+
+#[inline(always)]
+fn sum<T: Element>(x: &[T]) -> f64 {
+    let (mut lanes, mut last) = ([T::zero(); LANES], T::zero());
+    let (rows, rest) = x.as_chunks::<LANES>();
+    for row in rows {
+        for lane in 0..LANES {
+            lanes[lane] += row[lane];
+        }
+    }
+    for &x in rest {
+        last += x;
+    }
+    total(lanes, last)
+}
+
+/// Mean of a plane, and the sum of squared distances from it.
+///
+/// Two passes, the second with what rounding left over of the first (Chan, Golub, LeVeque, "Algorithms
+/// for computing the sample variance", 1983): with K near the mean, Σ(x − K)² − (Σ(x − K))² / n loses
+/// nothing, however far the mean is from zero.
+#[inline(always)]
+pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
+    let share = 1.0 / x.len() as f64;
+    let near: T = WithDType::from_f64(sum(x) * share);
+    let (mut firsts, mut squares) = ([T::zero(); LANES], [T::zero(); LANES]);
+    let (mut last_first, mut last_square) = (T::zero(), T::zero());
+    let (rows, rest) = x.as_chunks::<LANES>();
+    for row in rows {
+        for lane in 0..LANES {
+            let distance = row[lane] - near;
+            firsts[lane] += distance;
+            squares[lane] += distance * distance;
+        }
+    }
+    for &x in rest {
+        let distance = x - near;
+        last_first += distance;
+        last_square += distance * distance;
+    }
+    let (first, squares) = (total(firsts, last_first), total(squares, last_square));
+    // Rounding can take it below zero.
+    let squares = (squares - first * first * share).max(0.0);
+    (WithDType::to_f64(near) + first * share, squares)
+}
+
+/// The gradient that passes the relu, if there is one, whose output was `y`.
+#[inline(always)]
+fn passed<T: Element, const RELU: bool>(y: T, grad: T) -> T {
+    if RELU { relu::passed(y, grad) } else { grad }
+}
+
+/// y = (x − centre) · scale + shift, for a plane, then max(y, 0) if `RELU`.
+#[derive(Clone, Copy)]
+pub(super) struct Line<T> {
+    centre: T,
+    scale: T,
+    shift: T,
+}
+
+impl<T: Element> Line<T> {
+    /// (x − mean) · scale + bias. The mean is rounded to `T`; what that takes away goes to the shift, so
+    /// that digits are not lost where the mean is much larger than the deviations.
+    pub(super) fn new(mean: f64, scale: f64, bias: f64) -> Self {
+        let centre = centre::<T>(mean);
+        Self {
+            centre,
+            scale: WithDType::from_f64(scale),
+            shift: WithDType::from_f64(bias + (WithDType::to_f64(centre) - mean) * scale),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn draw(self, relu: bool, x: &[T], y: &mut [T]) {
+        if relu { self.loop_over::<true>(x, y) } else { self.loop_over::<false>(x, y) }
+    }
+
+    #[inline(always)]
+    fn loop_over<const RELU: bool>(self, x: &[T], y: &mut [T]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            let value = (x - self.centre) * self.scale + self.shift;
+            *y = if RELU { relu::rectified(value) } else { value };
+        }
+    }
+}
+
+/// A mean as the loops subtract it.
+#[inline(always)]
+pub(super) fn centre<T: Element>(mean: f64) -> T {
+    WithDType::from_f64(mean)
+}
+
+/// Σ dy and Σ dy · (x − centre) over a plane, with dy what passes the relu.
+#[inline(always)]
+pub(super) fn gradient_sums<T: Element>(
+    relu: bool,
+    [x, y, grad]: [&[T]; 3],
+    centre: T,
+) -> (f64, f64) {
+    if relu {
+        sums_of::<T, true>(x, y, grad, centre)
+    } else {
+        sums_of::<T, false>(x, y, grad, centre)
+    }
+}
+
+#[inline(always)]
+fn sums_of<T: Element, const RELU: bool>(x: &[T], y: &[T], grad: &[T], centre: T) -> (f64, f64) {
+    let (mut firsts, mut products) = ([T::zero(); LANES], [T::zero(); LANES]);
+    let (mut last_first, mut last_product) = (T::zero(), T::zero());
+    let (x_rows, x_rest) = x.as_chunks::<LANES>();
+    let (y_rows, y_rest) = y.as_chunks::<LANES>();
+    let (grad_rows, grad_rest) = grad.as_chunks::<LANES>();
+    for ((x, y), grad) in x_rows.iter().zip(y_rows).zip(grad_rows) {
+        for lane in 0..LANES {
+            let grad = passed::<T, RELU>(y[lane], grad[lane]);
+            firsts[lane] += grad;
+            products[lane] += grad * (x[lane] - centre);
+        }
+    }
+    for ((&x, &y), &grad) in x_rest.iter().zip(y_rest).zip(grad_rest) {
+        let grad = passed::<T, RELU>(y, grad);
+        last_first += grad;
+        last_product += grad * (x - centre);
+    }
+    (total(firsts, last_first), total(products, last_product))
+}
+
+/// dx = dy · slope − (x − centre) · pull − push, for a plane, with dy what passes the relu.
+#[derive(Clone, Copy)]
+pub(super) struct GradientLine<T> {
+    centre: T,
+    slope: T,
+    pull: T,
+    push: T,
+}
+
+impl<T: Element> GradientLine<T> {
+    /// dy · slope − (x − mean) · pull − push, the mean rounded as in [`Line::new`].
+    pub(super) fn new(mean: f64, slope: f64, pull: f64, push: f64) -> Self {
+        let centre = centre::<T>(mean);
+        Self {
+            centre,
+            slope: WithDType::from_f64(slope),
+            pull: WithDType::from_f64(pull),
+            push: WithDType::from_f64(push + (WithDType::to_f64(centre) - mean) * pull),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn draw(self, relu: bool, [x, y, grad]: [&[T]; 3], dx: &mut [T]) {
+        if relu {
+            self.loop_over::<true>(x, y, grad, dx)
+        } else {
+            self.loop_over::<false>(x, y, grad, dx)
+        }
+    }
+
+    #[inline(always)]
+    fn loop_over<const RELU: bool>(self, x: &[T], y: &[T], grad: &[T], dx: &mut [T]) {
+        for (((dx, &x), &y), &grad) in dx.iter_mut().zip(x).zip(y).zip(grad) {
+            let grad = passed::<T, RELU>(y, grad);
+            *dx = grad * self.slope - (x - self.centre) * self.pull - self.push;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Batch normalisation.
+//!
+//! Every channel of a batch is shifted to mean 0 and scaled to variance 1, then scaled and shifted again
+//! by two learnt numbers of the channel:
+//!
+//! ```text
+//! y = (x − mean) / √(variance + ε) · γ + β          then max(y, 0), if a relu follows
+//! ```
+//!
+//! (Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
+//! Covariate Shift", 2015). In training, mean and variance are those of the batch at hand, over images
+//! and pixels, and the gradient flows through them: [`batch_norm`]. In evaluation they are given, running
+//! averages of what training saw: [`batch_norm_with`].
+//!
+//! It is four pieces, because devices that share a batch may want to share its statistics, and then have
+//! something to say between them:
+//!
+//! | | piece | between the pieces |
+//! | --- | --- | --- |
+//! | forward | [`Statistics::of`] | [`Statistics::merge`] of all ranks' |
+//! | | [`batch_norm_with`] | |
+//! | backward | [`GradientSums::of`] | the sum of all ranks' |
+//! | | [`input_gradient`] | |
+//!
+//! Images may be bf16: then parameters are f32, and so is everything that is computed. Sums over thousands of values,
+//! and differences of nearly equal ones, leave nothing of eight binary digits.
+//!
+//! **Cost.** A few operations for each byte, so it is as fast as memory is. [`batch_norm`] and its
+//! backward take each block of channels through both their pieces while it is in the cache, if it fits.
+//! Then of each element, in f32, forward reads `x` and writes `y`: 8 bytes and 8 operations. Backward
+//! reads `x`, the output's gradient and, for the relu, the output, and writes `dx`: 16 bytes and 9
+//! operations. The pieces by themselves read everything twice: 12 and 28 bytes.
+
+mod backward_blocks;
+mod gradient;
+mod loops;
+mod on_gpu;
+mod op;
+mod planes;
+mod running;
+mod statistics;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{Result, Tensor, bail};
+
+pub use gradient::{GradientSums, input_gradient};
+pub use running::{Average, average_all};
+pub use statistics::Statistics;
+
+use crate::backward::apply3;
+use crate::cast;
+use crate::element::computed_in;
+use crate::rounded::is_rounded;
+use op::{BatchNorm, saved};
+use planes::Planes;
+use statistics::check_channels;
+
+/// Normalises a batch by its own statistics, and returns them.
+///
+/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel whose
+/// values are all the same, of a single pixel for instance, gives `bias`.
+///
+/// # Errors
+///
+/// When the shapes or dtypes do not fit (beside `x` in bf16 the parameters are f32), when there are no values, when
+/// `epsilon` is not positive, or on a dtype other than f32, f64 and bf16.
+pub fn batch_norm(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    epsilon: f64,
+    relu: bool,
+) -> Result<(Tensor, Statistics)> {
+    check(x, weight, bias, epsilon)?;
+    if is_rounded(x) {
+        let (y, statistics) = batch_norm(&widened(x)?, weight, bias, epsilon, relu)?;
+        return Ok((cast(&y, x.dtype())?, statistics));
+    }
+    if !x.device().is_cpu() {
+        let x = &on_gpu::aligned(x)?;
+        let statistics = Statistics::of(x)?;
+        let op = on_gpu::Normalise::new(&statistics, true, epsilon, relu)?;
+        return Ok((op.apply(x, weight, bias)?, statistics));
+    }
+    let moments = Arc::default();
+    let op = BatchNorm { moments: Arc::clone(&moments), of_batch: true, epsilon, relu };
+    let y = apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, op)?;
+    Ok((y, saved(&moments)?.to_statistics()?))
+}
+
+/// Normalises a batch by given statistics, such as running averages in evaluation.
+///
+/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. The statistics are constants to the gradient.
+///
+/// # Errors
+///
+/// As [`batch_norm`], and when the statistics are of another number of channels.
+pub fn batch_norm_with(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    statistics: &Statistics,
+    epsilon: f64,
+    relu: bool,
+) -> Result<Tensor> {
+    let planes = check(x, weight, bias, epsilon)?;
+    if is_rounded(x) {
+        let y = batch_norm_with(&widened(x)?, weight, bias, statistics, epsilon, relu)?;
+        return cast(&y, x.dtype());
+    }
+    if !x.device().is_cpu() {
+        check_channels("mean", &statistics.mean, planes.channels)?;
+        check_channels("variance", &statistics.variance, planes.channels)?;
+        return on_gpu::Normalise::new(statistics, false, epsilon, relu)?.apply(x, weight, bias);
+    }
+    let moments = Arc::new(OnceLock::from(statistics.to_moments(planes.channels)?));
+    let op = BatchNorm { moments, of_batch: false, epsilon, relu };
+    apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, op)
+}
+
+/// bf16 images on the CPU as they are computed with.
+fn widened(x: &Tensor) -> Result<Tensor> {
+    cast(x, computed_in(x.dtype()))
+}
+
+fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Planes> {
+    let planes = Planes::new(x.shape())?;
+    let expected = computed_in(x.dtype());
+    for (name, parameter) in [("weight", weight), ("bias", bias)] {
+        if parameter.dims() != [planes.channels] || parameter.dtype() != expected {
+            bail!(
+                "batch_norm: images {:?} {:?} need a {name} {:?} [{}], got {:?} {:?}",
+                x.dtype(),
+                x.dims(),
+                expected,
+                planes.channels,
+                parameter.dtype(),
+                parameter.dims()
+            );
+        }
+    }
+    // A NaN is not positive either.
+    if epsilon.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
+        bail!("batch_norm: epsilon must be above 0, got {epsilon}");
+    }
+    Ok(planes)
+}

@@ -1,0 +1,274 @@
+//! What batch normalisation promises beyond its formula.
+
+use approx::assert_abs_diff_eq;
+use candle_core::{DType, Device, Var};
+use rayon::ThreadPoolBuilder;
+
+use super::*;
+use crate::agreement::{assert_agree, noise};
+use crate::difference::relative_difference;
+
+const EPSILON: f64 = 1e-5;
+
+fn inputs(shape: &[usize]) -> (Var, Var, Var) {
+    (noise("x", shape), noise("weight", &shape[1..2]), noise("bias", &shape[1..2]))
+}
+
+/// Statistics of another batch.
+fn given(channels: usize) -> Statistics {
+    let other = noise("other", &[2, channels, 3, 3]);
+    Statistics::of(&(other.as_detached_tensor() + 0.5).unwrap()).unwrap()
+}
+
+fn composed(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    epsilon: f64,
+    relu: bool,
+) -> Result<Tensor> {
+    let centred = x.broadcast_sub(&x.mean_keepdim((0, 2, 3))?)?;
+    let variance = centred.sqr()?.mean_keepdim((0, 2, 3))?;
+    let normalised = centred.broadcast_div(&(variance + epsilon)?.sqrt()?)?;
+    scaled_and_shifted(&normalised, weight, bias, relu)
+}
+
+fn composed_with(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    statistics: &Statistics,
+    epsilon: f64,
+    relu: bool,
+) -> Result<Tensor> {
+    let by_channel = |values: &Tensor| values.reshape((1, (), 1, 1));
+    let centred = x.broadcast_sub(&by_channel(&statistics.mean)?)?;
+    let deviation = (&statistics.variance + epsilon)?.sqrt()?;
+    let normalised = centred.broadcast_div(&by_channel(&deviation)?)?;
+    scaled_and_shifted(&normalised, weight, bias, relu)
+}
+
+fn scaled_and_shifted(x: &Tensor, weight: &Tensor, bias: &Tensor, relu: bool) -> Result<Tensor> {
+    let by_channel = |values: &Tensor| values.reshape((1, (), 1, 1));
+    let y = x.broadcast_mul(&by_channel(weight)?)?.broadcast_add(&by_channel(bias)?)?;
+    if relu { crate::relu(&y) } else { Ok(y) }
+}
+
+#[test]
+fn composed_of_candles_operations_it_is_the_same() {
+    for shape in [[3, 4, 5, 3], [1, 2, 7, 9], [5, 1, 1, 1]] {
+        let (x, weight, bias) = inputs(&shape);
+        let statistics = given(shape[1]);
+        for relu in [false, true] {
+            assert_agree(
+                &[&x, &weight, &bias],
+                || Ok(batch_norm(&x, &weight, &bias, EPSILON, relu)?.0),
+                || composed(&x, &weight, &bias, EPSILON, relu),
+            );
+            assert_agree(
+                &[&x, &weight, &bias],
+                || batch_norm_with(&x, &weight, &bias, &statistics, EPSILON, relu),
+                || composed_with(&x, &weight, &bias, &statistics, EPSILON, relu),
+            );
+        }
+        let ours = Statistics::of(&x).unwrap();
+        let mean = x.mean_keepdim((0, 2, 3)).unwrap();
+        let variance = x.broadcast_sub(&mean).unwrap().sqr().unwrap().mean((0, 2, 3)).unwrap();
+        assert_close(&mean.flatten_all().unwrap(), &ours.mean);
+        assert_close(&variance, &ours.variance);
+    }
+}
+
+fn assert_close(a: &Tensor, b: &Tensor) {
+    assert_abs_diff_eq!(relative_difference(a, b).unwrap(), 0.0, epsilon = 1e-12);
+}
+
+#[test]
+fn the_four_pieces_one_by_one_make_the_whole() {
+    let (x, weight, bias) = inputs(&[3, 4, 5, 3]);
+    // Not contiguous: pieces may be called with any tensors.
+    let upstream = noise("upstream", &[3, 4, 3, 5]);
+    let upstream = upstream.as_detached_tensor().transpose(2, 3).unwrap();
+    for relu in [false, true] {
+        let (whole, _) = batch_norm(&x, &weight, &bias, EPSILON, relu).unwrap();
+        let gradients = (&whole * &upstream).unwrap().sum_all().unwrap().backward().unwrap();
+
+        let statistics = Statistics::of(&x).unwrap();
+        let y = batch_norm_with(&x, &weight, &bias, &statistics, EPSILON, relu).unwrap();
+        assert_close(&y, &whole);
+        let output = relu.then_some(&y);
+        let ours = GradientSums::of(&x, output, &upstream, &statistics, EPSILON).unwrap();
+        assert_close(&ours.weight().unwrap(), gradients.get(&weight).unwrap());
+        assert_close(&ours.bias().unwrap(), gradients.get(&bias).unwrap());
+        let dx = input_gradient(&x, output, &upstream, &weight, &statistics, &ours, EPSILON);
+        assert_close(&dx.unwrap(), gradients.get(&x).unwrap());
+    }
+}
+
+/// Output, statistics and gradients of a batch, as bits.
+fn bits(threads: usize, dtype: DType) -> Vec<u64> {
+    let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    pool.install(|| {
+        // Planes that fill no vector, more blocks than threads, the last one smaller.
+        let (x, weight, bias) = inputs(&[5, 23, 13, 17]);
+        let [x, weight, bias] = [x, weight, bias]
+            .map(|var| Var::from_tensor(&var.as_detached_tensor().to_dtype(dtype).unwrap()))
+            .map(|var| var.unwrap());
+        let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
+        let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let mut all = vec![y, statistics.mean, statistics.variance];
+        all.extend([&x, &weight, &bias].map(|input| gradients.get(input).unwrap().clone()));
+        let values = all.iter().flat_map(|tensor| {
+            // f32 to f64 keeps every bit's meaning.
+            let tensor = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+            tensor.to_vec1::<f64>().unwrap()
+        });
+        values.map(f64::to_bits).collect()
+    })
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    for dtype in [DType::F32, DType::F64] {
+        let expected = bits(1, dtype);
+        for threads in [2, 3, 4] {
+            assert_eq!(bits(threads, dtype), expected, "{threads} threads, {dtype:?}");
+        }
+    }
+}
+
+#[test]
+fn f32_keeps_its_digits_where_the_mean_is_large() {
+    let (x, weight, bias) = inputs(&[5, 3, 9, 7]);
+    let single = |tensor: Tensor| tensor.to_dtype(DType::F32).unwrap();
+    // An odd mean, so that it has more digits than f32 holds.
+    let x = single((x.as_detached_tensor() + 10_000.123_456_789).unwrap());
+    let upstream = single(noise("upstream", &[5, 3, 9, 7]).as_detached_tensor());
+    let run = |dtype: DType| {
+        let var = |tensor: &Tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap();
+        let (x, weight, bias) = (var(&x), var(&weight), var(&bias));
+        let (y, _) = batch_norm(&x, &weight, &bias, EPSILON, false).unwrap();
+        let scalar = (&y * upstream.to_dtype(dtype).unwrap()).unwrap().sum_all().unwrap();
+        let gradients = scalar.backward().unwrap();
+        let gradients = [&x, &weight, &bias].map(|input| gradients.get(input).unwrap().clone());
+        [vec![y], gradients.to_vec()].concat()
+    };
+    for (single, double) in run(DType::F32).iter().zip(run(DType::F64)) {
+        let error = relative_difference(single, &double).unwrap();
+        assert!(error < 2e-6, "{error:.1e}");
+    }
+}
+
+#[test]
+fn a_single_pixel_becomes_the_bias() {
+    let (x, weight, bias) = inputs(&[1, 2, 1, 1]);
+    let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, false).unwrap();
+    assert_eq!(y.flatten_all().unwrap().to_vec1::<f64>().unwrap(), bias.to_vec1::<f64>().unwrap());
+    assert_eq!(statistics.variance.to_vec1::<f64>().unwrap(), [0.0, 0.0]);
+    assert_eq!(statistics.unbiased_variance().unwrap().to_vec1::<f64>().unwrap(), [0.0, 0.0]);
+    // Whatever its value, the output is the same: no gradient, and a finite one.
+    let gradients = y.sum_all().unwrap().backward().unwrap();
+    let dx = gradients.get(&x).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    assert_eq!(dx, [0.0, 0.0]);
+}
+
+#[test]
+fn a_value_that_is_not_a_number_stays_visible() {
+    let (x, weight, bias) = inputs(&[2, 1, 3, 3]);
+    let broken = x.as_detached_tensor().log().unwrap();
+    let (y, statistics) = batch_norm(&broken, &weight, &bias, EPSILON, true).unwrap();
+    assert!(y.sum_all().unwrap().to_scalar::<f64>().unwrap().is_nan());
+    assert!(statistics.variance.to_vec1::<f64>().unwrap()[0].is_nan());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_words() {
+    let (x, weight, bias) = inputs(&[2, 3, 4, 4]);
+    let refusal = |result: Result<(Tensor, Statistics)>| result.unwrap_err().to_string();
+    let four = noise("four", &[4]);
+    let error = refusal(batch_norm(&x, &four, &bias, EPSILON, true));
+    assert!(error.contains("weight") && error.contains("[3]"), "{error}");
+    let error = refusal(batch_norm(&x, &weight, &four, EPSILON, true));
+    assert!(error.contains("bias") && error.contains("[4]"), "{error}");
+    let single = weight.to_dtype(DType::F32).unwrap();
+    let error = refusal(batch_norm(&x, &single, &bias, EPSILON, true));
+    assert!(error.contains("F32") && error.contains("F64"), "{error}");
+    let error = refusal(batch_norm(&weight, &weight, &bias, EPSILON, true));
+    assert!(error.contains("[B, C, H, W]"), "{error}");
+    let empty = Tensor::zeros((0, 3, 4, 4), DType::F64, &Device::Cpu).unwrap();
+    let error = refusal(batch_norm(&empty, &weight, &bias, EPSILON, true));
+    assert!(error.contains("no values"), "{error}");
+    for epsilon in [0.0, -1.0, f64::NAN] {
+        let error = refusal(batch_norm(&x, &weight, &bias, epsilon, true));
+        assert!(error.contains("epsilon"), "{error}");
+    }
+    let error = batch_norm_with(&x, &weight, &bias, &given(4), EPSILON, true).unwrap_err();
+    assert!(error.to_string().contains("mean [3]"), "{error}");
+    let halves = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::BF16).unwrap());
+    let error = refusal(batch_norm(&halves[0], &halves[1], &halves[2], EPSILON, true));
+    assert!(error.contains("BF16 [2, 3, 4, 4] need a weight F32 [3], got BF16"), "{error}");
+    let whole = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::U32).unwrap());
+    let error = refusal(batch_norm(&whole[0], &whole[1], &whole[2], EPSILON, true));
+    assert!(error.contains("f32 and f64, not on U32"), "{error}");
+    let statistics = Statistics::of(&x).unwrap();
+    assert!(GradientSums::of(&x, None, &weight, &statistics, EPSILON).is_err());
+}
+
+/// On the CPU: in f32, from and to images that are rounded.
+#[test]
+fn images_may_be_bf16_and_everything_else_is_not() {
+    let cast = |x: &Tensor, to| x.detach().to_dtype(to).unwrap();
+    let images = |name: &str| cast(&noise(name, &[2, 3, 5, 4]), DType::BF16);
+    let (x, grad) = (images("x"), images("grad"));
+    let [weight, bias] = ["weight", "bias"].map(|name| cast(&noise(name, &[3]), DType::F32));
+    let (wide, wide_grad) = (cast(&x, DType::F32), cast(&grad, DType::F32));
+    let same = |narrow: &Tensor, wide: &Tensor| {
+        assert_eq!(narrow.dtype(), DType::BF16);
+        let of = |tensor: &Tensor| cast(tensor, DType::F32).flatten_all().unwrap();
+        let (narrow, wide) = (of(narrow), of(&cast(wide, DType::BF16)));
+        assert_eq!(narrow.to_vec1::<f32>().unwrap(), wide.to_vec1::<f32>().unwrap());
+    };
+    let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
+    let (wide_y, _) = batch_norm(&wide, &weight, &bias, EPSILON, true).unwrap();
+    same(&y, &wide_y);
+    let given = |x: &Tensor| batch_norm_with(x, &weight, &bias, &statistics, EPSILON, true);
+    same(&given(&x).unwrap(), &wide_y);
+    let of_values = |tensor: &Tensor| tensor.to_vec1::<f64>().unwrap();
+    assert_eq!(of_values(&Statistics::of(&x).unwrap().mean), of_values(&statistics.mean));
+
+    let sums = |x, y, grad| GradientSums::of(x, Some(y), grad, &statistics, EPSILON).unwrap();
+    let (narrow, expected) = (sums(&x, &y, &grad), sums(&wide, &wide_y, &wide_grad));
+    let of_both = |sums: &GradientSums| sums.as_tensor().to_vec2::<f64>().unwrap();
+    assert_eq!(of_both(&narrow), of_both(&expected));
+    let take = |x, y, grad| {
+        input_gradient(x, Some(y), grad, &weight, &statistics, &expected, EPSILON).unwrap()
+    };
+    same(&take(&x, &y, &grad), &take(&wide, &wide_y, &wide_grad));
+}
+
+#[test]
+fn an_input_gradient_refuses_other_channels_in_words() {
+    let (x, weight, _) = inputs(&[2, 3, 4, 4]);
+    let grad = noise("grad", &[2, 3, 4, 4]);
+    let statistics = Statistics::of(&x).unwrap();
+    let sums = GradientSums::of(&x, None, &grad, &statistics, EPSILON).unwrap();
+    let take = |weight: &Tensor, statistics: &Statistics, sums: &GradientSums| {
+        input_gradient(&x, None, &grad, weight, statistics, sums, EPSILON)
+    };
+    assert!(take(&weight, &statistics, &sums).is_ok());
+    for channels in [2, 4] {
+        let other = noise("other", &[channels]).as_detached_tensor();
+        let both = GradientSums::new(Tensor::stack(&[&other, &other], 0).unwrap()).unwrap();
+        for (result, expected) in [
+            (take(&other, &statistics, &sums), format!("a weight [3], got [{channels}]")),
+            (take(&weight, &statistics, &both), format!("sums [2, 3], got [2, {channels}]")),
+            (take(&weight, &given(channels), &sums), format!("a mean [3], got [{channels}]")),
+        ] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.starts_with("batch_norm: 3 channels need "), "{error}");
+            assert!(error.contains(&expected), "{error}");
+        }
+        let error = GradientSums::new(other).unwrap_err().to_string();
+        assert!(error.contains(&format!("F64 [2, channels], got F64 [{channels}]")), "{error}");
+    }
+}

@@ -1,0 +1,189 @@
+//! A convolution of few input pixels a patch, as its formula says.
+//!
+//! With one grey channel and a 3×3 kernel a patch has nine numbers: a matrix product would spend its time on
+//! moving them around. So the nine are multiplied where they lie, for four neighbouring outputs at a time:
+//!
+//! ```text
+//!   x (16 images deep)               one weight, four outputs
+//!   · · · · · · ·                    s₀ += w · x[p]
+//!   · ■ ■ ■ □ □ □                    s₁ += w · x[p + stride]
+//!   · ■ ■ ■ □ □ □      for each w:   s₂ += w · x[p + 2·stride]
+//!   · ■ ■ ■ □ □ □                    s₃ += w · x[p + 3·stride]
+//! ```
+//!
+//! The four sums stay in registers until all weights are through. Cost: one multiplication and addition
+//! for each weight and output; memory is read once. The weights' gradient is the same loop with
+//! the roles of weight and output exchanged.
+
+use rayon::prelude::*;
+
+use super::frame::Frame;
+use super::geometry::Geometry;
+use super::gradients::{Gradients, Upstream};
+use super::output::{Output, runs};
+use crate::Element;
+use crate::lanes::{LANES, Lane, add_product, blocks, lanes, lanes_mut};
+use crate::scratch::Scratch;
+use crate::simd::vectorised;
+
+/// Patches with more numbers than this are left to a matrix product.
+pub(super) const LARGEST_PATCH: usize = 32;
+
+/// Images that are loaded together: enough tasks for many threads.
+const IMAGES: usize = 16 * LANES;
+
+/// Neighbouring outputs that share the reading and writing of what belongs to a weight.
+const ABREAST: usize = 4;
+
+/// A convolution by its formula.
+pub(super) struct Direct<'a> {
+    geometry: &'a Geometry,
+    /// Where each weight's pixel lies, seen from the first pixel of its patch.
+    places: Vec<usize>,
+}
+
+impl<'a> Direct<'a> {
+    pub(super) fn new(geometry: &'a Geometry) -> Self {
+        let frame = geometry.padded();
+        let places = (0..geometry.patch()).map(|place| {
+            let (col, rest) = (place % geometry.kernel_w, place / geometry.kernel_w);
+            let (row, channel) = (rest % geometry.kernel_h, rest / geometry.kernel_h);
+            channel * frame.outer() + row * frame.outer_width + col
+        });
+        Self { geometry, places: places.collect() }
+    }
+
+    /// Convolves the batch `x` and finishes it into `output`.
+    pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
+        let g = self.geometry;
+        let tight = Frame::tight(g.out_h, g.out_w);
+        for images in runs(g.batch, IMAGES) {
+            let planes = g.load(x, images.clone());
+            output.planes(images).for_each(|mut output| {
+                let planes = &planes[output.block * g.block()..][..g.block()];
+                let weights = &weight[output.channel * g.patch()..][..g.patch()];
+                let mut sums = Scratch::new(g.pixels() * LANES);
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        self.correlate(lanes(planes), weights, lanes_mut(&mut sums));
+                        output.finish(lanes_mut(&mut sums), tight);
+                    },
+                );
+            });
+        }
+    }
+
+    /// Adds up the gradients of weights and bias. The input's is none of this way's business.
+    pub(super) fn backward<T: Element>(
+        &self,
+        x: &[T],
+        upstream: &Upstream<'_, T>,
+        gradients: &mut Gradients<T>,
+    ) {
+        let g = self.geometry;
+        let tight = Frame::tight(g.out_h, g.out_w);
+        for images in runs(g.batch, IMAGES) {
+            let planes = g.load(x, images.clone());
+            let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
+            channels.enumerate().for_each(|(channel, (dweight, dbias))| {
+                let mut grads = Scratch::new(g.pixels() * LANES);
+                let grads = lanes_mut(&mut grads);
+                let mut sums = [[T::zero(); LANES]; LARGEST_PATCH];
+                let sums = &mut sums[..g.patch()];
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        let blocks = blocks(images.clone()).zip(planes.chunks_exact(g.block()));
+                        for (images, planes) in blocks {
+                            upstream.load(images, channel, tight, grads, dbias.as_mut());
+                            self.add_weight_gradients(lanes(planes), grads, sums);
+                        }
+                    },
+                );
+                for (dweight, sums) in dweight.iter_mut().zip(sums) {
+                    *dweight += sums.iter().copied().sum();
+                }
+            });
+        }
+    }
+
+    /// sums[p] = Σ w · x, over a patch, for every output pixel p.
+    #[inline(always)]
+    fn correlate<T: Element>(&self, planes: &[Lane<T>], weights: &[T], sums: &mut [Lane<T>]) {
+        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
+        for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
+            let first = row * g.stride * width;
+            let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
+            for (nth, four) in fours.iter_mut().enumerate() {
+                self.abreast(planes, weights, first + nth * ABREAST * g.stride, four);
+            }
+            let done = fours.len() * ABREAST;
+            for (nth, one) in rest.iter_mut().enumerate() {
+                let one = std::slice::from_mut(one).as_mut_array::<1>().expect("one is one");
+                self.abreast(planes, weights, first + (done + nth) * g.stride, one);
+            }
+        }
+    }
+
+    /// `N` neighbouring sums of the patches from pixel `first` on.
+    #[inline(always)]
+    fn abreast<T: Element, const N: usize>(
+        &self,
+        planes: &[Lane<T>],
+        weights: &[T],
+        first: usize,
+        out: &mut [Lane<T>; N],
+    ) {
+        let stride = self.geometry.stride;
+        let mut sums = [[T::zero(); LANES]; N];
+        for (&weight, &place) in weights.iter().zip(&self.places) {
+            for (nth, sums) in sums.iter_mut().enumerate() {
+                let pixel = planes[first + place + nth * stride];
+                *sums = add_product(*sums, pixel, [weight; LANES]);
+            }
+        }
+        *out = sums;
+    }
+
+    /// sums += grad · x for every weight, over all output pixels: a lane for each weight.
+    #[inline(always)]
+    fn add_weight_gradients<T: Element>(
+        &self,
+        planes: &[Lane<T>],
+        grads: &[Lane<T>],
+        sums: &mut [Lane<T>],
+    ) {
+        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
+        for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
+            let first = row * g.stride * width;
+            let (fours, rest) = grads.as_chunks::<ABREAST>();
+            for (nth, four) in fours.iter().enumerate() {
+                self.add_abreast(planes, four, first + nth * ABREAST * g.stride, sums);
+            }
+            let done = fours.len() * ABREAST;
+            for (nth, &one) in rest.iter().enumerate() {
+                self.add_abreast(planes, &[one], first + (done + nth) * g.stride, sums);
+            }
+        }
+    }
+
+    /// What `N` neighbouring outputs, whose patches begin at pixel `first`, add to every weight.
+    #[inline(always)]
+    fn add_abreast<T: Element, const N: usize>(
+        &self,
+        planes: &[Lane<T>],
+        grads: &[Lane<T>; N],
+        first: usize,
+        sums: &mut [Lane<T>],
+    ) {
+        let stride = self.geometry.stride;
+        for (sum, place) in sums.iter_mut().zip(&self.places) {
+            let mut total = *sum;
+            for (nth, grad) in grads.iter().enumerate() {
+                total = add_product(total, *grad, planes[first + place + nth * stride]);
+            }
+            *sum = total;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The convolution as its definition says: the truth that every way is held against.
+
+use super::geometry::Geometry;
+use crate::agreement::noise;
+
+/// batch, in, height, width, out, kernel height, kernel width, stride, padding.
+pub(crate) fn geometry(sizes: [usize; 9]) -> Geometry {
+    let [batch, in_channels, height, width, out_channels, kernel_h, kernel_w, stride, padding] =
+        sizes;
+    let out = |size: usize, kernel: usize| (size + 2 * padding - kernel) / stride + 1;
+    Geometry {
+        batch,
+        in_channels,
+        height,
+        width,
+        out_channels,
+        kernel_h,
+        kernel_w,
+        stride,
+        padding,
+        out_h: out(height, kernel_h),
+        out_w: out(width, kernel_w),
+    }
+}
+
+/// What goes into a convolution and its backward pass.
+pub(crate) struct Operands {
+    pub(crate) x: Vec<f64>,
+    pub(crate) weight: Vec<f64>,
+    pub(crate) grad: Vec<f64>,
+}
+
+/// What comes out.
+pub(crate) struct Results {
+    pub(crate) y: Vec<f64>,
+    pub(crate) dx: Vec<f64>,
+    pub(crate) dweight: Vec<f64>,
+    pub(crate) dbias: Vec<f64>,
+}
+
+impl Operands {
+    pub(crate) fn new(g: &Geometry) -> Self {
+        let values = |name: &str, len: usize| -> Vec<f64> {
+            noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
+        };
+        Self {
+            x: values("x", g.batch * g.image()),
+            weight: values("weight", g.out_channels * g.patch()),
+            grad: values("grad", g.batch * g.out_image()),
+        }
+    }
+
+    /// Rounded to f32.
+    pub(crate) fn in_f32(g: &Geometry) -> Self {
+        let Self { x, weight, grad } = Self::new(g);
+        let round = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect();
+        Self { x: round(x), weight: round(weight), grad: round(grad) }
+    }
+
+    /// The definition, term by term.
+    pub(crate) fn by_the_formula(&self, g: &Geometry) -> Results {
+        let mut results = Results {
+            y: vec![0.0; self.grad.len()],
+            dx: vec![0.0; self.x.len()],
+            dweight: vec![0.0; self.weight.len()],
+            dbias: vec![0.0; g.out_channels],
+        };
+        for (place, &grad) in self.grad.iter().enumerate() {
+            let (col, row) = (place % g.out_w, place / g.out_w % g.out_h);
+            let (output, image) = (place / g.pixels() % g.out_channels, place / g.out_image());
+            results.dbias[output] += grad;
+            for tap in 0..g.patch() {
+                let (kernel_col, rest) = (tap % g.kernel_w, tap / g.kernel_w);
+                let (kernel_row, channel) = (rest % g.kernel_h, rest / g.kernel_h);
+                let inside = |out: usize, kernel: usize, size: usize| {
+                    (out * g.stride + kernel).checked_sub(g.padding).filter(|&place| place < size)
+                };
+                let (Some(row), Some(col)) =
+                    (inside(row, kernel_row, g.height), inside(col, kernel_col, g.width))
+                else {
+                    continue;
+                };
+                let pixel = ((image * g.in_channels + channel) * g.height + row) * g.width + col;
+                let weight = output * g.patch() + tap;
+                results.y[place] += self.weight[weight] * self.x[pixel];
+                results.dx[pixel] += self.weight[weight] * grad;
+                results.dweight[weight] += self.x[pixel] * grad;
+            }
+        }
+        results
+    }
+}

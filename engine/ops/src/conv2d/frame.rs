@@ -1,0 +1,136 @@
+//! Planes of pixels, and the way into blocks of sixteen images ([`lanes`](crate::lanes)) and out again.
+
+use crate::Element;
+use crate::lanes::{LANES, Lane};
+
+/// A plane of pixels inside a larger one, with zeros around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Rows of the plane itself.
+    pub(super) height: usize,
+    /// Columns of the plane itself.
+    pub(super) width: usize,
+    /// Rows and columns of zeros above and to the left of it.
+    pub(super) padding: usize,
+    /// Rows of the larger plane.
+    pub(super) outer_height: usize,
+    /// Columns of the larger plane.
+    pub(super) outer_width: usize,
+}
+
+impl Frame {
+    /// No zeros around it.
+    pub(super) fn tight(height: usize, width: usize) -> Self {
+        Self { height, width, padding: 0, outer_height: height, outer_width: width }
+    }
+
+    /// Pixels of the plane itself.
+    pub(super) fn inner(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// Pixels of the larger plane.
+    pub(super) fn outer(&self) -> usize {
+        self.outer_height * self.outer_width
+    }
+
+    /// Interleaves one channel of a block's images into `plane`, all of which is written.
+    ///
+    /// `images` yields that channel's pixels of each image, [`LANES`] of them or fewer.
+    #[inline(always)]
+    pub(super) fn load<'a, T: Element>(
+        &self,
+        images: impl Iterator<Item = &'a [T]> + Clone,
+        plane: &mut [Lane<T>],
+    ) {
+        let zero = [T::zero(); LANES];
+        let present = images.clone().count();
+        for (row, plane) in plane.chunks_exact_mut(self.outer_width).enumerate() {
+            let row = match row.checked_sub(self.padding) {
+                Some(row) if row < self.height => row,
+                _ => {
+                    plane.fill(zero);
+                    continue;
+                }
+            };
+            let (left, rest) = plane.split_at_mut(self.padding);
+            let (inside, right) = rest.split_at_mut(self.width);
+            left.fill(zero);
+            right.fill(zero);
+            if present < LANES {
+                inside.fill(zero);
+            }
+            for (lane, image) in images.clone().enumerate() {
+                for (to, &pixel) in inside.iter_mut().zip(&image[row * self.width..]) {
+                    to[lane] = pixel;
+                }
+            }
+        }
+    }
+
+    /// Takes the images of a block apart again: the inverse of [`load`](Self::load).
+    #[inline(always)]
+    pub(super) fn store<T: Element>(&self, plane: &[Lane<T>], images: &mut [&mut [T]]) {
+        let rows = plane.chunks_exact(self.outer_width).skip(self.padding).take(self.height);
+        for (row, plane) in rows.enumerate() {
+            let inside = &plane[self.padding..][..self.width];
+            for (lane, image) in images.iter_mut().enumerate() {
+                for (pixel, from) in image[row * self.width..].iter_mut().zip(inside) {
+                    *pixel = from[lane];
+                }
+            }
+        }
+    }
+}
+
+/// The planes of a block of images, channel by channel: of each channel one plane an image.
+///
+/// `images` holds whole images of `channels` planes of `plane` elements.
+pub(super) fn by_channel<T>(images: &mut [T], channels: usize, plane: usize) -> Vec<Vec<&mut [T]>> {
+    let mut grouped: Vec<Vec<&mut [T]>> =
+        (0..channels).map(|_| Vec::with_capacity(LANES)).collect();
+    for (index, plane) in images.chunks_exact_mut(plane).enumerate() {
+        grouped[index % channels].push(plane);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_comes_apart_as_it_went_in() {
+        for (height, width, padding, extra) in
+            [(3, 5, 0, 0), (4, 3, 1, 0), (5, 5, 2, 3), (1, 1, 0, 0)]
+        {
+            for count in [1, 5, LANES] {
+                let frame = Frame {
+                    height,
+                    width,
+                    padding,
+                    outer_height: height + 2 * padding + extra,
+                    outer_width: width + 2 * padding + extra,
+                };
+                let images: Vec<f32> =
+                    (0..count * frame.inner()).map(|pixel| pixel as f32 + 1.0).collect();
+                // What lay there before must not matter.
+                let mut plane = vec![[f32::NAN; LANES]; frame.outer()];
+                frame.load(images.chunks_exact(frame.inner()), &mut plane);
+                let sum: f32 = plane.as_flattened().iter().sum();
+                assert_eq!(sum, images.iter().sum::<f32>(), "zeros around {frame:?}");
+                let mut back = vec![0.0; images.len()];
+                let mut planes = by_channel(&mut back, 1, frame.inner()).swap_remove(0);
+                frame.store(&plane, &mut planes);
+                assert_eq!(back, images, "{frame:?}, {count} images");
+            }
+        }
+    }
+
+    #[test]
+    fn planes_are_grouped_by_channel() {
+        let mut images = [0, 1, 2, 10, 11, 12];
+        let planes = by_channel(&mut images, 3, 1);
+        assert_eq!(planes, [[[0], [10]], [[1], [11]], [[2], [12]]]);
+    }
+}

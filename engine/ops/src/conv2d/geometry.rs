@@ -1,0 +1,117 @@
+//! The sizes of one convolution, checked once.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::frame::Frame;
+use crate::lanes::Lane;
+
+/// The sizes of a convolution: the one legend its files share.
+///
+/// The names follow the mathematics: an input of `in_channels` planes, `height` × `width`; a kernel that
+/// looks at `kernel_h` × `kernel_w` of them; an output of `out_channels` planes, `out_h` × `out_w`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Geometry {
+    pub(crate) batch: usize,
+    pub(crate) in_channels: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+    pub(crate) out_channels: usize,
+    pub(crate) kernel_h: usize,
+    pub(crate) kernel_w: usize,
+    pub(crate) stride: usize,
+    pub(crate) padding: usize,
+    pub(crate) out_h: usize,
+    pub(crate) out_w: usize,
+}
+
+impl Geometry {
+    /// Reads the sizes off the tensors and checks that they fit each other.
+    pub(super) fn new(
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        stride: usize,
+        padding: usize,
+    ) -> Result<Self> {
+        let (batch, in_channels, height, width) = x.dims4()?;
+        let (out_channels, weight_channels, kernel_h, kernel_w) = weight.dims4()?;
+        if weight_channels != in_channels {
+            bail!("conv2d: {in_channels} input channels, but a kernel for {weight_channels}");
+        }
+        if let Some(bias) = bias
+            && bias.dims() != [out_channels]
+        {
+            bail!("conv2d: a bias of {:?} for {out_channels} output channels", bias.dims());
+        }
+        if [&x.dims()[1..], weight.dims(), &[stride]].concat().contains(&0) {
+            bail!(
+                "conv2d: all sizes but the batch must be at least 1, got images {:?}, a kernel {:?} and \
+                 stride {stride}",
+                x.dims(),
+                weight.dims()
+            );
+        }
+        let padded = |size: usize| size.checked_add(padding.checked_mul(2)?);
+        // In bytes of a block: what does not fit a `usize` fits no memory either.
+        let countable = |height: usize, width: usize| {
+            let sizes = [in_channels.max(out_channels), height, width];
+            sizes.into_iter().try_fold(size_of::<Lane<f64>>(), usize::checked_mul).is_some()
+        };
+        let (padded_h, padded_w) = match (padded(height), padded(width)) {
+            (Some(padded_h), Some(padded_w)) if countable(padded_h, padded_w) => {
+                (padded_h, padded_w)
+            }
+            _ => bail!("conv2d: padding {padding} is too much for a {height}×{width} input"),
+        };
+        if kernel_h > padded_h || kernel_w > padded_w {
+            bail!(
+                "conv2d: a {kernel_h}×{kernel_w} kernel does not fit a {height}×{width} input with padding \
+                 {padding}"
+            );
+        }
+        Ok(Self {
+            batch,
+            in_channels,
+            height,
+            width,
+            out_channels,
+            kernel_h,
+            kernel_w,
+            stride,
+            padding,
+            out_h: (padded_h - kernel_h) / stride + 1,
+            out_w: (padded_w - kernel_w) / stride + 1,
+        })
+    }
+
+    /// An input plane with its padding.
+    pub(super) fn padded(&self) -> Frame {
+        Frame {
+            height: self.height,
+            width: self.width,
+            padding: self.padding,
+            outer_height: self.height + 2 * self.padding,
+            outer_width: self.width + 2 * self.padding,
+        }
+    }
+
+    /// Elements of one input image.
+    pub(crate) fn image(&self) -> usize {
+        self.in_channels * self.height * self.width
+    }
+
+    /// Input elements that one output pixel looks at: the rows of the unfolded image.
+    pub(crate) fn patch(&self) -> usize {
+        self.in_channels * self.kernel_h * self.kernel_w
+    }
+
+    /// Pixels of one output plane: the columns of the unfolded image.
+    pub(crate) fn pixels(&self) -> usize {
+        self.out_h * self.out_w
+    }
+
+    /// Elements of one output image.
+    pub(crate) fn out_image(&self) -> usize {
+        self.out_channels * self.pixels()
+    }
+}

@@ -1,0 +1,82 @@
+//! Where a convolution's finished planes go.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::finish::{Finish, Signs};
+use super::frame::{Frame, by_channel};
+use super::geometry::Geometry;
+use crate::Element;
+use crate::lanes::{LANES, Lane};
+use crate::room::room;
+
+/// What a forward pass makes.
+pub(super) struct Output<'a, T> {
+    geometry: &'a Geometry,
+    finish: &'a Finish,
+    bias: Option<&'a [T]>,
+    /// `[B, O, H', W']`, finished.
+    pub(super) y: Vec<T>,
+    /// For each block and channel, where the sums were above zero, as far as the finish wants to know.
+    pub(super) signs: Vec<Signs>,
+}
+
+/// One channel of a block of images, about to be finished.
+pub(super) struct Unfinished<'a, T> {
+    finish: &'a Finish,
+    bias: Option<T>,
+    /// Which block of its run.
+    pub(super) block: usize,
+    pub(super) channel: usize,
+    y: Vec<&'a mut [T]>,
+    signs: &'a mut [Signs],
+}
+
+impl<T: Element> Unfinished<'_, T> {
+    /// Finishes a plane of sums, which lie in the upper left of `frame`.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, sums: &mut [Lane<T>], frame: Frame) {
+        self.finish.forward(self.bias, sums, frame, self.signs, &mut self.y);
+    }
+}
+
+impl<'a, T: Element> Output<'a, T> {
+    pub(super) fn new(geometry: &'a Geometry, finish: &'a Finish, bias: Option<&'a [T]>) -> Self {
+        let (height, width) = finish.size(geometry);
+        let planes = geometry.batch * geometry.out_channels;
+        let blocks = geometry.batch.div_ceil(LANES);
+        let signs = blocks * geometry.out_channels * finish.signs(geometry);
+        let y = room(planes * height * width);
+        Self { geometry, finish, bias, y, signs: vec![[0; LANES]; signs] }
+    }
+
+    /// The planes of a run of images that begins with a block, to be finished in parallel.
+    pub(super) fn planes(
+        &mut self,
+        images: Range<usize>,
+    ) -> impl ParallelIterator<Item = Unfinished<'_, T>> {
+        let Self { geometry, finish, bias, y, signs: all_signs } = self;
+        let (channels, signs) = (geometry.out_channels, finish.signs(geometry));
+        let (height, width) = finish.size(geometry);
+        let image = channels * height * width;
+        let y = &mut y[images.start * image..images.end * image];
+        let mut all_signs = &mut all_signs[images.start / LANES * channels * signs..];
+        let mut planes = Vec::with_capacity(images.len().div_ceil(LANES) * channels);
+        for (block, y) in y.chunks_mut(LANES * image).enumerate() {
+            for (channel, y) in by_channel(y, channels, height * width).into_iter().enumerate() {
+                let (mine, rest) = all_signs.split_at_mut(signs);
+                all_signs = rest;
+                let bias = bias.map(|bias| bias[channel]);
+                planes.push(Unfinished { finish, bias, block, channel, y, signs: mine });
+            }
+        }
+        planes.into_par_iter()
+    }
+}
+
+/// A batch in runs of whole blocks, about `images` long.
+pub(super) fn runs(batch: usize, images: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = images.next_multiple_of(LANES);
+    (0..batch).step_by(step).map(move |start| start..batch.min(start + step))
+}

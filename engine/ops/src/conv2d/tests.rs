@@ -1,0 +1,269 @@
+//! Every way against the formula, and what all ways promise.
+
+use super::finish::Finish;
+use super::formula::{Operands, Results, geometry};
+use super::geometry::Geometry;
+use super::gradients::{Gradients, Upstream};
+use super::output::Output;
+use super::way::Way;
+use super::*;
+use crate::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
+
+/// What one way makes of the operands; `dx` stays empty where it isn't wanted.
+fn results(way: Way, g: &Geometry, operands: &Operands, want_dx: bool) -> Results {
+    let Operands { x, weight, grad } = operands;
+    let mut output = Output::new(g, &Finish::Plain, None);
+    way.forward(g, x, weight, &mut output);
+    let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad, signs: &[] };
+    let mut gradients = Gradients::new(g, want_dx, true);
+    way.backward(g, x, weight, &upstream, &mut gradients);
+    let Gradients { x, weight, bias } = gradients;
+    let dbias = bias.into_iter().flatten().collect();
+    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias }
+}
+
+fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {
+    assert_eq!(ours.len(), truth.len(), "{name}");
+    let largest = truth.iter().fold(f64::MIN_POSITIVE, |largest, value| largest.max(value.abs()));
+    for (place, (ours, truth)) in ours.iter().zip(truth).enumerate() {
+        let error = (ours - truth).abs() / largest;
+        assert!(error < 1e-12, "{name}, element {place}: {ours} for {truth}");
+    }
+}
+
+/// Shapes of every kind: partial blocks, several runs, borders, odd sizes, strides, one pixel.
+const SHAPES: [[usize; 9]; 14] = [
+    [1, 1, 5, 5, 2, 3, 3, 1, 0],
+    [35, 2, 6, 5, 3, 3, 3, 1, 1],
+    [3, 3, 7, 6, 2, 2, 3, 2, 1],
+    [16, 2, 8, 5, 2, 5, 5, 3, 2],
+    [9, 1, 4, 4, 1, 1, 1, 1, 0],
+    [2, 9, 9, 7, 17, 3, 3, 1, 1],
+    [33, 8, 4, 4, 8, 3, 3, 1, 1],
+    [18, 8, 13, 5, 9, 5, 5, 1, 0],
+    [3, 8, 7, 7, 8, 5, 5, 1, 2],
+    [17, 40, 3, 5, 20, 3, 3, 2, 1],
+    [20, 18, 2, 3, 33, 1, 1, 2, 0],
+    [17, 40, 8, 10, 20, 1, 1, 3, 0],
+    [3, 33, 20, 19, 4, 1, 1, 2, 0],
+    [1, 3, 3, 3, 2, 3, 3, 1, 0],
+];
+
+#[test]
+fn every_way_is_the_formula() {
+    for sizes in SHAPES {
+        let g = geometry(sizes);
+        let operands = Operands::new(&g);
+        let truth = operands.by_the_formula(&g);
+        let mut ways = vec![Way::Unfolded];
+        if g.patch() <= direct::LARGEST_PATCH {
+            ways.push(Way::Direct);
+        }
+        match (g.kernel_h, g.kernel_w, g.stride) {
+            (3, 3, 1) => ways.extend([Way::Winograd2, Way::Winograd4]),
+            (5, 5, 1) => ways.push(Way::Winograd3),
+            (1, 1, 2..) if g.padding == 0 => ways.push(Way::Sampled),
+            _ => {}
+        }
+        for way in ways {
+            for want_dx in [false, true] {
+                if want_dx && way == Way::Direct {
+                    continue;
+                }
+                let results = results(way, &g, &operands, want_dx);
+                let name = |what: &str| format!("{what} of {sizes:?} by {way:?}");
+                assert_close(&name("output"), &results.y, &truth.y);
+                assert_close(&name("weight gradient"), &results.dweight, &truth.dweight);
+                assert_close(&name("bias gradient"), &results.dbias, &truth.dbias);
+                if want_dx {
+                    assert_close(&name("input gradient"), &results.dx, &truth.dx);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shape_chooses_its_way() {
+    let way = |sizes| Way::with_dx(&geometry(sizes));
+    // LeNet's two, and a few of ResNet-18's.
+    assert_eq!(Way::new(&geometry([256, 1, 28, 28, 20, 3, 3, 1, 0])), Way::Direct);
+    assert_eq!(way([256, 20, 13, 13, 50, 5, 5, 1, 0]), Way::Winograd3);
+    assert_eq!(way([16, 64, 28, 28, 64, 3, 3, 1, 1]), Way::Winograd4);
+    assert_eq!(way([16, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd2);
+    assert_eq!(way([64, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd4);
+    assert_eq!(way([16, 64, 28, 28, 128, 3, 3, 2, 1]), Way::Unfolded);
+    assert_eq!(way([16, 64, 28, 28, 128, 1, 1, 2, 0]), Way::Sampled);
+    // A single pixel has nothing to share with a neighbour, a single channel no sum to save on.
+    assert_eq!(way([16, 64, 1, 1, 64, 3, 3, 1, 1]), Way::Unfolded);
+    assert_eq!(way([16, 1, 28, 28, 64, 3, 3, 1, 1]), Way::Unfolded);
+}
+
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+fn single(name: &str, shape: &[usize]) -> candle_core::Var {
+    let values = noise(name, shape).to_dtype(candle_core::DType::F32).unwrap();
+    candle_core::Var::from_tensor(&values).unwrap()
+}
+
+#[test]
+fn threads_never_change_the_bits() {
+    for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
+        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let y = conv2d(&x, &weight, None, stride, padding).unwrap();
+                let gradients = (&y * &y).unwrap().backward().unwrap();
+                let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
+                [bits(&y), gradient(&x), gradient(&weight)]
+            })
+        };
+        let alone = on(1);
+        for threads in 2..=4 {
+            assert!(on(threads) == alone, "{:?}: other bits on {threads} threads", [b, c, h, w, o]);
+        }
+    }
+}
+
+#[test]
+fn without_a_bias_it_is_as_with_one_of_zero() {
+    for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
+        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
+        // Zeros among them: to one that were negative, a bias of zero would give another sign.
+        x.set(&relu(&x.as_detached_tensor()).unwrap()).unwrap();
+        let zeros = candle_core::Var::zeros(o, x.dtype(), x.device()).unwrap();
+        let results = |bias: Option<&Tensor>| {
+            let y = conv2d(&x, &weight, bias, stride, padding).unwrap();
+            let gradients = (&y * &y).unwrap().backward().unwrap();
+            let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
+            [bits(&y), gradient(&x), gradient(&weight)]
+        };
+        assert!(results(None) == results(Some(&zeros)), "{:?}", [b, c, h, w, o]);
+    }
+}
+
+#[test]
+fn other_images_never_matter() {
+    for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
+        let weight = single("weight", &[o, c, kh, kw]);
+        // The last image among two sets of others; one holds what would spread.
+        let last = single("last", &[1, c, h, w]).as_detached_tensor();
+        let of_last = |others: Tensor| {
+            let x = Tensor::cat(&[others, last.clone()], 0).unwrap();
+            let x = candle_core::Var::from_tensor(&x).unwrap();
+            let y = conv2d(&x, &weight, None, stride, padding).unwrap();
+            let dx = (&y * &y).unwrap().backward().unwrap().remove(&x).unwrap();
+            [y.get(b).unwrap(), dx.get(b).unwrap()].map(|tensor| bits(&tensor))
+        };
+        let others = single("others", &[b, c, h, w]).as_detached_tensor();
+        let not_numbers = (others.zeros_like().unwrap() / 0.0).unwrap();
+        assert!(of_last(others) == of_last(not_numbers), "{:?}", [b, c, h, w, o]);
+    }
+}
+
+#[test]
+fn with_relu_and_pooling_it_is_the_three_after_one_another() {
+    for ([b, c, h, w, o, kernel], pool) in [
+        ([3, 1, 8, 7, 4, 3], 2),
+        ([17, 8, 13, 13, 9, 5], 2),
+        ([2, 8, 11, 9, 8, 3], 3),
+        ([2, 3, 6, 5, 2, 2], 2),
+    ] {
+        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kernel, kernel]));
+        let bias = single("bias", &[o]);
+        let results = |y: Tensor| {
+            let gradients = (&y * &y).unwrap().backward().unwrap();
+            let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
+            [bits(&y), gradient(&x), gradient(&weight), gradient(&bias)]
+        };
+        let at_once = results(conv2d_relu_pool(&x, &weight, &bias, pool).unwrap());
+        let y = conv2d(&x, &weight, Some(&bias), 1, 0).unwrap();
+        let one_by_one = results(avg_pool2d(&relu(&y).unwrap(), pool, pool).unwrap());
+        assert!(at_once == one_by_one, "{:?}, pool {pool}", [b, c, h, w, o, kernel]);
+    }
+}
+
+#[test]
+fn composed_of_candles_operations_it_is_the_same() {
+    for (stride, padding) in [(1, 0), (1, 1), (2, 1), (3, 0)] {
+        let (x, bias) = (noise("x", &[3, 2, 9, 9]), noise("bias", &[4]));
+        let weight = noise("weight", &[4, 2, 3, 3]);
+        assert_agree(
+            &[&x, &weight, &bias],
+            || conv2d(&x, &weight, Some(&bias), stride, padding),
+            || composed(&x, &weight, Some(&bias), stride, padding),
+        );
+    }
+}
+
+#[test]
+fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
+    let (x, weight) = (noise("x", &[1, 1, 8, 9]), noise("weight", &[1, 1, 3, 3]));
+    let bias = noise("bias", &[1]);
+    let error = composed(&x, &weight, Some(&bias), 2, 1).unwrap_err().to_string();
+    assert!(error.contains("stride 2") && error.contains("not 1 and 0"), "{error}");
+    assert!(composed(&x, &weight, Some(&bias), 1, 1).is_ok());
+}
+
+#[test]
+fn an_empty_batch_has_gradients_of_zero() {
+    // Without images no transform pays, so that these are all the ways that are taken.
+    for ([c, h, w, o, kernel, stride, padding], way) in [
+        ([1, 5, 5, 2, 3, 1, 0], Way::Direct),
+        ([9, 5, 7, 3, 3, 2, 1], Way::Unfolded),
+        ([40, 5, 7, 3, 1, 2, 0], Way::Sampled),
+    ] {
+        let g = geometry([0, c, h, w, o, kernel, kernel, stride, padding]);
+        assert_eq!(Way::new(&g), way);
+        let (weight, bias) = (noise("weight", &[o, c, kernel, kernel]), noise("bias", &[o]));
+        let convolve = |x: &Tensor| conv2d(x, &weight, Some(&bias), stride, padding);
+        // What a batch with images leaves in scratch memory must not be taken for gradients.
+        let before = convolve(&noise("x", &[2, c, h, w])).unwrap();
+        before.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+
+        let output = [o, g.out_h, g.out_w];
+        assert_empty_batch_is_nothing(&[c, h, w], &output, &[&weight, &bias], convolve);
+        // Images that are data: the gradients of the parameters alone.
+        let x = Tensor::zeros((0, c, h, w), candle_core::DType::F64, weight.device()).unwrap();
+        let gradients = convolve(&x).unwrap().sum_all().unwrap().backward().unwrap();
+        let sum = gradients.get(&weight).unwrap().abs().unwrap().sum_all().unwrap();
+        assert_eq!(sum.to_scalar::<f64>().unwrap(), 0.0);
+    }
+}
+
+#[test]
+fn sizes_of_zero_are_refused() {
+    let zeros = |shape: [usize; 4]| {
+        Tensor::zeros(&shape, candle_core::DType::F32, &candle_core::Device::Cpu).unwrap()
+    };
+    for (x, weight, stride, padding) in [
+        ([2, 0, 4, 4], [3, 0, 2, 2], 1, 0),
+        ([2, 1, 0, 4], [3, 1, 2, 2], 1, 1),
+        ([2, 1, 4, 0], [3, 1, 2, 2], 1, 1),
+        ([2, 1, 4, 4], [0, 1, 2, 2], 1, 0),
+        ([2, 1, 4, 4], [3, 1, 0, 2], 1, 0),
+        ([2, 1, 4, 4], [3, 1, 2, 0], 1, 0),
+        ([2, 1, 4, 4], [3, 1, 2, 2], 0, 0),
+    ] {
+        let error = conv2d(&zeros(x), &zeros(weight), None, stride, padding).unwrap_err();
+        assert!(error.to_string().contains("must be at least 1"), "{error}");
+    }
+    let error = conv2d(&zeros([2, 1, 4, 4]), &zeros([3, 1, 5, 2]), None, 1, 0).unwrap_err();
+    assert!(error.to_string().contains("a 5×2 kernel does not fit a 4×4 input"), "{error}");
+}
+
+#[test]
+fn a_padding_that_nobody_can_count_is_refused() {
+    let (x, weight) = (noise("x", &[1, 2, 4, 5]), noise("weight", &[3, 2, 3, 3]));
+    // The first two wrap round when they are doubled, the next when a plane is counted.
+    for padding in [usize::MAX, usize::MAX / 2 + 1, usize::MAX / 4, 1 << 32] {
+        let error = conv2d(&x, &weight, None, 1, padding).unwrap_err().to_string();
+        let expected = format!("padding {padding} is too much for a 4×5 input");
+        assert!(error.contains(&expected), "{error}");
+    }
+    assert!(conv2d(&x, &weight, None, 1, 40).is_ok());
+}

@@ -1,0 +1,140 @@
+//! The same road backwards: the gradients of weights, bias and input.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::Winograd;
+use super::tile::sandwich;
+use crate::Element;
+use crate::conv2d::frame::by_channel;
+use crate::conv2d::gradients::{Gradients, Upstream};
+use crate::conv2d::output::runs;
+use crate::gemm::{Store, gemm};
+use crate::lanes::{LANES, add, blocks, lanes, lanes_mut};
+use crate::scratch::Scratch;
+use crate::simd::vectorised;
+
+impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
+    /// Adds up the gradients of a batch, run by run.
+    pub(in crate::conv2d) fn backward<T: Element>(
+        &self,
+        x: &[T],
+        weight: &[T],
+        upstream: &Upstream<'_, T>,
+        gradients: &mut Gradients<T>,
+    ) {
+        let g = self.geometry;
+        let weights = gradients.x.is_some().then(|| self.transform_weights(weight));
+        let mut sums = Scratch::new(Self::PLACES * g.out_channels * g.in_channels);
+        for images in runs(g.batch, self.images_at_once()) {
+            let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
+            let pixels = images.start * g.image()..images.end * g.image();
+            let tiles = self.transform_inputs(&x[pixels.clone()]);
+            let products =
+                self.transform_gradients(upstream, images.clone(), columns, &mut gradients.bias);
+
+            let mut dtiles =
+                weights.as_ref().map(|_| Scratch::new(Self::PLACES * g.in_channels * columns));
+            let rooms: Vec<Option<&mut [T]>> = match &mut dtiles {
+                Some(dtiles) => dtiles.chunks_mut(g.in_channels * columns).map(Some).collect(),
+                None => (0..Self::PLACES).map(|_| None).collect(),
+            };
+            let store = if images.start == 0 { Store::Replace } else { Store::Accumulate };
+            let places = sums.par_chunks_mut(g.out_channels * g.in_channels).zip(rooms);
+            places.enumerate().for_each(|(place, (sums, dtiles))| {
+                // dW: the sum over columns, run after run.
+                let products = Self::place_of_rows(&products, g.out_channels, columns, place);
+                let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
+                gemm(products, tiles.transposed(), sums, store);
+                // dV, while the products are in the cache.
+                if let (Some(weights), Some(dtiles)) = (&weights, dtiles) {
+                    let weights =
+                        Self::place_of_rows(weights, g.out_channels, g.in_channels, place);
+                    gemm(weights.transposed(), products, dtiles, Store::Replace);
+                }
+            });
+            if let (Some(dx), Some(dtiles)) = (&mut gradients.x, &dtiles) {
+                self.add_up_tiles(dtiles, columns, &mut dx[pixels]);
+            }
+        }
+        self.weight_gradients(&sums, &mut gradients.weight);
+    }
+
+    /// A·dy·Aᵀ of every tile of gradients: → `[O, places, columns]`.
+    fn transform_gradients<T: Element>(
+        &self,
+        upstream: &Upstream<'_, T>,
+        images: Range<usize>,
+        columns: usize,
+        dbias: &mut [Option<T>],
+    ) -> Scratch<T> {
+        let (g, frame) = (self.geometry, self.output_frame());
+        let mut products = Scratch::new(g.out_channels * Self::PLACES * columns);
+        let channels = products.par_chunks_mut(Self::PLACES * columns).zip(dbias).enumerate();
+        channels.for_each(|(channel, (products, dbias))| {
+            let mut sums = Scratch::new(frame.outer() * LANES);
+            let sums = lanes_mut(&mut sums);
+            let products = lanes_mut(products);
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (block, images) in blocks(images.clone()).enumerate() {
+                        upstream.load(images, channel, frame, sums, dbias.as_mut());
+                        for (tile, origin) in self.origins(frame).enumerate() {
+                            let column = block * self.tiles() + tile;
+                            sandwich(
+                                &Self::OUTPUTS_BACK,
+                                #[inline(always)]
+                                |row, col| sums[origin + row * frame.outer_width + col],
+                                #[inline(always)]
+                                |row, col, lane| {
+                                    products[(row * A + col) * (columns / LANES) + column] = *lane;
+                                },
+                            );
+                        }
+                    }
+                },
+            );
+        });
+        products
+    }
+
+    /// B·dV·Bᵀ of every tile, added up where tiles overlap: `[places, C, columns]` → `[B, C, H, W]`.
+    fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) {
+        let (g, frame) = (self.geometry, self.input_frame());
+        let tiles = lanes(tiles);
+        let blocks = dx.par_chunks_mut(LANES * g.image()).enumerate();
+        let planes = blocks.flat_map(|(block, dx)| {
+            let channels = by_channel(dx, g.in_channels, frame.inner());
+            channels.into_par_iter().enumerate().map(move |(channel, dx)| (block, channel, dx))
+        });
+        planes.for_each(|(block, channel, mut dx)| {
+            let mut plane = Scratch::new(frame.outer() * LANES);
+            let plane = lanes_mut(&mut plane);
+            vectorised(
+                #[inline(always)]
+                || {
+                    plane.fill([T::zero(); LANES]);
+                    for (tile, origin) in self.origins(frame).enumerate() {
+                        let column = block * self.tiles() + tile;
+                        let lane = |place: usize| {
+                            (place * g.in_channels + channel) * (columns / LANES) + column
+                        };
+                        sandwich(
+                            &Self::INPUTS_BACK,
+                            #[inline(always)]
+                            |row, col| tiles[lane(row * A + col)],
+                            #[inline(always)]
+                            |row, col, term| {
+                                let pixel = &mut plane[origin + row * frame.outer_width + col];
+                                *pixel = add(*pixel, *term);
+                            },
+                        );
+                    }
+                    frame.store(plane, &mut dx);
+                },
+            );
+        });
+    }
+}

@@ -1,0 +1,156 @@
+//! Blank patches: where a convolution is exactly its bias.
+//!
+//! A kernel that looks at nothing but zeros, such as the black around a garment, gives 0. Winograd's outputs
+//! are differences of larger numbers, into which all of a tile's pixels went: one that sees only the tile's
+//! zeros comes out as what is left when they cancel, ±1e-18 in f64, ±1e-9 in f32.
+//!
+//! So small an error matters where a rectifier follows: its slope is 0 at 0 and 1 above. A network that begins
+//! with biases of zero, as LeNet does here, would let half of all black pixels' gradients through, and the
+//! first gradient of that bias is several percent off, in f32 and f64 alike. So what is zero is made zero:
+//!
+//! ```text
+//! any channel of x ≠ 0       a 3×3 kernel sees      outputs
+//! · · · · · · ·              · · · · ·              0 0 0 0 0
+//! · · · · · · ·              · ■ ■ ■ ·              0 y y y 0
+//! · · · ■ · · ·      ──►     · ■ ■ ■ ·      ──►     0 y y y 0
+//! · · · · · · ·              · ■ ■ ■ ·              0 y y y 0
+//! · · · · · · ·
+//! ```
+//!
+//! The cost is one look at the input, which ends with the first channels that leave no zero: a ResNet's, whose
+//! normalised images have no black, are seldom looked at further than ten channels.
+
+use rayon::prelude::*;
+
+use super::Winograd;
+use crate::Element;
+use crate::conv2d::frame::Frame;
+use crate::lanes::{LANES, Lane};
+use crate::simd::vectorised;
+
+/// Of a block of images, the outputs that see nothing but zeros: `[H', W']`.
+pub(super) struct Blank(Vec<Lane<bool>>);
+
+impl Blank {
+    /// Makes these outputs zero. `sums` lie in the upper left of `frame`.
+    #[inline(always)]
+    pub(super) fn clear<T: Element>(&self, sums: &mut [Lane<T>], frame: Frame) {
+        let rows = sums.chunks_exact_mut(frame.outer_width);
+        for (row, blank) in rows.zip(self.0.chunks_exact(frame.width)) {
+            for (sum, &blank) in row.as_flattened_mut().iter_mut().zip(blank.as_flattened()) {
+                *sum = if blank { T::zero() } else { *sum };
+            }
+        }
+    }
+}
+
+impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
+    /// For each block of the images `x`: its blank outputs, if it has any.
+    pub(super) fn blanks<T: Element>(&self, x: &[T]) -> Vec<Option<Blank>> {
+        let g = self.geometry;
+        let blocks = x.par_chunks(LANES * g.image());
+        let blank_of_block = |images: &[T]| {
+            let mut blank = None;
+            for (lane, image) in images.chunks_exact(g.image()).enumerate() {
+                let Some(outputs) = self.blank_outputs(image) else { continue };
+                let block = blank.get_or_insert_with(|| vec![[false; LANES]; g.pixels()]);
+                for (to, output) in block.iter_mut().zip(outputs) {
+                    to[lane] = output;
+                }
+            }
+            blank.map(Blank)
+        };
+        blocks.map(blank_of_block).collect()
+    }
+
+    /// Of one image, which outputs see nothing but zeros; `None`, if none does.
+    fn blank_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
+        let g = self.geometry;
+        let zeros = zeros_in_all_channels(image, g.height * g.width);
+        // The rows or columns of the image itself that a kernel reaches.
+        let seen = |first: usize, size: usize| {
+            let inside = |place: usize| place.saturating_sub(g.padding).min(size);
+            inside(first)..inside(first + R)
+        };
+        let outputs = (0..g.pixels()).map(|output| {
+            let columns = seen(output % g.out_w, g.width);
+            seen(output / g.out_w, g.height)
+                .all(|row| zeros[row * g.width..][columns.clone()].iter().all(|&zero| zero))
+        });
+        let outputs: Vec<bool> = outputs.collect();
+        outputs.contains(&true).then_some(outputs)
+    }
+}
+
+/// Which of an image's pixels are zero in every channel, of `plane` elements each.
+fn zeros_in_all_channels<T: Element>(image: &[T], plane: usize) -> Vec<bool> {
+    let mut zeros = vec![true; plane];
+    for channel in image.chunks_exact(plane) {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (zero, &pixel) in zeros.iter_mut().zip(channel) {
+                    *zero &= pixel == T::zero();
+                }
+            },
+        );
+        if !zeros.contains(&true) {
+            break;
+        }
+    }
+    zeros
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conv2d::finish::Finish;
+    use crate::conv2d::formula::{Operands, geometry};
+    use crate::conv2d::output::Output;
+
+    /// Each image is zero but for a few rows and columns, that are others in every image, of two channels.
+    fn mostly_black(sizes: [usize; 9]) -> Operands {
+        let g = geometry(sizes);
+        let mut operands = Operands::new(&g);
+        for (place, pixel) in operands.x.iter_mut().enumerate() {
+            let (column, row) = (place % g.width, place / g.width % g.height);
+            let (channel, image) = (place / g.width / g.height % g.in_channels, place / g.image());
+            let lit = |place: usize, size: usize| (image..image + 3).contains(&(place % size));
+            if !(lit(row, g.height) && lit(column, g.width) && channel % 4 == 1) {
+                *pixel = 0.0;
+            }
+        }
+        operands
+    }
+
+    fn blank_is_exactly_zero<const M: usize, const R: usize, const A: usize>(sizes: [usize; 9]) {
+        let g = geometry(sizes);
+        let operands = mostly_black(sizes);
+        let truth = operands.by_the_formula(&g).y;
+        let mut output = Output::new(&g, &Finish::Plain, None);
+        Winograd::<M, R, A>::new(&g).forward(&operands.x, &operands.weight, &mut output);
+        let zeros = truth.iter().filter(|&&y| y == 0.0).count();
+        assert!((truth.len() / 8..truth.len()).contains(&zeros), "{sizes:?}: {zeros} zeros");
+        for (place, (ours, truth)) in output.y.iter().zip(&truth).enumerate() {
+            assert_eq!(*ours == 0.0, *truth == 0.0, "{sizes:?}, element {place}: {ours:e}");
+        }
+    }
+
+    #[test]
+    fn what_sees_nothing_but_zeros_is_zero() {
+        // batch, in, height, width, out, kernel, padding: partial blocks and tiles, and a padding beyond the kernel.
+        blank_is_exactly_zero::<2, 3, 4>([17, 8, 9, 7, 3, 3, 3, 1, 1]);
+        blank_is_exactly_zero::<4, 3, 6>([18, 9, 14, 11, 2, 3, 3, 1, 0]);
+        blank_is_exactly_zero::<4, 3, 6>([2, 8, 5, 6, 2, 3, 3, 1, 5]);
+        blank_is_exactly_zero::<3, 5, 7>([5, 20, 13, 13, 4, 5, 5, 1, 0]);
+    }
+
+    #[test]
+    fn an_image_without_zeros_has_no_blank_outputs() {
+        let g = geometry([2, 8, 6, 5, 1, 3, 3, 1, 1]);
+        let winograd = Winograd::<4, 3, 6>::new(&g);
+        assert!(winograd.blanks(&Operands::new(&g).x)[0].is_none());
+        assert!(winograd.blanks(&vec![f64::NAN; 2 * g.image()])[0].is_none());
+        assert!(winograd.blanks(&vec![0.0; 2 * g.image()])[0].is_some());
+    }
+}

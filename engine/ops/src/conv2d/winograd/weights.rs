@@ -1,0 +1,112 @@
+//! Kernels, transformed: once for all tiles.
+
+use rayon::prelude::*;
+
+use super::Winograd;
+use super::tile::sandwich;
+use crate::Element;
+use crate::lanes::{LANES, Lane};
+use crate::scratch::Scratch;
+use crate::simd::vectorised;
+
+impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
+    /// G·w·Gᵀ of every kernel, `[O, C, R, R]` → `[O, places, C]`. Here sixteen kernels lie side by side.
+    pub(super) fn transform_weights<T: Element>(&self, weight: &[T]) -> Scratch<T> {
+        let channels = self.geometry.in_channels;
+        let mut transformed = Scratch::new(self.geometry.out_channels * Self::PLACES * channels);
+        transformed
+            .par_chunks_mut(Self::PLACES * channels)
+            .zip(weight.par_chunks(channels * R * R))
+            .for_each(|(transformed, kernels)| {
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        for (group, kernels) in kernels.chunks(LANES * R * R).enumerate() {
+                            let (first, count) = (group * LANES, kernels.len() / (R * R));
+                            let lanes = side_by_side::<T, R>(kernels);
+                            sandwich(
+                                &Self::WEIGHTS,
+                                #[inline(always)]
+                                |row, column| lanes[row][column],
+                                #[inline(always)]
+                                |row, column, lane| {
+                                    let place = (row * A + column) * channels + first;
+                                    let room = &mut transformed[place..place + count];
+                                    match room.as_mut_array() {
+                                        Some(room) => *room = *lane,
+                                        None => room.copy_from_slice(&lane[..count]),
+                                    }
+                                },
+                            );
+                        }
+                    },
+                );
+            });
+        transformed
+    }
+
+    /// Gᵀ·dU·G of every kernel, `[places, O, C]` → `[O, C, R, R]`.
+    pub(super) fn weight_gradients<T: Element>(&self, transformed: &[T], gradients: &mut [T]) {
+        let (outputs, channels) = (self.geometry.out_channels, self.geometry.in_channels);
+        gradients.par_chunks_mut(channels * R * R).enumerate().for_each(|(output, kernels)| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (group, kernels) in kernels.chunks_mut(LANES * R * R).enumerate() {
+                        let (first, count) = (group * LANES, kernels.len() / (R * R));
+                        let mut lanes = [[[T::zero(); LANES]; R]; R];
+                        sandwich(
+                            &Self::WEIGHTS_BACK,
+                            #[inline(always)]
+                            |row, column| {
+                                let place = row * A + column;
+                                let start = (place * outputs + output) * channels + first;
+                                let from = &transformed[start..start + count];
+                                match from.as_array() {
+                                    Some(lane) => *lane,
+                                    None => {
+                                        let mut lane = [T::zero(); LANES];
+                                        lane[..count].copy_from_slice(from);
+                                        lane
+                                    }
+                                }
+                            },
+                            #[inline(always)]
+                            |row, column, lane| lanes[row][column] = *lane,
+                        );
+                        one_after_another(&lanes, kernels);
+                    }
+                },
+            );
+        });
+    }
+}
+
+/// Sixteen kernels side by side, or as many as there are and zeros.
+///
+/// All at once, kernel by kernel: a lane that is read right after its sixteen numbers were written, one by one, waits until
+/// they have arrived.
+#[inline(always)]
+fn side_by_side<T: Element, const R: usize>(kernels: &[T]) -> [[Lane<T>; R]; R] {
+    let mut lanes = [[[T::zero(); LANES]; R]; R];
+    for (nth, kernel) in kernels.chunks_exact(R * R).take(LANES).enumerate() {
+        for (lanes, row) in lanes.iter_mut().zip(kernel.as_chunks::<R>().0) {
+            for (lane, &entry) in lanes.iter_mut().zip(row) {
+                lane[nth] = entry;
+            }
+        }
+    }
+    lanes
+}
+
+/// The inverse of [`side_by_side`].
+#[inline(always)]
+fn one_after_another<T: Element, const R: usize>(lanes: &[[Lane<T>; R]; R], kernels: &mut [T]) {
+    for (nth, kernel) in kernels.chunks_exact_mut(R * R).take(LANES).enumerate() {
+        for (lanes, row) in lanes.iter().zip(kernel.as_chunks_mut::<R>().0) {
+            for (lane, entry) in lanes.iter().zip(row) {
+                *entry = lane[nth];
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Cross-entropy, summed over the batch.
+//!
+//! The *sum*, not the mean: the sum over a batch is the sum of its shards' sums, however unequal the
+//! shards are. The one division, by the size of the whole batch, happens in the update
+//! ([`sgd`](single_gpu::sgd)). A mean per shard, averaged, is right only when all shards are equal.
+//!
+//! Cost: an exponential for each logit, forward and backward. For 256 rows of ten classes that is some
+//! hundredth of a millisecond, so it is one plain loop in one thread.
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp2, D, DType, Layout, Result, Shape, Tensor, WithDType, bail,
+};
+
+use super::element::{Element, check_dtype, cpu_elements, elements, for_dtype};
+use super::gpu::cross_entropy::Batch;
+use super::gpu::{self, Operand, on_gpu};
+use crate::backward::apply2;
+
+/// Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
+///
+/// The largest logit of a row is subtracted before exponentials are taken, so that large logits do not
+/// overflow. The gradient of a row is softmax(logits) − one-hot(label).
+///
+/// # Errors
+///
+/// When the shapes do not fit, there are no classes (a batch may be empty), the logits are neither f32 nor f64,
+/// the labels are not u32, or a label is not below the number of classes.
+/// (On a GPU nobody can be told of a label: one that is not below makes the loss NaN. Whoever made them has
+/// checked them, as [`Dataset`](datasets::Dataset) does.)
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (batch, classes) = logits.dims2()?;
+    if classes == 0 {
+        bail!("cross_entropy: logits need at least one class, got {:?}", logits.dims());
+    }
+    if labels.dims() != [batch] || labels.dtype() != DType::U32 {
+        bail!(
+            "cross_entropy: {batch} rows of logits need u32 labels [{batch}], got {:?} {:?}",
+            labels.dtype(),
+            labels.dims()
+        );
+    }
+    // A GPU would take bf16, and lose the digits of the sum.
+    check_dtype(logits.dtype(), "cross_entropy")?;
+    apply2(&logits.contiguous()?, &labels.contiguous()?, CrossEntropy)
+}
+
+/// The loss of a batch, and how many rows of `logits` have their largest element at the label: `[2]`, f64, on their
+/// device, where nothing waits for it.
+///
+/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]`. It carries no gradient.
+///
+/// # Errors
+///
+/// When the shapes do not fit.
+pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (_, classes) = logits.dims2()?;
+    if logits.device().is_cuda() {
+        let loss = loss.to_dtype(logits.dtype())?;
+        let (logits, labels) = (logits.contiguous()?, labels.contiguous()?);
+        let sums = on_gpu([&loss, &logits, &labels], |gpu, [loss, logits, labels]| {
+            gpu::cross_entropy::loss_and_correct(gpu, &Batch { classes, logits, labels }, loss)
+        })?;
+        return Ok(gpu::tensor(sums, 2));
+    }
+    let answers = logits.detach().argmax(D::Minus1)?;
+    let correct = answers.eq(labels)?.to_dtype(DType::F64)?.sum_all()?;
+    Tensor::stack(&[loss.detach().to_dtype(DType::F64)?, correct], 0)
+}
+
+struct CrossEntropy;
+
+impl CustomOp2 for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        logits_layout: &Layout,
+        labels: &CpuStorage,
+        labels_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (_, classes) = logits_layout.shape().dims2()?;
+        let labels = cpu_elements::<u32>(labels, labels_layout)?;
+        if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
+            bail!("cross_entropy: label {label} among {classes} classes");
+        }
+        for_dtype!(logits.dtype(), self.name(), T => {
+            let loss = forward::<T>(cpu_elements(logits, logits_layout)?, labels, classes);
+            Ok((T::to_cpu_storage_owned(vec![loss]), Shape::from(())))
+        })
+    }
+
+    fn cuda_fwd(
+        &self,
+        logits: &CudaStorage,
+        logits_layout: &Layout,
+        labels: &CudaStorage,
+        labels_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (_, classes) = logits_layout.shape().dims2()?;
+        let gpu = logits.device();
+        let logits = Operand::new(logits, logits_layout)?;
+        let labels = Operand::new(labels, labels_layout)?;
+        let loss = gpu::cross_entropy::loss(gpu, &Batch { classes, logits, labels })?;
+        Ok((loss, Shape::from(())))
+    }
+
+    fn bwd(
+        &self,
+        logits: &Tensor,
+        labels: &Tensor,
+        _loss: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (_, classes) = logits.dims2()?;
+        if logits.device().is_cuda() {
+            let grad = grad.contiguous()?;
+            let dlogits = on_gpu([logits, labels, &grad], |gpu, [logits, labels, grad]| {
+                gpu::cross_entropy::gradient(gpu, &Batch { classes, logits, labels }, grad)
+            })?;
+            return Ok((Some(gpu::tensor(dlogits, logits.shape())), None));
+        }
+        let (logits_storage, logits_layout) = logits.storage_and_layout();
+        let labels = labels.to_vec1::<u32>()?;
+        for_dtype!(logits.dtype(), self.name(), T => {
+            let upstream = grad.to_scalar::<T>()?;
+            let dlogits =
+                backward(elements(&logits_storage, logits_layout)?, &labels, classes, upstream);
+            Ok((Some(Tensor::from_vec(dlogits, logits.shape(), logits.device())?), None))
+        })
+    }
+}
+
+// ANCHOR: loss
+/// A row's largest logit, and the sum of exp(logit − largest).
+fn normaliser<T: Element>(row: &[T]) -> (T, T) {
+    let largest = row.iter().copied().fold(T::neg_infinity(), num_traits::Float::max);
+    (largest, row.iter().map(|&logit| (logit - largest).exp()).sum())
+}
+
+fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
+    let rows = logits.chunks_exact(classes).zip(labels);
+    let losses = rows.map(|(row, &label)| {
+        let (largest, sum) = normaliser(row);
+        sum.ln() - (row[label as usize] - largest)
+    });
+    // In f64: an f32 that has become large loses the digits of what is added to it.
+    T::from_f64(losses.map(WithDType::to_f64).sum())
+}
+// ANCHOR_END: loss
+
+fn backward<T: Element>(logits: &[T], labels: &[u32], classes: usize, upstream: T) -> Vec<T> {
+    let mut dlogits = Vec::with_capacity(logits.len());
+    for (row, &label) in logits.chunks_exact(classes).zip(labels) {
+        let (largest, sum) = normaliser(row);
+        for (class, &logit) in row.iter().enumerate() {
+            let softmax = (logit - largest).exp() / sum;
+            let target = if class == label as usize { T::one() } else { T::zero() };
+            dlogits.push(upstream * (softmax - target));
+        }
+    }
+    dlogits
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn an_empty_batch_loses_nothing() {
+        let logits = Tensor::zeros((0, 7), DType::F64, &Device::Cpu).unwrap();
+        let logits = Var::from_tensor(&logits).unwrap();
+        let labels = Tensor::zeros(0, DType::U32, &Device::Cpu).unwrap();
+        let loss = cross_entropy(&logits, &labels).unwrap();
+        assert_eq!(loss.to_scalar::<f64>().unwrap(), 0.0);
+        assert_eq!(loss.backward().unwrap().get(&logits).unwrap().dims(), [0, 7]);
+    }
+
+    #[test]
+    fn a_loss_in_f32_keeps_its_digits_over_many_samples() {
+        let samples = 1 << 20;
+        let logits = Tensor::zeros((samples, 10), DType::F32, &Device::Cpu).unwrap();
+        let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu).unwrap();
+        let loss = cross_entropy(&logits, &labels).unwrap().to_scalar::<f32>().unwrap();
+        // Each row's has one rounding, and the sum another.
+        let expected = f64::from(10f32.ln()) * samples as f64;
+        assert_eq!(loss, expected as f32);
+    }
+
+    #[test]
+    fn what_has_no_loss_is_refused_in_words() {
+        let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
+        for (logits, labels, complaint) in [
+            (zeros(&[2, 0], DType::F32), zeros(&[2], DType::U32), "at least one class"),
+            (zeros(&[0, 0], DType::F32), zeros(&[0], DType::U32), "at least one class"),
+            (zeros(&[2, 3], DType::BF16), zeros(&[2], DType::U32), "f32 and f64, not on BF16"),
+            (zeros(&[2, 3], DType::F32), zeros(&[3], DType::U32), "u32 labels [2]"),
+        ] {
+            let error = cross_entropy(&logits, &labels).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
+}

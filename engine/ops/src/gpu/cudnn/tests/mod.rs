@@ -1,0 +1,199 @@
+//! What cuDNN is told, without a GPU; and, with one, all three products against the formula.
+
+mod choice;
+mod survey;
+mod transform;
+
+use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
+use candle_core::{DType, Device};
+
+use super::descriptors::Descriptors;
+use super::product::counts;
+use super::*;
+use crate::conv2d::formula::{Operands, geometry};
+use crate::on_a_gpu::{device, has};
+use devices::ComputeDevice;
+
+fn product_of(pass: Pass, dtype: DType, math: Math) -> Product {
+    Product { geometry: geometry([2, 3, 8, 7, 4, 3, 2, 2, 1]), dtype, pass, math }
+}
+
+#[test]
+fn sizes_beyond_an_int_are_refused() {
+    assert_eq!(counts([0, 5, i32::MAX as usize]).unwrap(), [0, 5, i32::MAX]);
+    let error = counts([1, i32::MAX as usize + 1]).unwrap_err().to_string();
+    assert!(error.contains("a size of 2147483648, and it counts to 2147483647 only"), "{error}");
+}
+
+/// For 16 bits cuDNN's default leaves tensor cores out; for f32 it lets them in.
+#[test]
+fn tensor_cores_are_asked_for_by_name() {
+    assert_eq!(bf16::math(), Math::CUDNN_TENSOR_OP_MATH);
+    assert_eq!(f32::math(), Math::CUDNN_FMA_MATH);
+    assert_eq!(f64::math(), Math::CUDNN_DEFAULT_MATH);
+}
+
+#[test]
+fn a_product_tells_its_lengths_and_its_sizes() {
+    let product = |pass| product_of(pass, DType::F32, Math::CUDNN_FMA_MATH);
+    let (x, weight, y) = (2 * 3 * 8 * 7, 4 * 3 * 3 * 2, 2 * 4 * 4 * 4);
+    assert_eq!(product(Pass::Output).lengths(), ([x, weight], y));
+    assert_eq!(product(Pass::InputGradient).lengths(), ([weight, y], x));
+    assert_eq!(product(Pass::WeightGradient).lengths(), ([x, y], weight));
+    assert_eq!(
+        product(Pass::Output).to_string(),
+        "the output of a convolution in f32 of [2, 3, 8, 7] with [4, 3, 3, 2], stride 2, padding 1"
+    );
+}
+
+/// Descriptors are host memory: cuDNN makes them, and refuses them, without a GPU.
+#[test]
+fn cudnn_is_told_sizes_that_it_takes() {
+    let told = |sizes| Descriptors::new::<bf16>(&geometry(sizes)).map(|_| ());
+    told([2, 3, 8, 7, 4, 3, 2, 2, 1]).unwrap();
+    let error = told([1, 3, 1 << 16, 1 << 16, 4, 3, 3, 1, 1]).unwrap_err().to_string();
+    assert!(error.contains("[1, 3, 65536, 65536]"), "{error}");
+    assert!(error.contains("CUDNN_STATUS"), "{error}");
+}
+
+fn cuda(device: &ComputeDevice) -> &CudaDevice {
+    match device.tensors() {
+        Device::Cuda(device) => device,
+        other => panic!("{other:?} is no GPU"),
+    }
+}
+
+/// Output, input gradient and weight gradient as the GPU has them.
+fn products<T: Number>(
+    device: &CudaDevice,
+    g: &Geometry,
+    operands: [&[f64]; 3],
+) -> Result<[Vec<f64>; 3]> {
+    let upload = |values: &[f64]| {
+        let values: Vec<T> = values.iter().map(|&value| T::from_f64(value)).collect();
+        device.clone_htod(&values)
+    };
+    let [x, weight, grad] = operands.map(|values| upload(values).unwrap());
+    let [x, weight, grad] = [x.as_view(), weight.as_view(), grad.as_view()];
+    let results = [
+        product(device, g, Pass::Output, [&x, &weight])?,
+        product(device, g, Pass::InputGradient, [&weight, &grad])?,
+        product(device, g, Pass::WeightGradient, [&x, &grad])?,
+    ];
+    let download = |values: &CudaSlice<T>| -> Vec<f64> {
+        device.clone_dtoh(values).unwrap().into_iter().map(T::to_f64).collect()
+    };
+    Ok(results.each_ref().map(download))
+}
+
+/// batch, in, height, width, out, kernel height, kernel width, stride, padding: LeNet's and ResNet's layers in small,
+/// one pixel, rows left over that are not the columns left over, enough to add up in more than one block, and so many
+/// channels that Winograd's transform pays, and Fourier's.
+const SHAPES: [[usize; 9]; 8] = [
+    [1, 1, 1, 1, 1, 1, 1, 1, 0],
+    [3, 1, 28, 28, 6, 5, 5, 1, 2],
+    [2, 6, 14, 14, 16, 5, 5, 1, 0],
+    [5, 8, 9, 7, 16, 3, 3, 1, 1],
+    [2, 3, 8, 9, 5, 3, 3, 2, 0],
+    [4, 16, 8, 8, 32, 1, 1, 2, 0],
+    [33, 64, 8, 8, 64, 3, 3, 1, 1],
+    [2, 64, 14, 14, 64, 3, 3, 1, 1],
+];
+
+/// Compares with the formula: the largest error stays below `bound`, which is given the terms of the longest sum, of
+/// the largest entry of what one gets by adding up absolute values; and the same question has the same answer.
+fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
+    let Some(device) = device() else { return };
+    let device = cuda(&device);
+    let rounded = |values: Vec<f64>| -> Vec<f64> {
+        values.into_iter().map(|value| T::from_f64(value).to_f64()).collect()
+    };
+    let magnitudes = |values: &[f64]| values.iter().map(|value| value.abs()).collect();
+    let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    for sizes in SHAPES {
+        let g = geometry(sizes);
+        let Operands { x, weight, grad } = Operands::new(&g);
+        let (x, weight, grad) = (rounded(x), rounded(weight), rounded(grad));
+        let found = products::<T>(device, &g, [&x, &weight, &grad]).unwrap();
+        let again = products::<T>(device, &g, [&x, &weight, &grad]).unwrap();
+        assert!(found == again, "{g:?} in {:?}: other bits the second time", T::DTYPE);
+        let operands =
+            Operands { x: magnitudes(&x), weight: magnitudes(&weight), grad: magnitudes(&grad) };
+        let magnitude = operands.by_the_formula(&g);
+        let truth = Operands { x, weight, grad }.by_the_formula(&g);
+        let cases = [
+            ("output", &truth.y, &magnitude.y, g.patch()),
+            ("input", &truth.dx, &magnitude.dx, g.out_channels * g.kernel_h * g.kernel_w),
+            ("weight", &truth.dweight, &magnitude.dweight, g.batch * g.pixels()),
+        ];
+        for (found, (name, truth, magnitude, terms)) in found.iter().zip(cases) {
+            assert_eq!(found.len(), truth.len(), "{name}, {g:?}");
+            let errors: Vec<f64> = found.iter().zip(truth).map(|(a, b)| (a - b).abs()).collect();
+            // Not a number is no small error.
+            assert!(found.iter().all(|value| value.is_finite()), "{name}, {g:?}");
+            let error = largest(&errors) / largest(magnitude);
+            let bound = bound(terms);
+            assert!(
+                error <= bound,
+                "{name}, {g:?} in {:?}: {error:.1e} is over {bound:.1e}",
+                T::DTYPE
+            );
+        }
+    }
+}
+
+#[test]
+fn in_f64_a_gpu_computes_the_formula() {
+    assert_as_the_formula::<f64>(|_| 1e-12);
+}
+
+/// A sum of n products in f32, in whatever order, errs by at most n·2⁻²⁴ of its magnitude. An algorithm of Winograd's
+/// or with Fourier transforms errs by more, because what it adds up on the way is larger: `winograd::rounding` has
+/// measured up to 25 times as much. In long sums errors cancel: those of numbers of both signs err by a few 2⁻²⁴ however long
+/// they are, so n counts up to 8, and the bound is 1.2e-5 at the most. Of these sums TF32, with half of 2⁻¹⁰ of each operand,
+/// loses 2.7e-5 in the longest and more in all others.
+#[test]
+fn in_f32_a_gpu_is_as_near_as_f32() {
+    assert_as_the_formula::<f32>(|terms| 25.0 * terms.min(8) as f64 * 2f64.powi(-24));
+}
+
+/// The operands are numbers of bf16, their products are exact in f32, where they are added up; the result is rounded
+/// to eight bits, by up to 2⁻⁸. Adding up costs less than that again, even if each step cuts bits off.
+#[test]
+fn in_bf16_a_gpu_rounds_what_it_added_up() {
+    if device().is_none() {
+        return;
+    }
+    if !has(DType::BF16) {
+        eprintln!("SKIPPED: this GPU has no bf16");
+        return;
+    }
+    assert_as_the_formula::<bf16>(|_| 2.0 * 2f64.powi(-8));
+}
+
+#[test]
+fn a_gpu_is_not_asked_for_the_impossible() {
+    let Some(device) = device() else { return };
+    let device = cuda(&device);
+    let error = |g: &Geometry, operands: [&[f64]; 3]| {
+        products::<f32>(device, g, operands).unwrap_err().to_string()
+    };
+    let g = geometry([2, 1, 3, 3, 1, 2, 2, 1, 0]);
+    let message = error(&g, [&[1.0; 17], &[1.0; 4], &[1.0; 8]]);
+    assert!(message.contains("takes [18, 4] elements, not [17, 4]"), "{message}");
+}
+
+/// Without images there is nothing to add up.
+#[test]
+fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
+    let Some(device) = device() else { return };
+    let device = cuda(&device);
+    let g = geometry([0, 1, 3, 3, 2, 2, 2, 1, 0]);
+    let some = device.clone_htod(&[1f32]).unwrap();
+    let (none, weight) = (some.slice(0..0), device.clone_htod(&[1f32; 8]).unwrap());
+    let gradient = product(device, &g, Pass::WeightGradient, [&none, &none]).unwrap();
+    assert_eq!(device.clone_dtoh(&gradient).unwrap(), [0.0; 8]);
+    let message =
+        product(device, &g, Pass::Output, [&none, &weight.as_view()]).unwrap_err().to_string();
+    assert!(message.contains("has no images"), "{message}");
+}

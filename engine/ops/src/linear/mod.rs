@@ -1,0 +1,298 @@
+//! The dense layer, and the rectifier behind it.
+//!
+//! | | product | shape | in parallel over |
+//! | --- | --- | --- | --- |
+//! | output | X · W + b | \[B, I\]·\[I, O\] | groups of samples |
+//! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of inputs |
+//! | gradient of X | G · Wᵀ | \[B, O\]·\[O, I\] | groups of samples |
+//!
+//! ```text
+//!          O                        O
+//!      ┌───────┐   samples  B   ┌───────┐  task 0
+//!   I  │   W   │    ┌─────────┐ ├───────┤  task 1     64 rows a task,
+//!      │       │    │    X    │ ├───────┤  task 2     whatever the number
+//!      └───────┘    └─────────┘ └───────┘  task 3     of threads
+//!                        I
+//! ```
+//!
+//! Cost: 2·B·I·O operations each. Bias and rectifier are added while a task's rows are in the cache. Each
+//! row of each result is made by one task, so threads never change the bits.
+
+mod on_gpu;
+
+use std::borrow::Cow;
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail,
+};
+use rayon::prelude::*;
+
+use crate::backward::apply3;
+use crate::element::{Element, cpu_elements, elements, for_dtype};
+use crate::gemm::{Matrix, Store, gemm};
+use crate::relu::{passed, rectified};
+use crate::room::{of_two, room};
+use crate::rounded::{is_rounded, rounded};
+
+/// Rows of a task: enough that reading the other matrix is a small part of the work.
+const ROWS: usize = 64;
+
+/// Samples whose bias gradients are added up in the type of the tensors.
+const RUN: usize = 256;
+
+/// x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
+///
+/// # Errors
+///
+/// When the shapes do not fit, when there are no inputs or no outputs (a batch may be empty), or on a dtype
+/// other than f32, f64 and bf16.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    apply(x, weight, bias, false)
+}
+
+/// [`linear`](fn@linear), then [`relu`](fn@crate::relu): the same bits, without a pass over memory of
+/// its own.
+///
+/// # Errors
+///
+/// Those of [`linear`](fn@linear).
+pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    apply(x, weight, bias, true)
+}
+
+fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
+    let ((_, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
+    if inputs != weight_inputs || bias.dims() != [outputs] {
+        bail!(
+            "linear: {inputs} inputs need weights [{inputs}, O] and a bias [O], got {:?} and {:?}",
+            weight.dims(),
+            bias.dims()
+        );
+    }
+    if inputs == 0 || outputs == 0 {
+        bail!("linear: inputs and outputs must be at least 1, got weights {:?}", weight.dims());
+    }
+    if is_rounded(x) {
+        rounded("linear", [x, weight, bias], |[x, weight, bias]| {
+            apply(&x, &weight, &bias, with_relu)
+        })
+    } else {
+        let operation = Linear { inputs, outputs, with_relu };
+        apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, operation)
+    }
+}
+
+/// One application.
+struct Linear {
+    inputs: usize,
+    outputs: usize,
+    with_relu: bool,
+}
+
+impl Linear {
+    fn forward<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
+        let Self { inputs, outputs, with_relu } = *self;
+        let weight = Matrix::new(weight, inputs, outputs);
+        let mut y = room(x.len() / inputs * outputs);
+        let tasks = y.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs));
+        tasks.for_each(|(y, x)| {
+            gemm(Matrix::new(x, x.len() / inputs, inputs), weight, y, Store::Replace);
+            for row in y.chunks_exact_mut(outputs) {
+                for (y, &bias) in row.iter_mut().zip(bias) {
+                    let sum = *y + bias;
+                    *y = if with_relu { rectified(sum) } else { sum };
+                }
+            }
+        });
+        y
+    }
+
+    /// The gradient of the sums, before the rectifier.
+    fn sums<'a, T: Element>(&self, y: &[T], grad: &'a [T]) -> Cow<'a, [T]> {
+        if self.with_relu { of_two(y, grad, passed).into() } else { grad.into() }
+    }
+
+    /// Samples are added up by runs of [`RUN`], and the sums of runs in f64: an f32 that has become large loses the digits
+    /// of what is added to it, one sample at a time.
+    fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
+        let mut dbias = vec![0.0; self.outputs];
+        let mut of_run = vec![T::zero(); self.outputs];
+        for run in grad.chunks(RUN * self.outputs) {
+            of_run.fill(T::zero());
+            for row in run.chunks_exact(self.outputs) {
+                for (sum, &grad) in of_run.iter_mut().zip(row) {
+                    *sum += grad;
+                }
+            }
+            for (sum, &of_run) in dbias.iter_mut().zip(&of_run) {
+                *sum += WithDType::to_f64(of_run);
+            }
+        }
+        dbias.into_iter().map(T::from_f64).collect()
+    }
+
+    fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
+        let Self { inputs, outputs, .. } = *self;
+        let samples = x.len() / inputs;
+        let mut dweight = room(inputs * outputs);
+        // There are no columns to give a task.
+        if samples == 0 {
+            return dweight;
+        }
+        let x = Matrix::new(x, samples, inputs);
+        let grad = Matrix::new(grad, samples, outputs);
+        let tasks = dweight.par_chunks_mut(ROWS * outputs).enumerate();
+        tasks.for_each(|(task, dweight)| {
+            let first = task * ROWS;
+            let x = x.columns(first..first + dweight.len() / outputs);
+            gemm(x.transposed(), grad, dweight, Store::Replace);
+        });
+        dweight
+    }
+
+    fn input_gradient<T: Element>(&self, weight: &[T], grad: &[T]) -> Vec<T> {
+        let Self { inputs, outputs, .. } = *self;
+        let weight = Matrix::new(weight, inputs, outputs).transposed();
+        let mut dx = room(grad.len() / outputs * inputs);
+        let tasks = dx.par_chunks_mut(ROWS * inputs).zip(grad.par_chunks(ROWS * outputs));
+        tasks.for_each(|(dx, grad)| {
+            let grad = Matrix::new(grad, grad.len() / outputs, outputs);
+            gemm(grad, weight, dx, Store::Replace);
+        });
+        dx
+    }
+}
+
+impl CustomOp3 for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (samples, _) = x_layout.shape().dims2()?;
+        for_dtype!(x.dtype(), self.name(), T => {
+            let y = self.forward::<T>(
+                cpu_elements(x, x_layout)?,
+                cpu_elements(weight, weight_layout)?,
+                cpu_elements(bias, bias_layout)?,
+            );
+            Ok((T::to_cpu_storage_owned(y), (samples, self.outputs).into()))
+        })
+    }
+
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward_on_gpu((x, x_layout), (weight, weight_layout), (bias, bias_layout))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        y: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let grad = grad.contiguous()?;
+        if grad.device().is_cuda() {
+            return self.backward_on_gpu(x, weight, y, &grad);
+        }
+        let (x_storage, x_layout) = x.storage_and_layout();
+        let (weight_storage, weight_layout) = weight.storage_and_layout();
+        let (y_storage, y_layout) = y.storage_and_layout();
+        let (grad_storage, grad_layout) = grad.storage_and_layout();
+        for_dtype!(x.dtype(), self.name(), T => {
+            let grad = self.sums::<T>(
+                elements(&y_storage, y_layout)?,
+                elements(&grad_storage, grad_layout)?,
+            );
+            let dbias = self.bias_gradient(&grad);
+            let dweight = self.weight_gradient(elements(&x_storage, x_layout)?, &grad);
+            let dx = if x.track_op() {
+                let dx = self.input_gradient(elements(&weight_storage, weight_layout)?, &grad);
+                Some(Tensor::from_vec(dx, x.shape(), x.device())?)
+            } else {
+                None
+            };
+            Ok((
+                dx,
+                Some(Tensor::from_vec(dweight, weight.shape(), x.device())?),
+                Some(Tensor::from_vec(dbias, bias.shape(), x.device())?),
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+    use crate::agreement::{assert_empty_batch_is_nothing, noise};
+    use crate::backward::backward_from;
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() {
+        let (x, weight) = (noise("x", &[2, 3]), noise("weight", &[3, 4]));
+        let refusal =
+            |x: &Var, weight: &Var, bias: &Var| linear(x, weight, bias).unwrap_err().to_string();
+        let expected = "linear: 3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]";
+        let error = refusal(&x, &weight, &noise("bias", &[3]));
+        assert!(error.starts_with(expected), "{error}");
+        let error = refusal(&noise("x", &[2, 4]), &weight, &noise("bias", &[4]));
+        assert!(error.contains("4 inputs need weights [4, O]"), "{error}");
+        assert!(linear(&x, &weight, &noise("bias", &[4])).is_ok());
+    }
+
+    #[test]
+    fn no_inputs_and_no_outputs_are_refused() {
+        for (inputs, outputs) in [(0, 4), (3, 0)] {
+            let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+            let (x, weight) = (zeros(&[2, inputs]), zeros(&[inputs, outputs]));
+            let error = linear(&x, &weight, &zeros(&[outputs])).unwrap_err().to_string();
+            assert!(error.contains("must be at least 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bias_gradient_in_f32_keeps_its_digits_over_many_samples() {
+        let samples = 1 << 20;
+        let ones = |shape: (usize, usize)| Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+        let bias = Var::zeros(2, DType::F32, &Device::Cpu).unwrap();
+        let y = linear(&ones((samples, 1)), &ones((1, 2)), &bias).unwrap();
+        let gradients = backward_from(&y, &(ones((samples, 2)) * 0.1).unwrap()).unwrap();
+        let sums = gradients.get(&bias).unwrap().to_vec1::<f32>().unwrap();
+        let expected = f64::from(0.1f32) * samples as f64;
+        for sum in sums {
+            let off = (f64::from(sum) - expected).abs() / expected;
+            // A run is off by no more than its 256 roundings.
+            assert!(off < 256.0 * f64::from(f32::EPSILON) / 2.0, "{sum}, not {expected}: {off:e}");
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_has_gradients_of_zero() {
+        // More inputs than one task has.
+        let (weight, bias) = (noise("weight", &[130, 5]), noise("bias", &[5]));
+        for with_relu in [false, true] {
+            let apply = |x: &Tensor| apply(x, &weight, &bias, with_relu);
+            assert_empty_batch_is_nothing(&[130], &[5], &[&weight, &bias], apply);
+        }
+    }
+}

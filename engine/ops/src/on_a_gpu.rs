@@ -1,0 +1,257 @@
+//! For tests: every operation on a GPU, against the same on the CPU in f64. Without a GPU they are skipped, and say so.
+
+mod streams;
+mod updates;
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use super::agreement::noise;
+use super::element::computed_in;
+use super::{
+    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast, conv2d,
+    conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear, linear_relu,
+    loss_and_correct, relu, transpose,
+};
+use crate::backward::backward_from;
+use crate::batch_norm::{GradientSums, Statistics, input_gradient};
+use crate::difference::relative_difference;
+use devices::{ComputeDevice, DeviceKind, DevicePlan};
+
+/// Types, and by how much a result may differ from that in f64. Products of 800 terms lose some digits of f32, and bf16
+/// is rounded where it is written: forward, and at each operation backward.
+const TYPES: [(DType, f64); 3] =
+    [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::BF16, 1.0 / 64.0)];
+
+/// What is not computed in bf16.
+const WIDE: &[(DType, f64)] = TYPES.split_at(2).0;
+
+/// The same for convolutions: cuDNN may choose transforms of Winograd's or Fourier's, which cost f32 a digit more.
+const OF_CONVOLUTIONS: [(DType, f64); 3] = [TYPES[0], (DType::F32, 1e-4), TYPES[2]];
+
+/// Whether this GPU has kernels for a type: bf16 begins with compute capability 8.0.
+pub(super) fn has(dtype: DType) -> bool {
+    let plan = DevicePlan::new(DeviceKind::Cuda, 1, None).unwrap();
+    let capability = plan.slots()[0].compute_capability().unwrap();
+    dtype != DType::BF16 || capability.is_some_and(|capability| capability >= (8, 0))
+}
+
+/// A GPU, if there is one.
+pub(crate) fn device() -> Option<ComputeDevice> {
+    match DevicePlan::new(DeviceKind::Cuda, 1, None) {
+        Ok(plan) => Some(plan.slots()[0].open().unwrap()),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+fn gpu() -> Option<Device> {
+    device().map(|device| device.tensors().clone())
+}
+
+/// Value and gradients, for a gradient of noise that comes in.
+fn outcome(
+    device: &Device,
+    dtype: DType,
+    inputs: &[Tensor],
+    operation: &dyn Fn(&[&Tensor]) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let there = |tensor: &Tensor| Var::from_tensor(&tensor.to_dtype(dtype)?.to_device(device)?);
+    let inputs: Vec<Var> = inputs.iter().map(there).collect::<Result<_>>()?;
+    let y = operation(&inputs.iter().map(Var::as_tensor).collect::<Vec<_>>())?;
+    let upstream = noise("upstream", y.dims()).as_detached_tensor();
+    let upstream = upstream.to_dtype(DType::BF16)?.to_dtype(dtype)?.to_device(device)?;
+    let found = backward_from(&y, &upstream)?;
+    let gradients = inputs.iter().filter_map(|input| found.get(input).cloned());
+    Ok(std::iter::once(y.clone()).chain(gradients).collect())
+}
+
+/// Makes sure that an operation on noise of these shapes is the same there as here.
+fn assert_same(
+    name: &str,
+    types: &[(DType, f64)],
+    shapes: &[&[usize]],
+    operation: &dyn Fn(&[&Tensor]) -> Result<Tensor>,
+) {
+    let Some(gpu) = gpu() else { return };
+    // Numbers that every type has.
+    let inputs: Vec<Tensor> = ["x", "weight", "bias"]
+        .iter()
+        .zip(shapes)
+        .map(|(name, shape)| noise(name, shape).as_detached_tensor().to_dtype(DType::BF16).unwrap())
+        .collect();
+    let expected = outcome(&Device::Cpu, DType::F64, &inputs, operation).unwrap();
+    assert_eq!(expected.len(), shapes.len() + 1);
+    for &(dtype, bound) in types.iter().filter(|&&(dtype, _)| has(dtype)) {
+        let found = outcome(&gpu, dtype, &inputs, operation).unwrap();
+        assert_eq!(found.len(), expected.len());
+        for (position, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.dtype(), dtype);
+            let found = found.to_dtype(DType::F64).unwrap().to_device(&Device::Cpu).unwrap();
+            let error = relative_difference(&found, expected).unwrap();
+            assert!(error <= bound, "{name} {shapes:?} {dtype:?}, {position}: {error:.1e}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_convolves() {
+    for (x, weight, stride, padding) in [
+        ([3, 1, 28, 28], [20, 1, 3, 3], 1, 0),
+        ([5, 20, 13, 13], [50, 20, 5, 5], 1, 0),
+        ([2, 16, 14, 14], [32, 16, 3, 3], 2, 1),
+        ([2, 16, 14, 14], [32, 16, 1, 1], 2, 0),
+        ([3, 7, 9, 8], [5, 7, 3, 2], 1, 1),
+    ] {
+        let bias = [weight[0]];
+        assert_same("conv2d", &OF_CONVOLUTIONS, &[&x, &weight, &bias], &|inputs| {
+            conv2d(inputs[0], inputs[1], Some(inputs[2]), stride, padding)
+        });
+        assert_same("conv2d without a bias", &OF_CONVOLUTIONS, &[&x, &weight], &|inputs| {
+            conv2d(inputs[0], inputs[1], None, stride, padding)
+        });
+        if (stride, padding) == (1, 0) {
+            // A sum that bf16 rounds to the other side of relu's kink takes its gradient along.
+            assert_same(
+                "conv2d_relu_pool",
+                &OF_CONVOLUTIONS[..2],
+                &[&x, &weight, &bias],
+                &|inputs| conv2d_relu_pool(inputs[0], inputs[1], inputs[2], 2),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_gpu_pools_and_rectifies() {
+    for (kernel, stride) in [(2, 2), (3, 2), (2, 3)] {
+        assert_same("avg_pool2d", &TYPES, &[&[3, 5, 9, 9]], &|x| avg_pool2d(x[0], kernel, stride));
+    }
+    // Not whole vectors, whole ones, and whole ones that begin behind where one could.
+    for (elements, from) in [(2170, 0), (2240, 0), (2240, 1)] {
+        let shape: &[usize] = &[elements + from];
+        let view = |x: &Tensor| x.narrow(0, from, elements);
+        assert_same("relu", &TYPES, &[shape], &|x| relu(&view(x[0])?));
+        assert_same("add_relu", &TYPES, &[shape, shape], &|t| {
+            add_relu(&view(t[0])?, &t[1].narrow(0, 0, elements)?)
+        });
+    }
+    assert_same("relu of a view", &TYPES, &[&[70, 31]], &|x| relu(&x[0].t()?));
+    for shape in [&[70, 31][..], &[3, 31, 9, 9]] {
+        let shapes = [shape, &[31]];
+        assert_same("add_bias", &TYPES, &shapes, &|t| add_bias(t[0], t[1]));
+        assert_same("add_bias_relu", WIDE, &shapes, &|t| add_bias_relu(t[0], t[1]));
+    }
+    assert_same("add_bias to a view", &TYPES, &[&[70, 31], &[31]], &|t| {
+        add_bias(&t[0].narrow(0, 3, 60)?, t[1])
+    });
+    assert_same("global_avg_pool", &TYPES, &[&[3, 5, 4, 4]], &|x| global_avg_pool(x[0]));
+}
+
+#[test]
+fn a_gpu_adds_gradients_that_meet() {
+    for shape in [&[70, 31][..], &[3, 31, 4, 4]] {
+        // Of 2 · x: the gradient of each use is rounded, and so is their sum.
+        assert_same("sum", &TYPES, &[shape], &|x| add_relu(x[0], x[0]));
+        assert_same("sum", &TYPES, &[shape, shape], &|x| {
+            add_relu(&relu(x[0])?, &add_relu(x[0], x[1])?)
+        });
+        // Of what a relu left, whose gradient takes both at once.
+        assert_same("sum behind a relu", &TYPES, &[shape, shape], &|x| {
+            let y = add_relu(x[0], x[1])?;
+            add_relu(&y, &relu(&y)?)
+        });
+    }
+}
+
+#[test]
+fn a_gpu_copies() {
+    assert_same("flatten", &TYPES, &[&[3, 5, 4, 4]], &|x| flatten(x[0]));
+    assert_same("transpose", &TYPES, &[&[70, 31]], &|x| transpose(x[0]));
+    for to in [DType::F32, DType::F64] {
+        assert_same("cast", &TYPES, &[&[70, 31]], &|x| cast(&cast(x[0], to)?, x[0].dtype()));
+    }
+}
+
+#[test]
+fn a_gpu_has_dense_layers() {
+    for shapes in [[[70, 800], [800, 128]], [[5, 3], [3, 7]]] {
+        let [x, weight] = &shapes;
+        let shapes: [&[usize]; 3] = [x, weight, &weight[1..]];
+        assert_same("linear", &TYPES, &shapes, &|t| linear(t[0], t[1], t[2]));
+        assert_same("linear_relu", WIDE, &shapes, &|t| linear_relu(t[0], t[1], t[2]));
+    }
+}
+
+#[test]
+fn a_gpu_normalises_batches() {
+    for shape in [[6, 5, 9, 7], [70, 3, 14, 14], [4, 300, 1, 1]] {
+        let shapes: [&[usize]; 3] = [&shape, &shape[1..2], &shape[1..2]];
+        for relu in [false, true] {
+            // Parameters beside images in bf16 are f32.
+            let of_channels = |t: &Tensor| cast(t, computed_in(t.dtype()));
+            assert_same("batch_norm", &TYPES, &shapes, &|t| {
+                Ok(batch_norm(t[0], &of_channels(t[1])?, &of_channels(t[2])?, 1e-3, relu)?.0)
+            });
+            assert_same("batch_norm_with", &TYPES, &shapes, &|t| {
+                let given = noise("given", &[2, shape[1], 3, 3]).as_detached_tensor();
+                let given = Statistics::of(&given.to_device(t[0].device())?)?;
+                let (weight, bias) = (of_channels(t[1])?, of_channels(t[2])?);
+                batch_norm_with(t[0], &weight, &bias, &given, 1e-3, relu)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_gpu_normalises_images_of_more_parts_than_a_block_has_threads() {
+    // 258 parts of a channel.
+    let shapes: [&[usize]; 3] = [&[168, 1, 112, 112], &[1], &[1]];
+    assert_same("batch_norm", &TYPES[1..2], &shapes, &|t| {
+        Ok(batch_norm(t[0], t[1], t[2], 1e-3, true)?.0)
+    });
+}
+
+#[test]
+fn a_gpu_normalises_images_from_wherever_they_begin() {
+    const SHAPE: [usize; 4] = [2, 3, 2, 2];
+    let elements = SHAPE.iter().product();
+    // One element behind where a vector could.
+    let behind = |t: &Tensor| t.narrow(0, 1, elements)?.reshape(&SHAPE);
+    let shapes: [&[usize]; 3] = [&[1 + elements], &[3], &[3]];
+    assert_same("batch_norm", WIDE, &shapes, &|t| {
+        Ok(batch_norm(&behind(t[0])?, t[1], t[2], 1e-3, true)?.0)
+    });
+    let Some(gpu) = gpu() else { return };
+    let pieces = |device: &Device| {
+        let images = |name: &str| noise(name, &[1 + elements]).as_detached_tensor();
+        let images = |name: &str| behind(&images(name).to_device(device)?);
+        let (x, y, grad) = (images("x")?, images("y")?, images("grad")?);
+        let weight = noise("weight", &[3]).as_detached_tensor().to_device(device)?;
+        let statistics = Statistics::of(&x)?;
+        let sums = GradientSums::of(&x, Some(&y), &grad, &statistics, 1e-3)?;
+        let dx = input_gradient(&x, Some(&y), &grad, &weight, &statistics, &sums, 1e-3)?;
+        Ok::<_, candle_core::Error>([sums.as_tensor().clone(), dx])
+    };
+    for (found, expected) in pieces(&gpu).unwrap().iter().zip(pieces(&Device::Cpu).unwrap()) {
+        let found = found.to_device(&Device::Cpu).unwrap();
+        assert!(relative_difference(&found, &expected).unwrap() <= 1e-12);
+    }
+}
+
+#[test]
+fn a_gpu_takes_losses() {
+    let labels: Vec<u32> = (0..300).map(|row| row * 7 % 10).collect();
+    let labels = |device: &Device| Tensor::new(labels.as_slice(), device);
+    assert_same("cross_entropy", WIDE, &[&[300, 10]], &|logits| {
+        cross_entropy(logits[0], &labels(logits[0].device())?)
+    });
+    let Some(gpu) = gpu() else { return };
+    let count = |device: &Device| {
+        let logits = noise("logits", &[300, 10]).as_detached_tensor().to_device(device)?;
+        let loss = Tensor::new(0.25, device)?;
+        loss_and_correct(&loss, &logits, &labels(device)?)?.to_vec1::<f64>()
+    };
+    assert_eq!(count(&gpu).unwrap(), count(&Device::Cpu).unwrap());
+}

@@ -1,0 +1,138 @@
+//! Named parameters of one replica of a model.
+
+use candle_core::{DType, Result, Tensor, Var, bail};
+
+use crate::backward::Gradients;
+use crate::gpu;
+use devices::move_view;
+
+/// One trainable tensor and its name.
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    /// Unique within its model. The initial value depends on it ([`init`](single_gpu::init)).
+    pub name: String,
+    /// The value. Cloning a `Var` shares it; a replica needs a copy.
+    pub value: Var,
+}
+
+/// That a backward pass has not come to a parameter of this name.
+pub fn no_gradient(name: &str) -> String {
+    format!(
+        "parameter {name} has no gradient: the loss does not depend on it, or only through an operation that has no backward pass"
+    )
+}
+
+/// Values by name, in CPU memory, that training does not change.
+pub type Snapshot = Vec<(String, Tensor)>;
+
+/// The parameters of one replica, in the order in which the model uses them.
+///
+/// Every list of gradients in the course is in this order.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters(Vec<Parameter>);
+
+impl Parameters {
+    /// Collects parameters.
+    ///
+    /// # Errors
+    ///
+    /// When two have the same name.
+    pub fn new(parameters: Vec<Parameter>) -> Result<Self> {
+        for (position, parameter) in parameters.iter().enumerate() {
+            if parameters[..position].iter().any(|earlier| earlier.name == parameter.name) {
+                bail!("two parameters are named {}", parameter.name);
+            }
+        }
+        Ok(Self(parameters))
+    }
+
+    /// The parameters, first layer first.
+    pub fn iter(&self) -> std::slice::Iter<'_, Parameter> {
+        self.0.iter()
+    }
+
+    /// How many tensors there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of the parameter with this name.
+    pub fn get(&self, name: &str) -> Option<&Var> {
+        self.0.iter().find(|parameter| parameter.name == name).map(|parameter| &parameter.value)
+    }
+
+    /// The gradient of every parameter, in order, out of what [`backward`](fn@crate::backward::backward) returned.
+    ///
+    /// # Errors
+    ///
+    /// When a parameter has none, because the loss does not depend on it, or only through an operation that has no backward
+    /// pass: an all-reduce that waits for the missing tensor would hang every other device.
+    pub fn gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
+        self.iter()
+            .map(|Parameter { name, value }| match found.get(value) {
+                Some(gradient) => Ok(gradient.clone()),
+                None => bail!("{}", no_gradient(name)),
+            })
+            .collect()
+    }
+
+    /// Copies of all values.
+    ///
+    /// # Errors
+    ///
+    /// When a copy from the device fails.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.iter()
+            .map(|Parameter { name, value }| {
+                // `to_device` from the CPU to the CPU shares memory; `copy` does not.
+                let value = value.as_detached_tensor().copy()?;
+                Ok((name.clone(), value.to_device(&candle_core::Device::Cpu)?))
+            })
+            .collect()
+    }
+}
+
+impl<'a> IntoIterator for &'a Parameters {
+    type Item = &'a Parameter;
+    type IntoIter = std::slice::Iter<'a, Parameter>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// Overwrites a tensor's elements, in place, with those of another of its shape and type, which may be on
+/// another device. Whatever shares the tensor's memory sees the new values.
+///
+/// # Errors
+///
+/// When the two differ in shape or type, or share memory.
+pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
+    let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
+    // A new axis in front, as a scalar cannot be sliced.
+    tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
+}
+
+/// Overwrites tensors' elements, in place, with those of others of their shapes, rounded to their types: pairs of what is
+/// overwritten and its value, on one device. What is kept in f32 is rounded on a GPU by few launches.
+///
+/// # Errors
+///
+/// When the two of a pair differ in shape, or share memory, or the device has no such conversion.
+pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
+    if let Some((tensor, value)) =
+        pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())
+    {
+        bail!("{:?} cannot be overwritten with {:?}", tensor.dims(), value.dims());
+    }
+    let on_a_gpu = pairs.iter().any(|(tensor, _)| tensor.device().is_cuda());
+    if on_a_gpu && pairs.iter().all(|(_, value)| value.dtype() == DType::F32) {
+        return gpu::update::round_off_all(pairs);
+    }
+    pairs.iter().try_for_each(|(tensor, value)| overwrite(tensor, &value.to_dtype(tensor.dtype())?))
+}

@@ -1,0 +1,126 @@
+//! The rectifier, max(x, 0).
+//!
+//! Its derivative at exactly 0 is a choice. Ours is 0, as in PyTorch. It matters: the black border of an
+//! image and a bias that starts at zero put many activations at exactly 0.
+//!
+//! Cost: memory. Every element is read and written once, by all threads where there are many. Where a convolution
+//! or a dense layer comes before it, their operations with a relu of their own save that.
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+
+use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::gpu::{self, Operand, on_gpu};
+use super::room::{made, of_three, of_two};
+use super::rounded::{is_rounded, rounded};
+use crate::backward::apply1;
+
+/// max(x, 0) by element; any shape.
+///
+/// # Errors
+///
+/// When `x` is none of f32, f64 and bf16.
+pub fn relu(x: &Tensor) -> Result<Tensor> {
+    if is_rounded(x) {
+        return rounded("relu", [x], |[x]| relu(&x));
+    }
+    apply1(&x.contiguous()?, Relu)
+}
+
+struct Relu;
+
+impl CustomOp1 for Relu {
+    fn name(&self) -> &'static str {
+        "relu"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        for_dtype!(storage.dtype(), self.name(), T => {
+            let output = forward::<T>(cpu_elements(storage, layout)?);
+            Ok((T::to_cpu_storage_owned(output), layout.shape().clone()))
+        })
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let y = gpu::relu::relu(storage.device(), Operand::new(storage, layout)?)?;
+        Ok((y, layout.shape().clone()))
+    }
+
+    fn bwd(&self, _x: &Tensor, y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        gradient(y, grad).map(Some)
+    }
+}
+
+/// What of the gradient of a relu's output `y` passes it, by element.
+pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
+    let grad = grad.contiguous()?;
+    if grad.device().is_cuda() {
+        let dx = on_gpu([y, &grad], |gpu, [y, grad]| gpu::relu::gradient(gpu, y, grad))?;
+        return Ok(gpu::tensor(dx, y.shape()));
+    }
+    let (y_storage, y_layout) = y.storage_and_layout();
+    let (grad_storage, grad_layout) = grad.storage_and_layout();
+    for_dtype!(y.dtype(), "relu", T => {
+        let y_elements = elements::<T>(&y_storage, y_layout)?;
+        let dx = of_two(y_elements, elements(&grad_storage, grad_layout)?, passed);
+        Tensor::from_vec(dx, y.shape(), y.device())
+    })
+}
+
+/// The same of a gradient that is the sum of two; contiguous, and of the shape and type of `y`.
+pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
+    if y.device().is_cuda() {
+        let dx = on_gpu([y, a, b], gpu::relu::gradient_of_sum)?;
+        return Ok(gpu::tensor(dx, y.shape()));
+    }
+    let (y_storage, y_layout) = y.storage_and_layout();
+    let (a_storage, a_layout) = a.storage_and_layout();
+    let (b_storage, b_layout) = b.storage_and_layout();
+    for_dtype!(y.dtype(), "relu", T => {
+        let y_elements = elements::<T>(&y_storage, y_layout)?;
+        let (a, b) = (elements::<T>(&a_storage, a_layout)?, elements(&b_storage, b_layout)?);
+        let dx = of_three(y_elements, a, b, |y, a, b| passed(y, a + b));
+        Tensor::from_vec(dx, y.shape(), y.device())
+    })
+}
+
+/// max(x, 0) of one number, for every operation that ends in a relu.
+///
+/// Written as "not above zero" turned round, so that a NaN stays one and is found where it arises.
+#[inline(always)]
+pub(super) fn rectified<T: Element>(x: T) -> T {
+    if x <= T::zero() { T::zero() } else { x }
+}
+
+/// What of a gradient passes a relu whose output was `y`. Where that is a NaN, all of it does.
+#[inline(always)]
+pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
+    if y <= T::zero() { T::zero() } else { grad }
+}
+
+fn forward<T: Element>(x: &[T]) -> Vec<T> {
+    made(x.len(), |places, y| {
+        for (y, &x) in y.iter_mut().zip(&x[places]) {
+            *y = rectified(x);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agreement::{assert_agree, noise};
+
+    /// Selecting gives derivative 0 at 0, where candle's own relu has 1.
+    fn composed(x: &Tensor) -> Result<Tensor> {
+        x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
+    }
+
+    #[test]
+    fn composed_of_candles_operations_it_is_the_same() {
+        let x = noise("x", &[3, 7]);
+        // Zeros among them, where the derivative is a choice.
+        x.set(&(x.as_detached_tensor() * 2.0).unwrap().round().unwrap()).unwrap();
+        assert_agree(&[&x], || relu(&x), || composed(&x));
+    }
+}

@@ -1,0 +1,154 @@
+//! bf16 on the CPU, as tensor cores have it.
+//!
+//! Tensor cores multiply numbers of eight binary digits, add the products up with f32's 24, and round the sum
+//! to eight once, when it is stored. On the CPU the same comes of f32: every bf16 number is an f32 number as
+//! it stands, the operation works in f32, and its result is rounded. Backward likewise: the gradient that
+//! comes in is bf16, those that go out are rounded to it.
+//!
+//! Cost: what f32 costs, and the conversions. It is no way to be fast.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::copies::cast;
+
+/// Whether an operation is to go through f32: its first operand is bf16, in CPU memory.
+pub(super) fn is_rounded(x: &Tensor) -> bool {
+    x.dtype() == DType::BF16 && x.device().is_cpu()
+}
+
+/// What `operation` makes of bf16 operands in f32, rounded to bf16; `name` is for an error.
+///
+/// # Errors
+///
+/// When an operand is of another type, as on a GPU; or those of `operation`.
+pub(super) fn rounded<const N: usize>(
+    name: &str,
+    operands: [&Tensor; N],
+    operation: impl FnOnce([Tensor; N]) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let mut wide = operands.map(Tensor::clone);
+    for operand in &mut wide {
+        if operand.dtype() != DType::BF16 {
+            bail!(
+                "{name}: operands must be all BF16 or none, got one of {:?} {:?}",
+                operand.dtype(),
+                operand.dims()
+            );
+        }
+        *operand = cast(operand, DType::F32)?;
+    }
+    cast(&operation(wide)?, DType::BF16)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::*;
+    use crate::agreement::noise;
+    use crate::{
+        add_bias, add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool, linear, linear_relu, relu,
+    };
+
+    fn bf16(name: &str, shape: &[usize]) -> Var {
+        Var::from_tensor(&noise(name, shape).to_dtype(DType::BF16).unwrap()).unwrap()
+    }
+
+    fn values(tensor: &Tensor) -> Vec<f32> {
+        let tensor = tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap();
+        tensor.to_vec1().unwrap()
+    }
+
+    /// Value and gradients of an operation, with a gradient of bf16 numbers coming in.
+    fn outcome<const N: usize>(
+        operands: &[Var; N],
+        operation: &impl Fn([&Tensor; N]) -> Result<Tensor>,
+    ) -> Vec<Tensor> {
+        let y = operation(operands.each_ref().map(|operand| operand.as_tensor())).unwrap();
+        let upstream = bf16("upstream", y.dims()).to_dtype(y.dtype()).unwrap();
+        let scalar = (&y * upstream).unwrap().sum_all().unwrap();
+        let store = scalar.backward().unwrap();
+        let gradients = operands.iter().map(|operand| store.get(operand).unwrap().clone());
+        std::iter::once(y).chain(gradients).collect()
+    }
+
+    /// Makes sure that bf16 gives, bit for bit, what f32 gives for the same numbers, rounded once.
+    fn assert_rounded_once<const N: usize>(
+        operands: [Var; N],
+        operation: impl Fn([&Tensor; N]) -> Result<Tensor>,
+    ) {
+        let wide = operands.each_ref().map(|operand| {
+            Var::from_tensor(&operand.as_detached_tensor().to_dtype(DType::F32).unwrap()).unwrap()
+        });
+        let in_f32 = outcome(&wide, &operation);
+        for (position, (found, in_f32)) in
+            outcome(&operands, &operation).iter().zip(&in_f32).enumerate()
+        {
+            assert_eq!(found.dtype(), DType::BF16);
+            let expected = values(&in_f32.to_dtype(DType::BF16).unwrap());
+            assert_eq!(values(found), expected, "result {position}");
+        }
+        // Otherwise nothing would have been rounded.
+        assert!(
+            in_f32
+                .iter()
+                .any(|in_f32| { values(in_f32) != values(&in_f32.to_dtype(DType::BF16).unwrap()) })
+        );
+    }
+
+    #[test]
+    fn a_result_and_its_gradients_are_rounded_once() {
+        let (x, weight, bias) =
+            (bf16("x", &[3, 5, 9, 8]), bf16("weight", &[4, 5, 3, 3]), bf16("bias", &[4]));
+        assert_rounded_once([x.clone(), weight.clone(), bias.clone()], |[x, weight, bias]| {
+            conv2d(x, weight, Some(bias), 2, 1)
+        });
+        assert_rounded_once([x.clone(), weight.clone()], |[x, weight]| {
+            conv2d(x, weight, None, 1, 1)
+        });
+        assert_rounded_once([x.clone()], |[x]| avg_pool2d(x, 2, 2));
+        let of_channels = bf16("of channels", &[5]);
+        assert_rounded_once([x.clone(), of_channels.clone()], |[x, bias]| add_bias(x, bias));
+        assert_rounded_once([x.clone(), of_channels], |[x, bias]| add_bias_relu(x, bias));
+        let (samples, weight) = (bf16("samples", &[5, 70]), bf16("weight", &[70, 4]));
+        assert_rounded_once(
+            [samples.clone(), weight.clone(), bias.clone()],
+            |[x, weight, bias]| linear(x, weight, bias),
+        );
+        assert_rounded_once([samples, weight, bias], |[x, weight, bias]| {
+            linear_relu(x, weight, bias)
+        });
+    }
+
+    #[test]
+    fn a_relu_rounds_nothing() {
+        let x = bf16("x", &[3, 7]);
+        let expected: Vec<f32> = values(&x).iter().map(|x| x.max(0.0)).collect();
+        assert_eq!(values(&relu(&x).unwrap()), expected);
+        assert_eq!(relu(&x).unwrap().dtype(), DType::BF16);
+    }
+
+    #[test]
+    fn a_fused_convolution_is_its_three_operations() {
+        let (x, weight, bias) =
+            (bf16("x", &[2, 3, 8, 7]), bf16("weight", &[4, 3, 3, 3]), bf16("bias", &[4]));
+        let operands = [x, weight, bias];
+        let fused = outcome(&operands, &|[x, weight, bias]| conv2d_relu_pool(x, weight, bias, 2));
+        let apart = outcome(&operands, &|[x, weight, bias]| {
+            avg_pool2d(&relu(&conv2d(x, weight, Some(bias), 1, 0)?)?, 2, 2)
+        });
+        for (fused, apart) in fused.iter().zip(&apart) {
+            assert_eq!(values(fused), values(apart));
+        }
+    }
+
+    #[test]
+    fn types_are_not_mixed() {
+        let (x, weight) = (bf16("x", &[2, 3, 8, 7]), noise("weight", &[4, 3, 3, 3]));
+        let error = conv2d(&x, &weight, None, 1, 0).unwrap_err().to_string();
+        let expected = "conv2d: operands must be all BF16 or none, got one of F64 [4, 3, 3, 3]";
+        assert!(error.starts_with(expected), "{error}");
+        let weight = weight.to_dtype(DType::BF16).unwrap();
+        conv2d(&x.to_dtype(DType::F32).unwrap(), &weight, None, 1, 0).unwrap_err();
+    }
+}

@@ -1,0 +1,132 @@
+//! value −= step · direction, in place.
+
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
+use rayon::prelude::*;
+
+use crate::element::cpu_elements;
+use crate::gpu;
+use crate::simd::vectorised;
+use crate::{BLOCK, Element};
+
+/// value −= step · direction, in place, of one tensor.
+///
+/// # Errors
+///
+/// When the two differ in shape or dtype.
+pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
+    descend_all([(value, direction)], step)
+}
+
+/// value −= step · direction, in place, of several tensors with their directions.
+///
+/// # Errors
+///
+/// When a value and its direction differ in shape or dtype; then nothing was changed. When the values are not all on the
+/// first one's device, or the device fails.
+pub fn descend_all<'a>(
+    pairs: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
+    step: f64,
+) -> Result<()> {
+    let pairs: Vec<_> = pairs.into_iter().collect();
+    for (value, direction) in &pairs {
+        if !are_alike(value, direction) {
+            bail!(
+                "sgd: {:?} {:?} cannot descend along {:?} {:?}",
+                value.dtype(),
+                value.dims(),
+                direction.dtype(),
+                direction.dims()
+            );
+        }
+    }
+    if pairs.iter().any(|(value, _)| value.device().is_cuda()) {
+        return gpu::update::descend_all(&pairs, step);
+    }
+    pairs.iter().try_for_each(|(value, direction)| {
+        value.inplace_op2(&direction.contiguous()?, &Descend(step))
+    })
+}
+
+/// velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity, in place, for
+/// all triples of velocity, value and gradient, on a GPU. `constants` are momentum, share, decay and rate.
+///
+/// # Errors
+///
+/// When the three are not of one type and size, or do not lie on one GPU, velocity and value contiguous.
+pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
+    gpu::update::push_all(slots, constants)
+}
+
+/// Whether two tensors have one shape and one type.
+fn are_alike(a: &Tensor, b: &Tensor) -> bool {
+    a.shape() == b.shape() && a.dtype() == b.dtype()
+}
+
+/// value −= gradient · step, in place.
+struct Descend(f64);
+
+impl InplaceOp2 for Descend {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn cpu_fwd(
+        &self,
+        value: &mut CpuStorage,
+        value_layout: &Layout,
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
+    ) -> Result<()> {
+        let Some((start, end)) = value_layout.contiguous_offsets() else {
+            bail!("sgd: a parameter must be contiguous, got strides {:?}", value_layout.stride());
+        };
+        match value {
+            CpuStorage::F32(value) => walk(
+                &mut value[start..end],
+                cpu_elements(gradient, gradient_layout)?,
+                WithDType::from_f64(self.0),
+            ),
+            CpuStorage::F64(value) => {
+                walk(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
+            }
+            _ => bail!("sgd: works on f32 and f64"),
+        }
+        Ok(())
+    }
+}
+
+/// The product is rounded before it is subtracted, as in a formula of tensors: both give the same bits.
+fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
+    let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
+    blocks.for_each(|(value, gradient)| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (value, &gradient) in value.iter_mut().zip(gradient) {
+                    *value -= gradient * step;
+                }
+            },
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::agreement::noise;
+
+    #[test]
+    fn a_direction_of_another_shape_or_dtype_is_refused() {
+        let value = noise("w", &[2, 3]).to_dtype(DType::F32).unwrap();
+        let before = value.to_vec2::<f32>().unwrap();
+        let ones = |shape: &[usize], dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
+        for wrong in [ones(&[3], DType::F32), ones(&[3, 2], DType::F32), ones(&[2, 3], DType::F64)]
+        {
+            let error = descend(&value, &wrong, 0.1).unwrap_err();
+            assert!(error.to_string().contains("F32 [2, 3] cannot descend along"), "{error}");
+        }
+        assert_eq!(value.to_vec2::<f32>().unwrap(), before);
+    }
+}

@@ -1,0 +1,201 @@
+//! The flags that say what is trained, and the checks that need more than one of them.
+
+use candle_core::DType;
+use clap::{Args, ValueEnum};
+
+use datasets::DataArguments;
+use datasets::source::LoadedData;
+use devices::DevicePlan;
+use harness::cli::{ReportArguments, UsageError};
+use harness::records::{EpochRecord, TrainOptions, epochs_trained, seconds_per_epoch};
+use harness::report::outputs::Outputs;
+use harness::report::summary::{Summary, Versions};
+use harness::report::{counted, thousands};
+use ops::weights_hash::WeightsHash;
+
+/// The most images that can be asked for: the limit of the file format's reader.
+const MAX_IMAGES: u64 = datasets::idx::MAX_COUNT as u64;
+
+/// The element type of weights and activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ElementType {
+    /// Single precision: seven digits.
+    F32,
+    /// Double precision: sixteen digits, to see that differences are rounding and nothing else.
+    F64,
+}
+
+impl From<ElementType> for DType {
+    fn from(element_type: ElementType) -> Self {
+        match element_type {
+            ElementType::F32 => Self::F32,
+            ElementType::F64 => Self::F64,
+        }
+    }
+}
+
+/// Flags that say what is trained, and how.
+#[derive(Args, Clone, Debug)]
+pub struct TrainArguments {
+    #[command(flatten)]
+    data: DataArguments,
+
+    /// Use only the first N training images
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
+    pub train_size: Option<u64>,
+
+    /// Use only the first N test images
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
+    pub test_size: Option<u64>,
+
+    /// Passes over the training images
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub epochs: u32,
+
+    /// Samples in a batch, over all devices
+    #[arg(long, default_value_t = 256, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
+    pub batch_size: u64,
+
+    /// Learning rate
+    #[arg(long, default_value_t = 0.2, value_name = "RATE", value_parser = parse_learning_rate)]
+    pub lr: f64,
+
+    /// Decides initial weights and shuffles
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Element type of weights and activations
+    #[arg(long, value_enum, default_value_t = ElementType::F32)]
+    pub dtype: ElementType,
+
+    /// What the run leaves behind.
+    #[command(flatten)]
+    pub reports: ReportArguments,
+}
+
+/// Everything a training run needs, loaded and checked.
+#[derive(Debug)]
+pub struct TrainSetup {
+    /// Images and labels.
+    pub data: LoadedData,
+    /// How to train.
+    pub options: TrainOptions,
+    /// The element type of weights and activations.
+    pub dtype: DType,
+    /// What the run leaves behind.
+    pub outputs: Outputs,
+}
+
+impl TrainSetup {
+    /// One line that says what is about to be trained: `model` on which data, and how.
+    pub fn headline(&self, model: &str) -> String {
+        let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
+        format!(
+            "{model} on {}: {} training and {} test images, batch {batch_size}, lr {learning_rate}, \
+             {}, seed {seed}",
+            self.data.name,
+            thousands(self.data.train.len()),
+            thousands(self.data.test.len()),
+            counted(epochs, "epoch"),
+        )
+    }
+
+    /// Puts together what a run was with what came out of it.
+    pub fn summary(
+        &self,
+        run: &str,
+        plan: &DevicePlan,
+        records: &[EpochRecord],
+        weights_hash: WeightsHash,
+    ) -> Summary {
+        let Self { data, options, dtype, .. } = self;
+        let epochs_trained = epochs_trained(records);
+        Summary {
+            run: run.to_owned(),
+            data: data.name.clone(),
+            images: (data.train.len(), data.test.len()),
+            options: *options,
+            dtype: dtype.as_str().to_owned(),
+            devices: plan.slots().iter().map(ToString::to_string).collect(),
+            note: plan.note().map(str::to_owned),
+            method: None,
+            epochs_trained,
+            interrupted: epochs_trained < options.epochs as f64,
+            test_accuracy: records.last().map_or(f64::NAN, |record| record.test_accuracy),
+            seconds_per_epoch: seconds_per_epoch(records),
+            weights_hash: format!("{weights_hash:?}"),
+            versions: Versions::of_this_binary(),
+        }
+    }
+}
+
+impl TrainArguments {
+    /// Checks the flags against each other and against the machine, then loads the data.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] for flags that make no sense; another error for a malformed data file.
+    pub fn prepare(&self, devices: usize) -> anyhow::Result<TrainSetup> {
+        self.prepare_for_shards(devices, devices)
+    }
+
+    /// [`prepare`](Self::prepare), where a batch of the size that was asked for is cut into another number of shards than
+    /// there are devices: into one, where each device is to have a batch of that size.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_for_shards(&self, devices: usize, shards: usize) -> anyhow::Result<TrainSetup> {
+        if self.batch_size < shards as u64 {
+            return Err(UsageError::new(format_args!(
+                "batch size {} cannot be cut into {shards} shards: give every device at least one \
+                 sample",
+                self.batch_size
+            ))
+            .into());
+        }
+        self.reports.check(&[])?;
+        let data = self.load(devices)?;
+        let outputs = self.reports.open()?;
+        Ok(TrainSetup {
+            data,
+            options: TrainOptions {
+                epochs: self.epochs as usize,
+                batch_size: usize::try_from(self.batch_size)?,
+                learning_rate: self.lr,
+                seed: self.seed,
+            },
+            dtype: self.dtype.into(),
+            outputs,
+        })
+    }
+
+    fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {
+        let too_few = |images: usize| {
+            UsageError::new(format_args!(
+                "{} for {}: each needs at least one",
+                counted(images, "training image"),
+                counted(devices, "device")
+            ))
+        };
+        let limit = |size: Option<u64>| size.map(usize::try_from).transpose();
+        let (train_size, test_size) = (limit(self.train_size)?, limit(self.test_size)?);
+        // Refused before anything is downloaded, where that is possible.
+        if let Some(images) = train_size.filter(|&images| images < devices) {
+            return Err(too_few(images).into());
+        }
+        let data = self.data.load((train_size, test_size))?;
+        if data.train.len() < devices {
+            return Err(too_few(data.train.len()).into());
+        }
+        Ok(data)
+    }
+}
+
+fn parse_learning_rate(argument: &str) -> Result<f64, String> {
+    match argument.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("a learning rate is a positive number such as 0.2".to_owned()),
+    }
+}

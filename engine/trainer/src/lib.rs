@@ -1,0 +1,38 @@
+//! What the training programs share: flags, the loaded setup, and sums that are read late from a device.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | `arguments` | the flags that say what is trained; checked, then loaded |
+//! | `deferred` | loss and correct answers stay on a GPU until a report needs them |
+
+mod arguments;
+mod deferred;
+
+use candle_core::{Device, Result, Tensor, bail};
+use harness::records::BatchSums;
+
+pub use arguments::{ElementType, TrainArguments, TrainSetup};
+pub use deferred::{Seen, Unread, Waiting, read_sums};
+
+/// The sums of a batch as a tensor `[4]` (f64), which devices can add up.
+///
+/// # Errors
+///
+/// When the tensor cannot be made on `device`.
+pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
+    Tensor::new(&sums.to_array(), device)
+}
+
+/// The sums in a tensor of [`sums_to_tensor`].
+///
+/// # Errors
+///
+/// When the tensor is not `[4]`, f64.
+pub fn sums_from_tensor(tensor: &Tensor) -> Result<BatchSums> {
+    match tensor.to_vec1::<f64>()?[..] {
+        [loss, correct, samples, interrupts] => {
+            Ok(BatchSums::from_array([loss, correct, samples, interrupts]))
+        }
+        ref sums => bail!("four sums expected, got {}", sums.len()),
+    }
+}
