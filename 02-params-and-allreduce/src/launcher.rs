@@ -73,16 +73,8 @@ pub fn place() -> Result<Option<Place>, Misplaced> {
     read(|name| env::var(name).ok())
 }
 
-/// How many processes a launcher started, where it says so: other programs use `WORLD_SIZE` for their own ends, and
-/// not together with `RANK`.
-pub(crate) fn processes(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
-    let number = |name| variable(name)?.parse().ok();
-    let _rank: usize = number("RANK")?;
-    number("WORLD_SIZE").filter(|&processes| processes > 1)
-}
-
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, Misplaced> {
-    let Some(world_size) = processes(&variable) else { return Ok(None) };
+    let Some(world_size) = mpirun::processes(&variable) else { return Ok(None) };
     let text = |name, meaning| {
         let value = variable(name).filter(|value| !value.is_empty());
         value.ok_or(Misplaced::Missing { world_size, name, meaning })

@@ -10,8 +10,6 @@ use std::fmt;
 use std::io;
 use std::process::Command;
 
-use crate::launcher;
-
 /// Where launchers say how many processes they started: Open MPI's, those that speak PMI (MPICH's), and Slurm's,
 /// which sets nothing else with PMIx. Under `mpirun` in a Slurm job, Slurm's variable counts `mpirun`'s helpers, so it
 /// is asked last.
@@ -113,6 +111,14 @@ pub fn command() -> io::Result<Command> {
     Ok(command)
 }
 
+/// How many processes a launcher started, where it says so: other programs use `WORLD_SIZE` for their own ends, and
+/// not together with `RANK`.
+pub(crate) fn processes(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
+    let number = |name| variable(name)?.parse().ok();
+    let _rank: usize = number("RANK")?;
+    number("WORLD_SIZE").filter(|&processes| processes > 1)
+}
+
 fn judge(mpi: bool, variable: impl Fn(&str) -> Option<String>) -> Result<(), Unconnected> {
     if let Some(started) = started(&variable) {
         return if mpi || started.processes == 1 {
@@ -121,7 +127,7 @@ fn judge(mpi: bool, variable: impl Fn(&str) -> Option<String>) -> Result<(), Unc
             Err(Unconnected::NoMpi(started))
         };
     }
-    match launcher::processes(variable) {
+    match processes(variable) {
         Some(processes) => Err(Unconnected::OtherLauncher(processes)),
         None => Ok(()),
     }
@@ -129,7 +135,7 @@ fn judge(mpi: bool, variable: impl Fn(&str) -> Option<String>) -> Result<(), Unc
 
 fn judge_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), Unconnected> {
     let other = || {
-        let processes = launcher::processes(&variable)?;
+        let processes = processes(&variable)?;
         Some(Started { processes, by: OTHER })
     };
     match started(&variable).or_else(other).filter(|started| started.processes > 1) {
@@ -142,7 +148,7 @@ fn started(variable: impl Fn(&str) -> Option<String>) -> Option<Started> {
     let told = |(name, by)| Some(Started { processes: variable(name)?.parse().ok()?, by });
     let said = SIZES.into_iter().find_map(told);
     // What mpirun or srun has started may be torchrun, and this one of its processes.
-    let of_torchrun = |said: &Started| match launcher::processes(&variable) {
+    let of_torchrun = |said: &Started| match processes(&variable) {
         Some(_) if said.processes == 1 => true,
         Some(processes) if said.by == SLURM => {
             processes != said.processes || variable(TORCHRUN).is_some()

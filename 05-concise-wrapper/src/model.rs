@@ -1,7 +1,5 @@
 //! What a training loop needs of a model, be it on one device or on many.
 
-use std::ops::Range;
-
 use candle_core::{ModuleT, Result, Tensor};
 use datasets::{Batch, Dataset};
 use harness::records::BatchSums;
@@ -13,7 +11,7 @@ use single_gpu::train::Step;
 use tracing::info_span;
 use trainer::{Seen, Unread};
 
-use crate::shares::Share;
+use crate::shares::{Hosts, Share};
 use crate::weights::Weights;
 use crate::{Error, Network, Precision};
 
@@ -85,20 +83,6 @@ pub trait Model {
     }
 }
 // ANCHOR_END: model
-
-/// Some shards of every batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hosts {
-    /// The shards.
-    pub shards: Range<usize>,
-    /// Into how many shards a batch is cut.
-    pub of: usize,
-}
-
-impl Hosts {
-    /// The whole batch, in one piece.
-    pub const WHOLE: Self = Self { shards: 0..1, of: 1 };
-}
 
 impl<M: ModuleT> Model for Network<M> {
     fn hosts(&self) -> Hosts {

@@ -1,12 +1,26 @@
 //! A model's share of an epoch: of every global batch the shards that it hosts, made ahead of time.
 
+use std::ops::Range;
+
 use candle_core::DType;
 use datasets::ahead::{Ahead, ahead};
 use datasets::loader::{Epochs, batch_of, epoch_order};
 use datasets::{Batch, Dataset};
 use split_batch::split::shard_range;
 
-use crate::model::Hosts;
+/// Some shards of every batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// The shards.
+    pub shards: Range<usize>,
+    /// Into how many shards a batch is cut.
+    pub of: usize,
+}
+
+impl Hosts {
+    /// The whole batch, in one piece.
+    pub const WHOLE: Self = Self { shards: 0..1, of: 1 };
+}
 
 /// A model's part of one global batch, in CPU memory.
 #[derive(Clone, Debug)]

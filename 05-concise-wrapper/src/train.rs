@@ -6,23 +6,13 @@ use datasets::loader::Epochs as _;
 use datasets::source::LoadedData;
 use harness::records::{EpochRecord, TrainOptions};
 use harness::report::Report;
-use serde::Serialize;
 use single_gpu::train::continue_epochs;
 
 use crate::checkpoint::{Checkpoints, Run};
-use crate::optimiser::{Momentum, Schedule, Sgd};
+use crate::optimiser::{Extras, Schedule, Sgd};
 use crate::shares::Shares;
 use crate::weights::Snapshot;
 use crate::{Error, Model};
-
-/// What stage 1's options leave open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Extras {
-    /// Momentum and weight decay.
-    pub constants: Momentum,
-    /// Steps over which the learning rate rises.
-    pub warm_up: usize,
-}
 
 /// A finished run.
 #[derive(Clone, Debug)]

@@ -45,7 +45,7 @@ fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     if speaks {
         line(&headline)?;
-        for note in planned.notes(&prepared) {
+        for note in planned.notes(&prepared.notes, prepared.cut.is_some()) {
             line(format_args!("note: {note}"))?;
         }
     }

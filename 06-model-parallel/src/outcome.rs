@@ -14,8 +14,20 @@ use ops::weights_hash::WeightsHash;
 use serde::Serialize;
 
 use crate::arguments::Prepared;
-use crate::run::Shown;
 use crate::way::{Planned, Way};
+
+/// What a run has shown on rank 0.
+pub(crate) struct Shown {
+    pub(crate) records: Vec<EpochRecord>,
+    pub(crate) after_first_step: Snapshot,
+    pub(crate) weights: Snapshot,
+    /// Of each replica's whole weights, as hashes.
+    pub(crate) replicas: Vec<String>,
+    /// By each device.
+    pub(crate) held: Vec<Held>,
+    /// Of the first steps, where there are stages.
+    pub(crate) steps: Vec<Timeline>,
+}
 
 /// A run that has ended.
 pub(crate) struct Outcome<'a> {

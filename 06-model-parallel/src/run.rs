@@ -24,22 +24,9 @@ use params_and_allreduce::communicator::SharedCommunicator;
 use params_and_allreduce::thread::ForRank0;
 
 use crate::arguments::{ModelKind, Prepared};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Shown};
 use crate::watched::Watched;
 use crate::way::{Planned, Way};
-
-/// What a run has shown on rank 0.
-pub(crate) struct Shown {
-    pub(crate) records: Vec<EpochRecord>,
-    pub(crate) after_first_step: Snapshot,
-    pub(crate) weights: Snapshot,
-    /// Of each replica's whole weights, as hashes.
-    pub(crate) replicas: Vec<String>,
-    /// By each device.
-    pub(crate) held: Vec<Held>,
-    /// Of the first steps, where there are stages.
-    pub(crate) steps: Vec<Timeline>,
-}
 
 /// Trains in one way; what comes back is for the process that speaks.
 pub(crate) fn run<'a>(

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use candle_core::Tensor;
-use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Precision};

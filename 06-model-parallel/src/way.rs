@@ -9,8 +9,6 @@ use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::predict::Costs;
 use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 
-use crate::arguments::Prepared;
-
 /// One way to train.
 #[derive(Debug)]
 pub(crate) enum Way {
@@ -144,17 +142,18 @@ impl fmt::Display for Way {
 
 impl Planned {
     /// What to know before believing the numbers.
-    pub(crate) fn notes(&self, prepared: &Prepared) -> Vec<String> {
-        let mut notes = prepared.notes.clone();
+    /// `known` are the notes from before the plan; `asked` says whether the cut was asked for.
+    pub(crate) fn notes(&self, known: &[String], asked: bool) -> Vec<String> {
+        let mut notes = known.to_vec();
         if self.cut.len() > 1 {
-            notes.push(self.stages(prepared));
+            notes.push(self.stages(asked));
         }
         notes.extend(self.left_out.clone());
         notes
     }
 
     /// `2 stages, cut by measured cost: layers 0 to 5 (96 % of the work), layer 6 (4 % of the work)`
-    fn stages(&self, prepared: &Prepared) -> String {
+    fn stages(&self, asked: bool) -> String {
         let all: f64 = self.costs.iter().map(LayerCost::total).sum();
         let stage = |range: &Range<usize>| {
             let cost: f64 = self.costs[range.clone()].iter().map(LayerCost::total).sum();
@@ -165,7 +164,7 @@ impl Planned {
             format!("{layers} ({:.0} % of the work)", cost / all * 100.0)
         };
         let stages: Vec<String> = self.cut.iter().map(stage).collect();
-        let how = if prepared.cut.is_some() { "as asked" } else { "by measured cost" };
+        let how = if asked { "as asked" } else { "by measured cost" };
         format!("{} stages, cut {how}: {}", self.cut.len(), stages.join(", "))
     }
 }

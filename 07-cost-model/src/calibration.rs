@@ -11,13 +11,20 @@ use devices::DevicePlan;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, LayerCost};
 
-use crate::experiment::Training;
-
 /// How many steps are timed in a row.
 const STEPS: usize = 5;
 
 /// How often each layer is timed.
 const TIMES: usize = 3;
+
+/// One model, and its batches.
+pub(crate) struct Training {
+    pub(crate) model: Model,
+    pub(crate) layers: Layers,
+    pub(crate) batch_size: usize,
+    /// Steps in one of the epochs that are run.
+    pub(crate) steps: usize,
+}
 
 /// When in a backward pass what is done.
 pub(crate) struct Layered {

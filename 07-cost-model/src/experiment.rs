@@ -19,7 +19,7 @@ use harness::statistics::median;
 use model_parallel::layers::Layers;
 use params_and_allreduce::Algorithm;
 
-use crate::calibration::{Layered, Trials};
+use crate::calibration::{Layered, Training, Trials};
 use crate::table::{self, CALIBRATIONS, STEPS};
 
 /// How often each training is run: one that something else disturbed is not the median of three.
@@ -27,15 +27,6 @@ const ROUNDS: usize = 3;
 
 /// Trainings between two measurements of what devices take by themselves.
 const IN_A_ROW: usize = 6;
-
-/// One model, and its batches.
-pub(crate) struct Training {
-    pub(crate) model: Model,
-    pub(crate) layers: Layers,
-    pub(crate) batch_size: usize,
-    /// Steps in one of the epochs that are run.
-    pub(crate) steps: usize,
-}
 
 /// Everything that is to be predicted and run.
 pub(crate) struct Experiments {

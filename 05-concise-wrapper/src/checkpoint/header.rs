@@ -14,6 +14,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::Configuration;
 
+/// The longest header that is read, in bytes. One epoch's record takes about 250.
+pub(super) const MAX_HEADER: usize = 16 << 20;
+
 /// The version of what is written here. Another one is refused.
 pub(super) const FORMAT: u32 = 1;
 

@@ -44,7 +44,7 @@ pub use arguments::CheckpointArguments;
 pub(crate) use configuration::Configuration;
 pub use configuration::{About, NormsOf};
 pub use error::Error;
-use read::MAX_HEADER;
+use header::MAX_HEADER;
 pub(crate) use saver::Run;
 
 /// The most epochs of a run with checkpoints, as each holds what was reported of every epoch, and its header is not

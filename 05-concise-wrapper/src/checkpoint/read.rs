@@ -13,12 +13,9 @@ use harness::report::counted;
 use ops::weights_hash::WeightsHash;
 use safetensors::tensor::{Metadata, SafeTensors};
 
-use super::header::{FORMAT, Header, Refusal, Table};
+use super::header::{FORMAT, Header, MAX_HEADER, Refusal, Table};
 use super::write::kind;
 use super::{Configuration, Error};
-
-/// The longest header that is read, in bytes. One epoch's record takes about 250.
-pub(super) const MAX_HEADER: usize = 16 << 20;
 
 /// The length of a header, in front of it: a number of 64 bits.
 const PREFIX: usize = 8;

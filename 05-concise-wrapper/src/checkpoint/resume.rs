@@ -10,8 +10,7 @@ use ops::weights_hash::WeightsHash;
 use super::folder::Folder;
 use super::header::{Header, Table};
 use super::read::Checkpoint;
-use super::saver::Run;
-use super::{Error, Resume};
+use super::{Configuration, Error, Resume};
 use crate::ddp::{alike, receive};
 use crate::optimiser::Sgd;
 use crate::weights::{Named, Weights};
@@ -29,6 +28,14 @@ pub(super) fn state(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
     values.chain(velocities).collect()
 }
 
+/// What a checkpoint has to fit.
+pub(super) struct Expected<'a> {
+    pub(super) configuration: &'a Configuration,
+    pub(super) tensors: &'a Table,
+    pub(super) batches_per_epoch: usize,
+    pub(super) epochs: usize,
+}
+
 /// What rank 0 has read.
 pub(super) struct Found {
     header: Header,
@@ -43,15 +50,14 @@ pub(super) struct Found {
 pub(super) fn find(
     folder: &Folder,
     resume: Resume,
-    run: &Run<'_>,
-    expected: &Table,
+    expected: &Expected<'_>,
     report: &Report<'_>,
 ) -> Result<Found, Error> {
     let checkpoints = folder.checkpoints()?;
     let count = checkpoints.len();
     let mut damaged: Vec<(PathBuf, Error)> = Vec::new();
     for (_, path) in checkpoints.into_iter().rev() {
-        match read(&path, run, expected) {
+        match read(&path, expected) {
             Ok(found) => {
                 for (path, error) in damaged {
                     let aside = folder.set_aside(&path)?;
@@ -60,7 +66,7 @@ pub(super) fn find(
                 let Header { step, epoch, batches, .. } = &found.header;
                 report.note(format_args!(
                     "going on after step {step}, which is {batches} of {} in epoch {epoch}, from {}",
-                    run.batches_per_epoch,
+                    expected.batches_per_epoch,
                     path.display()
                 ));
                 return Ok(found);
@@ -79,14 +85,14 @@ pub(super) fn find(
     }
 }
 
-fn read(path: &Path, run: &Run<'_>, expected: &Table) -> Result<Found, Error> {
+fn read(path: &Path, expected: &Expected<'_>) -> Result<Found, Error> {
     let checkpoint = Checkpoint::open(path)?;
-    checkpoint.fits(&run.configuration, expected)?;
+    checkpoint.fits(expected.configuration, expected.tensors)?;
     let header = checkpoint.header.clone();
     let damaged = |reason| Error::Damaged { path: path.to_owned(), reason };
-    header.position(run.batches_per_epoch).map_err(damaged)?;
-    if header.epoch > run.epochs {
-        let (epoch, epochs) = (header.epoch, run.epochs);
+    header.position(expected.batches_per_epoch).map_err(damaged)?;
+    if header.epoch > expected.epochs {
+        let (epoch, epochs) = (header.epoch, expected.epochs);
         return Err(Error::Beyond { path: path.to_owned(), epoch, epochs });
     }
     Ok(Found { header, tensors: checkpoint.tensors()? })

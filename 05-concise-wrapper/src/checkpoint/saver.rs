@@ -13,12 +13,12 @@ use tracing::info_span;
 
 use super::folder::Folder;
 use super::header::Header;
-use super::resume::{self, state};
+use super::resume::{self, Expected, state};
 use super::write::{table, write};
 use super::{Checkpoints, Configuration};
 use crate::ddp::alike;
+use crate::optimiser::Extras;
 use crate::optimiser::Sgd;
-use crate::train::Extras;
 use crate::weights::Weights;
 use crate::{Error, Model, Precision};
 
@@ -78,8 +78,16 @@ impl<'a> Run<'a> {
             return Ok((Saver { run: self, folder }, at_the_beginning));
         };
         sgd.begin(model.weights())?;
-        let expected = table(&state(model.weights(), sgd));
-        let find = |folder| resume::find(folder, resume, &self, &expected, report);
+        let tensors = table(&state(model.weights(), sgd));
+        let find = |folder| {
+            let expected = Expected {
+                configuration: &self.configuration,
+                tensors: &tensors,
+                batches_per_epoch: self.batches_per_epoch,
+                epochs: self.epochs,
+            };
+            resume::find(folder, resume, &expected, report)
+        };
         let found = folder.as_ref().map(find).transpose()?;
         let position = resume::restore(found, model, sgd, self.batches_per_epoch)?;
         Ok((Saver { run: self, folder }, position))

@@ -7,8 +7,7 @@ use harness::report::file;
 use safetensors::Dtype;
 
 use super::Error;
-use super::header::{Header, Table};
-use super::read::MAX_HEADER;
+use super::header::{Header, MAX_HEADER, Table};
 
 /// Type and shape of each tensor.
 pub(super) fn table(tensors: &[(String, Tensor)]) -> Table {

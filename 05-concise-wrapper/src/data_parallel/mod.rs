@@ -35,7 +35,8 @@ use single_gpu::evaluate::SumsByBatch;
 use single_gpu::train::Step;
 use split_batch::{gather, split_batch};
 
-use crate::model::{Hosts, Model};
+use crate::model::Model;
+use crate::shares::Hosts;
 use crate::shares::Share;
 use crate::weights::Weights;
 use crate::{Error, Network, Precision};

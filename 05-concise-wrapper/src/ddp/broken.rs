@@ -16,7 +16,8 @@ use single_gpu::evaluate::evaluate;
 use single_gpu::train::Step;
 
 use super::{Ddp, receive_buffers};
-use crate::model::{Hosts, Model};
+use crate::model::Model;
+use crate::shares::Hosts;
 use crate::shares::Share;
 use crate::weights::Weights;
 use crate::{Error, Network, Precision};

@@ -14,7 +14,8 @@ use single_gpu::train::Step;
 
 use super::blame::blame;
 use super::{Ddp, Way};
-use crate::model::{Hosts, Model, gradients_of, loss_of};
+use crate::model::{Model, gradients_of, loss_of};
+use crate::shares::Hosts;
 use crate::shares::Share;
 use crate::weights::Weights;
 use crate::{Error, Precision};

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
+use super::Extras;
 use super::Momentum;
-use crate::train::Extras;
 
 /// Flags of the optimiser.
 #[derive(Args, Clone, Debug)]

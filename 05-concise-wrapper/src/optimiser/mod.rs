@@ -37,6 +37,15 @@ pub struct Momentum {
     pub weight_decay: f64,
 }
 
+/// What stage 1's options leave open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Extras {
+    /// Momentum and weight decay.
+    pub constants: Momentum,
+    /// Steps over which the learning rate rises.
+    pub warm_up: usize,
+}
+
 /// The optimiser of one replica.
 #[derive(Debug)]
 pub struct Sgd {

@@ -36,7 +36,8 @@ use single_gpu::train::Step;
 
 pub use divergence::{Divergence, first_divergence, read, steps_made};
 
-use crate::model::{Hosts, Model};
+use crate::model::Model;
+use crate::shares::Hosts;
 use crate::shares::Share;
 use crate::weights::{Named, Weights};
 use crate::{Error, Precision, text};

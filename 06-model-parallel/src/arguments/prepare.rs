@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use candle_core::DType;
 use concise_wrapper::launch::{Launch, Places};
+use concise_wrapper::optimiser::Extras;
 use concise_wrapper::sizing;
-use concise_wrapper::train::Extras;
 use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError};

@@ -4,7 +4,7 @@ use candle_core::{Device, ModuleT, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision};

@@ -13,7 +13,7 @@
 
 use candle_core::ModuleT;
 use concise_wrapper::ddp::{Lines, Reduction};
-use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Ddp, Error, Model, Precision};

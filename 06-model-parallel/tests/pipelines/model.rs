@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use concise_wrapper::checkpoint::{About, Checkpoints};
+use concise_wrapper::optimiser::Extras;
 use concise_wrapper::optimiser::Momentum;
 use concise_wrapper::shares::Shares;
-use concise_wrapper::train::{Extras, Trained, train};
+use concise_wrapper::train::{Trained, train};
 use concise_wrapper::{Error, Model as _};
 use datasets::loader::Epochs as _;
 use datasets::source::LoadedData;

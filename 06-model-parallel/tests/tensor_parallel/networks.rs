@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor};
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::model::Hosts;
 use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::shares::Hosts;
 use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, lenet as stage5};

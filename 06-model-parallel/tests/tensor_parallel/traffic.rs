@@ -2,7 +2,7 @@
 
 use candle_core::{DType, ModuleT, Result as TensorResult};
 use concise_wrapper::Model as _;
-use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Hosts;
 use concise_wrapper::shares::Shares;
 use datasets::PIXELS;
 use datasets::loader::Epochs as _;

@@ -18,7 +18,8 @@ use devices::SeveralDevices;
 use harness::cli::{self, UsageError, each_once, name_of};
 use model_parallel::layers::Layers;
 
-use crate::experiment::{Experiments, Training};
+use crate::calibration::Training;
+use crate::experiment::Experiments;
 use crate::on_paper::OnPaper;
 
 use paper::PaperArguments;

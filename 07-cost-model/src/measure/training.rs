@@ -2,8 +2,9 @@
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Ddp, Lines, Reduction};
+use concise_wrapper::optimiser::Extras;
 use concise_wrapper::slow_link::Slowness;
-use concise_wrapper::train::{Extras, Trained};
+use concise_wrapper::train::Trained;
 use concise_wrapper::{Error, Model, train};
 use datasets::Dataset;
 use datasets::source::LoadedData;

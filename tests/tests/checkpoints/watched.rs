@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use concise_wrapper::model::Hosts;
+use concise_wrapper::shares::Hosts;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use concise_wrapper::{Error, Model, Precision};
