@@ -39,6 +39,11 @@ fn code_is_included_or_a_sketch() {
 }
 
 #[test]
+fn chapters_print_their_code() {
+    keeps("listings");
+}
+
+#[test]
 fn no_comment_tears_a_paragraph() {
     keeps("comments");
 }

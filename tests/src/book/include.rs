@@ -51,7 +51,7 @@ fn wrong(book: &Book, page: &Page, include: &Include) -> io::Result<Option<Strin
     })
 }
 
-/// Anchors in the stages and the exercises that no page includes, that do not end, or that are there twice.
+/// Anchors in the stages, the engine and the exercises that no page includes, that do not end, or that are there twice.
 ///
 /// # Errors
 ///
@@ -89,9 +89,9 @@ pub fn check_anchors_are_used(book: &Book) -> io::Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// Where a course's code is: the numbered stages and the exercises.
+/// Where a course's code is: the numbered stages, the engine and the exercises.
 fn source_folders(root: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut folders = vec![root.join("tests/exercises")];
+    let mut folders = vec![root.join("engine"), root.join("tests/exercises")];
     for entry in std::fs::read_dir(root)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

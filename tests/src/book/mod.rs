@@ -14,6 +14,7 @@
 //! | [`figures`] | drawings |
 //! | [`summary`] | pages that the table of contents does not know |
 //! | [`links`] | links within the book |
+//! | [`listings`] | code that a chapter does not print, and listings without the path of their file |
 //! | [`exercises`] | exercises and the pages that set them |
 //! | [`index`] | the index of exercises |
 //! | [`numbers`] | numbers with a unit that nobody measured |
@@ -30,6 +31,7 @@ pub mod figures;
 pub mod include;
 pub mod index;
 pub mod links;
+pub mod listings;
 mod markdown;
 pub mod numbers;
 pub mod outputs;
@@ -66,7 +68,7 @@ pub struct Problem {
 pub type Rule = fn(&Book) -> io::Result<Vec<Problem>>;
 
 /// All rules, by name.
-pub const RULES: [(&str, Rule); 12] = [
+pub const RULES: [(&str, Rule); 13] = [
     ("summary", summary::check),
     ("includes", include::check),
     ("anchors", include::check_anchors_are_used),
@@ -76,6 +78,7 @@ pub const RULES: [(&str, Rule); 12] = [
     ("recorded", recorded::check),
     ("figures", figures::check),
     ("links", links::check),
+    ("listings", listings::check),
     ("exercises", exercises::check),
     ("index", index::check),
     ("numbers", numbers::check),
