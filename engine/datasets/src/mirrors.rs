@@ -50,7 +50,7 @@ const PUBLIC: [&str; 2] = [
 /// Web addresses under which the files can be had, in the order in which they are tried.
 ///
 /// ```
-/// # use crate::mirrors::Mirrors;
+/// # use datasets::mirrors::Mirrors;
 /// let mirrors: Mirrors = "http://mirror.example/fashion https://other.example".parse()?;
 /// assert_eq!(mirrors.addresses(), ["http://mirror.example/fashion", "https://other.example"]);
 /// # Ok::<_, crate::mirrors::NoMirror>(())
