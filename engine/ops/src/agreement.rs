@@ -9,7 +9,7 @@ use rand_distr::{Distribution as _, StandardNormal};
 
 /// A variable of noise in f64: N(0, 1), the same for the same name.
 pub(super) fn noise(name: &str, shape: &[usize]) -> Var {
-    let mut generator = random::generator(7, &format!("noise/{name}"));
+    let mut generator = random::generator(7, &format!("weights/{name}"));
     let count = shape.iter().product();
     let values: Vec<f64> = StandardNormal.sample_iter(&mut generator).take(count).collect();
     Var::from_vec(values, shape, &Device::Cpu).unwrap()
