@@ -1,24 +1,37 @@
 //! Stage 1: one device, from images to a trained network.
 //!
-//! Before a model is trained on many devices it has to be trained well on one: with gradients that have
-//! been checked, at a speed that is worth multiplying. This stage builds that baseline from parameters
-//! up. Every later stage uses it and adds one idea.
+//! A model that is to be trained on many devices must first be trained well on one: with gradients
+//! that have been checked, at a speed that is worth multiplying. This stage builds that baseline
+//! from parameters up.
+//!
+//! The lesson, in reading order:
 //!
 //! | module | what it teaches |
 //! | --- | --- |
-//! | [`device`] | what a device is: a GPU, or a slice of the CPU with cores of its own |
+//! | [`lenet`] | a model is named tensors and a function |
+//! | [`init`] | initial weights that depend on a name and a seed alone |
+//! | [`layers`] | convolution, relu, pooling, linear layer and loss as plain loops, forward and backward |
+//! | [`gradient_check`] | gradients against finite differences |
+//! | [`sgd`] | the update, which divides by the size of the batch |
+//! | [`train`] | a step, and the loop over epochs |
+//! | [`evaluate`] | accuracy on images that were not trained on |
+//!
+//! The engine, which the lesson and all later stages use:
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`ops`] | the fast layers, for CPU and GPU |
+//! | [`mod@backward`] | the backward pass: from a loss to the gradients |
+//! | [`parameters`] | named parameters of one replica |
+//! | [`device`] | GPUs, or slices of the CPU with cores of their own |
 //! | [`data`] | images from a folder or drawn; an epoch in shuffled batches |
-//! | [`ops`] | convolution, pooling, relu, loss: forward, and a backward that is verified |
-//! | [`mod@backward`] | from a loss to the gradients, each tensor's once |
-//! | [`init`], [`random`] | numbers that depend on a name and a seed, never on who else draws |
-//! | [`parameters`], [`lenet`] | a model is named tensors and a function |
-//! | [`sgd`], [`train`], [`evaluate`] | a step, an epoch, an accuracy |
-//! | [`weights_hash`], [`difference`] | are two sets of weights equal, to the last bit? how far are they apart? |
-//! | [`statistics`] | of several measurements, the one to tell |
-//! | [`report`], [`cli`] | what a run tells, and what it refuses |
-//! | `allocator` | memory stays with the device that freed it |
-//! | [`lock`] | what ranks share outlives one that panicked |
-//! | [`interrupt`] | Ctrl-C: ending early, together, with what was learnt so far |
+//! | [`random`] | random numbers that depend on a purpose and a seed |
+//! | [`weights_hash`], [`difference`] | compare two sets of weights, to the last bit or by their largest difference |
+//! | [`statistics`] | the median of several measurements |
+//! | [`report`], [`cli`] | progress, files and results; flags and exit codes |
+//! | `allocator` | keeps memory with the device that freed it |
+//! | [`lock`] | locks that outlive a panic |
+//! | [`interrupt`] | Ctrl-C: every device ends early, together |
 //!
 //! Two conventions hold from here to the last stage. A loss is the *sum* over its samples, and the
 //! update divides once, by the size of the whole batch: then shards of any size add up exactly. And
@@ -33,8 +46,10 @@ pub mod data;
 pub mod device;
 pub mod difference;
 pub mod evaluate;
+pub mod gradient_check;
 pub mod init;
 pub mod interrupt;
+pub mod layers;
 pub mod lenet;
 pub mod lock;
 pub mod ops;
