@@ -1,9 +1,12 @@
-//! value −= step · direction, in place.
+//! Updates of tensors in place: the kernels of stochastic gradient descent.
+//!
+//! A tensor is updated where it lies, in one walk over its elements and those of its gradient: 12 bytes of memory traffic and
+//! two operations for each element in f32. As a formula of tensors the same update makes two temporary tensors and a copy,
+//! which is four times the traffic. On a GPU eight tensors share one launch.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use super::are_alike;
 use crate::ops::element::cpu_elements;
 use crate::ops::gpu;
 use crate::ops::simd::vectorised;
@@ -30,7 +33,7 @@ pub fn descend_all<'a>(
 ) -> Result<()> {
     let pairs: Vec<_> = pairs.into_iter().collect();
     for (value, direction) in &pairs {
-        if !are_alike(value, direction) {
+        if value.shape() != direction.shape() || value.dtype() != direction.dtype() {
             bail!(
                 "sgd: {:?} {:?} cannot descend along {:?} {:?}",
                 value.dtype(),
@@ -46,6 +49,16 @@ pub fn descend_all<'a>(
     pairs.iter().try_for_each(|(value, direction)| {
         value.inplace_op2(&direction.contiguous()?, &Descend(step))
     })
+}
+
+/// velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity, in place, for
+/// all triples of velocity, value and gradient, on a GPU. `constants` are momentum, share, decay and rate.
+///
+/// # Errors
+///
+/// When the three are not of one type and size, or do not lie on one GPU, velocity and value contiguous.
+pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
+    gpu::update::push_all(slots, constants)
 }
 
 /// value −= gradient · step, in place.

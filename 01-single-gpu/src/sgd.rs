@@ -1,33 +1,27 @@
-//! Stochastic gradient descent.
-//!
-//! A parameter is updated where it lies, in one walk over it and its gradient: 12 bytes of memory traffic and two
-//! operations for each element in f32. As a formula of tensors the same update
-//! makes two temporary tensors and a copy, four times the traffic, and fresh memory each time. On a GPU eight of them share
-//! one launch, whose start would cost more than what there is to do for a bias.
+//! Stochastic gradient descent, the update of a training step.
 
 mod descend;
 
 use candle_core::{Result, Tensor, bail};
 use tracing::info_span;
 
-use crate::ops::gpu;
 use crate::parameters::{Parameter, Parameters};
 use crate::report::trace::COMPUTE;
 
-pub use descend::{descend, descend_all};
+pub use descend::{descend, descend_all, push_on_gpu};
 
-/// parameter −= learning_rate · gradient / batch_size, for every parameter.
+/// Updates every parameter in place: parameter −= learning_rate · gradient / batch_size.
 ///
-/// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`, and
-/// `batch_size` counts the whole batch: all devices' samples, not one shard's. The update divides by it, and
-/// nothing before the update divides.
+/// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`.
+/// `batch_size` counts the whole batch: the samples of all devices, not of one shard. This is the
+/// only division between a loss and an update.
 ///
-/// Whatever shares a parameter's memory sees the update; a
-/// [snapshot](Parameters::snapshot) does not.
+/// Tensors that share memory with a parameter see the update. A [snapshot](Parameters::snapshot)
+/// does not.
 ///
 /// # Errors
 ///
-/// Those of [`check_gradients`]; then no parameter was changed.
+/// When [`check_gradients`] fails; then no parameter was changed.
 pub fn sgd(
     parameters: &Parameters,
     gradients: &[Tensor],
@@ -45,12 +39,13 @@ pub fn sgd(
     // ANCHOR_END: update
 }
 
-/// Makes sure, before anything is changed, that an update can be made: there is a gradient for each of the
-/// `parameters`, named, of its shape and dtype, and there are `samples` to divide by.
+/// Checks, before anything is changed, that `gradients` fit the named `parameters` and that there
+/// are `samples` to divide by.
 ///
 /// # Errors
 ///
-/// When not: the message names the first parameter that has no fitting gradient.
+/// When there are no samples, or when a gradient is missing or differs in shape or dtype from its
+/// parameter. The message names the first such parameter.
 pub fn check_gradients<'a>(
     parameters: impl ExactSizeIterator<Item = (&'a str, &'a Tensor)>,
     gradients: &[Tensor],
@@ -63,7 +58,7 @@ pub fn check_gradients<'a>(
         bail!("an update needs at least one sample");
     }
     for ((name, value), gradient) in parameters.zip(gradients) {
-        if !are_alike(value, gradient) {
+        if value.shape() != gradient.shape() || value.dtype() != gradient.dtype() {
             bail!(
                 "parameter {name} is {:?} {:?}, its gradient {:?} {:?}",
                 value.dtype(),
@@ -74,20 +69,6 @@ pub fn check_gradients<'a>(
         }
     }
     Ok(())
-}
-
-fn are_alike(a: &Tensor, b: &Tensor) -> bool {
-    a.shape() == b.shape() && a.dtype() == b.dtype()
-}
-
-/// velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity, in place, for
-/// all triples of velocity, value and gradient, on a GPU. `constants` are momentum, share, decay and rate.
-///
-/// # Errors
-///
-/// When the three are not of one type and size, or do not lie on one GPU, velocity and value contiguous.
-pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
-    gpu::update::push_all(slots, constants)
 }
 
 #[cfg(test)]
