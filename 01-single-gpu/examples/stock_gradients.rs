@@ -7,13 +7,11 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use harness::cli;
 use harness::report::line;
 use ops::{avg_pool2d, relu};
+use single_gpu::gradient_check::finite_differences;
 
 /// LeNet's second pooling: 9×9 → 4×4.
 const SIZE: usize = 9;
 const KERNEL: usize = 2;
-
-/// How far an input is moved for a difference.
-const STEP: f64 = 1e-3;
 
 fn main() -> std::process::ExitCode {
     cli::main(|_: Arguments| run())
@@ -35,7 +33,9 @@ fn run() -> anyhow::Result<()> {
     let ours = |x: &Tensor| avg_pool2d(x, KERNEL, KERNEL);
     let image = Tensor::arange(0f64, (SIZE * SIZE) as f64, &Device::Cpu)?;
     let image = image.reshape((1, 1, SIZE, SIZE))?;
-    show("finite differences", &differences(&image, ours)?)?;
+    let x = Var::from_tensor(&image)?;
+    let pixels: Vec<usize> = (0..SIZE * SIZE).collect();
+    show("finite differences", &finite_differences(&x, &pixels, || ours(&x)?.sum_all())?)?;
     show("candle", &gradient(&image, stock)?)?;
     show("this course", &gradient(&image, ours)?)?;
 
@@ -55,17 +55,6 @@ fn gradient(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Vec<f64
         Some(gradient) => gradient.flatten_all()?.to_vec1(),
         None => candle_core::bail!("the sum does not depend on its input"),
     }
-}
-
-/// The same by moving one element at a time: (f(x + h) − f(x − h)) / 2h.
-fn differences(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Vec<f64>> {
-    let values = x.flatten_all()?.to_vec1::<f64>()?;
-    let sum = |index: usize, step: f64| {
-        let mut values = values.clone();
-        values[index] += step;
-        f(&Tensor::from_vec(values, x.shape(), x.device())?)?.sum_all()?.to_scalar::<f64>()
-    };
-    (0..values.len()).map(|i| Ok((sum(i, STEP)? - sum(i, -STEP)?) / (2.0 * STEP))).collect()
 }
 
 fn show(name: &str, gradient: &[f64]) -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
 //! Initial values of parameters.
 //!
-//! A weight's initial value depends on its name and the seed alone. A model that is replicated, split
-//! over devices or cut into a pipeline therefore starts from the same weights as the whole model on one
-//! device, without anything being sent.
+//! An initial weight depends on the parameter's name and the seed alone. Every device can therefore
+//! draw its weights itself, for a whole replica or for a part of the model, and starts like one
+//! device with the whole model.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use rand_distr::{Distribution, StandardNormal};
@@ -10,10 +10,10 @@ use rand_distr::{Distribution, StandardNormal};
 use harness::random;
 use ops::parameters::Parameter;
 
-/// A parameter drawn from N(0, std²).
+/// Draws a parameter from N(0, std²).
 ///
-/// The numbers are drawn in f64 and rounded to `dtype`, so that an f32 and an f64 model start from the
-/// same weights as nearly as f32 allows.
+/// The numbers are drawn in f64 and rounded to `dtype`, so an f32 model starts as close to the f64
+/// model as f32 allows.
 ///
 /// # Errors
 ///
@@ -34,13 +34,13 @@ pub fn normal(
             std * standard
         })
         .collect();
-    // Rounded on the CPU: not every device converts between the two types.
+    // Rounded on the CPU, because some devices do not convert f64.
     let value = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?;
     Ok(Parameter { name: name.to_owned(), value: Var::from_tensor(&value.to_device(device)?)? })
 }
 // ANCHOR_END: normal
 
-/// A parameter that starts at zero.
+/// Makes a parameter of zeros.
 ///
 /// # Errors
 ///

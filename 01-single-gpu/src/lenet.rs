@@ -1,24 +1,21 @@
 //! LeNet, from its parameters up.
 //!
-//! Shapes for a batch of B images:
-//!
-//! ```text
-//! [B, 1, 28, 28]
-//!   conv 3×3, 20 planes   W1 [20,1,3,3]  b1 [20]     → [B, 20, 26, 26]   relu
-//!   average pool 2×2                                 → [B, 20, 13, 13]
-//!   conv 5×5, 50 planes   W2 [50,20,5,5] b2 [50]     → [B, 50, 9, 9]     relu
-//!   average pool 2×2                                 → [B, 50, 4, 4]     last row and column dropped
-//!   flatten                                          → [B, 800]
-//!   dense                 W3 [800,128]   b3 [128]    → [B, 128]          relu
-//!   dense                 W4 [128,10]    b4 [10]     → [B, 10]
-//! ```
+//! | layer | parameters | output for B images `[B, 1, 28, 28]` |
+//! | --- | --- | --- |
+//! | convolution 3×3, relu | W1 `[20, 1, 3, 3]`, b1 `[20]` | `[B, 20, 26, 26]` |
+//! | average pooling 2×2 | | `[B, 20, 13, 13]` |
+//! | convolution 5×5, relu | W2 `[50, 20, 5, 5]`, b2 `[50]` | `[B, 50, 9, 9]` |
+//! | average pooling 2×2, without the last row and column | | `[B, 50, 4, 4]` |
+//! | flatten | | `[B, 800]` |
+//! | linear, relu | W3 `[800, 128]`, b3 `[128]` | `[B, 128]` |
+//! | linear | W4 `[128, 10]`, b4 `[10]` | `[B, 10]` |
 
 use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
-use crate::init;
+use crate::{init, layers};
 use datasets::CLASSES;
 use ops::parameters::Parameters;
-use ops::{conv2d_relu_pool, flatten, linear, linear_relu};
+use ops::{conv2d_relu_pool, flatten, linear_relu};
 
 /// The standard deviation of the initial weights.
 pub const WEIGHT_STD: f64 = 0.01;
@@ -37,14 +34,25 @@ pub const SHAPES: [(&str, &[usize]); 8] = [
 ];
 // ANCHOR_END: shapes
 
+/// The implementation of a network's layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Layers {
+    /// Loops that follow the definitions; slow, and on the CPU only
+    Plain,
+    /// The operations that training uses
+    #[default]
+    Fast,
+}
+
 /// One replica of LeNet.
 #[derive(Debug)]
 pub struct Lenet {
     parameters: Parameters,
+    layers: Layers,
 }
 
 impl Lenet {
-    /// A replica with fresh weights, N(0, 0.01²), and zero biases.
+    /// Makes a replica with initial weights from N(0, 0.01²), zero biases and fast layers.
     ///
     /// # Errors
     ///
@@ -60,7 +68,7 @@ impl Lenet {
         Self::with_parameters(Parameters::new(parameters.collect::<Result<_>>()?)?)
     }
 
-    /// A replica that uses these parameters.
+    /// Makes a replica of these parameters, with fast layers.
     ///
     /// # Errors
     ///
@@ -78,7 +86,13 @@ impl Lenet {
                 );
             }
         }
-        Ok(Self { parameters })
+        Ok(Self { parameters, layers: Layers::Fast })
+    }
+
+    /// Chooses the implementation of the layers. The parameters stay the same.
+    #[must_use]
+    pub fn with_layers(self, layers: Layers) -> Self {
+        Self { layers, ..self }
     }
 
     /// The replica's parameters, first layer first.
@@ -86,15 +100,32 @@ impl Lenet {
         &self.parameters
     }
 
-    /// The logits of a batch: `[B, 1, 28, 28]` → `[B, 10]`.
+    /// Computes the logits of a batch: `[B, 1, 28, 28]` → `[B, 10]`.
     ///
     /// # Errors
     ///
-    /// When `images` has another shape or another dtype than the parameters.
+    /// When `images` has another shape or another dtype than the parameters, and with plain layers
+    /// on a GPU.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let values: Vec<&Tensor> = self.parameters.iter().map(|p| p.value.as_tensor()).collect();
         let Ok(values) = values.try_into() else { bail!("LeNet has {} parameters", SHAPES.len()) };
-        forward(values, images)
+        match self.layers {
+            Layers::Plain => forward_plain(values, images),
+            Layers::Fast => forward(values, images),
+        }
+    }
+
+    /// Computes the loss of a batch: the cross-entropy, summed over the samples. `[B, 10]`, `[B]`
+    /// (u32) → a scalar.
+    ///
+    /// # Errors
+    ///
+    /// When the shapes do not fit, and with plain layers on a GPU.
+    pub fn loss(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        match self.layers {
+            Layers::Plain => layers::cross_entropy(logits, labels),
+            Layers::Fast => ops::cross_entropy(logits, labels),
+        }
     }
 }
 
@@ -104,8 +135,30 @@ impl Module for Lenet {
     }
 }
 
-/// The logits of a batch, as a function of LeNet's parameters in their order: `[B, 1, 28, 28]` →
-/// `[B, 10]`.
+/// Computes the logits of a batch with the plain layers, from LeNet's parameters in their order:
+/// `[B, 1, 28, 28]` → `[B, 10]`.
+///
+/// # Errors
+///
+/// When the shapes do not fit, and on a GPU.
+// ANCHOR: forward_plain
+pub fn forward_plain(parameters: [&Tensor; 8], images: &Tensor) -> Result<Tensor> {
+    let [w1, b1, w2, b2, w3, b3, w4, b4] = parameters;
+    let x = layers::conv2d(images, w1, b1)?;
+    let x = layers::relu(&x)?;
+    let x = layers::avg_pool2d(&x)?;
+    let x = layers::conv2d(&x, w2, b2)?;
+    let x = layers::relu(&x)?;
+    let x = layers::avg_pool2d(&x)?;
+    let x = flatten(&x)?;
+    let x = layers::linear(&x, w3, b3)?;
+    let x = layers::relu(&x)?;
+    layers::linear(&x, w4, b4)
+}
+// ANCHOR_END: forward_plain
+
+/// Computes the logits of a batch with the fast layers, from LeNet's parameters in their order:
+/// `[B, 1, 28, 28]` → `[B, 10]`.
 ///
 /// # Errors
 ///
@@ -117,7 +170,7 @@ pub fn forward(parameters: [&Tensor; 8], images: &Tensor) -> Result<Tensor> {
     let x = conv2d_relu_pool(&x, w2, b2, 2)?;
     let x = flatten(&x)?;
     let x = linear_relu(&x, w3, b3)?;
-    linear(&x, w4, b4)
+    ops::linear(&x, w4, b4)
 }
 // ANCHOR_END: forward
 
@@ -127,9 +180,11 @@ mod tests {
 
     #[test]
     fn a_batch_of_images_becomes_a_batch_of_logits() {
-        let lenet = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
         let images = Tensor::zeros((3, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
-        assert_eq!(lenet.forward(&images).unwrap().dims(), [3, CLASSES]);
+        for layers in [Layers::Plain, Layers::Fast] {
+            let lenet = Lenet::new(1, DType::F32, &Device::Cpu).unwrap().with_layers(layers);
+            assert_eq!(lenet.forward(&images).unwrap().dims(), [3, CLASSES]);
+        }
     }
 
     #[test]

@@ -1,26 +1,32 @@
 //! Trains LeNet on one device.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
-use datasets::{CLASS_NAMES, CLASSES, contact_sheet};
+use datasets::{CLASS_NAMES, CLASSES, Dataset, contact_sheet};
 use devices::DeviceArguments;
-use harness::cli;
+use devices::{ComputeDevice, DeviceKind, DevicePlan};
+use harness::cli::{self, UsageError};
 use harness::interrupt;
-use harness::report::{file, line};
+use harness::records::TrainOptions;
+use harness::report::{counted, file, line, seconds};
+use harness::statistics::median;
 use ops::weights_hash::WeightsHash;
-use single_gpu::train::train;
-use trainer::TrainArguments;
+use single_gpu::lenet::{Layers, Lenet};
+use single_gpu::train::{train, train_batch};
+use trainer::{TrainArguments, TrainSetup};
 
 /// Images of each class on a contact sheet.
 const SHEET_COLUMNS: usize = 20;
 
-/// Flags about what is trained, how, and what that leaves behind: of no use to a contact sheet.
-const OF_TRAINING: [&str; 12] = [
+/// The flags about training, which a contact sheet does not use.
+const OF_TRAINING: [&str; 13] = [
     "device",
     "threads_per_device",
     "tf32",
+    "layers",
     "epochs",
     "batch_size",
     "lr",
@@ -42,9 +48,31 @@ struct Arguments {
     #[command(flatten)]
     train: TrainArguments,
 
+    /// The layers to train with; with plain ones, the time of a step with each kind is shown
+    #[arg(long, value_enum, default_value_t)]
+    layers: Layers,
+
     /// Write the first training images of each class to this PNG file, and stop
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_TRAINING)]
     contact_sheet: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// The plan for the one device, on which the layers can run.
+    fn plan(&self) -> Result<DevicePlan, UsageError> {
+        let on_a_gpu = || {
+            UsageError::new("--layers plain: plain layers run on the CPU only; use --device cpu")
+        };
+        if self.layers == Layers::Plain && self.device.device == DeviceKind::Cuda {
+            return Err(on_a_gpu());
+        }
+        let plan = self.device.plan(1)?;
+        // With --device auto, the plan has a GPU where there is one.
+        if self.layers == Layers::Plain && !plan.is_of_slices() {
+            return Err(on_a_gpu());
+        }
+        Ok(plan)
+    }
 }
 
 fn main() -> ExitCode {
@@ -52,25 +80,14 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let plan = arguments.device.plan(1)?;
+    let plan = arguments.plan()?;
     if let Some(path) = &arguments.contact_sheet {
-        // Before images are loaded, which may mean a download.
+        // Checked before images are loaded, which may mean a download.
         cli::writable("--contact-sheet", path)?;
     }
     let mut setup = arguments.train.prepare(plan.len())?;
     if let Some(path) = &arguments.contact_sheet {
-        let train = &setup.data.train;
-        let (images, _) = train.pixels().as_chunks();
-        let labelled = images.iter().zip(train.labels().iter().copied());
-        let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
-        let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
-        contact_sheet::write_png(path, width, height, &pixels)
-            .map_err(|error| file::of_flag("--contact-sheet", path, &error))?;
-        line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
-        for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {
-            line(format_args!("  row {}: {name}", label + 1))?;
-        }
-        return Ok(());
+        return write_contact_sheet(path, &setup.data.train);
     }
 
     interrupt::watch()?;
@@ -80,9 +97,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         line(format_args!("note: {note}"))?;
     }
     let device = plan.slots()[0].open()?;
+    if arguments.layers == Layers::Plain {
+        line(compare_layers(&setup, &device)?)?;
+    }
     let mut outputs = std::mem::take(&mut setup.outputs);
     let mut report = outputs.report("one device");
-    let trained = train(&setup.data, &setup.options, setup.dtype, &device, &mut report)?;
+    let (options, layers) = (&setup.options, arguments.layers);
+    let trained = train(&setup.data, options, layers, setup.dtype, &device, &mut report)?;
     drop(report);
     let hash = WeightsHash::new(&trained.weights)?;
     let summary = setup.summary("one device", &plan, &trained.records, hash);
@@ -90,6 +111,49 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     outputs.print_sparklines()?;
     line(&summary)?;
     outputs.write(&headline)?;
+    Ok(())
+}
+
+/// Times training steps on one batch, with plain and with fast layers, and returns the result as a
+/// sentence.
+fn compare_layers(setup: &TrainSetup, device: &ComputeDevice) -> candle_core::Result<String> {
+    let TrainOptions { batch_size, learning_rate, seed, .. } = setup.options;
+    let images = batch_size.min(setup.data.train.len());
+    let batch = setup.data.train.batch(&Vec::from_iter(0..images as u32), setup.dtype)?;
+    let seconds_per_step = |layers, steps| -> candle_core::Result<f64> {
+        let lenet = Lenet::new(seed, setup.dtype, device.tensors())?.with_layers(layers);
+        let mut times = Vec::new();
+        for _ in 0..steps {
+            let started = Instant::now();
+            train_batch(&lenet, &batch, learning_rate)?;
+            times.push(started.elapsed().as_secs_f64());
+        }
+        Ok(median(times))
+    };
+    let plain = device.run(|| seconds_per_step(Layers::Plain, 1))?;
+    let fast = device.run(|| seconds_per_step(Layers::Fast, 7))?;
+    Ok(format!(
+        "A step on {} takes {} s with the plain layers and {} s with the fast ones, which are \
+         {:.0} times as fast.",
+        counted(images, "image"),
+        seconds(plain),
+        seconds(fast),
+        plain / fast
+    ))
+}
+
+/// Writes the first images of each class to a PNG file, a class per row.
+fn write_contact_sheet(path: &Path, images: &Dataset) -> anyhow::Result<()> {
+    let (pixels, _) = images.pixels().as_chunks();
+    let labelled = pixels.iter().zip(images.labels().iter().copied());
+    let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
+    let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
+    contact_sheet::write_png(path, width, height, &pixels)
+        .map_err(|error| file::of_flag("--contact-sheet", path, &error))?;
+    line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
+    for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {
+        line(format_args!("  row {}: {name}", label + 1))?;
+    }
     Ok(())
 }
 

@@ -1,9 +1,4 @@
-//! Stochastic gradient descent.
-//!
-//! A parameter is updated where it lies, in one walk over it and its gradient: 12 bytes of memory traffic and two
-//! operations for each element in f32. As a formula of tensors the same update
-//! makes two temporary tensors and a copy, four times the traffic, and fresh memory each time. On a GPU eight of them share
-//! one launch, whose start would cost more than what there is to do for a bias.
+//! Stochastic gradient descent, the update of a training step.
 
 use candle_core::{Result, Tensor, bail};
 use tracing::info_span;
@@ -13,18 +8,18 @@ use ops::parameters::{Parameter, Parameters};
 
 use ops::sgd_step::descend_all;
 
-/// parameter −= learning_rate · gradient / batch_size, for every parameter.
+/// Updates every parameter in place: parameter −= learning_rate · gradient / batch_size.
 ///
-/// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`, and
-/// `batch_size` counts the whole batch: all devices' samples, not one shard's. The update divides by it, and
-/// nothing before the update divides.
+/// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`.
+/// `batch_size` counts the whole batch: the samples of all devices, not of one shard. This is the
+/// only division between a loss and an update.
 ///
-/// Whatever shares a parameter's memory sees the update; a
-/// [snapshot](Parameters::snapshot) does not.
+/// Tensors that share memory with a parameter see the update. A [snapshot](Parameters::snapshot)
+/// does not.
 ///
 /// # Errors
 ///
-/// Those of [`check_gradients`]; then no parameter was changed.
+/// When [`check_gradients`] fails; then no parameter was changed.
 pub fn sgd(
     parameters: &Parameters,
     gradients: &[Tensor],
@@ -42,12 +37,13 @@ pub fn sgd(
     // ANCHOR_END: update
 }
 
-/// Makes sure, before anything is changed, that an update can be made: there is a gradient for each of the
-/// `parameters`, named, of its shape and dtype, and there are `samples` to divide by.
+/// Checks, before anything is changed, that `gradients` fit the named `parameters` and that there
+/// are `samples` to divide by.
 ///
 /// # Errors
 ///
-/// When not: the message names the first parameter that has no fitting gradient.
+/// When there are no samples, or when a gradient is missing or differs in shape or dtype from its
+/// parameter. The message names the first such parameter.
 pub fn check_gradients<'a>(
     parameters: impl ExactSizeIterator<Item = (&'a str, &'a Tensor)>,
     gradients: &[Tensor],
@@ -60,7 +56,7 @@ pub fn check_gradients<'a>(
         bail!("an update needs at least one sample");
     }
     for ((name, value), gradient) in parameters.zip(gradients) {
-        if !are_alike(value, gradient) {
+        if value.shape() != gradient.shape() || value.dtype() != gradient.dtype() {
             bail!(
                 "parameter {name} is {:?} {:?}, its gradient {:?} {:?}",
                 value.dtype(),
@@ -71,10 +67,6 @@ pub fn check_gradients<'a>(
         }
     }
     Ok(())
-}
-
-fn are_alike(a: &Tensor, b: &Tensor) -> bool {
-    a.shape() == b.shape() && a.dtype() == b.dtype()
 }
 
 #[cfg(test)]

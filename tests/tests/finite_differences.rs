@@ -5,13 +5,12 @@
 //! entry is a bound with room. It holds only where f is smooth: the inputs are dense noise, biases are
 //! not zero, and no value that a relu sees lies within 100 steps of its kink.
 //!
-//! With `TEST_DEVICE=cuda` all of it runs on a GPU.
+//! With `TEST_DEVICE=cuda` all of it runs on a GPU, but for the plain layers of stage 1.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use candle_core::{DType, Result, Tensor, Var};
 use course_tests::{device, noise};
-use datasets::Batch;
 use ops::backward::backward_from;
 use ops::batch_norm::Statistics;
 use ops::difference::relative_difference;
@@ -20,10 +19,10 @@ use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
     cross_entropy, flatten, global_avg_pool, linear, relu, transpose,
 };
-use single_gpu::lenet::Lenet;
-use single_gpu::train::local_gradients;
+use single_gpu::gradient_check::{STEP, finite_differences, gradient_errors};
+use single_gpu::layers;
+use single_gpu::lenet::{Layers, Lenet};
 
-const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-7;
 
 fn variable(shape: &[usize], salt: u64) -> Var {
@@ -36,25 +35,6 @@ fn is_away_from_zero(x: &Tensor) -> bool {
     nearest.to_scalar::<f64>().unwrap() > 100.0 * STEP
 }
 
-/// The derivative of `f` by each element in `elements` of `x`, by central differences.
-// ANCHOR: differences
-fn differences(x: &Var, elements: &[usize], f: &dyn Fn() -> Result<f64>) -> Result<Vec<f64>> {
-    let original = x.flatten_all()?.to_vec1::<f64>()?;
-    let at = |element: usize, offset: f64| {
-        let mut values = original.clone();
-        values[element] += offset;
-        x.set(&Tensor::from_vec(values, x.shape(), &device())?)?;
-        f()
-    };
-    let slopes = elements
-        .iter()
-        .map(|&element| Ok((at(element, STEP)? - at(element, -STEP)?) / (2.0 * STEP)))
-        .collect();
-    x.set(&Tensor::from_vec(original.clone(), x.shape(), &device())?)?;
-    slopes
-}
-// ANCHOR_END: differences
-
 /// Compares an operation's backward with differences of Σ output · noise, for every input element.
 fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
     let scalar = || {
@@ -66,7 +46,7 @@ fn check(name: &str, inputs: &[&Var], op: &dyn Fn() -> Result<Tensor>) {
     let gradients = backward_from(&output, &noise(output.shape(), 9).unwrap()).unwrap();
     for (position, input) in inputs.iter().enumerate() {
         let elements: Vec<usize> = (0..input.elem_count()).collect();
-        let slopes = differences(input, &elements, &|| scalar()?.to_scalar::<f64>()).unwrap();
+        let slopes = finite_differences(input, &elements, scalar).unwrap();
         let slopes = Tensor::from_vec(slopes, input.shape(), &device()).unwrap();
         let gradient = gradients.get(input).expect("a gradient");
         let error = relative_difference(gradient, &slopes).unwrap();
@@ -230,24 +210,46 @@ fn lively_lenet() -> Lenet {
 }
 
 #[test]
+fn the_plain_layers() {
+    if !device().is_cpu() {
+        return eprintln!("SKIPPED: the plain layers run on the CPU only");
+    }
+    for [b, c, h, w, o, kh, kw] in
+        [[1, 1, 5, 5, 2, 3, 3], [3, 2, 6, 5, 3, 2, 3], [2, 3, 4, 4, 2, 4, 1]]
+    {
+        let (x, weight, bias) =
+            (variable(&[b, c, h, w], 1), variable(&[o, c, kh, kw], 2), variable(&[o], 3));
+        let name = format!("plain conv2d {:?} ∗ {:?}", x.dims(), weight.dims());
+        check(&name, &[&x, &weight, &bias], &|| layers::conv2d(&x, &weight, &bias));
+    }
+    for [h, w] in [[9, 9], [7, 5], [6, 8], [2, 3]] {
+        let x = variable(&[2, 3, h, w], 1);
+        check(&format!("plain avg_pool2d {h}×{w}"), &[&x], &|| layers::avg_pool2d(&x));
+    }
+    let x = variable(&[5, 7], 1);
+    assert!(is_away_from_zero(&x));
+    check("plain relu", &[&x], &|| layers::relu(&x));
+    let (x, weight, bias) = (variable(&[3, 5], 1), variable(&[5, 4], 2), variable(&[4], 3));
+    check("plain linear", &[&x, &weight, &bias], &|| layers::linear(&x, &weight, &bias));
+    let labels = Tensor::new(&[2u32, 0, 3, 3, 1], &device()).unwrap();
+    let logits = variable(&[5, 4], 1);
+    check("plain cross_entropy", &[&logits], &|| layers::cross_entropy(&logits, &labels));
+}
+
+#[test]
 fn lenet_as_a_whole() {
-    let model = lively_lenet();
     let images = noise((2, 1, 28, 28), 1).unwrap();
     let labels = Tensor::new(&[3u32, 7], &device()).unwrap();
-    let batch = Batch { images, labels };
-    let gradients = local_gradients(&model, &batch).unwrap().gradients;
-    let loss = || cross_entropy(&model.forward(&batch.images)?, &batch.labels)?.to_scalar::<f64>();
-    for (parameter, gradient) in model.parameters().iter().zip(&gradients) {
+    for layers in [Layers::Fast, Layers::Plain] {
+        if layers == Layers::Plain && !device().is_cpu() {
+            return eprintln!("SKIPPED: the plain layers run on the CPU only");
+        }
+        let model = lively_lenet().with_layers(layers);
+        let loss = || model.loss(&model.forward(&images)?, &labels);
         // Sixteen elements of each tensor; the operations above are checked at every element.
-        let count = parameter.value.elem_count();
-        let elements: Vec<usize> = (0..16).map(|i| (i * 7919 + 5) % count).collect();
-        let slopes = differences(&parameter.value, &elements, &loss).unwrap();
-        let exact = gradient.flatten_all().unwrap().to_vec1::<f64>().unwrap();
-        let largest = exact.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
-        assert!(largest > 1e-3, "{}: the gradient should be lively", parameter.name);
-        for (&element, slope) in elements.iter().zip(slopes) {
-            let error = (slope - exact[element]).abs() / largest;
-            assert!(error <= TOLERANCE, "{}[{element}]: {error:.1e}", parameter.name);
+        for error in gradient_errors(model.parameters(), 16, loss).unwrap() {
+            assert!(error.largest_gradient > 1e-3, "the gradient should be lively: {error:?}");
+            assert!(error.relative_error <= TOLERANCE, "{layers:?}: {error:?}");
         }
     }
 }

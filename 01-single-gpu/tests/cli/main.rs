@@ -43,6 +43,7 @@ fn help_names_every_flag_and_its_default() {
         "--plot",
         "--trace",
         "--device",
+        "--layers <LAYERS>",
     ] {
         help = help.stdout(contains(text));
     }
@@ -71,6 +72,30 @@ fn the_same_seed_gives_the_same_bits_with_any_number_of_threads() {
     assert_eq!(one, hash("--threads-per-device=1", "--seed=3"));
     assert_eq!(one, hash("--threads-per-device=3", "--seed=3"));
     assert_ne!(one, hash("--threads-per-device=1", "--seed=4"));
+}
+
+#[test]
+fn plain_layers_train_alike_and_show_how_much_faster_the_fast_ones_are() {
+    let compared = contains("A step on 16 images takes ")
+        .and(contains(" s with the plain layers and "))
+        .and(contains(" times as fast.\n"));
+    single_gpu(&SMALL).arg("--layers=plain").assert().success().stdout(compared);
+    single_gpu(&SMALL).assert().success().stdout(contains("plain layers").not());
+    let folder = tempfile::tempdir().unwrap();
+    let losses = |layers: &str| {
+        let file = folder.path().join(layers);
+        let mut run = single_gpu(&SMALL);
+        run.args(["--dtype=f64", "--lr=2", "--seed=3", "--layers", layers, "--metrics"]);
+        run.arg(&file).assert().success();
+        let text = fs::read_to_string(file).unwrap();
+        let values = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        values.filter_map(|line: serde_json::Value| line["train_loss"].as_f64()).collect()
+    };
+    let (plain, fast): (Vec<f64>, Vec<f64>) = (losses("plain"), losses("fast"));
+    assert_eq!(plain.len(), 2);
+    for (plain, fast) in plain.into_iter().zip(fast) {
+        approx::assert_relative_eq!(plain, fast, max_relative = 1e-10);
+    }
 }
 
 #[test]
@@ -114,6 +139,15 @@ fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
         (&["--contact-sheet", "a.png", "--epochs", "3"], "cannot be used with '--epochs <N>'"),
         (&["--data", "/dev/null"], "--data /dev/null: this is not a folder"),
         (&["--device", "tpu"], "possible values: auto, cpu, cuda"),
+        (&["--layers", "slow"], "possible values: plain, fast"),
+        (
+            &["--layers", "plain", "--device", "cuda"],
+            "--layers plain: plain layers run on the CPU only; use --device cpu",
+        ),
+        (
+            &["--contact-sheet", "a.png", "--layers", "plain"],
+            "cannot be used with '--layers <LAYERS>'",
+        ),
         (&["--device", "cpu", "--tf32"], "--tf32: only GPUs round to TF32"),
         (&["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
         (&["--data-mirrors", "ftp://a.example"], "\"ftp://a.example\" is no web address"),

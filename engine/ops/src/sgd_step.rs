@@ -1,4 +1,8 @@
-//! value −= step · direction, in place.
+//! Updates of tensors in place: the kernels of stochastic gradient descent.
+//!
+//! A tensor is updated where it lies, in one walk over its elements and those of its gradient: 12 bytes of memory traffic and
+//! two operations for each element in f32. As a formula of tensors the same update makes two temporary tensors and a copy,
+//! which is four times the traffic. On a GPU eight tensors share one launch.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;

@@ -4,7 +4,9 @@
 //! 1e-12 in f64, where only the order of additions differs, and at most 1e-5 in f32, whose own rounding
 //! takes LeNet's gradients up to 2e-6 from the f64 ones (in PyTorch too).
 //!
-//! With `TEST_DEVICE=cuda` all of it runs on a GPU.
+//! The plain layers of stage 1 are held to the same numbers, where they have the operation.
+//!
+//! With `TEST_DEVICE=cuda` all of it runs on a GPU, but for the plain layers.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
@@ -14,6 +16,7 @@ use candle_core::{DType, Result, Tensor, Var};
 use cases::{BIAS, INPUT, WEIGHT, check_case, for_each_case, precisions, variable};
 use course_tests::{Fixture, device, noise};
 use datasets::Batch;
+use itertools::iproduct;
 use ops::batch_norm::{Statistics, average_all};
 use ops::difference::relative_difference;
 use ops::parameters::{Parameter, Parameters};
@@ -21,8 +24,14 @@ use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
     conv2d_relu_pool, cross_entropy, global_avg_pool, linear, relu,
 };
-use single_gpu::lenet::Lenet;
+use single_gpu::layers;
+use single_gpu::lenet::{Layers, Lenet};
 use single_gpu::train::local_gradients;
+
+/// Whether the test's device runs the plain layers.
+fn has_plain_layers() -> bool {
+    device().is_cpu()
+}
 
 #[test]
 fn the_noise_is_the_same_in_both_languages() {
@@ -50,7 +59,11 @@ fn conv2d_agrees() {
         let b = variable(&[outputs], BIAS, precision.0)?;
         let y = conv2d(&x, &w, Some(&b), stride, padding)?;
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, case, precision, &inputs, y)
+        check_case(fixture, case, precision, &inputs, y)?;
+        if has_plain_layers() && (stride, padding) == (1, 0) {
+            check_case(fixture, case, precision, &inputs, layers::conv2d(&x, &w, &b)?)?;
+        }
+        Ok(())
     });
 }
 
@@ -74,7 +87,13 @@ fn what_sees_only_black_is_exactly_its_bias_to_a_relu() {
         let b = Var::zeros(outputs, precision.0, &device())?;
         let y = conv2d_relu_pool(&x, &w, &b, pool)?;
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, case, precision, &inputs, y)
+        check_case(fixture, case, precision, &inputs, y)?;
+        if has_plain_layers() {
+            assert_eq!(pool, 2);
+            let y = layers::avg_pool2d(&layers::relu(&layers::conv2d(&x, &w, &b)?)?)?;
+            check_case(fixture, case, precision, &inputs, y)?;
+        }
+        Ok(())
     });
 }
 
@@ -86,7 +105,11 @@ fn avg_pool2d_agrees() {
         };
         let x = variable(&[batch, channels, height, width], INPUT, precision.0)?;
         let y = avg_pool2d(&x, kernel, stride)?;
-        check_case(fixture, case, precision, &[("grad_input", &x)], y)
+        check_case(fixture, case, precision, &[("grad_input", &x)], y)?;
+        if has_plain_layers() && (kernel, stride) == (2, 2) {
+            check_case(fixture, case, precision, &[("grad_input", &x)], layers::avg_pool2d(&x)?)?;
+        }
+        Ok(())
     });
 }
 
@@ -155,11 +178,18 @@ fn relu_agrees_and_has_no_slope_at_zero() {
         values.iter_mut().step_by(5).for_each(|value| *value = 0.0);
         let x = Tensor::new(values, &device())?.to_dtype(precision.0)?;
         let x = Var::from_tensor(&x)?;
-        let y = relu(&x)?;
-        let slopes = y.sum_all()?.backward()?;
-        let slopes = slopes.get(&x).expect("a gradient").to_dtype(DType::F64)?.to_vec1::<f64>()?;
-        assert!(slopes.iter().step_by(5).all(|&slope| slope == 0.0), "relu'(0) must be 0");
-        check_case(fixture, case, precision, &[("grad_input", &x)], y)
+        let mut outputs = vec![relu(&x)?];
+        if has_plain_layers() {
+            outputs.push(layers::relu(&x)?);
+        }
+        for y in outputs {
+            let slopes = y.sum_all()?.backward()?;
+            let slopes = slopes.get(&x).expect("a gradient").to_dtype(DType::F64)?;
+            let slopes = slopes.to_vec1::<f64>()?;
+            assert!(slopes.iter().step_by(5).all(|&slope| slope == 0.0), "relu'(0) must be 0");
+            check_case(fixture, case, precision, &[("grad_input", &x)], y)?;
+        }
+        Ok(())
     });
 }
 
@@ -189,7 +219,11 @@ fn linear_agrees() {
         let b = variable(&[outputs], BIAS, precision.0)?;
         let y = linear(&x, &w, &b)?;
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, case, precision, &inputs, y)
+        check_case(fixture, case, precision, &inputs, y)?;
+        if has_plain_layers() {
+            check_case(fixture, case, precision, &inputs, layers::linear(&x, &w, &b)?)?;
+        }
+        Ok(())
     });
 }
 
@@ -205,13 +239,19 @@ fn cross_entropy_agrees() {
         let &[batch, classes, scale] = geometry else { panic!("{case}: geometry {geometry:?}") };
         let logits = (noise((batch, classes), INPUT)? * scale as f64)?.to_dtype(dtype)?;
         let logits = Var::from_tensor(&logits)?;
-        let loss = cross_entropy(&logits, &labels(batch, classes)?)?;
-        let gradients = loss.backward()?;
-        let gradient = gradients.get(&logits).expect("a gradient");
-        for (name, value) in [("loss", &loss.reshape(1)?), ("grad_input", gradient)] {
-            let expected = fixture.get(&format!("{case}/{name}"))?;
-            let error = relative_difference(value, expected)?;
-            assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
+        let labels = labels(batch, classes)?;
+        let mut losses = vec![cross_entropy(&logits, &labels)?];
+        if has_plain_layers() {
+            losses.push(layers::cross_entropy(&logits, &labels)?);
+        }
+        for loss in losses {
+            let gradients = loss.backward()?;
+            let gradient = gradients.get(&logits).expect("a gradient");
+            for (name, value) in [("loss", &loss.reshape(1)?), ("grad_input", gradient)] {
+                let expected = fixture.get(&format!("{case}/{name}"))?;
+                let error = relative_difference(value, expected)?;
+                assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
+            }
         }
         Ok(())
     });
@@ -248,12 +288,14 @@ fn lenet_agrees_in_logits_loss_and_all_eight_gradients() {
     let fixture = Fixture::load().unwrap();
     let geometry = fixture.get("lenet/geometry").unwrap().to_vec1::<i64>().unwrap();
     let images: Vec<usize> = geometry[..4].iter().map(|&size| size as usize).collect();
-    for (dtype, tolerance) in precisions() {
-        let model = lenet(&fixture, dtype).unwrap();
+    let implementations =
+        if has_plain_layers() { &[Layers::Fast, Layers::Plain][..] } else { &[Layers::Fast] };
+    for ((dtype, tolerance), &layers) in iproduct!(precisions(), implementations) {
+        let model = lenet(&fixture, dtype).unwrap().with_layers(layers);
         let images = noise(images.as_slice(), INPUT).unwrap().to_dtype(dtype).unwrap();
         let labels = labels(images.dim(0).unwrap(), 10).unwrap();
         let logits = model.forward(&images).unwrap();
-        let loss = cross_entropy(&logits, &labels).unwrap().reshape(1).unwrap();
+        let loss = model.loss(&logits, &labels).unwrap().reshape(1).unwrap();
         let gradients = local_gradients(&model, &Batch { images, labels }).unwrap().gradients;
 
         let mut found = vec![("logits".to_owned(), logits), ("loss".to_owned(), loss)];
@@ -264,7 +306,7 @@ fn lenet_agrees_in_logits_loss_and_all_eight_gradients() {
         for (name, value) in found {
             let expected = fixture.get(&format!("lenet/{name}")).unwrap();
             let error = relative_difference(&value, expected).unwrap();
-            assert!(error <= tolerance, "lenet/{name} in {dtype:?}: {error:.1e}");
+            assert!(error <= tolerance, "lenet/{name}, {layers:?} in {dtype:?}: {error:.1e}");
         }
     }
 }

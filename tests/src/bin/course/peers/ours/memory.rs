@@ -4,6 +4,7 @@ use anyhow::Context as _;
 use candle_core::DType;
 use harness::records::TrainOptions;
 use harness::report::Report;
+use single_gpu::lenet::Layers;
 use single_gpu::train::train;
 
 use super::data::garments;
@@ -17,7 +18,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
     let data = garments(images, images / 6)?;
     let options =
         TrainOptions { epochs: 1, batch_size: 256, learning_rate: LEARNING_RATE, seed: 1 };
-    train(&data, &options, DType::F32, &device, &mut Report::silent())?;
+    train(&data, &options, Layers::Fast, DType::F32, &device, &mut Report::silent())?;
     let bytes = named([("peak", vec![peak()?]), ("before the data", vec![start])]);
     Ok(Answer { bytes, ..Answer::default() })
 }

@@ -1,4 +1,4 @@
-//! Accuracy on images that were not trained on.
+//! Loss and accuracy on images that the model was not trained on.
 
 mod part;
 
@@ -13,14 +13,16 @@ use ops::backward::untracked;
 use ops::cross_entropy;
 use trainer::read_sums;
 
-/// Images per forward pass, on one device and on many: enough to keep a device busy, few enough to fit anywhere.
+/// Images per forward pass, on one device and on many: enough to keep a device busy, few enough to
+/// fit anywhere.
 pub const BATCH: usize = 256;
 
-/// Sums of loss and correct answers over a whole data set, on the model's device.
+/// Sums the loss and counts the correct answers of a model over a whole data set.
 ///
 /// # Errors
 ///
 /// When the images do not fit the model.
+// ANCHOR: evaluate
 pub fn evaluate(
     model: &impl Module,
     dataset: &Dataset,
@@ -30,7 +32,8 @@ pub fn evaluate(
     Ok(evaluate_part(model, dataset, Part::WHOLE, dtype, device)?.total())
 }
 
-/// The same of each batch of a part of it, which may have none.
+/// Does the same for each batch of a part of the data set, in order. The devices of a run share the
+/// batches of a data set in this way from stage 4 on.
 ///
 /// # Errors
 ///
@@ -45,12 +48,13 @@ pub fn evaluate_part(
     let _span = info_span!(target: COMPUTE, "evaluate").entered();
     part.evaluate(dataset.len(), BATCH, |samples| {
         let batch = dataset.batch(samples, dtype)?.to_device(device)?;
-        // Nobody asks for gradients: then what a layer has read need not wait for them.
+        // No backward pass follows, so the layers need not keep their inputs for one.
         let logits = untracked(|| model.forward(&batch.images))?;
         let loss = cross_entropy(&logits, &batch.labels)?;
         read_sums(&loss, &logits, &batch)
     })
 }
+// ANCHOR_END: evaluate
 
 #[cfg(test)]
 mod tests {
@@ -62,7 +66,7 @@ mod tests {
     use crate::lenet::Lenet;
     use datasets::{Split, synthetic};
 
-    /// A model that notes whether its logits carry a gradient.
+    /// A model that records whether its logits carry a gradient.
     struct Noted(Lenet, Cell<Option<bool>>);
 
     impl Module for Noted {
@@ -80,7 +84,7 @@ mod tests {
         let model = Noted(Lenet::new(1, dtype, device).unwrap(), Cell::default());
         let sums = evaluate(&model, &images, dtype, device).unwrap();
         assert_eq!(model.1.get(), Some(false));
-        // Nor is anything of it another number.
+        // A tracked forward pass gives the same numbers.
         let batch = images.batch(&[0, 1, 2], dtype).unwrap();
         let logits = model.forward(&batch.images).unwrap();
         assert_eq!(model.1.get(), Some(true));

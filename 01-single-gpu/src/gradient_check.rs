@@ -1,0 +1,163 @@
+//! Checks of gradients against finite differences.
+//!
+//! Move one element x of a tensor by a small step h, up and down, and see how the loss L follows:
+//!
+//! ```text
+//! dL/dx ≈ (L(x + h) − L(x − h)) / 2h
+//! ```
+//!
+//! The estimate has an error of about h² from the curvature of L and of about 1e-16 · |L| / h from
+//! rounding in f64. With h = 1e-5, both are near 1e-10. In f32 the second would be near 1e-2, so
+//! the check needs f64. It also needs a loss that is smooth within h: an input of a relu must not
+//! be that close to 0.
+
+use candle_core::{Result, Tensor, Var};
+
+use ops::backward::backward;
+use ops::parameters::Parameters;
+
+/// The step h.
+pub const STEP: f64 = 1e-5;
+
+/// The difference between one parameter's gradient and finite differences.
+#[derive(Clone, Debug)]
+pub struct GradientError {
+    /// The parameter's name.
+    pub name: String,
+    /// The largest |gradient| of the parameter's elements.
+    pub largest_gradient: f64,
+    /// The largest |gradient − finite difference| of the checked elements, divided by
+    /// `largest_gradient` unless that is 0.
+    pub relative_error: f64,
+}
+
+/// Compares the gradients that the backward pass finds with finite differences, parameter by
+/// parameter.
+///
+/// `loss` computes a scalar in f64 from the current values of the `parameters`. Each checked
+/// element costs two forward passes, so only `elements` of each parameter are checked, or all if it
+/// has fewer.
+///
+/// # Errors
+///
+/// When `loss` fails, is not in f64, or does not depend on a parameter.
+// ANCHOR: gradient_errors
+pub fn gradient_errors(
+    parameters: &Parameters,
+    elements: usize,
+    loss: impl Fn() -> Result<Tensor>,
+) -> Result<Vec<GradientError>> {
+    let gradients = parameters.gradients(&backward(&loss()?)?)?;
+    let mut errors = Vec::new();
+    for (parameter, gradient) in parameters.iter().zip(&gradients) {
+        let gradient = gradient.flatten_all()?.to_vec1::<f64>()?;
+        let checked = spread(elements, gradient.len());
+        let differences = finite_differences(&parameter.value, &checked, &loss)?;
+        let errors_of_elements =
+            checked.iter().zip(differences).map(|(&element, slope)| gradient[element] - slope);
+        let error = largest(errors_of_elements);
+        let largest_gradient = largest(gradient.iter().copied());
+        errors.push(GradientError {
+            name: parameter.name.clone(),
+            largest_gradient,
+            relative_error: if largest_gradient == 0.0 { error } else { error / largest_gradient },
+        });
+    }
+    Ok(errors)
+}
+// ANCHOR_END: gradient_errors
+
+/// Estimates the derivative of a loss with respect to some elements of `x`, each counted row by row
+/// from 0.
+///
+/// The values of `x` are as before when the function returns.
+///
+/// # Errors
+///
+/// When `loss` fails, or it or `x` is not in f64.
+// ANCHOR: finite_differences
+pub fn finite_differences(
+    x: &Var,
+    elements: &[usize],
+    loss: impl Fn() -> Result<Tensor>,
+) -> Result<Vec<f64>> {
+    let original = x.flatten_all()?.to_vec1::<f64>()?;
+    let loss_at = |element: usize, offset: f64| {
+        let mut values = original.clone();
+        values[element] += offset;
+        x.set(&Tensor::from_vec(values, x.shape(), x.device())?)?;
+        loss()?.to_scalar::<f64>()
+    };
+    let slope =
+        |&element: &usize| Ok((loss_at(element, STEP)? - loss_at(element, -STEP)?) / (2.0 * STEP));
+    let slopes = elements.iter().map(slope).collect();
+    x.set(&Tensor::from_vec(original, x.shape(), x.device())?)?;
+    slopes
+}
+// ANCHOR_END: finite_differences
+
+/// Chooses `wanted` of `count` elements, from all over the tensor: the stride is a prime, so no row
+/// or column is left out.
+fn spread(wanted: usize, count: usize) -> Vec<usize> {
+    if wanted >= count {
+        return (0..count).collect();
+    }
+    (0..wanted).map(|n| (n * 7919 + 5) % count).collect()
+}
+
+/// The largest absolute value, or NaN if there is one: `f64::max` would drop it.
+fn largest(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(f64::abs).fold(0.0, |a, b| if a.is_nan() || b <= a { a } else { b })
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use ops::avg_pool2d;
+    use ops::parameters::Parameter;
+
+    fn parameters(name: &str, shape: &[usize]) -> Parameters {
+        let x = crate::init::normal(name, shape, 1.0, 1, DType::F64, &Device::Cpu).unwrap();
+        Parameters::new(vec![x]).unwrap()
+    }
+
+    #[test]
+    fn a_wrong_gradient_is_found_and_a_right_one_passes() {
+        // LeNet's second pooling, 9×9 → 4×4.
+        let image = parameters("image", &[1, 1, 9, 9]);
+        let x = image.get("image").unwrap();
+        let before = x.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        #[expect(clippy::disallowed_methods, reason = "this one is wrong")]
+        let candles = gradient_errors(&image, 81, || x.avg_pool2d(2)?.sqr()?.sum_all()).unwrap();
+        assert!(candles[0].relative_error > 0.1, "{candles:?}");
+        let ours = gradient_errors(&image, 81, || avg_pool2d(x, 2, 2)?.sqr()?.sum_all()).unwrap();
+        assert!(ours[0].relative_error < 1e-8, "{ours:?}");
+        assert_eq!(ours[0].name, "image");
+        assert_eq!(x.flatten_all().unwrap().to_vec1::<f64>().unwrap(), before);
+    }
+
+    #[test]
+    fn a_nan_is_no_small_error() {
+        let w = Parameter {
+            name: "w".to_owned(),
+            value: Var::new(&[1f64, -1.0, 2.0], &Device::Cpu).unwrap(),
+        };
+        let parameters = Parameters::new(vec![w]).unwrap();
+        let w = parameters.get("w").unwrap();
+        // The logarithm of a negative number.
+        let errors = gradient_errors(&parameters, 3, || w.log()?.sum_all()).unwrap();
+        assert!(errors[0].relative_error.is_nan(), "{errors:?}");
+    }
+
+    #[test]
+    fn some_elements_of_a_large_tensor_are_checked_and_all_of_a_small_one() {
+        assert_eq!(spread(16, 3), [0, 1, 2]);
+        let mut elements = spread(16, 102_400);
+        elements.sort_unstable();
+        elements.dedup();
+        assert_eq!(elements.len(), 16);
+        assert!(elements[0] < 12_800 && elements[15] > 89_600, "{elements:?}");
+    }
+}
