@@ -7,7 +7,6 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use datasets::{Batch, Split, synthetic};
 use ops::backward::{backward_from, is_remembered, untracked};
 use ops::difference::{largest_difference, relative_difference};
-use ops::ops;
 use single_gpu::lenet::{Layers, Lenet};
 use single_gpu::train::{local_gradients, train_batch};
 use single_gpu::{init, layers};

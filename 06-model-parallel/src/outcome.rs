@@ -4,6 +4,7 @@ use std::path::Path;
 
 use concise_wrapper::weights::Snapshot;
 use devices::DevicePlan;
+use harness::records::EpochRecord;
 use harness::report::file;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;

@@ -3,16 +3,14 @@
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::{Lines, Reduction, alike};
 use concise_wrapper::launch::{Launch, Rank};
-use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Ddp, Error, Model, text, train};
 use datasets::SAMPLE;
-use harness::records::EpochRecord;
 use harness::report::Report;
 use harness::report::outputs::Outputs;
 use harness::report::trace;
 use model_parallel::held::{Held, activations_of};
 use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::pipeline::{PipelineParallel, Timeline};
+use model_parallel::pipeline::PipelineParallel;
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};

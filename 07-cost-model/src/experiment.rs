@@ -6,7 +6,6 @@ use concise_wrapper::slow_link::Slowness;
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::measure::{self, Together};
-use cost_model::model::Model;
 use cost_model::record::{Calibration, How, Step};
 use cost_model::step::Predicted;
 use cost_model::training::{Sum, step};
@@ -16,7 +15,6 @@ use harness::interrupt;
 use harness::report::metrics::Metrics;
 use harness::report::{line, thousands};
 use harness::statistics::median;
-use model_parallel::layers::Layers;
 use params_and_allreduce::Algorithm;
 
 use crate::calibration::{Layered, Training, Trials};
