@@ -22,7 +22,6 @@ pub const BATCH: usize = 256;
 /// # Errors
 ///
 /// When the images do not fit the model.
-// ANCHOR: evaluate
 pub fn evaluate(
     model: &impl Module,
     dataset: &Dataset,
@@ -54,7 +53,6 @@ pub fn evaluate_part(
         read_sums(&loss, &logits, &batch)
     })
 }
-// ANCHOR_END: evaluate
 
 #[cfg(test)]
 mod tests {

@@ -16,6 +16,7 @@ use candle_core::{Result, Tensor, Var};
 use ops::backward::backward;
 use ops::parameters::Parameters;
 
+// ANCHOR: gradient_errors
 /// The step h.
 pub const STEP: f64 = 1e-5;
 
@@ -41,7 +42,6 @@ pub struct GradientError {
 /// # Errors
 ///
 /// When `loss` fails, is not in f64, or does not depend on a parameter.
-// ANCHOR: gradient_errors
 pub fn gradient_errors(
     parameters: &Parameters,
     elements: usize,
@@ -67,6 +67,7 @@ pub fn gradient_errors(
 }
 // ANCHOR_END: gradient_errors
 
+// ANCHOR: finite_differences
 /// Estimates the derivative of a loss with respect to some elements of `x`, each counted row by row
 /// from 0.
 ///
@@ -75,7 +76,6 @@ pub fn gradient_errors(
 /// # Errors
 ///
 /// When `loss` fails, or it or `x` is not in f64.
-// ANCHOR: finite_differences
 pub fn finite_differences(
     x: &Var,
     elements: &[usize],
@@ -96,6 +96,7 @@ pub fn finite_differences(
 }
 // ANCHOR_END: finite_differences
 
+// ANCHOR: elements
 /// Chooses `wanted` of `count` elements, from all over the tensor: the stride is a prime, so no row
 /// or column is left out.
 fn spread(wanted: usize, count: usize) -> Vec<usize> {
@@ -109,6 +110,7 @@ fn spread(wanted: usize, count: usize) -> Vec<usize> {
 fn largest(values: impl Iterator<Item = f64>) -> f64 {
     values.map(f64::abs).fold(0.0, |a, b| if a.is_nan() || b <= a { a } else { b })
 }
+// ANCHOR_END: elements
 
 #[cfg(test)]
 mod tests {

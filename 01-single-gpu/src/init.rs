@@ -10,6 +10,7 @@ use rand_distr::{Distribution, StandardNormal};
 use harness::random;
 use ops::parameters::Parameter;
 
+// ANCHOR: init
 /// Draws a parameter from N(0, std²).
 ///
 /// The numbers are drawn in f64 and rounded to `dtype`, so an f32 model starts as close to the f64
@@ -18,7 +19,6 @@ use ops::parameters::Parameter;
 /// # Errors
 ///
 /// When the tensor cannot be made on `device`.
-// ANCHOR: normal
 pub fn normal(
     name: &str,
     shape: &[usize],
@@ -38,7 +38,6 @@ pub fn normal(
     let value = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?;
     Ok(Parameter { name: name.to_owned(), value: Var::from_tensor(&value.to_device(device)?)? })
 }
-// ANCHOR_END: normal
 
 /// Makes a parameter of zeros.
 ///
@@ -48,6 +47,7 @@ pub fn normal(
 pub fn zeros(name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Parameter> {
     Ok(Parameter { name: name.to_owned(), value: Var::zeros(shape, dtype, device)? })
 }
+// ANCHOR_END: init
 
 #[cfg(test)]
 mod tests {

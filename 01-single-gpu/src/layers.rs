@@ -33,6 +33,7 @@ use candle_core::{
 
 use ops::backward::{Given, apply1, apply3};
 
+// ANCHOR: conv2d
 /// Convolves images with O kernels, and adds to each output channel its bias.
 ///
 /// x `[B, C, H, W]`, weight `[O, C, R, S]`, bias `[O]` → `[B, O, H − R + 1, W − S + 1]`. The kernels
@@ -103,7 +104,9 @@ fn conv2d_backward(x: &Array<4>, weight: &Array<4>, dy: Vec<f64>) -> [Vec<f64>; 
     }
     [dx.values, dweight.values, dbias.values]
 }
+// ANCHOR_END: conv2d
 
+// ANCHOR: relu
 /// Takes the larger of 0 and x, for each element of x; any shape.
 ///
 /// The derivative at exactly 0 is a choice. As in PyTorch, it is 0.
@@ -124,7 +127,9 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
 fn where_positive(x: f64, value: f64) -> f64 {
     if x <= 0.0 { 0.0 } else { value }
 }
+// ANCHOR_END: relu
 
+// ANCHOR: pool
 /// Takes the mean of each window of 2×2 pixels.
 ///
 /// x `[B, C, H, W]` → `[B, C, H / 2, W / 2]`, rounded down. Windows do not overlap. If H or W is odd,
@@ -164,7 +169,9 @@ fn avg_pool2d_forward(x: &Array<4>) -> Array<4> {
     }
     y
 }
+// ANCHOR_END: pool
 
+// ANCHOR: pool_backward
 /// The same loops. Each pixel of a window gets a quarter of the gradient; a pixel in no window
 /// keeps the gradient 0.
 fn avg_pool2d_backward([B, C, H, W]: [usize; 4], dy: Vec<f64>) -> Vec<f64> {
@@ -183,7 +190,9 @@ fn avg_pool2d_backward([B, C, H, W]: [usize; 4], dy: Vec<f64>) -> Vec<f64> {
     }
     dx.values
 }
+// ANCHOR_END: pool_backward
 
+// ANCHOR: linear
 /// Multiplies the inputs by a matrix of weights, and adds to each output its bias.
 ///
 /// x `[B, I]`, weight `[I, O]`, bias `[O]` → `[B, O]`.
@@ -236,7 +245,9 @@ fn linear_backward(x: &Array<2>, weight: &Array<2>, dy: Vec<f64>) -> [Vec<f64>; 
     }
     [dx.values, dweight.values, dbias.values]
 }
+// ANCHOR_END: linear
 
+// ANCHOR: cross_entropy
 /// Computes the cross-entropy of logits with labels, summed over the samples.
 ///
 /// z `[B, K]`, labels `[B]` (u32) → a scalar. The loss is the sum and not the mean. So the losses of
@@ -290,9 +301,11 @@ fn log_sum_exp(z: &Array<2>, b: usize) -> f64 {
     let largest = logits.clone().fold(f64::NEG_INFINITY, f64::max);
     largest + logits.map(|logit| (logit - largest).exp()).sum::<f64>().ln()
 }
+// ANCHOR_END: cross_entropy
 
 // The rest of the file connects the loops with tensors, and with the graph of the backward pass.
 
+// ANCHOR: connection
 /// The numbers of a tensor with N axes, in f64. `x[[b, c, h, w]]` is one of them.
 struct Array<const N: usize> {
     shape: [usize; N],
@@ -421,3 +434,4 @@ impl<F: Fn(Vec<f64>) -> [Vec<f64>; 3]> CustomOp3 for Node<F> {
         Ok((like(dx, x)?, like(dweight, weight)?, like(dbias, bias)?))
     }
 }
+// ANCHOR_END: connection

@@ -34,6 +34,7 @@ pub const SHAPES: [(&str, &[usize]); 8] = [
 ];
 // ANCHOR_END: shapes
 
+// ANCHOR: model
 /// The implementation of a network's layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Layers {
@@ -134,6 +135,7 @@ impl Module for Lenet {
         self.forward(images)
     }
 }
+// ANCHOR_END: model
 
 /// Computes the logits of a batch with the plain layers, from LeNet's parameters in their order:
 /// `[B, 1, 28, 28]` → `[B, 10]`.

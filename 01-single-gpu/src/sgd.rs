@@ -8,6 +8,7 @@ use ops::parameters::{Parameter, Parameters};
 
 use ops::sgd_step::descend_all;
 
+// ANCHOR: sgd
 /// Updates every parameter in place: parameter −= learning_rate · gradient / batch_size.
 ///
 /// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`.
@@ -30,11 +31,9 @@ pub fn sgd(
         parameters.iter().map(|Parameter { name, value }| (name.as_str(), value.as_tensor()));
     check_gradients(named, gradients, batch_size)?;
     let _span = info_span!(target: COMPUTE, "update").entered();
-    // ANCHOR: update
     let step = learning_rate / batch_size as f64;
     let values = parameters.iter().map(|parameter| parameter.value.as_tensor());
     descend_all(values.zip(gradients), step)
-    // ANCHOR_END: update
 }
 
 /// Checks, before anything is changed, that `gradients` fit the named `parameters` and that there
@@ -68,6 +67,7 @@ pub fn check_gradients<'a>(
     }
     Ok(())
 }
+// ANCHOR_END: sgd
 
 #[cfg(test)]
 mod tests {

@@ -24,6 +24,7 @@ use ops::backward::backward;
 use ops::parameters::Snapshot;
 use trainer::{Seen, Unread, Waiting};
 
+// ANCHOR: train_batch
 /// The results of a step.
 #[derive(Clone, Debug)]
 pub struct Step {
@@ -38,7 +39,6 @@ pub struct Step {
 /// # Errors
 ///
 /// When the batch is empty, or does not fit the model.
-// ANCHOR: train_batch
 pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> candle_core::Result<Step> {
     let (unread, gradients) = forward_and_backward(model, batch)?;
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
@@ -63,6 +63,7 @@ fn forward_and_backward(
 }
 // ANCHOR_END: train_batch
 
+// ANCHOR: local_gradients
 /// Computes loss and gradients of a batch on the model's device, without an update.
 ///
 /// Both are sums over the samples: the gradients of shards add up to the gradient of the batch. The
@@ -82,7 +83,9 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> candle_core::Result<Step
     let (unread, gradients) = forward_and_backward(model, batch)?;
     Ok(Step { sums: unread.read()?, gradients })
 }
+// ANCHOR_END: local_gradients
 
+// ANCHOR: train
 /// A finished run on one device.
 #[derive(Clone, Debug)]
 pub struct Trained {
@@ -98,7 +101,6 @@ pub struct Trained {
 ///
 /// The first failure of a step, an evaluation or a report; [`Error::NotFinite`] when the loss is
 /// infinite or NaN.
-// ANCHOR: train
 pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
@@ -124,6 +126,7 @@ pub fn train(
 }
 // ANCHOR_END: train
 
+// ANCHOR: epochs
 /// Trains for `options.epochs` epochs and measures each.
 ///
 /// `train_batch` gets every batch of the `loader`, in CPU memory. It returns the sums over the
@@ -157,7 +160,6 @@ pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
 /// # Errors
 ///
 /// The first error of the three functions, or [`Error::NotFinite`].
-// ANCHOR: epochs
 pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     options: &TrainOptions,
     loader: &L,
@@ -217,7 +219,6 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     }
     Ok(state.records)
 }
-// ANCHOR_END: epochs
 
 /// Refuses a loss that is infinite or NaN.
 fn check_loss(
@@ -232,7 +233,9 @@ fn check_loss(
     }
     Err(Error::NotFinite { epoch, step, loss, learning_rate, updated })
 }
+// ANCHOR_END: epochs
 
+// ANCHOR: errors
 /// The reason why training stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -274,6 +277,7 @@ fn likely_cause(updated: bool, learning_rate: f64) -> String {
          large; try a tenth of it"
     )
 }
+// ANCHOR_END: errors
 
 #[cfg(test)]
 mod tests {

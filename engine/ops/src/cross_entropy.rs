@@ -134,7 +134,6 @@ impl CustomOp2 for CrossEntropy {
     }
 }
 
-// ANCHOR: loss
 /// A row's largest logit, and the sum of exp(logit − largest).
 fn normaliser<T: Element>(row: &[T]) -> (T, T) {
     let largest = row.iter().copied().fold(T::neg_infinity(), num_traits::Float::max);
@@ -150,7 +149,6 @@ fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
     // In f64: an f32 that has become large loses the digits of what is added to it.
     T::from_f64(losses.map(WithDType::to_f64).sum())
 }
-// ANCHOR_END: loss
 
 fn backward<T: Element>(logits: &[T], labels: &[u32], classes: usize, upstream: T) -> Vec<T> {
     let mut dlogits = Vec::with_capacity(logits.len());
