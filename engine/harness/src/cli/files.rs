@@ -40,7 +40,7 @@ pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
         writable("--metrics", path)?;
         files_are_wanted();
         Metrics::new(path)
-            .map_err(|error| UsageError::new(file::of_flag("--metrics", path, &error)))
+            .map_err(|error| UsageError::new(file::flag_error("--metrics", path, &error)))
     };
     path.map(begin).transpose()
 }
@@ -51,12 +51,12 @@ pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
 ///
 /// A [`UsageError`] that names both.
 pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
-    file::check(path).map_err(|error| UsageError::new(file::of_flag(flag, path, &error)))
+    file::check(path).map_err(|error| UsageError::new(file::flag_error(flag, path, &error)))
 }
 
 /// Checks that `path` is none of those that are `named` already.
 fn apart(named: &[(&str, &Path)], flag: &str, path: &Path, own: &str) -> Result<(), UsageError> {
-    match named.iter().find(|(_, other)| file::are_one(other, path)) {
+    match named.iter().find(|(_, other)| file::is_same_file(other, path)) {
         Some((other, _)) => Err(UsageError::new(format_args!(
             "{other} and {flag} both name {}: give each a {own} of its own",
             path.display()

@@ -7,34 +7,30 @@
 //! | [`outputs`] | the files of a run, all together |
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | each of them |
 //! | [`lanes`], `colours` | pictures of who did what when |
-//! | [`mod@file`], `partial` | files that are whole as soon as they have their name, and their name until then |
-//! | `passed_on` | paths that lead to no file: pipes, terminals |
-//! | `words` | numbers as they are told |
+//! | [`mod@file`] | files that are never half-written, and special files |
+//! | `format` | numbers as text |
 
 mod colours;
 pub mod file;
+mod format;
 pub mod lanes;
-pub mod late;
 pub mod metrics;
 pub mod outputs;
-mod partial;
-mod passed_on;
 mod plot;
 mod progress;
 mod sparklines;
 pub mod summary;
 mod timeline;
 pub mod trace;
-mod words;
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub(crate) use file::remove_partial_files;
+pub use format::{counted, seconds, thousands};
 use metrics::Metrics;
-pub(crate) use partial::remove_all as remove_partial_files;
 use progress::Progress;
-pub use words::{counted, seconds, thousands};
 
 use crate::interrupt;
 use crate::records::{BatchSums, EpochRecord};

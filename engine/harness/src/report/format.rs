@@ -1,4 +1,4 @@
-//! Numbers as they are told.
+//! Numbers as text.
 
 /// A number with its thousands set apart: `60,000`.
 pub fn thousands(number: usize) -> String {
