@@ -31,7 +31,7 @@ pub fn check(path: &Path) -> io::Result<()> {
         File::create_new(path)?;
         fs::remove_file(path)?;
     }
-    // Replacing the file takes a second file beside it, with a longer name.
+    // Replacing the file takes a second file in the same folder, with a longer name.
     PartialFile::create(path).map(drop)
 }
 
@@ -126,7 +126,7 @@ fn follow_links(path: &Path) -> PathBuf {
     path
 }
 
-/// A file under a temporary name, beside the file that it is to replace. Drop removes it unless it was renamed.
+/// A file under a temporary name, in the folder of the file that it replaces. Drop removes it unless it was renamed.
 struct PartialFile {
     file: File,
     path: PathBuf,
@@ -188,14 +188,14 @@ fn open_special(path: &Path) -> io::Result<Option<File>> {
 
 /// Whether a path leads to a FIFO, a terminal or a device.
 ///
-/// This asks about the path itself and not about the end of its links: where `/dev/stdout` leads to a pipe, Linux shows
-/// a link to something that is no path.
+/// The check uses the path itself and not the end of its links. Where `/dev/stdout` leads to a pipe, its link has a
+/// target that is not a path.
 fn is_special(path: &Path) -> bool {
     path.exists() && !path.is_file() && !path.is_dir()
 }
 
-/// This process's standard output or standard error, if `path` leads to that file. Replacing the file would lose what
-/// the process prints; opened a second time, the file would be written at two places at once.
+/// This process's standard output or standard error, if `path` leads to that file. Replacing the file would lose the
+/// printed lines. Opening it a second time would let the two files overwrite each other.
 #[cfg(unix)]
 fn own_output(path: &Path) -> Option<File> {
     use std::os::fd::AsFd as _;

@@ -67,7 +67,7 @@ impl Metrics {
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Line { kind, content })?;
         line.push(b'\n');
-        // One call, so that the file has the whole line or nothing of it.
+        // One call writes the whole line or nothing.
         let written = self.0.write_all(&line);
         written.map_err(|error| flag_error("--metrics", self.0.path(), &error))
     }

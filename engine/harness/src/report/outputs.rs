@@ -64,7 +64,7 @@ impl Outputs {
         self.metrics.as_mut()
     }
 
-    /// Appends the metrics to those of an earlier process, whose runs this one resumes.
+    /// Appends the metrics to the file of an earlier process. This process resumes the runs of that one.
     pub fn resume(&mut self) {
         if let Some(metrics) = &mut self.metrics {
             metrics.resume();
@@ -75,7 +75,7 @@ impl Outputs {
     ///
     /// # Errors
     ///
-    /// When the metrics cannot be written. The run is drawn all the same.
+    /// When the metrics cannot be written. The run is still drawn.
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
         self.runs.push(FinishedRun {
             name: summary.run.clone(),
@@ -100,7 +100,7 @@ impl Outputs {
     ///
     /// # Errors
     ///
-    /// When a file cannot be written. The message names the flag and the file. The other files are written all the same.
+    /// When a file cannot be written. The message names the flag and the file. The other files are still written.
     pub fn write(&self, title: &str) -> io::Result<()> {
         if self.runs.is_empty() {
             return Ok(());
