@@ -149,7 +149,7 @@ fn write_contact_sheet(path: &Path, images: &Dataset) -> anyhow::Result<()> {
     let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
     let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
     contact_sheet::write_png(path, width, height, &pixels)
-        .map_err(|error| file::of_flag("--contact-sheet", path, &error))?;
+        .map_err(|error| file::flag_error("--contact-sheet", path, &error))?;
     line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
     for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {
         line(format_args!("  row {}: {name}", label + 1))?;

@@ -160,7 +160,7 @@ pub(crate) fn write_gantt(
     }
     let svg = chart(title, &beside).svg().map_err(anyhow::Error::from_boxed)?;
     let written = file::write(path, |file| file.write_all(svg.as_bytes()));
-    Ok(written.map_err(|error| file::of_flag("--gantt", path, &error))?)
+    Ok(written.map_err(|error| file::flag_error("--gantt", path, &error))?)
 }
 
 #[cfg(test)]

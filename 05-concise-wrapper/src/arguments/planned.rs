@@ -14,7 +14,7 @@ use devices::DeviceArguments;
 use devices::DevicePlan;
 use harness::cli::{UsageError, name_of};
 use harness::records::TrainOptions;
-use harness::report::late::Late;
+use harness::report::file::LazyFile;
 use harness::report::summary::Versions;
 use scratch_data_parallel::breakage::Breakage;
 use trainer::TrainSetup;
@@ -48,7 +48,7 @@ pub(crate) struct Prepared {
     /// Whether the steps of the run on several devices are recorded.
     pub(crate) records: bool,
     /// Where, if it is this process that writes.
-    pub(crate) recording: Option<Recording<Late>>,
+    pub(crate) recording: Option<Recording<LazyFile>>,
     pub(super) checkpoints: CheckpointArguments,
     pub(super) notes: Vec<String>,
     /// How long a device may keep another waiting.

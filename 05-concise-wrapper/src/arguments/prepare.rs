@@ -9,8 +9,8 @@ use concise_wrapper::recording::Recording;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{resnet, sizing};
 use harness::cli::{ReportArguments, UsageError};
-use harness::report::late::Late;
-use harness::report::{counted, file, files_are_wanted};
+use harness::report::file::{self, LazyFile};
+use harness::report::{counted, files_are_wanted};
 
 use super::link::{check_link, sizes};
 use super::{Arguments, ModelKind, Prepared, Scale};
@@ -107,12 +107,12 @@ impl Arguments {
             files_are_wanted();
         }
         if checkpoints.resume.is_some() {
-            setup.outputs.go_on();
+            setup.outputs.resume();
         }
         let recording = match record {
             Some(path) => {
-                let refused = |error| UsageError::new(file::of_flag("--record", &path, &error));
-                let file = Late::new(&path).map_err(refused)?;
+                let refused = |error| UsageError::new(file::flag_error("--record", &path, &error));
+                let file = LazyFile::new(&path).map_err(refused)?;
                 Some(Recording::new(format_args!("--record {}", path.display()), file))
             }
             None => None,

@@ -27,7 +27,7 @@ use crate::training::{CONSTANTS, checked, images, plan, sorted};
 
 /// Test images of three batches, the last of them shorter: the first replica takes two, the second one.
 fn data() -> LoadedData {
-    LoadedData { name: "noise".to_owned(), note: None, train: images(19), test: images(300) }
+    LoadedData { name: "noise".to_owned(), train: images(19), test: images(300) }
 }
 
 /// Batches of 8, 8 and 3 samples, twice.

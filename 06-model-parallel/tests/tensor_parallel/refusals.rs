@@ -75,7 +75,7 @@ fn checkpoints_of_parts_are_refused() {
         resume: None,
         about: About::default(),
     };
-    let data = LoadedData { name: "noise".to_owned(), note: None, train: images(), test: images() };
+    let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };
     let options = TrainOptions { epochs: 1, batch_size: 7, learning_rate: 0.1, seed: 1 };
     let trained = |model: &dyn Fn() -> Result<(), Error>| model().unwrap_err().to_string();
     for mesh in ["1x1x2", "2x1x2"] {

@@ -46,7 +46,7 @@ pub fn training(
 ) -> Result<f64, RankFailure<Error>> {
     let mut test = data.clone();
     test.truncate(1);
-    let data = LoadedData { name: String::new(), note: None, train: data.clone(), test };
+    let data = LoadedData { name: String::new(), train: data.clone(), test };
     let options = TrainOptions { epochs: 2, batch_size, learning_rate: 1e-3, seed: 1 };
     let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let network = network(layers, rank.device())?;

@@ -1,7 +1,7 @@
-//! What is needed next is made by a thread of its own while the device works on what it has.
+//! Prefetching: a second thread makes the next batch while the device works on the current one.
 //!
-//! On a slice of the CPU that hides next to nothing, as a batch takes little beside a step; the shorter the steps, the
-//! more it hides.
+//! On a slice of the CPU this hides little, because making a batch is short compared with a step. The shorter the steps,
+//! the more it hides.
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver};
@@ -9,10 +9,10 @@ use std::thread;
 
 use candle_core::{Error, Result, bail};
 
-/// Batches that may lie ready. One is enough to hide the time it takes to make it.
+/// The number of batches that wait. One is enough to hide the time of making it.
 const READY: usize = 1;
 
-/// The items of these numbers, made one after the other, ahead of time, by a thread of their own.
+/// Calls `make` for each index in order, in a second thread, ahead of the iterator's user.
 pub fn ahead<T: Send + 'static>(
     items: Range<usize>,
     make: impl Fn(usize) -> Result<T> + Send + 'static,
@@ -23,7 +23,7 @@ pub fn ahead<T: Send + 'static>(
         let sender = sender.clone();
         move || {
             for index in items {
-                // Whoever asked has stopped early: so does this thread.
+                // The iterator was dropped early.
                 if sender.send(make(index)).is_err() {
                     break;
                 }
@@ -31,13 +31,13 @@ pub fn ahead<T: Send + 'static>(
         }
     };
     if let Err(error) = thread::Builder::new().name("loader".to_owned()).spawn(work) {
-        // The channel is empty, so there is room.
+        // The channel is empty, so this does not wait.
         let _ = sender.send(Err(Error::wrap(error)));
     }
     Ahead { ready, left }
 }
 
-/// Items in order, of which the next is being made. Dropped early, it stops the thread that makes them.
+/// An iterator over items that a second thread makes. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Ahead<T> {
     ready: Receiver<Result<T>>,

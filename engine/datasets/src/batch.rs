@@ -1,13 +1,13 @@
-//! Some images and their labels, as a model takes them.
+//! The images and labels of one step.
 
 use candle_core::{Device, Result, Tensor};
 
 use devices::move_view;
 
-/// Samples, in the memory of one device.
+/// Samples in the memory of one device.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// `[B, channels, height, width]`, of garments `[B, 1, 28, 28]`: 0 (black) to 1 (white).
+    /// `[B, channels, height, width]`, for garments `[B, 1, 28, 28]`: 0 (black) to 1 (white).
     pub images: Tensor,
     /// `[B]`, u32.
     pub labels: Tensor,
@@ -24,13 +24,13 @@ impl Batch {
         self.len() == 0
     }
 
-    /// The same batch on another device; on the CPU it goes on sharing its memory.
+    /// Moves the batch to another device. On the CPU both batches share their memory.
     ///
     /// # Errors
     ///
     /// When the copy fails.
     pub fn to_device(&self, device: &Device) -> Result<Self> {
-        // A shard is a view of its batch.
+        // The batch may be a shard: a view of a larger batch.
         Ok(Self {
             images: move_view(&self.images, device)?,
             labels: move_view(&self.labels, device)?,

@@ -1,6 +1,4 @@
-//! Contact sheets: many images side by side in one grey PNG, to look at.
-//!
-//! A sheet takes any images of the usual size, photographs or drawings alike.
+//! Contact sheets: many images in one grey PNG.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,17 +6,17 @@ use std::path::Path;
 use super::{CLASSES, PIXELS, SIDE};
 use harness::report::file;
 
-/// Sheet pixels to one image pixel, each way.
+/// The side of an image pixel in sheet pixels.
 const ZOOM: usize = 2;
-/// Sheet pixels between images, and around them.
+/// The gap between images, and around them, in sheet pixels.
 const GAP: usize = 2;
-/// The shade of the gaps, by which an image's black edge can be seen.
+/// The shade of the gaps. It shows the black edge of an image.
 const GAP_SHADE: u8 = 64;
-/// From one image to the next, in sheet pixels.
+/// The distance from one image to the next in sheet pixels.
 const STEP: usize = SIDE * ZOOM + GAP;
 
-/// The first images of each class, `columns` to a class, class after class: laid out in that many
-/// columns, each row shows one class. Where a class has fewer, the rest is black.
+/// Returns the first `columns` images of each class, class after class: one row of a sheet per class. If a class has fewer
+/// images, the rest of its row is black.
 pub fn rows_of_classes<'a>(
     images: impl IntoIterator<Item = (&'a [u8; PIXELS], u8)>,
     columns: usize,
@@ -38,8 +36,8 @@ pub fn rows_of_classes<'a>(
     rows
 }
 
-/// Lays images out from left to right and from top to bottom, `columns` to a row. Returns the
-/// sheet's width and height in pixels, and its grey pixels row by row.
+/// Lays images out from left to right and from top to bottom, `columns` in each row. Returns the sheet's width and height
+/// in pixels, and its grey pixels row by row.
 pub fn contact_sheet(images: &[[u8; PIXELS]], columns: usize) -> (usize, usize, Vec<u8>) {
     let columns = columns.max(1);
     let width = columns * STEP + GAP;
@@ -59,8 +57,7 @@ pub fn contact_sheet(images: &[[u8; PIXELS]], columns: usize) -> (usize, usize, 
     (width, height, sheet)
 }
 
-/// Writes a grey picture, given row by row, as a PNG file. The file appears under its name only
-/// once it is whole.
+/// Writes a grey picture, given row by row, as a PNG file.
 pub fn write_png(path: &Path, width: usize, height: usize, pixels: &[u8]) -> io::Result<()> {
     file::write(path, |file| encode(file, width, height, pixels))
 }

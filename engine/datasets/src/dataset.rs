@@ -1,4 +1,4 @@
-//! Images and their labels, in CPU memory.
+//! A data set in CPU memory.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,13 +6,13 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::{Batch, CLASSES, PIXELS, SAMPLE};
 
-/// The most classes that a byte tells apart.
+/// The most classes: a label is a byte.
 const MOST_CLASSES: usize = 1 << u8::BITS;
 
-/// Images and labels that are no data set.
+/// Why images and labels are not a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatasetError {
-    /// Not one label for each image.
+    /// The number of images differs from the number of labels.
     #[error("{images} images, but {labels} labels")]
     Counts {
         /// The number of images.
@@ -20,10 +20,10 @@ pub enum DatasetError {
         /// The number of labels.
         labels: usize,
     },
-    /// Nothing in it.
+    /// There are no images.
     #[error("a data set needs at least one image")]
     Empty,
-    /// Not a whole number of images, or images without a pixel.
+    /// The pixels are not a whole number of images, or an image has no pixels.
     #[error("{pixels} pixels are not whole images of {shape:?}")]
     Pixels {
         /// The number of pixels.
@@ -31,41 +31,43 @@ pub enum DatasetError {
         /// The shape of an image.
         shape: [usize; 3],
     },
-    /// More classes than a label can tell apart.
+    /// There are more classes than values of a label.
     #[error("{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart")]
     Classes {
         /// The number of classes.
         classes: usize,
     },
-    /// A label that is not a class.
+    /// A label is not a class.
     #[error("label {position} is {label}, but there are {classes} classes, counted from 0")]
     Label {
-        /// Its position, from 0.
+        /// The position of the label, from 0.
         position: usize,
-        /// Its value.
+        /// The value of the label.
         label: u8,
         /// The number of classes.
         classes: usize,
     },
 }
 
-/// Images and their labels, in CPU memory, one byte a pixel. A clone shares them.
+/// Images and their labels, in CPU memory, with one byte per pixel. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// Image after image.
+    /// The pixels of all images, image after image.
     pixels: Arc<Vec<u8>>,
     labels: Arc<Vec<u8>>,
     shape: [usize; 3],
-    /// Computed when it is first asked for.
+    /// Computed by the first use.
     pub(super) fingerprint: Arc<OnceLock<String>>,
 }
 
 impl Dataset {
-    /// Joins images as Fashion-MNIST has them, 28×28 and grey, and labels of [`CLASSES`] classes.
+    /// Makes a data set of grey 28×28 images and labels of [`CLASSES`] classes.
     ///
     /// # Errors
     ///
-    /// When their numbers differ, when there are none, or when a label is not below [`CLASSES`].
+    /// - The number of images differs from the number of labels.
+    /// - There are no images.
+    /// - A label is not below [`CLASSES`].
     pub fn new(
         images: Vec<[u8; PIXELS]>,
         labels: Vec<u8>,
@@ -73,15 +75,17 @@ impl Dataset {
         Self::of_shape(images.into_flattened(), SAMPLE, labels, CLASSES)
     }
 
-    /// Joins images of a shape of one's own, `[channels, height, width]`, and labels of so many classes, at most 256: a
-    /// label is a byte.
+    /// Makes a data set of images of any shape `[channels, height, width]`, and labels of `classes` classes.
     ///
     /// `pixels` has the images one after the other, each channel by channel and row by row.
     ///
     /// # Errors
     ///
-    /// When there are more classes, when the pixels are no whole images, when there are not as many as labels, when there are
-    /// none, or when a label is not below `classes`.
+    /// - There are more than 256 classes, because a label is a byte.
+    /// - The pixels are not a whole number of images.
+    /// - The number of images differs from the number of labels.
+    /// - There are no images.
+    /// - A label is not below `classes`.
     pub fn of_shape(
         pixels: Vec<u8>,
         shape: [usize; 3],
@@ -110,7 +114,7 @@ impl Dataset {
         Ok(Self { pixels, labels, shape, fingerprint: Arc::default() })
     }
 
-    /// How many images there are.
+    /// The number of images.
     #[expect(clippy::len_without_is_empty, reason = "a data set has at least one image")]
     pub fn len(&self) -> usize {
         self.labels.len()
@@ -121,7 +125,8 @@ impl Dataset {
         self.shape
     }
 
-    /// All images, one after the other, one byte a pixel, each channel by channel and row by row.
+    /// The pixels of all images, one byte per pixel. The images are one after the other, each channel by channel and row by
+    /// row.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
@@ -131,7 +136,7 @@ impl Dataset {
         &self.labels
     }
 
-    /// Keeps the first `count` images, at least one, or all if there are fewer.
+    /// Keeps the first `count` images. At least one image stays.
     pub fn truncate(&mut self, count: usize) {
         if count < self.len() {
             let (count, image) = (count.max(1), self.image());
@@ -141,12 +146,12 @@ impl Dataset {
         }
     }
 
-    /// The pixels of one image.
+    /// The number of pixels of one image.
     fn image(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The batch of the samples with these indices, in CPU memory, pixels scaled to 0..=1.
+    /// Makes a batch of the samples with these indices, in CPU memory. Pixels are scaled to 0..=1.
     ///
     /// # Errors
     ///
@@ -220,8 +225,8 @@ mod tests {
                 "label 1 is 2, but there are 2 classes, counted from 0",
             ),
         ];
-        for (told, expected) in all {
-            assert_eq!(told, expected);
+        for (message, expected) in all {
+            assert_eq!(message, expected);
         }
     }
 }

@@ -1,26 +1,25 @@
-//! A fingerprint of images and labels: two data sets are equal if theirs are.
+//! A fingerprint of images and labels. Two data sets with the same fingerprint are the same.
 
 use base16ct::HexDisplay;
 use sha2::{Digest as _, Sha256};
 
 use super::{Dataset, SAMPLE};
 
-/// How many bytes of the hash are told.
+/// The number of bytes of the hash that the fingerprint has.
 const BYTES: usize = 8;
 
 impl Dataset {
-    /// The first 16 hexadecimal digits of SHA-256 over the images, one byte a pixel, and the labels. A folder's name does
-    /// not tell what is in it.
+    /// Returns the first 16 hexadecimal digits of SHA-256 over the images and the labels.
     ///
-    /// It is computed once for a data set and all its clones.
+    /// The hash is computed once for a data set and all its clones.
     pub fn fingerprint(&self) -> &str {
         self.fingerprint.get_or_init(|| {
             let mut hash = Sha256::new();
-            // The number of images says where the labels begin.
+            // The number of images separates the images from the labels.
             hash.update((self.len() as u64).to_le_bytes());
             hash.update(self.pixels());
             hash.update(self.labels());
-            // As many pixels may be images of another shape.
+            // The same number of pixels can be images of another shape.
             if self.shape() != SAMPLE {
                 self.shape().iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
             }
@@ -49,7 +48,7 @@ mod tests {
             images[image][pixel] ^= 1;
             others.push(of(&images, [1, 2, 3]));
         }
-        // A clone shares its fingerprint, until it is another data set.
+        // A clone shares the fingerprint until it is truncated.
         let mut shorter = data.clone();
         shorter.truncate(3);
         assert_eq!(shorter.fingerprint(), data.fingerprint());

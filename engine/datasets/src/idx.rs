@@ -1,13 +1,12 @@
 //! The IDX file format of MNIST and its successors, plain or compressed with gzip.
 //!
-//! A file of images is a magic number (0x0803), the number of images, rows and columns, each four bytes
-//! with the highest first, then one byte a pixel. A file of labels is a magic number (0x0801), the number
-//! of labels, then one byte a label.
+//! A file of images has a magic number (0x0803), the number of images, rows and columns, and one byte per pixel. A file of
+//! labels has a magic number (0x0801), the number of labels, and one byte per label. Each number has four bytes, the
+//! highest first.
 //!
-//! A file is an outsider. Nothing it says is believed before it is checked, and memory is taken only for
-//! bytes that are really there: a header that promises four billion images costs nothing. Nor does a file
-//! that goes on for ever, or a small one that unpacks to a huge one: one byte more than was announced is
-//! read, and no other.
+//! The reader does not trust a file. It checks every number, and allocates memory only for bytes that it has read. So a
+//! header that announces four billion images costs nothing. The reader reads at most one byte more than the header
+//! announces. So an endless file costs nothing, and neither does a small file that unpacks to a huge one.
 
 use std::io::{BufRead, Read};
 
@@ -19,27 +18,27 @@ const IMAGES_MAGIC: u32 = 0x0000_0803;
 const LABELS_MAGIC: u32 = 0x0000_0801;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The most images (or labels) one file may hold: a limit on memory. That many
-/// images have 784 MB, and reading them takes up to three times as much for a moment.
+/// The most images or labels of one file: a limit on memory. This number of images has 784 MB, and reading them takes up
+/// to three times as much.
 pub const MAX_COUNT: u32 = 1_000_000;
 
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The bytes could not be read or uncompressed.
+    /// The bytes cannot be read or uncompressed.
     #[error("cannot be read")]
     Read(#[from] std::io::Error),
     /// The file is shorter than a header.
     #[error("ends within its header")]
     Header,
-    /// The first four bytes name another kind of file.
+    /// The first four bytes belong to another kind of file.
     #[error("starts with {found:#010x}; a file of {expected} starts with {magic:#010x}")]
     Magic {
-        /// The number the file starts with.
+        /// The number at the beginning of the file.
         found: u32,
         /// `images` or `labels`.
         expected: &'static str,
-        /// The number it should start with.
+        /// The number of this kind of file.
         magic: u32,
     },
     /// The header announces no items, or more than [`MAX_COUNT`].
@@ -56,23 +55,23 @@ pub enum Error {
     /// The file is shorter than its header says.
     #[error("ends after {found} of the {expected} bytes that its header announces")]
     Truncated {
-        /// Bytes after the header.
+        /// The number of bytes after the header.
         found: usize,
-        /// Bytes that should be there.
+        /// The number of bytes that the header announces.
         expected: usize,
     },
     /// The file is longer than its header says.
     #[error("goes on after the {0} bytes that its header announces")]
     Trailing(usize),
-    /// Something follows the compressed data.
+    /// There are bytes after the compressed data.
     #[error("goes on after its compressed data")]
     TrailingCompressed,
     /// A label is not one of the classes.
     #[error("label {position} is {label}; labels are 0 to {}", CLASSES - 1)]
     Label {
-        /// Its place in the file, from 0.
+        /// The position of the label in the file, from 0.
         position: usize,
-        /// Its value.
+        /// The value of the label.
         label: u8,
     },
 }
@@ -81,7 +80,7 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// Whatever is wrong with the file: see [`Error`].
+/// When something is wrong with the file: see [`Error`].
 pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "images", IMAGES_MAGIC)?;
@@ -98,7 +97,7 @@ pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
 ///
 /// # Errors
 ///
-/// Whatever is wrong with the file: see [`Error`].
+/// When something is wrong with the file: see [`Error`].
 pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "labels", LABELS_MAGIC)?;
@@ -110,7 +109,7 @@ pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// Hands `parse` the uncompressed bytes, whichever way the file is stored.
+/// Calls `parse` with the uncompressed bytes of a file.
 fn with_plain<R>(
     mut file: impl BufRead,
     parse: impl FnOnce(&mut dyn Read) -> Result<R, Error>,
@@ -148,10 +147,10 @@ fn read_header(bytes: &mut dyn Read, expected: &'static str, magic: u32) -> Resu
     Ok(count)
 }
 
-/// Reads exactly `expected` bytes and makes sure that nothing follows.
+/// Reads exactly `expected` bytes, and checks that no byte follows.
 fn read_body(bytes: &mut dyn Read, expected: usize) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
-    // Grows with what arrives, not with what was announced; one byte more tells whether there is more.
+    // The body grows with the bytes that arrive. The limit is one byte above the expected size, so a longer file shows.
     bytes.take(expected as u64 + 1).read_to_end(&mut body)?;
     match body.len() {
         found if found < expected => Err(Error::Truncated { found, expected }),

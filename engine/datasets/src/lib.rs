@@ -1,24 +1,20 @@
 //! Images and labels: downloaded, from a folder, or drawn.
 //!
-//! | module | what it does |
+//! | module | content |
 //! | --- | --- |
-//! | `dataset`, `batch` | images with their labels: all of them, and some as a network is given them |
-//! | [`idx`] | reads the file format of MNIST and its successors, and trusts none of it |
-//! | [`fashion_mnist`] | the four files of a folder as two data sets |
-//! | [`mirrors`] | what Fashion-MNIST's files are, and who has them |
-//! | [`download`] | one file from one mirror, verified |
-//! | [`cache`] | the folder that downloads are kept in |
+//! | `dataset`, `batch` | all images with their labels, and the samples of one step |
+//! | [`source`] | loads the images that `--data` asks for |
+//! | [`fashion_mnist`] | reads a folder with the four files of a data set |
+//! | [`idx`] | reads the file format of MNIST, and checks everything |
+//! | [`download`], [`mirrors`] | downloads Fashion-MNIST into a folder |
 //! | [`synthetic`] | draws garments, for machines without the real images |
-//! | [`source`] | which of these `--data` means |
-//! | `fingerprint` | whether two data sets are the same |
 //! | [`loader`] | shuffles an epoch and cuts it into batches |
 //! | [`mod@ahead`] | makes the next batch while a device works on this one |
-//! | [`contact_sheet`] | writes images to a PNG, to be looked at |
+//! | `fingerprint` | a hash that shows whether two data sets are the same |
+//! | [`contact_sheet`] | writes images to a PNG |
 
 pub mod ahead;
-mod arguments;
 mod batch;
-pub mod cache;
 pub mod contact_sheet;
 mod dataset;
 pub mod download;
@@ -30,23 +26,23 @@ pub mod mirrors;
 pub mod source;
 pub mod synthetic;
 
-pub use arguments::DataArguments;
 pub use batch::Batch;
 pub use dataset::{Dataset, DatasetError};
+pub use source::DataArguments;
 
-/// Height and width of an image in pixels.
+/// The height and the width of an image in pixels.
 pub const SIDE: usize = 28;
 
-/// Pixels of an image.
+/// The number of pixels of an image.
 pub const PIXELS: usize = SIDE * SIDE;
 
-/// The shape of an image as a network is given it, without the batch's axis: one channel.
+/// The shape of an image in a batch, without the batch's axis: one channel.
 pub const SAMPLE: [usize; 3] = [1, SIDE, SIDE];
 
-/// Number of classes.
+/// The number of classes.
 pub const CLASSES: usize = 10;
 
-/// What the labels 0 to 9 mean.
+/// The names of the classes with the labels 0 to 9.
 pub const CLASS_NAMES: [&str; CLASSES] = [
     "T-shirt/top",
     "Trouser",
@@ -63,8 +59,8 @@ pub const CLASS_NAMES: [&str; CLASSES] = [
 /// The two parts of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// The images that are trained on.
+    /// The images to train on.
     Train,
-    /// The images that accuracy is measured on, and nothing else.
+    /// The images to measure accuracy on. No run trains on them.
     Test,
 }

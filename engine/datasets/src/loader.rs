@@ -1,6 +1,6 @@
-//! An epoch in batches: every sample once, in an order that only seed and epoch decide.
+//! The batches of an epoch: every sample once, in an order that depends on the seed and the epoch alone.
 //!
-//! While a device trains on one batch, a thread makes the next (`ahead`).
+//! While a device trains on one batch, a second thread makes the next one (`ahead`).
 
 use candle_core::DType;
 use rand::seq::SliceRandom;
@@ -9,10 +9,9 @@ use super::ahead::{Ahead, ahead};
 use super::{Batch, Dataset};
 use harness::random;
 
-/// Cuts a data set into batches, shuffled anew each epoch.
+/// Cuts a data set into batches. Each epoch has another order of samples.
 ///
-/// Every device of a run has a loader with the same seed, so all see the same batches without a word
-/// being exchanged.
+/// Every device of a run has a loader with the same seed. So all devices make the same batches without communication.
 #[derive(Clone, Debug)]
 pub struct Loader {
     dataset: Dataset,
@@ -22,7 +21,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// A loader of batches of `batch_size` samples; the last one of an epoch may be shorter.
+    /// Makes a loader of batches of `batch_size` samples. The last batch of an epoch may be shorter.
     ///
     /// # Panics
     ///
@@ -32,7 +31,7 @@ impl Loader {
         Self { dataset: dataset.clone(), batch_size, seed, dtype }
     }
 
-    /// The order of the samples in an epoch.
+    /// Returns the order of the samples in an epoch.
     pub fn order(&self, epoch: usize) -> Vec<u32> {
         epoch_order(self.dataset.len(), self.seed, epoch)
     }
@@ -58,34 +57,34 @@ impl Epochs for Loader {
     }
 }
 
-/// What a training loop goes through: batches, epoch by epoch.
+/// The batches of a training loop, epoch by epoch.
 pub trait Epochs {
-    /// What a step is given.
+    /// The samples of one step.
     type Batch;
 
-    /// Batches in an epoch.
+    /// The number of batches in an epoch.
     fn batches_per_epoch(&self) -> usize;
 
-    /// Samples in an epoch, over all devices.
+    /// The number of samples in an epoch, over all devices.
     fn samples_per_epoch(&self) -> usize;
 
-    /// The batches of an epoch, in CPU memory, made ahead of time by a thread of their own.
+    /// Returns the batches of an epoch, in CPU memory. A second thread makes them.
     fn epoch(&self, epoch: usize) -> Ahead<Self::Batch> {
         self.rest_of_epoch(epoch, 0)
     }
 
-    /// The same without the first `done` batches, which are not even made.
+    /// Returns the batches of an epoch without the first `done`, which are not made.
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Self::Batch>;
 }
 
-/// A permutation of `0..samples` that depends on the seed and the epoch alone.
+/// Returns a permutation of `0..samples` that depends on the seed and the epoch alone.
 pub fn epoch_order(samples: usize, seed: u64, epoch: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..).take(samples).collect();
     order.shuffle(&mut random::generator(seed, &format!("shuffle/{epoch}")));
     order
 }
 
-/// The samples of one batch of an epoch in this order, counted from 0; the last may be shorter.
+/// Returns the samples of batch number `batch`, counted from 0. The last batch of an epoch may be shorter.
 pub fn batch_of(order: &[u32], batch_size: usize, batch: usize) -> &[u32] {
     let start = batch * batch_size;
     &order[start..order.len().min(start + batch_size)]
@@ -98,7 +97,7 @@ mod tests {
     use super::super::{CLASSES, PIXELS};
     use super::*;
 
-    /// Ten samples that can be told apart: sample i is filled with the value i.
+    /// Ten samples: all pixels of sample i have the value i.
     fn ten() -> Dataset {
         let images = (0..10).map(|i| [i; PIXELS]).collect();
         Dataset::new(images, (0..10).map(|i| i % CLASSES as u8).collect()).unwrap()
@@ -169,9 +168,9 @@ mod tests {
         assert!(batches.next().is_some());
         drop(batches);
         // The thread holds the images until it ends.
-        let patience = std::time::Instant::now();
+        let start = std::time::Instant::now();
         while std::sync::Arc::strong_count(&dataset.fingerprint) > 1 {
-            assert!(patience.elapsed().as_secs() < 10, "the thread goes on");
+            assert!(start.elapsed().as_secs() < 10, "the thread goes on");
             std::thread::yield_now();
         }
     }

@@ -1,45 +1,29 @@
-//! What Fashion-MNIST's files are, and who has them.
-//!
-//! A mirror is believed in nothing: a file's size and checksum are written down here, so it does not
-//! matter who sends it, or over what kind of connection.
+//! The files of Fashion-MNIST, and the web addresses that they can be downloaded from.
 
-use std::fmt;
 use std::str::FromStr;
 
-/// A file that can be downloaded.
+/// A file that can be downloaded. Its size and checksum are known, so a mirror need not be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteFile {
-    /// Its name, in a mirror's address and in a folder.
+    /// The name of the file at a mirror and in a folder.
     pub name: &'static str,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// The MD5 of its bytes, as the data set's authors publish it, read as one number.
+    /// The MD5 checksum that the data set's authors publish, as a number.
     pub md5: u128,
 }
 
-/// The four files of Fashion-MNIST, the smallest first: by it a mirror is tried out.
+/// The four files of Fashion-MNIST, the smallest first.
 pub const FASHION_MNIST: [RemoteFile; 4] = [
-    RemoteFile {
-        name: "t10k-labels-idx1-ubyte.gz",
-        size: 5_148,
-        md5: 0xbb300cfdad3c16e7a12a480ee83cd310,
-    },
-    RemoteFile {
-        name: "train-labels-idx1-ubyte.gz",
-        size: 29_515,
-        md5: 0x25c81989df183df01b3e8a0aad5dffbe,
-    },
-    RemoteFile {
-        name: "t10k-images-idx3-ubyte.gz",
-        size: 4_422_102,
-        md5: 0xbef4ecab320f06d8554ea6380940ec79,
-    },
-    RemoteFile {
-        name: "train-images-idx3-ubyte.gz",
-        size: 26_421_880,
-        md5: 0x8d4fb7e6c68d591d4c3dfef9ec88bf0d,
-    },
+    file("t10k-labels-idx1-ubyte.gz", 5_148, 0xbb300cfdad3c16e7a12a480ee83cd310),
+    file("train-labels-idx1-ubyte.gz", 29_515, 0x25c81989df183df01b3e8a0aad5dffbe),
+    file("t10k-images-idx3-ubyte.gz", 4_422_102, 0xbef4ecab320f06d8554ea6380940ec79),
+    file("train-images-idx3-ubyte.gz", 26_421_880, 0x8d4fb7e6c68d591d4c3dfef9ec88bf0d),
 ];
+
+const fn file(name: &'static str, size: u64, md5: u128) -> RemoteFile {
+    RemoteFile { name, size, md5 }
+}
 
 /// The data set's own site, and its repository.
 const PUBLIC: [&str; 2] = [
@@ -47,54 +31,33 @@ const PUBLIC: [&str; 2] = [
     "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
 ];
 
-/// Web addresses under which the files can be had, in the order in which they are tried.
-///
-/// ```
-/// # use datasets::mirrors::Mirrors;
-/// let mirrors: Mirrors = "http://mirror.example/fashion https://other.example".parse()?;
-/// assert_eq!(mirrors.addresses(), ["http://mirror.example/fashion", "https://other.example"]);
-/// # Ok::<_, crate::mirrors::NoMirror>(())
-/// ```
+/// The web addresses of folders with the files, in the order in which they are tried. By default the public ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mirrors(Vec<String>);
-
-impl Mirrors {
-    /// The addresses.
-    pub fn addresses(&self) -> &[String] {
-        &self.0
-    }
-}
+pub struct Mirrors(pub(super) Vec<String>);
 
 impl Default for Mirrors {
-    /// The public ones.
     fn default() -> Self {
         Self(PUBLIC.map(str::to_owned).to_vec())
     }
 }
 
-/// A text that is no list of mirrors.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no web address such as https://mirror.example/fashion-mnist")]
-pub struct NoMirror(String);
-
 impl FromStr for Mirrors {
-    type Err = NoMirror;
+    type Err = String;
 
-    /// Reads web addresses that are separated by spaces.
-    fn from_str(text: &str) -> Result<Self, NoMirror> {
-        let addresses: Vec<String> =
-            text.split_whitespace().map(|word| word.trim_end_matches('/').to_owned()).collect();
-        match addresses.iter().find(|address| !is_web_address(address)) {
-            Some(wrong) => Err(NoMirror(wrong.clone())),
-            None if addresses.is_empty() => Err(NoMirror(text.to_owned())),
-            None => Ok(Self(addresses)),
+    /// Parses web addresses that are separated by spaces.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut addresses: Vec<&str> = text.split_whitespace().collect();
+        if addresses.is_empty() {
+            addresses.push(text);
         }
-    }
-}
-
-impl fmt::Display for Mirrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(" "))
+        match addresses.iter().find(|address| !is_web_address(address)) {
+            Some(wrong) => Err(format!(
+                "{wrong:?} is no web address such as https://mirror.example/fashion-mnist"
+            )),
+            None => {
+                Ok(Self(addresses.iter().map(|it| it.trim_end_matches('/').to_owned()).collect()))
+            }
+        }
     }
 }
 
@@ -111,11 +74,11 @@ mod tests {
     #[test]
     fn addresses_are_checked_and_a_final_slash_does_not_matter() {
         let mirrors: Mirrors = " http://a.example/x/  https://[::1]:80 ".parse().unwrap();
-        assert_eq!(mirrors.to_string(), "http://a.example/x https://[::1]:80");
+        assert_eq!(mirrors.0, ["http://a.example/x", "https://[::1]:80"]);
         for wrong in ["", "  ", "a.example", "ftp://a.example", "http://", "http:///x", "file:///x"]
         {
             assert!(wrong.parse::<Mirrors>().is_err(), "{wrong:?}");
         }
-        assert!(Mirrors::default().to_string().parse::<Mirrors>().is_ok());
+        assert!(PUBLIC.join(" ").parse::<Mirrors>().unwrap() == Mirrors::default());
     }
 }

@@ -1,141 +1,152 @@
-//! Where the images come from: what `--data` means.
+//! Loads the images that `--data` asks for.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::download::TimeLimits;
-use super::mirrors::{FASHION_MNIST, Mirrors};
-use super::{Dataset, Split, cache, fashion_mnist, synthetic};
+use anyhow::Context as _;
+use clap::Args;
 
-/// Images in each part of Fashion-MNIST, and so in the synthetic stand-in.
+use super::download::{self, TimeLimits};
+use super::mirrors::{FASHION_MNIST, Mirrors};
+use super::{Dataset, Split, fashion_mnist, synthetic};
+use harness::cli::{DATA_FOLDER, DATA_MIRRORS, UsageError};
+
+/// The number of images in the two parts of Fashion-MNIST, and of synthetic garments.
 const FULL_SIZE: (usize, usize) = (60_000, 10_000);
 
-/// What result lines call the real images, and the drawn ones.
-const NAMES: (&str, &str) = ("Fashion-MNIST", "synthetic garments");
+/// The name of the real images in result lines.
+const REAL: &str = "Fashion-MNIST";
 
-/// Which data set a run asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DataSource {
-    /// Fashion-MNIST where it is on this machine or can be downloaded, else synthetic garments.
-    Auto,
-    /// Fashion-MNIST, and nothing else.
-    FashionMnist,
-    /// Garments drawn by this program.
-    Synthetic,
-    /// A folder in Fashion-MNIST's format.
-    Folder(PathBuf),
+/// The name of the drawn images in result lines.
+const DRAWN: &str = "synthetic garments";
+
+/// The number of training and test images to load: the first ones. `None` loads all of them.
+pub type Sizes = (Option<usize>, Option<usize>);
+
+/// Flags that choose the images.
+#[derive(Args, Clone, Debug)]
+pub struct DataArguments {
+    /// auto (Fashion-MNIST if it can be had, else synthetic), fashion-mnist, synthetic, or a folder with
+    /// Fashion-MNIST's four files
+    #[arg(long, default_value = "auto", value_name = "SOURCE")]
+    data: OsString,
+
+    /// Folder that Fashion-MNIST is in, or is downloaded to [default: one in the user's cache]
+    #[arg(long, value_name = "FOLDER", env = DATA_FOLDER, hide_env_values = true)]
+    data_dir: Option<PathBuf>,
+
+    /// Web addresses to download Fashion-MNIST from, separated by spaces [default: the public ones]
+    #[arg(long, value_name = "URLS", env = DATA_MIRRORS, hide_env_values = true)]
+    data_mirrors: Option<Mirrors>,
 }
 
-/// Where Fashion-MNIST is kept, and where it comes from.
+/// Both parts of a data set.
 #[derive(Clone, Debug)]
-pub struct Supply {
-    /// The folder it is kept in; `None` where the platform names none.
-    pub folder: Option<PathBuf>,
-    /// Who has it.
-    pub mirrors: Mirrors,
+pub struct LoadedData {
+    /// The data set's name in result lines.
+    pub name: String,
+    /// The images to train on.
+    pub train: Dataset,
+    /// The images to measure accuracy on.
+    pub test: Dataset,
 }
 
-/// Why there is no data.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A folder's files are missing or malformed.
-    #[error(transparent)]
-    Files(#[from] fashion_mnist::Error),
-    /// Fashion-MNIST is neither here nor to be had.
-    #[error("Fashion-MNIST: {0}")]
-    Supply(cache::Error),
-}
-
-impl DataSource {
-    /// Reads a `--data` argument: `auto`, `fashion-mnist`, `synthetic`, or the name of a folder. A folder
-    /// that is called like one of these can be named `./synthetic`.
-    pub fn parse(argument: &OsStr) -> Self {
-        match argument.to_str() {
-            Some("auto") => Self::Auto,
-            Some("fashion-mnist") => Self::FashionMnist,
-            Some("synthetic") => Self::Synthetic,
-            _ => Self::Folder(PathBuf::from(argument)),
-        }
-    }
-
-    /// Loads both parts, the first `limits.0` training images and the first `limits.1` test images.
+impl DataArguments {
+    /// Loads the images. A note on standard error says if drawn images replace the real ones.
     ///
     /// # Errors
     ///
-    /// When files are missing or malformed, or Fashion-MNIST is insisted on and cannot be had.
-    pub fn load(
-        &self,
-        supply: &Supply,
-        limits: (Option<usize>, Option<usize>),
-    ) -> Result<LoadedData, Error> {
-        match self {
-            Self::Auto => match fetched(supply, TimeLimits::NICE_TO_HAVE) {
-                Ok(folder) => Ok(read(folder, NAMES.0.to_owned(), limits)?),
-                Err(error @ cache::Error::OtherFile { .. }) => Err(Error::Supply(error)),
+    /// A [`UsageError`] when a folder does not exist or lacks a file. Another error when a file is malformed or a
+    /// download fails.
+    pub fn load(&self, sizes: Sizes) -> anyhow::Result<LoadedData> {
+        if let Some(folder) = &self.data_dir
+            && folder.exists()
+            && !folder.is_dir()
+        {
+            return Err(UsageError::new(format_args!(
+                "--data-dir {}: this is a file; name a folder, or one that does not exist yet",
+                folder.display()
+            ))
+            .into());
+        }
+        match self.data.to_str() {
+            Some("synthetic") => Ok(LoadedData::draw(sizes)),
+            Some("fashion-mnist") => {
+                let folder = self.obtain(TimeLimits::REQUIRED).context(REAL)?;
+                LoadedData::read(&folder, REAL, sizes)
+            }
+            Some("auto") => match self.obtain(TimeLimits::OPTIONAL) {
+                Ok(folder) => LoadedData::read(&folder, REAL, sizes),
+                Err(error @ download::Error::OtherFile { .. }) => Err(error).context(REAL),
                 Err(error) => {
-                    let note = format!(
-                        "{} is not on this machine and cannot be had ({error}): using {}",
-                        NAMES.0, NAMES.1
+                    // The run goes on when standard error has no reader.
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "note: {REAL} is not on this machine and cannot be had ({error}): using {DRAWN}"
                     );
-                    Ok(LoadedData { note: Some(note), ..garments(limits) })
+                    Ok(LoadedData::draw(sizes))
                 }
             },
-            Self::FashionMnist => {
-                let folder = fetched(supply, TimeLimits::NEEDED).map_err(Error::Supply)?;
-                Ok(read(folder, NAMES.0.to_owned(), limits)?)
+            // A folder with one of these names can be written as `./synthetic`.
+            _ => {
+                let folder = Path::new(&self.data);
+                check_folder(folder)?;
+                LoadedData::read(folder, &folder_name(folder), sizes)
             }
-            Self::Synthetic => Ok(garments(limits)),
-            Self::Folder(folder) => Ok(read(folder, folder_name(folder), limits)?),
         }
     }
-}
 
-/// The folder with Fashion-MNIST in it.
-fn fetched(supply: &Supply, limits: TimeLimits) -> Result<&Path, cache::Error> {
-    let folder = supply.folder.as_deref().ok_or(cache::Error::NoFolder)?;
-    cache::obtain(folder, &FASHION_MNIST, &supply.mirrors, limits)?;
-    Ok(folder)
-}
-
-fn read(
-    folder: &Path,
-    name: String,
-    limits: (Option<usize>, Option<usize>),
-) -> Result<LoadedData, fashion_mnist::Error> {
-    let part = |split, limit: Option<usize>| {
-        let mut dataset = fashion_mnist::read(folder, split)?;
-        dataset.truncate(limit.unwrap_or(usize::MAX));
-        Ok(dataset)
-    };
-    let (train, test) = (part(Split::Train, limits.0)?, part(Split::Test, limits.1)?);
-    Ok(LoadedData { name, note: None, train, test })
-}
-
-fn garments(limits: (Option<usize>, Option<usize>)) -> LoadedData {
-    LoadedData {
-        name: NAMES.1.to_owned(),
-        note: None,
-        train: synthetic::dataset(Split::Train, limits.0.unwrap_or(FULL_SIZE.0)),
-        test: synthetic::dataset(Split::Test, limits.1.unwrap_or(FULL_SIZE.1)),
+    /// Downloads the missing files of Fashion-MNIST, and returns their folder.
+    fn obtain(&self, limits: TimeLimits) -> Result<PathBuf, download::Error> {
+        let folder = self.data_dir.clone().or_else(download::default_folder);
+        let folder = folder.ok_or(download::Error::NoFolder)?;
+        let mirrors = self.data_mirrors.clone().unwrap_or_default();
+        download::obtain(&folder, &FASHION_MNIST, &mirrors, limits)?;
+        Ok(folder)
     }
+}
+
+impl LoadedData {
+    /// Draws synthetic garments.
+    pub fn draw(sizes: Sizes) -> Self {
+        Self {
+            name: DRAWN.to_owned(),
+            train: synthetic::dataset(Split::Train, sizes.0.unwrap_or(FULL_SIZE.0)),
+            test: synthetic::dataset(Split::Test, sizes.1.unwrap_or(FULL_SIZE.1)),
+        }
+    }
+
+    fn read(folder: &Path, name: &str, sizes: Sizes) -> anyhow::Result<Self> {
+        let part = |split, size: Option<usize>| match fashion_mnist::read(folder, split) {
+            Ok(mut dataset) => {
+                dataset.truncate(size.unwrap_or(usize::MAX));
+                Ok(dataset)
+            }
+            Err(missing @ fashion_mnist::Error::Missing { .. }) => {
+                Err(UsageError::new(format_args!("--data {missing}")).into())
+            }
+            Err(error) => Err(anyhow::Error::from(error)),
+        };
+        let (train, test) = (part(Split::Train, sizes.0)?, part(Split::Test, sizes.1)?);
+        Ok(Self { name: name.to_owned(), train, test })
+    }
+}
+
+fn check_folder(folder: &Path) -> Result<(), UsageError> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let found = if folder.exists() { "this is not a folder" } else { "there is no such folder" };
+    Err(UsageError::new(format_args!(
+        "--data {}: {found}; use auto, fashion-mnist, synthetic, or a folder with Fashion-MNIST's four files",
+        folder.display()
+    )))
 }
 
 fn folder_name(folder: &Path) -> String {
     let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let name = absolute.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
-    // A name may have anything in it: an escape sequence for a terminal, or what no SVG may hold.
+    // An escape sequence would change the terminal, and SVG forbids control characters.
     name.replace(char::is_control, "\u{fffd}")
-}
-
-/// Both parts of a data set, and what to call it.
-#[derive(Clone, Debug)]
-pub struct LoadedData {
-    /// What result lines call it.
-    pub name: String,
-    /// What the user should know about where it comes from.
-    pub note: Option<String>,
-    /// What is trained on.
-    pub train: Dataset,
-    /// What accuracy is measured on.
-    pub test: Dataset,
 }

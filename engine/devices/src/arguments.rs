@@ -25,12 +25,11 @@ pub struct DeviceArguments {
 }
 
 impl DeviceArguments {
-    /// The plan for `devices` devices. From now on products of this process are rounded to TF32, if that was asked
-    /// for, and not otherwise.
+    /// Plans `devices` devices, and sets whether this process rounds products to TF32.
     ///
     /// # Errors
     ///
-    /// A [`UsageError`] when this machine cannot have them.
+    /// A [`UsageError`] when this machine cannot have these devices.
     pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
         let plan = DevicePlan::new(self.device, devices, self.threads_per_device);
         let plan = plan.map_err(UsageError::new)?;
@@ -43,11 +42,11 @@ impl DeviceArguments {
         Ok(if self.tf32 { plan.with_note("f32 products are rounded to TF32") } else { plan })
     }
 
-    /// The plan for one device that is like each of `several`: the same kind, with as many cores.
+    /// Plans one device like each of `several`: of the same kind, with the same number of cores.
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Self::plan).
+    /// The errors of [`plan`](Self::plan).
     pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
         Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
     }
@@ -56,7 +55,7 @@ impl DeviceArguments {
     ///
     /// # Errors
     ///
-    /// What would be right, when it is none.
+    /// A message with the valid numbers.
     pub fn parse_devices(argument: &str) -> Result<usize, String> {
         match argument.parse() {
             Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
@@ -73,7 +72,7 @@ fn parse_threads(argument: &str) -> Result<NonZeroUsize, String> {
 /// Flags that choose several devices.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct SeveralDevices {
-    /// Which devices.
+    /// The kind of device.
     #[command(flatten)]
     pub each: DeviceArguments,
 
@@ -84,14 +83,14 @@ pub struct SeveralDevices {
 }
 
 impl SeveralDevices {
-    /// So many, unless another number is asked for.
+    /// The default number of devices.
     pub const DEFAULT: usize = 2;
 
-    /// The plan for all of them.
+    /// Plans all devices.
     ///
     /// # Errors
     ///
-    /// A [`UsageError`] when this machine cannot have them.
+    /// A [`UsageError`] when this machine cannot have these devices.
     pub fn plan(&self) -> Result<DevicePlan, UsageError> {
         self.each.plan(self.count)
     }

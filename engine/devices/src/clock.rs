@@ -1,4 +1,4 @@
-//! Times of a GPU's work, taken on the GPU.
+//! Times of a GPU's work, measured on the GPU.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ pub(super) struct EventClock {
 }
 
 impl EventClock {
-    /// A clock that starts when everything is done that the GPU's stream holds now; `None` when the GPU fails, as the
-    /// next operation on it reports why.
+    /// Waits for the GPU's stream, and starts a clock. Returns `None` if the GPU fails: the next operation on the GPU
+    /// reports the error.
     pub(super) fn new(gpu: &CudaDevice) -> Option<Self> {
         let stream = gpu.cuda_stream();
         stream.synchronize().ok()?;
@@ -45,7 +45,7 @@ impl DeviceClock for EventClock {
     }
 }
 
-/// An event that notes the time at which the GPU comes to it.
+/// Records an event with a time stamp.
 fn event(stream: &Arc<CudaStream>) -> Option<CudaEvent> {
     stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).ok()
 }

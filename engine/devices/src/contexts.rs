@@ -1,8 +1,8 @@
-//! GPUs' contexts, kept until the program ends.
+//! The primary contexts of GPUs, kept until the program ends.
 //!
-//! What a program has on a GPU lies in that GPU's primary context: memory, kernels, what cuBLAS and cuDNN have loaded. The
-//! driver takes it down as soon as nobody holds it, which waits for the GPU, and makes it anew for the next who asks. A
-//! device holds it while it is open; a program that opens one after the other would wait for all of that each time.
+//! A GPU's primary context holds the program's memory and kernels, and the libraries cuBLAS and cuDNN. The driver destroys
+//! a context without users, which waits for the GPU, and creates a new one for the next user. Every open device uses the
+//! context. Without this module, a program that opens devices one after the other would create a context for each.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use harness::lock::locked;
 
 static KEPT: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
 
-/// The context of a GPU, which keeps its memory from the first time on that it is asked for.
+/// Returns the context of a GPU. The first call creates the context and makes the GPU keep freed memory.
 pub(super) fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     let mut kept = locked(&KEPT);
     if let Some(context) = kept.iter().find(|context| context.ordinal() == ordinal) {

@@ -1,14 +1,12 @@
-//! Devices: what a model is trained on, and the promise that one device's work stays on it.
+//! Devices: GPUs, or slices of the CPU.
 //!
-//! The course runs on what the reader has. With GPUs, a device is a GPU. Without, a device is a *slice
-//! of the CPU*: a thread pool of its own, as many threads as the slice has cores, and no more. A slice is
-//! small but real: two slices of a two-core machine do work side by side, and what they exchange costs
-//! time.
+//! On a machine with GPUs, a device is a GPU. On other machines, a device is a *slice of the CPU*: a thread pool with as
+//! many threads as the slice has cores. A slice is a small but real device. Two slices of a machine with two cores work at
+//! the same time, and communication between them takes time.
 //!
-//! A [`DevicePlan`] says which devices a run will have, before any of them exists. It is cheap, can be
-//! printed, and can be sent to any thread. A [`ComputeDevice`] is made from a slot of the plan *inside
-//! the thread that drives it*: on CUDA a tensor made in one thread and used in another is not ordered,
-//! because each thread has a stream of its own.
+//! A [`DevicePlan`] lists the devices of a run before any of them is opened. A plan is cheap, can be printed, and can be
+//! sent to any thread. A [`ComputeDevice`] is opened from a slot of the plan *in the thread that uses it*: each thread has
+//! its own CUDA stream, and the streams do not wait for each other by themselves.
 
 mod arguments;
 #[cfg(feature = "cuda")]
@@ -42,43 +40,43 @@ use harness::report::trace::{DeviceClock, TracedDevice};
 /// The kind of device a run asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DeviceKind {
-    /// GPUs where there are any, else slices of the CPU.
+    /// GPUs if the machine has any, else slices of the CPU.
     Auto,
     /// Slices of the CPU.
     Cpu,
-    /// NVIDIA GPUs; an error where there are none.
+    /// NVIDIA GPUs. On a machine without GPUs this is an error.
     Cuda,
 }
 
-/// An open device: where tensors live, and the threads that work on them.
+/// An open device: a candle device for tensors, and the threads that compute.
 #[derive(Debug)]
 pub struct ComputeDevice {
     slot: DeviceSlot,
     device: Device,
-    /// Opened when it is asked for.
+    /// Opened by the first use.
     beside: OnceLock<Device>,
     pool: Option<ThreadPool>,
 }
 
 impl ComputeDevice {
-    /// The candle device on which this device's tensors are made.
+    /// The candle device for this device's tensors.
     pub fn tensors(&self) -> &Device {
         &self.device
     }
 
-    /// The same device for a thread that works beside the one that drives it.
+    /// The same device with a second stream, for a second thread.
     ///
-    /// Of a GPU it is another stream: what one thread queues does not wait for what the other has queued, and tensors go
-    /// from one to the other by way of a [`Moment`], and back by [`move_view`]. (If there is no room for another, it is
-    /// the same stream; then all waits for all.) A slice of the CPU has no streams.
+    /// On a GPU, work on one stream does not wait for work on the other. A tensor goes from the main stream to the side
+    /// stream with a [`Moment`], and back with [`move_view`]. If the GPU has no memory for a second stream, this is the main
+    /// stream, and the work of both threads is done in one order. A slice of the CPU has no streams.
     pub fn beside(&self) -> &Device {
         self.beside.get_or_init(|| self.slot.beside().unwrap_or_else(|| self.device.clone()))
     }
 
-    /// Runs `work` on this device's own threads and waits for it.
+    /// Runs `work` on this device's threads, and waits until it ends.
     ///
-    /// On a CPU slice everything parallel inside (our operations, `gemm`, rayon iterators) uses the
-    /// slice's threads only. On a GPU `work` runs in the calling thread, which feeds the stream.
+    /// On a CPU slice all parallel code in `work` (our operations, `gemm`, rayon iterators) uses only the slice's threads.
+    /// On a GPU `work` runs in the calling thread, which queues work on the stream.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         match &self.pool {
             Some(pool) => pool.install(work),
@@ -103,20 +101,20 @@ impl TracedDevice for ComputeDevice {
     }
 }
 
-/// A tensor on another device, where no more than the tensor's own elements is sent to a GPU or from it.
+/// Moves a tensor to another device. Only the tensor's own elements are copied.
 ///
-/// A shard is a view: it shares its batch's memory. Candle's `to_device` sends a GPU all of that memory with
-/// every shard, and waits until it is there; a batch's share goes on its way while the GPU works on. Likewise a part of
-/// what lies on a GPU is cut out there before it leaves. From CPU to CPU nothing is copied, and the view goes on sharing.
+/// A shard is a view of its batch's memory. candle's `to_device` copies the memory of the whole batch to a GPU with every
+/// shard, and waits for the copy. This function copies the shard alone, and the GPU goes on working. A view on a GPU is
+/// made contiguous before it leaves the GPU. From CPU to CPU nothing is copied: the result shares the memory.
 ///
-/// Between GPUs this is the way to go: each has a stream of its own, and `to_device` does not wait for what is still
-/// being computed on the other's.
+/// Between GPUs, too, use this function: each GPU has its own stream, and `to_device` does not wait until the other GPU has
+/// computed the tensor.
 ///
 /// # Errors
 ///
 /// When the copy fails.
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
-    // An empty view may take the rest along: GPUs have no memory of size 0 for a copy of it.
+    // An empty view is moved with the memory that it shares: a GPU cannot allocate 0 bytes for a copy.
     if tensor.elem_count() == 0 || tensor.device().same_device(device) {
         return tensor.to_device(device);
     }
@@ -134,7 +132,7 @@ pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     tensor.force_contiguous()?.to_device(device)
 }
 
-/// The cores this process may use.
+/// The number of cores that this process may use.
 pub fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
@@ -142,7 +140,7 @@ pub fn available_cores() -> usize {
 #[cfg(feature = "cuda")]
 fn gpu_count() -> usize {
     use candle_core::cuda_backend::cudarc::driver::CudaContext;
-    // No driver, or no GPU, is an answer here, not a failure.
+    // Without a driver there are no GPUs, which is no failure.
     CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
 }
 
@@ -151,7 +149,7 @@ fn gpu_count() -> usize {
     0
 }
 
-/// A GPU with a stream of its own.
+/// Opens a GPU with a new stream.
 fn open_gpu(ordinal: usize) -> Result<Device> {
     #[cfg(feature = "cuda")]
     contexts::context(ordinal)?;

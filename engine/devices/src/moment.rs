@@ -1,14 +1,14 @@
-//! A moment in a device's work, for another thread to begin from.
+//! An event in a device's work, from which a second thread continues.
 //!
-//! A GPU does the work of one stream in its order, and whoever drives it queues work long before it is done. A thread that
-//! takes up a tensor later and queues its own work on the same stream gets behind all that was queued meanwhile. So the one
-//! who has queued the tensor notes the moment, and the other, on a stream of its own
-//! ([`beside`](super::ComputeDevice::beside)), waits for that moment and for no more:
+//! A thread queues work on a GPU's stream long before the GPU does it. A second thread that uses the same stream waits for
+//! all work that the first thread has queued. With an event, the second thread waits for less: the first thread records an
+//! event after it has queued the work for a tensor. The second thread uses another stream
+//! ([`beside`](super::ComputeDevice::beside)), which waits for this event only:
 //!
 //! ```text
-//! device   … gradients of layer 8 ┊ of layer 7, of layer 6, of layer 5 …
-//!                           moment└─→ copy, and what is done with it
-//! beside it
+//! main stream  … gradients of layer 8 ┊ of layer 7, of layer 6, of layer 5 …
+//!                                event└─→ copy, all-reduce, …
+//! side stream
 //! ```
 
 use candle_core::{Device, Result, Tensor};
@@ -16,7 +16,7 @@ use candle_core::{Device, Result, Tensor};
 #[cfg(feature = "cuda")]
 use candle_core::cuda_backend::cudarc::driver::CudaEvent;
 
-/// How far a device had come with what it was given to do. A slice of the CPU has always done all of it.
+/// A point in a device's queue of work. A slice of the CPU has no queue: its work is always done.
 #[derive(Debug)]
 pub struct Moment {
     #[cfg(feature = "cuda")]
@@ -24,7 +24,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Behind everything that `device` was given so far.
+    /// Records an event after all work that `device` has in its queue.
     ///
     /// # Errors
     ///
@@ -43,13 +43,14 @@ impl Moment {
         }
     }
 
-    /// A contiguous tensor as it is at this moment, on `there`: itself, if that is where it is, and otherwise a copy.
+    /// Returns a contiguous tensor, with its elements at the time of the event, on the device `there`. This is the tensor
+    /// itself if it is on `there`, and a copy otherwise.
     ///
-    /// The copy may be made later. Until there is something that was computed from it, the tensor must stay as it is.
+    /// The GPU may copy later. The tensor must not change until a result that was computed from the copy is there.
     ///
     /// # Errors
     ///
-    /// When a copy fails.
+    /// When the copy fails.
     pub fn carry(&self, tensor: &Tensor, there: &Device) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if let (Some(reached), Device::Cuda(gpu)) = (&self.reached, there)

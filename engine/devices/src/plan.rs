@@ -1,4 +1,4 @@
-//! Which devices a run will have, before any of them exists.
+//! The plan of a run's devices, before any of them is opened.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -7,19 +7,19 @@ use super::slot::{DeviceSlot, Placement};
 use super::{DeviceKind, available_cores, gpu_count, why_no_gpu};
 use harness::report::counted;
 
-/// The most devices one run may have.
+/// The most devices of a run.
 pub const MAX_DEVICES: usize = 1024;
 
-/// The most CPU threads one run may start, over all its devices.
+/// The most CPU threads of a run, over all devices.
 pub const MAX_THREADS: usize = 4096;
 
-/// The most threads of a CPU slice on a machine of so many cores. Idle ones look for work, and take the cores from those that
-/// have some: on two cores, two steps of LeNet took 0.04 s on two threads, 1.4 s on 256 and 30 s on 900.
+/// The most threads of a CPU slice on a machine with `cores` cores. Idle threads search for work and slow the busy ones
+/// down: on two cores, two steps of LeNet took 0.04 s on two threads, 1.4 s on 256 and 30 s on 900.
 fn most_threads(cores: usize) -> usize {
     (32 * cores).clamp(256, MAX_THREADS)
 }
 
-/// Devices that this machine cannot give.
+/// Why this machine cannot have the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No devices, or more than [`MAX_DEVICES`].
@@ -30,20 +30,20 @@ pub enum PlanError {
     Threads {
         /// The number of devices.
         devices: usize,
-        /// The threads of each.
+        /// The threads of each device.
         threads: usize,
     },
-    /// More threads on one device than this machine could keep busy.
+    /// More threads on one device than are useful on this machine.
     #[error("a device of {threads} threads: with {}, one has at most {most}", counted(*.cores, "core"))]
     ThreadsOfADevice {
         /// The threads of each device.
         threads: usize,
-        /// The most that it may have here.
+        /// The most threads of a device on this machine.
         most: usize,
         /// The cores of this machine.
         cores: usize,
     },
-    /// CUDA was asked for; the text says why there is none.
+    /// The user asked for CUDA, and there is no GPU. The text has the reason.
     #[error("{0}")]
     NoGpu(&'static str),
 }
@@ -58,14 +58,15 @@ pub struct DevicePlan {
 impl DevicePlan {
     /// Plans `devices` devices of a kind on this machine.
     ///
-    /// `threads_per_device` is the number of cores of a CPU slice; when it is `None` the machine's cores
-    /// are shared out evenly, at least one each. GPUs ignore it. More devices than GPUs, or more threads
-    /// than cores, is allowed and noted: see [`DevicePlan::note`].
+    /// `threads_per_device` is the number of cores of a CPU slice. If it is `None`, each slice gets the same number of
+    /// cores, at least one. GPUs ignore it. There may be more devices than GPUs, or more threads than cores; then the plan
+    /// has a [note](DevicePlan::note).
     ///
     /// # Errors
     ///
-    /// When `devices` is not in `1..=`[`MAX_DEVICES`], when the threads would exceed [`MAX_THREADS`], those of one device more
-    /// than this machine can bear, or when CUDA is asked for and there is none.
+    /// - `devices` is not in `1..=`[`MAX_DEVICES`].
+    /// - There are more than [`MAX_THREADS`] threads, or too many threads on one device.
+    /// - The user asks for CUDA, and there is no GPU.
     pub fn new(
         kind: DeviceKind,
         devices: usize,
@@ -82,11 +83,11 @@ impl DevicePlan {
         }
     }
 
-    /// So many slices of the CPU, of one core each: ranks that need no more, as in tests.
+    /// Plans slices of the CPU with one core each, for tests.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn slices(devices: usize) -> Result<Self, PlanError> {
         Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
     }
@@ -119,7 +120,7 @@ impl DevicePlan {
     fn gpus(devices: usize, gpus: usize) -> Self {
         let slot = |index| {
             let ordinal = index % gpus;
-            // The first of the second round are on the first GPUs.
+            // Devices are dealt to the GPUs in rounds. A GPU is shared if the second round reaches it.
             let shared = gpus + ordinal < devices;
             DeviceSlot { index, placement: Placement::Gpu { ordinal, shared } }
         };
@@ -136,25 +137,25 @@ impl DevicePlan {
         &self.slots
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     #[expect(clippy::len_without_is_empty, reason = "a plan has at least one device")]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// What the reader should know before believing a time measured on these devices.
+    /// A note about times that are measured on these devices, for example that devices share a core.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// The same plan with one more thing to know.
+    /// Adds a sentence to the note.
     #[must_use]
     pub fn with_note(self, more: &str) -> Self {
         let notes = self.note.iter().map(String::as_str).chain([more]);
         Self { note: Some(notes.collect::<Vec<_>>().join("; ")), ..self }
     }
 
-    /// Whether every device is a GPU of its own.
+    /// Whether every device is a GPU and no two devices share one.
     pub fn has_a_gpu_each(&self) -> bool {
         let alone =
             |slot: &DeviceSlot| matches!(slot.placement, Placement::Gpu { shared: false, .. });
@@ -166,7 +167,7 @@ impl DevicePlan {
         self.threads_per_device().is_some()
     }
 
-    /// The threads of each CPU slice; `None` on GPUs.
+    /// The number of threads of each CPU slice. `None` on GPUs.
     pub fn threads_per_device(&self) -> Option<NonZeroUsize> {
         match self.slots[0].placement {
             Placement::CpuSlice { threads } => Some(threads),
@@ -199,14 +200,14 @@ mod tests {
         if over <= MAX_THREADS {
             assert_eq!(slices(1, most).slots()[0].to_string(), format!("cpu:0 ({most} cores)"));
             let refused = DevicePlan::new(DeviceKind::Cpu, 1, NonZeroUsize::new(over)).unwrap_err();
-            let told = refused.to_string();
-            assert!(told.starts_with(&format!("a device of {over} threads: with {cores} core")));
-            assert!(told.ends_with(&format!(", one has at most {most}")), "{told}");
+            let message = refused.to_string();
+            assert!(message.starts_with(&format!("a device of {over} threads: with {cores} core")));
+            assert!(message.ends_with(&format!(", one has at most {most}")), "{message}");
         }
     }
 
     #[test]
-    fn a_plan_tells_which_devices_it_has() {
+    fn a_plan_names_its_devices() {
         let of_one_core = DevicePlan::slices(2).unwrap();
         assert_eq!(of_one_core.to_string(), "[cpu:0 (1 core), cpu:1 (1 core)]");
         assert_eq!(slices(1, 3).to_string(), "[cpu:0 (3 cores)]");

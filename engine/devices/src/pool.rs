@@ -1,4 +1,4 @@
-//! A GPU's memory, kept from step to step.
+//! The memory pool of a GPU, which keeps memory from step to step.
 
 #![expect(
     unsafe_code,
@@ -8,10 +8,10 @@
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, result, sys};
 use candle_core::{Error, Result};
 
-/// Tells the GPU to keep what tensors give back until the process ends.
+/// Makes the GPU's pool keep freed memory until the process ends.
 ///
-/// By default the driver hands unused memory back to the system each time the program waits for the GPU. A step that
-/// reads its loss waits, and the next would ask the system for all of its memory again.
+/// By default the driver returns unused memory to the system whenever the program waits for the GPU. A step that reads its
+/// loss waits, and then the next step would allocate all memory from the system again.
 pub(super) fn keep_memory(context: &CudaContext) -> Result<()> {
     if !context.has_async_alloc() {
         return Ok(());
@@ -19,7 +19,7 @@ pub(super) fn keep_memory(context: &CudaContext) -> Result<()> {
     context.bind_to_thread().map_err(Error::wrap)?;
     let mut everything = u64::MAX;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the device is the context's, the pool is its own, and the attribute is a 64-bit number.
+    // SAFETY: the device belongs to the context, the pool belongs to the device, and the attribute is a 64-bit number.
     unsafe {
         let pool = result::device::get_mem_pool(context.cu_device()).map_err(Error::wrap)?;
         result::mem_pool::set_attribute(pool, attribute, (&raw mut everything).cast())

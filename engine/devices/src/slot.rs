@@ -1,4 +1,4 @@
-//! One device of a plan: where it lies, and how it is opened.
+//! One device of a plan, and how it is opened.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -10,14 +10,14 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::{ComputeDevice, compute_capability, open_gpu};
 use harness::report::counted;
 
-/// Where one device of a plan lies.
+/// The hardware of one device of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     CpuSlice { threads: NonZeroUsize },
     Gpu { ordinal: usize, shared: bool },
 }
 
-/// One device of a plan: everything needed to open it, and nothing opened yet.
+/// One device of a plan. It is not open yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSlot {
     pub(super) index: usize,
@@ -25,7 +25,7 @@ pub struct DeviceSlot {
 }
 
 impl DeviceSlot {
-    /// Opens the device. Call this in the thread that will drive it.
+    /// Opens the device. Call this in the thread that will use the device.
     ///
     /// # Errors
     ///
@@ -35,13 +35,13 @@ impl DeviceSlot {
             Placement::CpuSlice { threads } => {
                 (Device::Cpu, Some(self.start_threads(threads.get())?))
             }
-            // A stream of its own per replica, so that replicas on one GPU do not wait for each other.
+            // Each replica gets its own stream, so replicas on one GPU do not wait for each other.
             Placement::Gpu { ordinal, .. } => (open_gpu(ordinal)?, None),
         };
         Ok(ComputeDevice { slot: *self, device, beside: OnceLock::new(), pool })
     }
 
-    /// Another stream of the same GPU; `None` if there is no room for one, and of a CPU slice, which has none.
+    /// Opens a second stream of the same GPU. Returns `None` for a CPU slice, or if the GPU has no memory for it.
     pub(super) fn beside(&self) -> Option<Device> {
         match self.placement {
             Placement::CpuSlice { .. } => None,
@@ -49,7 +49,7 @@ impl DeviceSlot {
         }
     }
 
-    /// The GPU's compute capability, such as (9, 0): what it can compute. `None` of a CPU slice.
+    /// Returns the compute capability of a GPU, such as (9, 0), and `None` for a CPU slice.
     ///
     /// # Errors
     ///

@@ -1,9 +1,8 @@
-//! Batches on their way to a GPU.
+//! Uploads of batches to a GPU.
 //!
-//! A copy from ordinary memory keeps the processor waiting: the driver first copies to memory that cannot be moved
-//! (*pinned*), from which alone a GPU can fetch by itself. Here that memory is ours, so the processor goes on as soon
-//! as it has written there. And the copy has a stream of its own, so that it goes on beside the kernels of the step
-//! before:
+//! A GPU can read only *pinned* memory of the CPU by itself. For a copy from ordinary memory the driver copies to pinned
+//! memory first, and the processor waits. This module keeps its own pinned memory, so the processor goes on as soon as it
+//! has written there. The upload has its own stream, so it overlaps with the kernels of the last step:
 //!
 //! ```text
 //! processor        batch ─→ pinned
@@ -11,9 +10,9 @@
 //! device's stream  … kernels of the last step └→ tensor, kernels of this step …
 //! ```
 //!
-//! The last copy is from the GPU's memory to itself, a matter of microseconds: so that tensors have memory of their own,
-//! given back in the order of the device's stream, and nothing else knows of the copy stream. There are four lanes, used
-//! in turn, for images and labels of two batches: one is written to while the others are under way.
+//! The last copy is within the GPU's memory and takes microseconds. With it, tensors own memory that belongs to the
+//! device's stream, and no other code has to know the copy stream. Four buffers are used in turn, for images and labels of
+//! two batches: the processor writes to one buffer while the others are being copied.
 
 #![expect(unsafe_code, reason = "CUDA's copies take addresses; sizes are checked")]
 
@@ -30,10 +29,10 @@ use candle_core::cuda_backend::{CudaDType, DeviceId};
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, Error, Result, Storage, Tensor};
 
-/// The largest upload that has a lane; what is larger is rare, and would keep as much memory from others.
+/// The largest upload in bytes that uses a buffer. Larger uploads are rare, and their buffers would take as much memory.
 const LARGEST: usize = 16 << 20;
 
-/// A contiguous tensor in CPU memory as one on a GPU; `None` if it is not of a kind that batches are made of.
+/// Copies a contiguous tensor from CPU memory to a GPU. Returns `None` for an element type that no batch has.
 pub(super) fn upload(tensor: &Tensor, gpu: &CudaDevice) -> Result<Option<Tensor>> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
@@ -58,9 +57,9 @@ fn sent<T: DeviceRepr + CudaDType>(values: &[T], gpu: &CudaDevice) -> Result<Opt
     if !(1..=LARGEST).contains(&size) {
         return Ok(None);
     }
-    // SAFETY: the copy writes every byte. If it fails, nobody gets to see the memory.
+    // SAFETY: the copy writes every byte. If the copy fails, no tensor gets the memory.
     let mut there = unsafe { gpu.alloc::<T>(values.len()) }?;
-    // SAFETY: numbers have no bytes of no value between them.
+    // SAFETY: numbers have no padding.
     let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size) };
     UPLOADS.with_borrow_mut(|uploads| {
         let uploads = match uploads.entry(gpu.id()) {
@@ -73,28 +72,29 @@ fn sent<T: DeviceRepr + CudaDType>(values: &[T], gpu: &CudaDevice) -> Result<Opt
 }
 
 thread_local! {
-    /// Those of each GPU that this thread drives.
+    /// The uploads to each GPU that this thread uses.
     static UPLOADS: RefCell<HashMap<DeviceId, Uploads>> = RefCell::default();
 }
 
-const LANES: usize = 4;
+const BUFFERS: usize = 4;
 
-/// The way to one GPU.
+/// The uploads to one GPU.
 struct Uploads {
-    /// The device's own.
+    /// The device's stream.
     stream: Arc<CudaStream>,
+    /// The stream of copies from pinned memory.
     copies: Arc<CudaStream>,
-    lanes: [Option<Lane>; LANES],
+    buffers: [Option<Buffer>; BUFFERS],
     next: usize,
 }
 
-/// Memory for one upload at a time, here and there.
-struct Lane {
+/// Memory for one upload: pinned memory of the CPU, and staging memory of the GPU.
+struct Buffer {
     pinned: PinnedHostSlice<u8>,
     staging: CudaSlice<u8>,
-    /// When the upload before had been fetched from `pinned`.
+    /// The event after the last copy from `pinned`.
     arrived: Option<CudaEvent>,
-    /// When the tensor of the upload before had been copied from `staging`.
+    /// The event after the last copy from `staging`.
     taken: Option<CudaEvent>,
 }
 
@@ -102,72 +102,73 @@ impl Uploads {
     fn new(gpu: &CudaDevice) -> Result<Self> {
         let stream = gpu.cuda_stream();
         let copies = stream.context().new_stream().map_err(Error::wrap)?;
-        Ok(Self { stream, copies, lanes: Default::default(), next: 0 })
+        Ok(Self { stream, copies, buffers: Default::default(), next: 0 })
     }
 
-    /// Queues the copy of `bytes` to `there`, which is as large.
+    /// Queues the copy of `bytes` to `there`, which has the same size.
     fn send<T: DeviceRepr>(&mut self, bytes: &[u8], there: &mut CudaSlice<T>) -> Result<()> {
         let size = bytes.len();
         self.stream.context().bind_to_thread().map_err(Error::wrap)?;
-        let lane = &mut self.lanes[self.next];
-        self.next = (self.next + 1) % LANES;
-        if let Some(arrived) = lane.as_ref().and_then(|lane| lane.arrived.as_ref()) {
-            // Four uploads ago: as a rule that is done.
+        let buffer = &mut self.buffers[self.next];
+        self.next = (self.next + 1) % BUFFERS;
+        if let Some(arrived) = buffer.as_ref().and_then(|buffer| buffer.arrived.as_ref()) {
+            // This copy was queued four uploads ago, so it is usually done.
             arrived.synchronize().map_err(Error::wrap)?;
         }
-        if lane.as_ref().is_none_or(|lane| lane.pinned.num_bytes() < size) {
-            *lane = None;
+        if buffer.as_ref().is_none_or(|buffer| buffer.pinned.num_bytes() < size) {
+            *buffer = None;
         }
-        let lane = match lane {
-            Some(lane) => lane,
-            None => lane.insert(Lane::new(&self.copies, size)?),
+        let buffer = match buffer {
+            Some(buffer) => buffer,
+            None => buffer.insert(Buffer::new(&self.copies, size)?),
         };
-        lane.pinned.as_mut_slice().map_err(Error::wrap)?[..size].copy_from_slice(bytes);
-        if let Some(taken) = &lane.taken {
+        buffer.pinned.as_mut_slice().map_err(Error::wrap)?[..size].copy_from_slice(bytes);
+        if let Some(taken) = &buffer.taken {
             self.copies.wait(taken).map_err(Error::wrap)?;
         }
         {
-            // SAFETY: what is read there is read by work of this stream alone.
-            let (pinned, _read) = unsafe { lane.pinned.stream_synced_slice(&self.copies) };
-            let (staging, _written) = lane.staging.device_ptr_mut(&self.copies);
-            // SAFETY: `staging` is as large as `pinned`, and nothing is written to that until this copy is done.
+            // SAFETY: only work of this stream reads the pinned memory.
+            let (pinned, _read) = unsafe { buffer.pinned.stream_synced_slice(&self.copies) };
+            let (staging, _written) = buffer.staging.device_ptr_mut(&self.copies);
+            // SAFETY: `staging` is as large as `pinned`, and nothing is written to `pinned` until this copy is done.
             unsafe { result::memcpy_htod_async(staging, &pinned[..size], self.copies.cu_stream()) }
                 .map_err(Error::wrap)?;
         }
         let arrived = self.copies.record_event(None).map_err(Error::wrap)?;
         self.stream.wait(&arrived).map_err(Error::wrap)?;
         {
-            let (staging, _read) = lane.staging.device_ptr(&self.stream);
+            let (staging, _read) = buffer.staging.device_ptr(&self.stream);
             let (there, _written) = there.device_ptr_mut(&self.stream);
-            // SAFETY: both are at least `size` bytes, and the stream has waited for what is in `staging`.
+            // SAFETY: both have at least `size` bytes, and the stream has waited for the copy to `staging`.
             unsafe { result::memcpy_dtod_async(there, staging, size, self.stream.cu_stream()) }
                 .map_err(Error::wrap)?;
         }
-        lane.arrived = Some(arrived);
-        lane.taken = Some(self.stream.record_event(None).map_err(Error::wrap)?);
+        buffer.arrived = Some(arrived);
+        buffer.taken = Some(self.stream.record_event(None).map_err(Error::wrap)?);
         Ok(())
     }
 }
 
-impl Drop for Lane {
-    /// Waits until nothing is on its way through the lane: then its memory can be let go.
+impl Drop for Buffer {
+    /// Waits until no copy uses the memory, which is freed after that.
     fn drop(&mut self) {
-        // Also a copy that was never taken, as what was to follow failed. If waiting fails, there is no work any more.
+        // The copy stream, too: if the second copy failed, `taken` says nothing about the first. If waiting fails, the GPU
+        // has no work left.
         let _ = self.staging.stream().synchronize();
         let _ = self.taken.as_ref().map(CudaEvent::synchronize);
     }
 }
 
-impl Lane {
+impl Buffer {
     fn new(copies: &Arc<CudaStream>, size: usize) -> Result<Self> {
-        // Batches of an epoch are of one size, but for the last.
+        // All batches of an epoch but the last have one size.
         let size = size.next_power_of_two();
-        // Ordinary but for being pinned. What cudarc has for it would be written past the caches (write-combined).
-        let ordinary = 0;
-        // SAFETY: it is written to before it is read, as far as it is read.
-        let pinned = unsafe { copies.context().alloc_pinned_with_flags(size, ordinary) };
+        // No flags: cudarc's own function allocates write-combined memory, which the processor writes past its caches.
+        let no_flags = 0;
+        // SAFETY: every byte is written before it is read.
+        let pinned = unsafe { copies.context().alloc_pinned_with_flags(size, no_flags) };
         let pinned = pinned.map_err(Error::wrap)?;
-        // SAFETY: likewise.
+        // SAFETY: every byte is written before it is read.
         let staging = unsafe { copies.alloc(size) }.map_err(Error::wrap)?;
         Ok(Self { pinned, staging, arrived: None, taken: None })
     }

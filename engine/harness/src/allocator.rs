@@ -1,17 +1,16 @@
-//! Where memory comes from: a heap for each thread, which keeps what is freed.
+//! The memory allocator: mimalloc, with one heap per thread that keeps freed memory.
 //!
-//! Every step allocates the activations and gradients of the step before again. What becomes of them in
-//! between is felt:
+//! Every step allocates memory for activations and gradients, as much as the step before has freed. Two ways to reuse
+//! this memory are slow:
 //!
-//! - A block that goes back to the system costs twice: when it returns, the system clears it, page by
-//!   page, and it is in no cache.
-//! - A block that another device gets next lies in *that* core's cache, and its memory has to cross. Two
-//!   slices of a CPU with one heap between them take each other's blocks in every operation, and gain far
-//!   less over one slice than two separate processes do.
+//! - The allocator returns a block to the system. When the block comes back, the system clears each of its pages, and
+//!   no cache holds it.
+//! - The allocator gives the block to another device. Then the block is in the cache of the wrong core. Two slices of a
+//!   CPU that share one heap exchange blocks in every operation: they are much slower than two separate processes.
 //!
-//! mimalloc has a heap for each thread and keeps freed pages for a while; the system's allocator does one
-//! thing or the other. It serves whatever links this crate, binaries, tests and benchmarks; so a program that
-//! does cannot have another one. The binaries keep freed pages for good: see [`keep_freed_memory`].
+//! mimalloc has one heap per thread and keeps freed pages for a while. The system's allocator lacks one or the other.
+//! Every program that links this crate uses mimalloc, and cannot have another allocator. The binaries keep freed pages
+//! until they end: see [`keep_freed_memory`].
 
 use std::ffi::c_long;
 
@@ -21,19 +20,19 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// `mi_option_purge_delay` of mimalloc's header, which its bindings leave out: for how many milliseconds pages that hold
-/// nothing are kept.
+/// `mi_option_purge_delay` of mimalloc's header, which its bindings leave out: the time in milliseconds for which
+/// mimalloc keeps empty pages.
 const PURGE_DELAY: mi_option_t = 15;
 const FOR_EVER: c_long = -1;
 
-/// Keeps pages that hold nothing for as long as the process lives, unless `MIMALLOC_PURGE_DELAY` says otherwise.
+/// Keeps empty pages until the process ends, unless `MIMALLOC_PURGE_DELAY` sets another time.
 ///
-/// By default they go back to the system after a second. A step that takes about as long, as ResNet-18's does on a few
-/// cores, then gets all of its memory anew from the system, which clears every page of it in one thread while the
-/// others wait. The most memory that is held hardly grows, as a step needs what the one before it did.
+/// By default mimalloc returns empty pages to the system after a second. A step of ResNet-18 takes about that long on a
+/// few cores. The next step would then get all memory from the system, which clears every page in one thread while the
+/// other threads wait. Keeping the pages hardly raises the peak memory, because all steps need the same amount.
 #[expect(unsafe_code, reason = "the allocator's settings are calls into C")]
 pub(crate) fn keep_freed_memory() {
-    // SAFETY: it sets one number, of an option that mimalloc has; nobody else reads it yet, as this is called first
-    // thing in `main`.
+    // SAFETY: this call sets the number of one option that mimalloc has. `main` calls this function first, so no other
+    // thread reads the option yet.
     unsafe { mi_option_set_default(PURGE_DELAY, FOR_EVER) }
 }

@@ -1,13 +1,12 @@
-//! Ctrl-C: the first is a request, the second an order.
+//! Ctrl-C: the first one ends training after the current step, the second one ends the process.
 //!
-//! After the first, training ends with the step that is under way, and the run tells what it has learnt
-//! so far. After the second, the process ends at once. `SIGTERM`, which `kill` sends, and a scheduler
-//! before it takes a machine back, counts as Ctrl-C does (`SIGINT`).
+//! After the first Ctrl-C the run reports its results so far. `SIGTERM`, the signal of `kill` and of schedulers, has the
+//! same effect as Ctrl-C (`SIGINT`).
 //!
-//! Devices that train together must agree on their last step: if one stopped alone, the others would
-//! wait for it. So nobody acts on [`requested`] directly. Each device adds it to the sums of its step
-//! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), the sums are all-reduced anyway, and
-//! then all devices know the same.
+//! Devices that train together must end with the same step. If one device stopped alone, the others would wait for it.
+//! So the training loop does not act on [`requested`] directly. Each device adds the request to the sums of its step
+//! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)). The devices all-reduce these sums anyway, and
+//! then every device has the same number.
 
 use std::io;
 use std::sync::Mutex;
@@ -18,34 +17,35 @@ use signal_hook::flag;
 
 use crate::lock::locked;
 
-/// A signal is sent to a process, so this is the process's and not a run's.
+/// Whether a signal has arrived. A signal goes to a process, so all runs of the process share this flag.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// The number of the signal that requested it.
+/// The number of the signal that arrived.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
-/// Which signals are watched.
+/// The signals that have handlers.
 static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// From now on the first Ctrl-C is noted, and the second ends the process. Before this call, and so
-/// while flags are checked and data is loaded, the first one ends it. To call it again does nothing,
-/// unless it has failed.
+/// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
+///
+/// Before this call, while flags are checked and data is loaded, the first Ctrl-C ends the process. A second call does
+/// nothing, unless the first call failed.
 ///
 /// # Errors
 ///
-/// When the system refuses to tell us of signals.
+/// When the system refuses a handler.
 pub fn watch() -> io::Result<()> {
     watch_by(&WATCHED, register)
 }
 
-/// Registers each signal that is not watched yet.
+/// Registers each signal that has no handler yet.
 fn watch_by(
     watched: &Mutex<Vec<i32>>,
     mut register: impl FnMut(i32) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut watched = locked(watched);
     for signal in [SIGINT, SIGTERM] {
-        // Whoever was told of a signal twice would take the first Ctrl-C for the second.
+        // With two handlers for one signal, the first Ctrl-C would count as the second.
         if !watched.contains(&signal) {
             register(signal)?;
             watched.push(signal);
@@ -55,22 +55,21 @@ fn watch_by(
 }
 
 fn register(signal: i32) -> io::Result<()> {
-    // In this order: at the first signal the flag is still down when the exit looks at it, and its
-    // number is there before anybody is told that there was one. And before the flag is there, a failure
-    // leaves nothing that a second attempt would not do as well.
+    // The order matters. At the first signal, the conditional shutdown runs before the flag is set, and the number is
+    // stored before the flag is set. If a call fails, the flag has no handler yet, so all three can be registered again.
     flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
     flag::register_usize(signal, &SIGNAL, signal as usize)?;
     flag::register(signal, &REQUESTED)?;
     Ok(())
 }
 
-/// Whether somebody pressed Ctrl-C, or sent `SIGTERM`.
+/// Whether `SIGINT` (Ctrl-C) or `SIGTERM` has arrived.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }
 
-/// The exit code of a run that a signal has ended early: 128 and the number of the signal, as shells count,
-/// so 130 for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
+/// The exit code of a run that a signal has ended early: 128 plus the number of the signal, as in a shell. This is 130
+/// for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
 pub fn exit_code() -> Option<u8> {
     let code = exit_code_of(SIGNAL.load(Ordering::SeqCst));
     requested().then(|| code.try_into().unwrap_or(u8::MAX))

@@ -1,17 +1,17 @@
-//! What every program of the course has around its training: flags, exit codes, progress, files of results, Ctrl-C.
+//! The parts that all programs of the course share: flags, exit codes, progress, files of results, Ctrl-C.
 //!
 //! This crate does not use candle, so it builds in seconds.
 //!
-//! | module | what it is for |
+//! | module | content |
 //! | --- | --- |
 //! | [`cli`] | command lines, error messages and exit codes |
-//! | [`records`] | what a training loop measures: sums of a batch, a record of an epoch, the state of a run |
+//! | [`records`] | measurements of a training loop: sums of a batch, a record of an epoch, the state of a run |
 //! | [`report`] | progress, metrics, plots, traces; files that are never half-written |
 //! | [`interrupt`] | Ctrl-C: all devices stop after the same step |
 //! | [`random`] | random numbers that depend on a name and a seed |
 //! | [`statistics`] | the median of several measurements |
 //! | [`lock`] | locks that survive a panic |
-//! | `allocator` | freed memory is kept for the next step |
+//! | `allocator` | keeps freed memory for the next step |
 
 mod allocator;
 pub mod cli;

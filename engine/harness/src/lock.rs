@@ -1,11 +1,11 @@
-//! Locks that outlive a panic.
+//! Locks that survive a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a lock protects, also if a thread panicked while it held it.
+/// Locks `mutex`, even if a thread panicked while it held the lock.
 ///
-/// That is a rank that has failed, or a test, and others find what it shared with them as it was: nothing that the course
-/// has behind a lock is ever half changed.
+/// A rank or a test that panics leaves the data valid, because no code of the course panics in the middle of a change to
+/// locked data.
 pub fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

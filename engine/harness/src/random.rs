@@ -1,14 +1,14 @@
-//! Random numbers that depend on what they are for, and on nothing else.
+//! Random numbers that depend on a seed and on the name of their purpose alone.
 //!
-//! Every random choice of the course (an initial weight, the shuffle of an epoch, a drawn image) comes
-//! from a generator keyed by a seed and the *name* of the choice. Nothing is drawn from a shared stream,
-//! so adding a layer, a device or a thread never changes anyone else's numbers.
+//! Every random choice of the course has a generator: an initial weight, the shuffle of an epoch, a drawn image. The key
+//! of the generator is a seed and the *name* of the choice. No two choices share a stream of numbers, so a further layer,
+//! device or thread does not change any other number.
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 use sha2::{Digest, Sha256};
 
-/// The generator for one purpose under one seed.
+/// Returns the generator for one purpose and one seed.
 ///
 /// `purpose` is a path such as `"weights/W1"`. The same two arguments always give the same numbers.
 pub fn generator(seed: u64, purpose: &str) -> ChaCha12Rng {

@@ -1,4 +1,4 @@
-//! The records of a training run: what the loop over steps and its reports share.
+//! The records of a training run, which the training loop and the reports share.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::interrupt;
 
-/// How to train.
+/// The hyperparameters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TrainOptions {
     /// Passes over the training images.
@@ -16,36 +16,36 @@ pub struct TrainOptions {
     pub batch_size: usize,
     /// The learning rate.
     pub learning_rate: f64,
-    /// Decides initial weights and shuffles.
+    /// The seed of the initial weights and of the shuffles.
     pub seed: u64,
 }
 
-/// What a step, or many steps, saw. Sums, so that shards of any size can be added up.
+/// The metrics of a step or of many steps, as sums: shards of any size can be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BatchSums {
     /// The loss, summed over samples.
     pub loss: f64,
-    /// Samples whose largest logit is at the label.
+    /// The number of samples with the largest logit at the label.
     pub correct: u64,
-    /// Samples.
+    /// The number of samples.
     pub samples: u64,
-    /// How many devices have seen a Ctrl-C: above 0, and this step is the last. It travels with the sums so
-    /// that all devices learn of it in the same step, and stop together.
+    /// The number of devices that were interrupted by Ctrl-C. If it is above 0, this step is the last. The number is
+    /// part of the sums, so all devices receive it in the same step and stop together.
     pub interrupts: u64,
 }
 
 impl BatchSums {
-    /// What a device sees that has no samples: whether there was a Ctrl-C.
+    /// The sums of a device without samples: only the interrupt counts.
     pub fn of_no_samples() -> Self {
         Self { interrupts: interrupt::requested().into(), ..Self::default() }
     }
 
-    /// The mean loss of a sample.
+    /// The loss divided by the number of samples.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.samples as f64
     }
 
-    /// The share of samples that were classified correctly, 0 to 1.
+    /// The fraction of samples that were classified correctly, 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.samples as f64
     }
@@ -57,7 +57,7 @@ impl BatchSums {
         [loss, correct as f64, samples as f64, interrupts as f64]
     }
 
-    /// The sums out of the numbers of [`to_array`](Self::to_array).
+    /// Makes sums of the four numbers of [`to_array`](Self::to_array).
     pub fn from_array([loss, correct, samples, interrupts]: [f64; 4]) -> Self {
         let count = |sum: f64| sum as u64;
         Self {
@@ -78,36 +78,36 @@ impl AddAssign for BatchSums {
     }
 }
 
-/// One epoch, measured.
+/// The measurements of one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochRecord {
     /// Counted from 1.
     pub epoch: usize,
-    /// The share of the epoch that was trained on: 1, or less where Ctrl-C cut it short.
+    /// The fraction of the epoch that was trained: 1, or less after Ctrl-C.
     pub part: f64,
-    /// Mean loss of the epoch's training samples, each before the update it contributed to.
+    /// The mean loss of the training samples, each computed before the update of its step.
     pub train_loss: f64,
-    /// Share of them classified correctly, likewise.
+    /// The accuracy on the training samples, each computed before the update of its step.
     pub train_accuracy: f64,
-    /// Mean loss on the test images after the epoch; not a number on a device that left them to another.
+    /// The mean loss on the test images after the epoch. NaN on a device that evaluated no test images.
     #[serde(deserialize_with = "number_or_none")]
     pub test_loss: f64,
-    /// Accuracy on the test images after the epoch; not a number where `test_loss` is none.
+    /// The accuracy on the test images after the epoch. NaN on a device that evaluated no test images.
     #[serde(deserialize_with = "number_or_none")]
     pub test_accuracy: f64,
     /// Training time, without the evaluation.
     pub seconds: f64,
-    /// Training samples in a second.
+    /// Training samples per second.
     pub images_per_second: f64,
 }
 
-/// What is not a number is written as nothing (`null`).
+/// Reads a number. JSON has `null` in place of NaN.
 fn number_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl EpochRecord {
-    /// From the sums over an epoch's training samples, those over the test images if they were evaluated, and
+    /// Makes a record of the sums over the training samples, the sums over the test images if they were evaluated, and
     /// the time without the evaluation.
     pub fn new(
         epoch: usize,
@@ -131,36 +131,36 @@ impl EpochRecord {
     }
 }
 
-/// How many epochs were trained; one that was cut short counts for its part.
+/// The number of epochs that were trained. An interrupted epoch counts as a fraction.
 pub fn epochs_trained(records: &[EpochRecord]) -> f64 {
     records.iter().map(|record| record.part).sum()
 }
 
-/// Average training time of an epoch in seconds.
+/// The average training time of an epoch in seconds.
 pub fn seconds_per_epoch(records: &[EpochRecord]) -> f64 {
     records.iter().map(|record| record.seconds).sum::<f64>() / epochs_trained(records)
 }
 
-/// Where a run is between two steps: what a checkpoint has to keep of the loop.
+/// The state of the training loop between two steps. A checkpoint stores it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Position {
-    /// The epochs that have ended.
+    /// The records of the epochs that have ended.
     pub records: Vec<EpochRecord>,
-    /// Batches done of the epoch that is under way.
+    /// The number of batches done in the current epoch.
     pub batches: usize,
-    /// What those batches saw.
+    /// The metrics of these batches.
     pub sums: BatchSums,
-    /// How long they took.
+    /// The training time of these batches.
     pub elapsed: Duration,
 }
 
 impl Position {
-    /// The epoch that is under way, counted from 1.
+    /// The number of the current epoch, counted from 1.
     pub fn epoch(&self) -> usize {
         self.records.len() + 1
     }
 
-    /// Steps since the beginning of the run.
+    /// The number of steps since the beginning of the run.
     pub fn steps(&self, batches_per_epoch: usize) -> usize {
         self.records.len() * batches_per_epoch + self.batches
     }

@@ -1,8 +1,8 @@
-//! One number for several measurements.
+//! The median of several measurements.
 
-/// The median: the middle one, or half way between the two in the middle; not a number where there is none.
+/// Returns the median: the number in the middle, or the mean of the two in the middle. Without numbers, NaN.
 ///
-/// A mean would let one disturbance speak for all the others.
+/// One disturbed measurement changes the mean, but hardly the median.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = numbers.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -14,7 +14,7 @@ pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// What several ranks took together, each as often: as long as the slowest each time, and of these the median.
+/// Returns the median over repetitions of the slowest rank's time. Each rank has measured every repetition.
 pub fn slowest(ranks: &[impl AsRef<[f64]>]) -> f64 {
     let ranks = || ranks.iter().map(AsRef::as_ref);
     let times = ranks().map(<[f64]>::len).min().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The flags that say what is trained, and the checks that need more than one of them.
+//! The flags of a training run, and the checks that need more than one flag.
 
 use candle_core::DType;
 use clap::{Args, ValueEnum};
@@ -13,7 +13,7 @@ use harness::report::summary::{Summary, Versions};
 use harness::report::{counted, thousands};
 use ops::weights_hash::WeightsHash;
 
-/// The most images that can be asked for: the limit of the file format's reader.
+/// The most images of a run: the limit of the file reader.
 const MAX_IMAGES: u64 = datasets::idx::MAX_COUNT as u64;
 
 /// The element type of weights and activations.
@@ -21,7 +21,7 @@ const MAX_IMAGES: u64 = datasets::idx::MAX_COUNT as u64;
 pub enum ElementType {
     /// Single precision: seven digits.
     F32,
-    /// Double precision: sixteen digits, to see that differences are rounding and nothing else.
+    /// Double precision: sixteen digits. It shows whether a difference is rounding.
     F64,
 }
 
@@ -34,7 +34,7 @@ impl From<ElementType> for DType {
     }
 }
 
-/// Flags that say what is trained, and how.
+/// The flags of a training run.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArguments {
     #[command(flatten)]
@@ -69,26 +69,26 @@ pub struct TrainArguments {
     #[arg(long, value_enum, default_value_t = ElementType::F32)]
     pub dtype: ElementType,
 
-    /// What the run leaves behind.
+    /// The files of the run.
     #[command(flatten)]
     pub reports: ReportArguments,
 }
 
-/// Everything a training run needs, loaded and checked.
+/// The loaded data and the checked flags of a training run.
 #[derive(Debug)]
 pub struct TrainSetup {
     /// Images and labels.
     pub data: LoadedData,
-    /// How to train.
+    /// The hyperparameters.
     pub options: TrainOptions,
     /// The element type of weights and activations.
     pub dtype: DType,
-    /// What the run leaves behind.
+    /// The files of the run.
     pub outputs: Outputs,
 }
 
 impl TrainSetup {
-    /// One line that says what is about to be trained: `model` on which data, and how.
+    /// Describes the run in one line: the model, the data and the hyperparameters.
     pub fn headline(&self, model: &str) -> String {
         let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
         format!(
@@ -101,7 +101,7 @@ impl TrainSetup {
         )
     }
 
-    /// Puts together what a run was with what came out of it.
+    /// Joins the settings and the results of a run.
     pub fn summary(
         &self,
         run: &str,
@@ -135,17 +135,17 @@ impl TrainArguments {
     ///
     /// # Errors
     ///
-    /// A [`UsageError`] for flags that make no sense; another error for a malformed data file.
+    /// A [`UsageError`] for flags that make no sense. Another error for a malformed data file.
     pub fn prepare(&self, devices: usize) -> anyhow::Result<TrainSetup> {
         self.prepare_for_shards(devices, devices)
     }
 
-    /// [`prepare`](Self::prepare), where a batch of the size that was asked for is cut into another number of shards than
-    /// there are devices: into one, where each device is to have a batch of that size.
+    /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole batch
+    /// of the given size, there is one shard.
     ///
     /// # Errors
     ///
-    /// As [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     pub fn prepare_for_shards(&self, devices: usize, shards: usize) -> anyhow::Result<TrainSetup> {
         if self.batch_size < shards as u64 {
             return Err(UsageError::new(format_args!(
@@ -181,7 +181,7 @@ impl TrainArguments {
         };
         let limit = |size: Option<u64>| size.map(usize::try_from).transpose();
         let (train_size, test_size) = (limit(self.train_size)?, limit(self.test_size)?);
-        // Refused before anything is downloaded, where that is possible.
+        // If possible, refuse before anything is downloaded.
         if let Some(images) = train_size.filter(|&images| images < devices) {
             return Err(too_few(images).into());
         }

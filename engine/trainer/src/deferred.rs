@@ -1,8 +1,8 @@
-//! What steps saw, as long as it is on their device.
+//! Deferred metrics: the loss and the correct answers of steps, which stay on their device until they are read.
 //!
-//! Reading a number off a GPU means waiting for it: until everything is computed that was queued before. Then the
-//! queue is empty, and the GPU waits in turn, for the next step's first kernel. So loss and correct answers of a step
-//! stay where they are, and are added up there, until somebody wants to see them.
+//! Reading a number from a GPU waits for all work in the GPU's queue. After that the queue is empty, and the GPU waits for
+//! the first kernel of the next step. So the sums of a step stay on the GPU. They are added there, and read only when a
+//! report needs them.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -17,19 +17,19 @@ use harness::report::trace::COMPUTE;
 use ops::loss_and_correct;
 use ops::sum;
 
-/// What steps leave on their device is read so often: for a reader it is always, for a GPU it is rare.
+/// The time between two reads: short for a user who watches the progress, and long for a GPU.
 const READ_EVERY: Duration = Duration::from_millis(100);
 
-/// Loss and correct answers of a step, or of several, on their device. The default is those of no samples.
+/// The loss and the correct answers of one or more steps, on their device. The default has no samples.
 #[derive(Clone, Debug, Default)]
 pub struct Unread {
-    /// `[2]`, f64: loss, correct answers; `None` where there are no samples.
+    /// `[2]`, f64: loss and correct answers. `None` if there are no samples.
     sums: Option<Tensor>,
     samples: u64,
 }
 
 impl Unread {
-    /// Those of a batch; `loss` is the sum over it. Nothing waits for the device.
+    /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Unread {
         Ok(Self { sums: Some(sums), samples: batch.len() as u64 })
     }
 
-    /// These and those of later steps on the same device.
+    /// Adds the sums of later steps on the same device.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl Unread {
         Ok(Self { sums, samples })
     }
 
-    /// Reads them: waits until the device has computed them, and asks whether there was a Ctrl-C.
+    /// Waits until the device has computed the sums, and reads them. Adds whether there was a Ctrl-C.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Unread {
         Ok(BatchSums { loss, correct, samples, interrupts: interrupt::requested().into() })
     }
 
-    /// What the loop over steps is told of them: read at once where they are in CPU memory, as all is computed then.
+    /// Reads the sums at once if they are in CPU memory, where they are computed already. Otherwise they stay deferred.
     ///
     /// # Errors
     ///
@@ -80,26 +80,26 @@ impl Unread {
     }
 }
 
-/// Reads loss and correct answers of a batch off its device: [`Unread::new`], then [`Unread::read`].
+/// Computes and reads the sums of a batch: [`Unread::new`], then [`Unread::read`].
 ///
 /// # Errors
 ///
-/// Those of the two.
+/// The errors of these two functions.
 pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
     Unread::new(loss, logits, batch)?.read()
 }
 
-/// What the loop over steps is told of each.
+/// The metrics of a step, as the training loop gets them.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// It has been read.
+    /// The sums have been read.
     Sums(BatchSums),
-    /// It is to be read when somebody wants to see it.
+    /// The sums are on the device.
     Later(Unread),
 }
 
 impl Seen {
-    /// The sums, which are waited for if need be.
+    /// Returns the sums. Waits for the device if they are deferred.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl From<Unread> for Seen {
     }
 }
 
-/// What steps have left on their device since something was read off it.
+/// The deferred sums of the steps since the last read.
 #[derive(Default)]
 pub struct Waiting {
     unread: Unread,
@@ -132,10 +132,14 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// What is known now, with one more step: everything since something was read last, or nothing if there is time.
-    /// The first step of a run is read at once: if its loss is no number, that is no update's fault.
+    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not due.
     ///
-    /// All steps of an epoch are of one kind, and the `last` one leaves nothing unread.
+    /// The first step of a run is read at once: if its loss is NaN, no update is the cause. The `last` step of an epoch is
+    /// read at once, too. All steps of an epoch are of the same kind.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
     pub fn read(&mut self, seen: Seen, last: bool) -> Result<Option<BatchSums>> {
         let later = match seen {
             Seen::Sums(sums) => return Ok(Some(sums)),

@@ -1,9 +1,9 @@
-//! What the training programs share: flags, the loaded setup, and sums that are read late from a device.
+//! The parts that the training programs share: flags, the loaded setup, and deferred metrics.
 //!
-//! | module | what it is for |
+//! | module | content |
 //! | --- | --- |
-//! | `arguments` | the flags that say what is trained; checked, then loaded |
-//! | `deferred` | loss and correct answers stay on a GPU until a report needs them |
+//! | `arguments` | the flags of a training run, checked, and the loaded data |
+//! | `deferred` | metrics that stay on a GPU until a report needs them |
 
 mod arguments;
 mod deferred;
@@ -14,7 +14,7 @@ use harness::records::BatchSums;
 pub use arguments::{ElementType, TrainArguments, TrainSetup};
 pub use deferred::{Seen, Unread, Waiting, read_sums};
 
-/// The sums of a batch as a tensor `[4]` (f64), which devices can add up.
+/// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
     Tensor::new(&sums.to_array(), device)
 }
 
-/// The sums in a tensor of [`sums_to_tensor`].
+/// Reads the sums from a tensor of [`sums_to_tensor`].
 ///
 /// # Errors
 ///

@@ -222,7 +222,7 @@ impl Uninterrupted {
     /// Stage 5's own loop does the same.
     fn is_that_of_stage_5(&self) -> Result<()> {
         let Setup { data, epochs, batch_size, seed, schedule, constants } = self.setup.clone();
-        let data = LoadedData { name: String::new(), note: None, train: data.clone(), test: data };
+        let data = LoadedData { name: String::new(), train: data.clone(), test: data };
         let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
         let extras = Extras { constants, warm_up: schedule.warm_up };
         let report = &mut Report::silent();

@@ -39,7 +39,7 @@ pub(crate) fn data() -> LoadedData {
     let labels = (0..).map(|index| index % CLASSES as u8).take(16).collect();
     let train = Dataset::new((400..416).map(image).collect(), labels).unwrap();
     let test = Dataset::new((500..505).map(image).collect(), vec![1, 3, 5, 7, 9]).unwrap();
-    LoadedData { name: "noise".to_owned(), note: None, train, test }
+    LoadedData { name: "noise".to_owned(), train, test }
 }
 
 pub(crate) fn lenet() -> Network<LeNet> {

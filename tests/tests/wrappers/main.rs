@@ -151,7 +151,7 @@ fn an_epoch<M: Model>(
     wrap: impl Fn(&thread::Rank<'_>) -> Result<M, Error> + Sync,
 ) -> Result<Vec<Snapshot>, RankFailure<Error>> {
     let options = TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: 0.05, seed: 5 };
-    let data = LoadedData { name: "noise".to_owned(), note: None, train: images(), test: images() };
+    let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };
     run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
         let (model, extras) = (wrap(rank)?, Extras::default());
         let options = match breakage {

@@ -63,7 +63,7 @@ fn colours(count: usize, salt: usize) -> Dataset {
 
 fn trained(model: &impl Model) -> Result<Snapshot, Error> {
     let (train_images, test) = (colours(17, 31), colours(6, 57));
-    let data = LoadedData { name: "colours".to_owned(), note: None, train: train_images, test };
+    let data = LoadedData { name: "colours".to_owned(), train: train_images, test };
     // Batches of 7, 7 and 3.
     let options = TrainOptions { epochs: 2, batch_size: 7, learning_rate: 0.05, seed: 1 };
     let extras = Extras { constants: Momentum { momentum: 0.9, weight_decay: 1e-3 }, warm_up: 0 };

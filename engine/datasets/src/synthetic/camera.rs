@@ -1,14 +1,14 @@
-//! What happens between the garment and the file: something in the way, light, noise, rounding.
+//! The camera: objects in front of the garment, light, noise, rounding.
 
 use super::canvas::Canvas;
 use super::draws::Draws;
 use super::outline::{rectangle, rounded, stroke};
 use crate::{PIXELS, SIDE};
 
-/// Part of the pictures with something in front of the garment.
+/// The fraction of pictures with an object in front of the garment.
 const OCCLUDED: f32 = 0.3;
 
-/// Now and then puts a dark or grey strip or patch in front of the garment.
+/// Puts a dark or grey strip or patch in front of some garments.
 pub fn occlude(canvas: &mut Canvas, draws: &mut Draws) {
     if !draws.chance(OCCLUDED) {
         return;
@@ -25,8 +25,8 @@ pub fn occlude(canvas: &mut Canvas, draws: &mut Draws) {
     canvas.fill(&outline, |_| shade);
 }
 
-/// Exposes and rounds a canvas to the grey values 0 to 255. What is black stays black, as the
-/// background of a cut-out photograph does; all else gets light and noise.
+/// Exposes a canvas and rounds it to the grey values 0 to 255. Black pixels stay black, like the background of a cut-out
+/// photograph. All other pixels get light and noise.
 pub fn develop(canvas: &Canvas, draws: &mut Draws) -> [u8; PIXELS] {
     let gain = draws.between(0.85, 1.1);
     let noise = draws.between(0.01, 0.08);
@@ -34,7 +34,7 @@ pub fn develop(canvas: &Canvas, draws: &mut Draws) -> [u8; PIXELS] {
         if shade <= 0.0 {
             return 0;
         }
-        // The noise grows with the light, as that of a camera does, so that soft edges stay soft.
+        // Noise grows with the light, as in a camera. So soft edges stay soft.
         let grain = noise * draws.bell() * (0.3 + shade);
         // The cast rounds down and stops at 0 and 255.
         ((gain * shade + grain) * 255.0 + 0.5) as u8

@@ -1,32 +1,31 @@
-//! A small grey canvas and the one thing it can do: fill a polygon, with smooth edges.
+//! A small grey canvas, which fills polygons with smooth edges.
 //!
-//! It knows pixels, not garments: x runs right and y down from the top left corner, and pixel
-//! (column, row) covers the square from (column, row) to (column + 1, row + 1).
+//! Coordinates are pixels: x grows to the right and y down from the top left corner. Pixel (column, row) covers the square
+//! from (column, row) to (column + 1, row + 1).
 
 use crate::{PIXELS, SIDE};
 
-/// A point of the plane as (x, y), x to the right and y down.
+/// A point (x, y). x grows to the right and y down.
 pub type Point = (f32, f32);
 
-/// Lines on which a pixel's height is sampled; along each line the coverage is exact.
+/// The number of lines that sample a pixel's height. Along each line the coverage is exact.
 const LINES: usize = 4;
 
-/// A square grey picture of shades from 0 (black) to 1 (white).
+/// A square grey picture with shades from 0 (black) to 1 (white).
 pub struct Canvas {
     shades: [f32; PIXELS],
 }
 
-/// A side of a polygon, as the lines that cross it see it.
+/// A side of a polygon: x = origin + slope · y, for y from top to bottom.
 struct Edge {
     top: f32,
     bottom: f32,
-    /// x at y = 0 of the line through the edge, and how much x grows with y.
     origin: f32,
     slope: f32,
 }
 
 impl Canvas {
-    /// A canvas with nothing on it.
+    /// Makes a black canvas.
     pub fn black() -> Self {
         Self { shades: [0.0; PIXELS] }
     }
@@ -36,13 +35,13 @@ impl Canvas {
         &self.shades
     }
 
-    /// Fills a polygon given in pixels, over what is there. Points are inside by the even-odd rule,
-    /// and `shade` tells the shade of a pixel from its centre.
+    /// Fills a polygon in front of the picture. Points are inside by the even-odd rule, and `shade` returns the shade of a
+    /// pixel for its centre.
     pub fn fill(&mut self, outline: &[Point], shade: impl Fn(Point) -> f32) {
         let edges = edges(outline);
         let top = edges.iter().map(|edge| edge.top).fold(SIDE as f32, f32::min);
         let bottom = edges.iter().map(|edge| edge.bottom).fold(0.0, f32::max);
-        // Float-to-integer casts stop at 0, so a polygon above the canvas starts in row 0.
+        // Casts to integers stop at 0, so a polygon above the canvas begins in row 0.
         let rows = top as usize..SIDE.min(bottom.ceil() as usize);
         let mut crossings = Vec::with_capacity(edges.len());
         for row in rows {
@@ -72,7 +71,7 @@ impl Canvas {
     }
 }
 
-/// The sides of a polygon, without the level ones, which no line crosses.
+/// Returns the sides of a polygon. Level sides are left out, because no line crosses them.
 fn edges(outline: &[Point]) -> Vec<Edge> {
     let next = outline.iter().cycle().skip(1);
     outline
@@ -86,7 +85,7 @@ fn edges(outline: &[Point]) -> Vec<Edge> {
         .collect()
 }
 
-/// Adds the span from `left` to `right` to the pixels of a row, to each as much as it covers.
+/// Adds the covered length of the span from `left` to `right` to each pixel of a row.
 fn cover(coverage: &mut [f32; SIDE], left: f32, right: f32) {
     let left = left.max(0.0);
     let right = right.min(SIDE as f32);
@@ -105,7 +104,7 @@ mod tests {
     #[test]
     fn coverage_is_the_area_inside() {
         let mut canvas = Canvas::black();
-        // A rectangle of 3.5 by 2.25 pixels, and one that lies outside altogether.
+        // A rectangle of 3.5 by 2.25 pixels, and one outside the canvas.
         canvas.fill(&[(1.25, 2.0), (4.75, 2.0), (4.75, 4.25), (1.25, 4.25)], |_| 1.0);
         canvas.fill(&[(-9.0, -9.0), (-1.0, -9.0), (-1.0, 99.0), (-9.0, 99.0)], |_| 1.0);
         assert_eq!(canvas.shades().iter().sum::<f32>(), 3.5 * 2.25);

@@ -1,7 +1,7 @@
-//! The pattern a top is cut by: its measures, neck, sleeves and closure.
+//! The pattern of a top: its measures, neck, sleeves and closure.
 //!
-//! Measures are in garment units (x to the right, y down, the garment about 2 by 2), half widths
-//! from the middle to one side. How the parts look is a matter of the sewing.
+//! Measures are in garment units: x grows to the right, y down, and a garment is about 2 by 2. Half widths count from the
+//! middle to one side.
 
 /// The measures of a body.
 pub struct Body {
@@ -11,19 +11,19 @@ pub struct Body {
     pub shoulder: f32,
     /// Half width under the arms.
     pub chest: f32,
-    /// The waist's part of the chest.
+    /// The width of the waist as a fraction of the chest.
     pub waist: f32,
-    /// The hem's part of the chest.
+    /// The width of the hem as a fraction of the chest.
     pub flare: f32,
     /// y of the top of the shoulders.
     pub top: f32,
     /// y of the hem, in the middle.
     pub hem: f32,
-    /// How far the hem rises from the middle to the sides.
+    /// The rise of the hem from the middle to the sides.
     pub tail: f32,
 }
 
-/// A neck opening and what is around it, with its depth or height.
+/// The kind of a neck opening, with its depth or height.
 pub enum Neck {
     /// A round neckline.
     Round(f32),
@@ -33,30 +33,30 @@ pub enum Neck {
     Collar(f32),
     /// A turtleneck.
     High(f32),
-    /// A hood, lying back.
+    /// A hood that lies back.
     Hood(f32),
 }
 
 /// A sleeve.
 pub struct Sleeve {
-    /// From the armhole to the cuff.
+    /// The length from the armhole to the cuff.
     pub length: f32,
-    /// Width of the cuff.
+    /// The width of the cuff.
     pub cuff: f32,
-    /// How far it goes out for each unit it goes down.
+    /// The distance outwards per unit down.
     pub spread: f32,
 }
 
-/// How a top closes at the front.
+/// The closure at the front of a top.
 #[derive(Clone, Copy)]
 pub enum Closure {
-    /// It does not.
+    /// No closure.
     None,
     /// A row of buttons.
     Buttons,
     /// A zip.
     Zip,
-    /// It is worn open, the lining showing.
+    /// An open front that shows the lining.
     Open,
 }
 
@@ -78,7 +78,7 @@ impl Body {
 }
 
 impl Neck {
-    /// How far the neckline reaches below the top of the shoulders, at the front.
+    /// The depth of the neckline below the top of the shoulders, at the front.
     pub fn depth(&self) -> f32 {
         match *self {
             Neck::Round(depth) | Neck::Vee(depth) => depth,

@@ -1,31 +1,31 @@
-//! What a garment is made of: its shade and its pattern.
+//! The fabric of a garment: a shade for every point, with a pattern.
 //!
-//! A fabric gives every point of the garment a shade. It knows nothing of the garment's outline;
-//! light, noise and what lies in front of the garment are the camera's affair.
+//! The fabric does not depend on the garment's outline. Light, noise and objects in front of the garment belong to the
+//! camera.
 
 use super::canvas::Point;
 use super::draws::Draws;
 
-/// How likely each pattern is; the rest is plain.
+/// The probability of each pattern. The rest is plain.
 #[derive(Clone, Copy)]
 pub struct Odds {
-    /// Of a gradient from one end to the other.
+    /// A gradient from one end to the opposite end.
     pub gradient: f32,
-    /// Of stripes.
+    /// Stripes.
     pub stripes: f32,
-    /// Of checks.
+    /// Checks.
     pub checks: f32,
-    /// Of a print on the chest.
+    /// A print on the chest.
     pub print: f32,
 }
 
-/// Smooth stuff such as wool and cloth for coats.
+/// Smooth fabrics such as wool.
 pub const PLAIN: Odds = Odds { gradient: 0.25, stripes: 0.08, checks: 0.05, print: 0.02 };
-/// Stuff for light clothes of any kind.
+/// Fabrics for light clothes of any kind.
 pub const MIXED: Odds = Odds { gradient: 0.18, stripes: 0.2, checks: 0.1, print: 0.15 };
-/// Stuff for T-shirts.
+/// Fabrics for T-shirts.
 pub const PRINTED: Odds = Odds { gradient: 0.12, stripes: 0.18, checks: 0.02, print: 0.4 };
-/// Stuff for shirts.
+/// Fabrics for shirts.
 pub const WOVEN: Odds = Odds { gradient: 0.12, stripes: 0.25, checks: 0.28, print: 0.08 };
 
 /// A shade for every point of a garment.
@@ -35,21 +35,21 @@ pub struct Fabric {
     /// The second shade of the pattern.
     second: f32,
     pattern: Pattern,
-    /// How much darker the garment is at its sides, where it turns away from the light.
+    /// The loss of light at the sides of the garment, which face away from the light.
     rounding: f32,
 }
 
-/// Where the second shade shows. Widths are parts of a period, frequencies periods to a unit.
+/// The places of the second shade. A width is a fraction of a period, and a frequency is the number of periods per unit.
 enum Pattern {
     Plain,
-    /// The second shade takes over along this direction.
+    /// The shade changes along this direction.
     Gradient(Point),
-    /// Bands of the second shade across this direction, whose length is the frequency.
+    /// Stripes of the second shade across this direction. The length of the direction is the frequency.
     Stripes {
         direction: Point,
         width: f32,
     },
-    /// Stripes both ways, the second shade the stronger where they meet.
+    /// Stripes in both directions. The second shade is stronger where they cross.
     Checks {
         frequency: f32,
         width: f32,
@@ -65,10 +65,10 @@ struct Spot {
 }
 
 impl Fabric {
-    /// A random fabric, its pattern according to the odds.
+    /// Draws a random fabric.
     pub fn draw(draws: &mut Draws, odds: Odds) -> Self {
         let base = draws.between(0.48, 1.0);
-        // Far enough from the main shade to be seen, on whichever side has the room.
+        // The second shade is visibly darker or lighter than the main shade.
         let step = draws.between(0.15, 0.5);
         let second = if base > 0.65 { base - step } else { base + step * 0.8 };
         let pattern = match draws.pick(&[odds.gradient, odds.stripes, odds.checks, odds.print]) {
@@ -87,7 +87,7 @@ impl Fabric {
         Self { base, second, pattern, rounding: draws.between(0.0, 0.3) }
     }
 
-    /// The shade at a point of the garment, before light: it may leave the range from 0 to 1.
+    /// Returns the shade at a point of the garment, before light. It can be below 0 or above 1.
     pub fn shade(&self, (x, y): Point) -> f32 {
         let share = match &self.pattern {
             Pattern::Plain => 0.0,
@@ -111,13 +111,13 @@ impl Spot {
     }
 }
 
-/// 1 in the first `width` of every period of length 1, else 0.
+/// Returns 1 in the first `width` of every period of length 1, and 0 elsewhere.
 fn stripe(phase: f32, width: f32) -> f32 {
     f32::from(phase - phase.floor() < width)
 }
 
-/// The direction across the stripes, its length the number of stripes to a unit: mostly level
-/// stripes, some upright, few aslant.
+/// Draws the direction across the stripes. Its length is the number of stripes per unit. Most stripes are level, some are
+/// upright, and a few are slanted.
 fn stripe_direction(draws: &mut Draws) -> Point {
     let frequency = draws.between(1.6, 3.6);
     match draws.pick(&[0.6, 0.3]) {

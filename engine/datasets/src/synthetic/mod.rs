@@ -1,13 +1,11 @@
-//! Synthetic garments: drawn stand-ins for photographs of clothes, for when the real ones are not
-//! on the machine.
+//! Synthetic garments: drawings that replace photographs of clothes on a machine without Fashion-MNIST.
 //!
-//! There are ten classes of 28 by 28 grey images: bright on black, upright or with the toe to the
-//! left, with some classes hard to tell apart, like the data set they stand in for. What a
-//! classifier scores on them says nothing about photographs.
+//! Like Fashion-MNIST, they are grey images of 28 by 28 pixels in ten classes, bright on black, and some classes are hard
+//! to distinguish. Garments are upright, and shoes have the toe to the left. The accuracy on these drawings says nothing
+//! about photographs.
 //!
-//! An image depends on its seed, split and index alone, and is drawn with operations that IEEE 754
-//! defines to the last bit (+, -, ×, ÷, √, comparisons, rounding), so it is the same on every
-//! machine and every number of threads.
+//! An image depends on its seed, split and index alone. All drawing operations are exact to the last bit by IEEE 754: +, -,
+//! ×, ÷, √, comparisons and rounding. So an image is the same on every machine and with any number of threads.
 
 mod bags;
 mod camera;
@@ -34,10 +32,10 @@ use self::garment::Garment;
 use self::pose::Pose;
 use super::{CLASSES, Dataset, PIXELS, Split};
 
-/// The seed of the data set. It is not a run's seed: like any data set, it stays the same whatever is trained on it.
+/// The seed of the data set. It is not the seed of a run: all runs have the same data set.
 const SEED: u64 = 1;
 
-/// The first `count` images of a split and their labels, drawn on all cores; one image, if `count` is 0.
+/// Draws the first `count` images of a split on all cores. If `count` is 0, there is one image.
 #[expect(clippy::missing_panics_doc, reason = "there is a label for every image")]
 #[expect(clippy::expect_used, reason = "there is a label for every image")]
 pub fn dataset(split: Split, count: usize) -> Dataset {
@@ -45,20 +43,19 @@ pub fn dataset(split: Split, count: usize) -> Dataset {
     let drawn = |index| draw(SEED, split, index);
     let images = match rayon::ThreadPoolBuilder::new().build() {
         Ok(pool) => pool.install(|| (0..count).into_par_iter().map(drawn).collect()),
-        // Where no more threads may be started, by this one alone.
+        // If no further thread can start, this thread draws all images.
         Err(_) => (0..count).map(drawn).collect(),
     };
     let labels = (0..count).map(label).collect();
     Dataset::new(images, labels).expect("as many labels as images, all of them classes")
 }
 
-/// The class of an image, from 0 to 9: the classes take turns.
+/// Returns the class of an image, from 0 to 9: the classes take turns.
 pub fn label(index: u64) -> u8 {
     (index % CLASSES as u64) as u8
 }
 
-/// Draws one image, row by row from the top, 0 for black to 255 for white. Its class is
-/// [`label`]`(index)`.
+/// Draws one image, row by row from the top, from 0 (black) to 255 (white). Its class is [`label`]`(index)`.
 pub fn draw(seed: u64, split: Split, index: u64) -> [u8; PIXELS] {
     let mut draws = Draws::new(seed, split, index);
     let garment = garment_of(label(index), &mut draws);
@@ -69,7 +66,7 @@ pub fn draw(seed: u64, split: Split, index: u64) -> [u8; PIXELS] {
     camera::develop(&canvas, &mut draws)
 }
 
-/// A random garment of a class.
+/// Draws a random garment of a class.
 fn garment_of(label: u8, draws: &mut Draws) -> Garment {
     match label {
         0 => tops::t_shirt(draws),
@@ -114,8 +111,7 @@ mod tests {
 
     #[test]
     fn the_bits_are_the_pinned_ones() {
-        // FNV-1a of the bytes. A new value means a new data set: no score on the one before it
-        // compares with a score on this one.
+        // FNV-1a of the bytes. A new value means a new data set: accuracies on the two cannot be compared.
         let digest =
             sample().as_flattened().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,26 +1,26 @@
-//! How a garment lies in front of the camera: the affine map from garment coordinates to pixels.
+//! The pose of a garment: the affine map from garment coordinates to pixels.
 
 use super::canvas::Point;
 use super::draws::Draws;
 use crate::SIDE;
 
-/// Pixels to one unit of garment coordinates, at scale 1.
+/// The number of pixels per unit of garment coordinates, at scale 1.
 const UNIT: f32 = SIDE as f32 / 2.0;
 
 /// The affine map p ↦ M p + c from garment coordinates to pixels.
 pub struct Pose {
     /// M, row by row.
     matrix: [f32; 4],
-    /// c, where the middle of the garment comes to lie, in pixels.
+    /// c, the middle of the garment in pixels.
     centre: Point,
 }
 
 impl Pose {
-    /// A random pose: a shift, a small turn, a scale for each axis and a shear.
+    /// Draws a random pose: a shift, a small turn, a scale for each axis and a shear.
     pub fn draw(draws: &mut Draws) -> Self {
         let centre = (UNIT + draws.between(-1.5, 1.5), UNIT + draws.between(-1.2, 1.2));
-        // With t the tangent of half the angle, cos = (1 - t²) / (1 + t²) and sin = 2t / (1 + t²):
-        // a turn without a trigonometric function, whose last bit would differ between machines.
+        // t is the tangent of half the angle: cos = (1 - t²) / (1 + t²) and sin = 2t / (1 + t²). The last bit of a
+        // trigonometric function would differ between machines.
         let t = draws.between(-0.07, 0.07);
         let (cos, sin) = ((1.0 - t * t) / (1.0 + t * t), 2.0 * t / (1.0 + t * t));
         let size = UNIT * draws.between(0.92, 1.07);
@@ -32,17 +32,17 @@ impl Pose {
         Self { matrix, centre }
     }
 
-    /// The place in the picture, in pixels, of a point of the garment.
+    /// Maps a point of the garment to pixels.
     pub fn to_pixels(&self, (x, y): Point) -> Point {
         let [a, b, c, d] = self.matrix;
         (a * x + b * y + self.centre.0, c * x + d * y + self.centre.1)
     }
 
-    /// The point of the garment that is seen at a place in the picture.
+    /// Maps a place in the picture to the point of the garment.
     pub fn to_garment(&self, (column, row): Point) -> Point {
         let [a, b, c, d] = self.matrix;
         let (x, y) = (column - self.centre.0, row - self.centre.1);
-        // Never 0: scales are positive, and turns and shears keep areas.
+        // The area is never 0: scales are positive, and turns and shears keep areas.
         let area = a * d - b * c;
         ((d * x - b * y) / area, (a * y - c * x) / area)
     }

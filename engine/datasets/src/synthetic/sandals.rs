@@ -9,7 +9,7 @@ use super::outline::{along, stroke};
 pub fn sandal(draws: &mut Draws) -> Garment {
     let mut garment = Garment::of(Fabric::draw(draws, PLAIN));
     let ground = draws.between(0.3, 0.7);
-    // How far the back of the sole is above its front: flat sandals, and those on heels.
+    // The height of the back of the sole above its front: small for flat sandals, and large for heels.
     let heel = if draws.chance(0.4) { draws.between(0.0, 0.15) } else { draws.between(0.25, 0.8) };
     let thick = draws.between(0.1, 0.2);
     // The top of the sole: level under the toes, then up to the heel.

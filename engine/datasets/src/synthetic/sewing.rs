@@ -1,4 +1,4 @@
-//! The parts a top is sewn from: sleeves and body.
+//! The main parts of a top: sleeves and body.
 
 use super::cut::{Body, Neck, Sleeve};
 use super::draws::Draws;
@@ -19,7 +19,7 @@ pub fn sew_sleeves(
     let norm = (sleeve.spread * sleeve.spread + 1.0).sqrt();
     let (down_x, down_y) = (sleeve.spread / norm, 1.0 / norm);
     let (out_x, out_y) = (down_y, -down_x);
-    // The middle of the armhole, from where the sleeve's length counts.
+    // The middle of the armhole, where the sleeve begins.
     let middle = ((body.shoulder + body.chest) / 2.0, (body.shoulder_end() + body.armpit()) / 2.0);
     let end = |length: f32, side: f32| {
         (
@@ -46,7 +46,7 @@ pub fn sew_sleeves(
     }
 }
 
-/// Sews the body with its neckline, the armhole seams and, if there are ribs, the one at the hem.
+/// Sews the body with its neckline, the armhole seams and, if the top is ribbed, the rib at the hem.
 pub fn sew_body(garment: &mut Garment, draws: &mut Draws, body: &Body, neck: &Neck, ribbed: bool) {
     // The inside of the back, seen through the neck opening.
     let inside = rectangle((0.0, body.top + 0.12), body.neck, 0.12);

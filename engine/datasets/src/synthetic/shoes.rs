@@ -14,7 +14,7 @@ pub fn sneaker(draws: &mut Draws) -> Garment {
     let lift = if draws.chance(0.28) { draws.between(0.2, 0.55) } else { 0.0 };
     let tongue = ground - draws.between(0.75, 0.95) - lift;
     let heel = ground - draws.between(0.6, 0.8) - lift;
-    // x of where the tongue starts; the laces run from `start` up to there.
+    // x of the lower end of the tongue. The laces go from `start` to this point.
     let throat = draws.between(-0.05, 0.2);
     let start = (-0.5, toe - 0.08);
     // From the toe along the laces to the tongue, along the opening to the heel and down.
@@ -69,7 +69,7 @@ pub fn ankle_boot(draws: &mut Draws) -> Garment {
     } else {
         draws.between(-0.95, -0.6)
     };
-    // How far the back of the foot is above the ground.
+    // The height of the back of the foot above the ground.
     let heel = draws.between(0.0, 0.38);
     // x of the front of the shaft.
     let front = draws.between(-0.15, 0.15);

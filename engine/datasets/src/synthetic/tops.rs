@@ -1,8 +1,7 @@
-//! What is worn above the waist: T-shirts, pullovers, coats and shirts.
+//! Tops: T-shirts, pullovers, coats and shirts.
 //!
-//! The four are cut by the same pattern and differ in how often they have what: short or long
-//! sleeves, a collar, a closure down the front, ribs. Their ranges overlap on purpose, so some
-//! shirts cannot be told from a T-shirt, and some pullovers not from a coat.
+//! The four kinds have the same pattern. They differ in the probabilities of short or long sleeves, a collar, a closure at
+//! the front, and ribs. The ranges overlap on purpose: some shirts look like T-shirts, and some pullovers like coats.
 
 use super::cut::{Body, Closure, Neck, Sleeve};
 use super::draws::Draws;
@@ -11,8 +10,7 @@ use super::garment::Garment;
 use super::sewing::{sew_body, sew_sleeves};
 use super::trimmings::{sew_closure, sew_neck, sew_pockets};
 
-/// What a kind of top is usually like: the probabilities of its features and the ranges of its
-/// measures (in garment units).
+/// A kind of top: the probabilities of its features, and the ranges of its measures in garment units.
 struct Habit {
     fabric: Odds,
     /// Sleeves: none, short; else long.
@@ -27,11 +25,11 @@ struct Habit {
     pockets: f32,
     /// y of the hem.
     hem: (f32, f32),
-    /// How far the hem rises from the middle to the sides.
+    /// The rise of the hem from the middle to the sides.
     tail: (f32, f32),
     /// Half width of the chest.
     chest: (f32, f32),
-    /// How far long sleeves go out for each unit they go down.
+    /// The distance of long sleeves outwards per unit down.
     spread: (f32, f32),
 }
 
@@ -107,7 +105,7 @@ pub fn shirt(draws: &mut Draws) -> Garment {
     top(draws, &SHIRT)
 }
 
-/// A top of the given habit.
+/// Draws a top of one kind.
 fn top(draws: &mut Draws, habit: &Habit) -> Garment {
     let mut garment = Garment::of(Fabric::draw(draws, habit.fabric));
     let ribbed = draws.chance(habit.ribs);

@@ -1,11 +1,11 @@
-//! What is sewn onto the body of a top: the neck's border or collar, the closure, pockets.
+//! The trimmings of a top: the border of the neck or the collar, the closure, pockets.
 
 use super::cut::{Body, Closure, Neck};
 use super::draws::Draws;
 use super::garment::Garment;
 use super::outline::{mirrored, rectangle, rounded, stroke};
 
-/// Sews what surrounds the neck opening.
+/// Sews the border of the neck opening, or the collar.
 pub fn sew_neck(garment: &mut Garment, draws: &mut Draws, body: &Body, neck: &Neck) {
     let tone = draws.between(0.7, 1.3);
     let top = body.top;

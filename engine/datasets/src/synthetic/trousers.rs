@@ -14,7 +14,7 @@ pub fn trouser(draws: &mut Draws) -> Garment {
     let hip = waist + draws.between(0.02, 0.12);
     let crotch = draws.between(-0.45, -0.15);
     let foot = draws.between(0.8, 1.0);
-    // Where a leg ends: its inner side, and its width there.
+    // The lower end of a leg: its inner side and its width.
     let gap = draws.between(0.0, 0.2);
     let width = draws.between(0.18, 0.34);
     let leg = vec![
@@ -29,7 +29,7 @@ pub fn trouser(draws: &mut Draws) -> Garment {
     let tone = draws.between(0.85, 1.0);
     garment.sew_toned(flipped(&leg), tone);
     garment.sew(leg);
-    // Fly, waistband and creases are light or dark, as they come.
+    // Fly, waistband and creases are light or dark.
     let detail = draws.between(0.6, 1.15);
     garment.sew_toned(rectangle((0.0, top + 0.05), waist, 0.05), detail);
     garment.sew_toned(rectangle((0.0, (top + crotch) / 2.0), 0.025, (crotch - top) / 2.0), detail);

@@ -1,4 +1,4 @@
-//! Servers as they are.
+//! Servers that treat requests in good and bad manners.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -34,8 +34,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers requests for the labels as it should, and for the images in its `manner`; each after `delay`.
-    pub fn start(manner: Manner, delay: Duration) -> Self {
+    /// Answers requests for the labels as it should, and for the images in its `manner`.
+    pub fn new(manner: Manner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = format!("http://{}/files", listener.local_addr().expect("an address"));
         let (sender, requests) = mpsc::channel();
@@ -46,22 +46,12 @@ impl Server {
                     let name = requested(&stream);
                     let manner = if name == LABELS { Manner::Whole } else { manner };
                     let _ = sender.send(name.clone());
-                    thread::sleep(delay);
-                    // A client that hangs up is right to do so.
+                    // The client may close the connection early.
                     let _ = answer(stream, &manner, &name);
                 });
             }
         });
         Self { address, requests }
-    }
-
-    pub fn prompt(manner: Manner) -> Self {
-        Self::start(manner, Duration::ZERO)
-    }
-
-    /// A good server that is never the first to answer.
-    pub fn good_but_later() -> Self {
-        Self::start(Manner::Whole, Duration::from_millis(200))
     }
 
     pub fn was_asked_for(&self, name: &str) -> bool {

@@ -1,7 +1,7 @@
-//! What a GPU's driver says in a word, and what to do about it.
+//! Hints for errors of a GPU's driver and libraries.
 
-/// Words in errors of CUDA and its libraries, with what they mean to whoever reads them.
-const MEANINGS: [(&str, &str); 5] = [
+/// Error codes of CUDA and its libraries, each with a hint for the user.
+const HINTS: [(&str, &str); 5] = [
     ("CUDA_ERROR_OUT_OF_MEMORY", FULL),
     ("CUBLAS_STATUS_ALLOC_FAILED", FULL),
     ("CUDNN_STATUS_ALLOC_FAILED", FULL),
@@ -19,10 +19,10 @@ const MEANINGS: [(&str, &str); 5] = [
 const FULL: &str = "the GPU's memory is full: take a smaller --batch-size, give fewer devices a share of that GPU, or end \
                     what else is running there (nvidia-smi)";
 
-/// The message, and behind it what it means, where it is one of those words.
-pub(super) fn explained(message: String) -> String {
-    match MEANINGS.iter().find(|(word, _)| message.contains(word)) {
-        Some((_, meaning)) => format!("{message}; {meaning}"),
+/// Appends the hint to a message with one of these error codes.
+pub(super) fn with_hint(message: String) -> String {
+    match HINTS.iter().find(|(code, _)| message.contains(code)) {
+        Some((_, hint)) => format!("{message}; {hint}"),
         None => message,
     }
 }
@@ -34,8 +34,11 @@ mod tests {
     #[test]
     fn a_full_gpu_is_explained_and_other_errors_are_left_as_they_are() {
         let driver = r#"rank 0 failed: DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")"#;
-        let told = explained(driver.to_owned());
-        assert!(told.starts_with(driver) && told.contains("smaller --batch-size"), "{told}");
-        assert_eq!(explained("no such file".to_owned()), "no such file");
+        let message = with_hint(driver.to_owned());
+        assert!(
+            message.starts_with(driver) && message.contains("smaller --batch-size"),
+            "{message}"
+        );
+        assert_eq!(with_hint("no such file".to_owned()), "no such file");
     }
 }

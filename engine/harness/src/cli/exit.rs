@@ -1,4 +1,4 @@
-//! How a binary ends: what it says about what went wrong, and its exit code.
+//! How a program ends: its error message and its exit code.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::error_hints::explained;
+use super::error_hints::with_hint;
 use super::parse;
 use super::process;
 use crate::interrupt;
 use crate::report::{NobodyReads, remove_partial_files};
 
-/// What takes longer than this, while a program ends, is stuck.
-const IN_VAIN: Duration = Duration::from_secs(1);
+/// A step of ending a program that takes longer than this is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// A flag that makes no sense, alone or with the others.
+/// A flag that makes no sense, alone or together with other flags.
 #[derive(Debug)]
 pub struct UsageError(String);
 
 impl UsageError {
-    /// With a message that names what was wrong and what would be right.
+    /// Makes an error with a message that says what is wrong and what would be right.
     pub fn new(message: impl fmt::Display) -> Self {
         Self(message.to_string())
     }
@@ -37,29 +37,29 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// What somebody else has told already: nothing but an exit code is left of it.
+/// An error that another process has reported: only an exit code is left.
 ///
-/// Of several processes that were started together, one speaks for all.
+/// Of several processes that were started together, one reports an error for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToldElsewhere(pub u8);
 
 impl fmt::Display for ToldElsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "exit code {}, for a reason that is told elsewhere", self.0)
+        write!(f, "exit code {}, for a reason that is reported elsewhere", self.0)
     }
 }
 
 impl std::error::Error for ToldElsewhere {}
 
-/// A binary's `main`: parses the flags, runs, and turns the outcome into an exit code.
+/// The `main` of a program: parses the flags, calls `run`, and returns the exit code.
 pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitCode {
     process::prepare();
     conclude(parse::<A>().map_err(anyhow::Error::from).and_then(run))
 }
 
-/// Tells what went wrong, if anything did, and turns the outcome into an exit code: the end of `main`.
+/// Reports an error, if there is one, and returns the exit code for `main`.
 ///
-/// An outcome may be what clap makes of the command line, `--help` included.
+/// The error may be clap's. `--help` is one, too.
 pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => interrupt::exit_code().map_or(ExitCode::SUCCESS, ExitCode::from),
@@ -67,47 +67,48 @@ pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Says on standard error what went wrong, and returns the exit code that goes with it.
+/// Reports an error on standard error, and returns its exit code.
 ///
-/// `--help` is said on standard output.
+/// `--help` is printed on standard output.
 pub fn tell(error: &anyhow::Error) -> u8 {
     if let Some(help) = error.downcast_ref::<clap::Error>().filter(|error| !error.use_stderr()) {
-        // --help and --version; nobody listening is fine.
+        // This is --help or --version. Standard output may be closed.
         let _ = help.print();
     }
     let Complaint { code, message } = Complaint::of(error);
     if let Some(message) = message {
-        // In one piece, so that no other process's words come between; nobody listening is fine.
+        // One call, so no other process can print in between. Standard error may be closed.
         let _ = io::stderr().write_all(format!("error: {message}\n").as_bytes());
     }
     code
 }
 
-/// Tells what went wrong where `main` cannot return, because a thread that it waits for does not end; then ends the program
-/// with the exit code that goes with it. What was printed is passed on first, and no file is left half-written; what earlier
-/// runs of the same call were to tell at its end is lost.
+/// Reports an error and ends the program, for a `main` that cannot return because one of its threads never ends.
 ///
-/// So ends a program that began with [`prepare`](super::prepare), as ours do. Any other process, such as your tests, is told
-/// the same and goes on: whether it may be ended is for its `main` to say.
+/// Buffered output is printed first, and half-written files are removed. Results that the program would have written at
+/// its end are lost.
+///
+/// Only a program that has called [`prepare`](super::prepare) ends. Any other process, such as a test, prints the same
+/// message and goes on.
 #[expect(clippy::disallowed_methods, reason = "where nothing can return")]
 pub fn give_up(error: &anyhow::Error) {
     let Complaint { code, message } = Complaint::of(error);
-    // There may be a progress bar in this line.
+    // A progress bar may be in this line.
     let new_line = if io::stderr().is_terminal() { "\n" } else { "" };
     let message = format!("{new_line}error: {}\n", message.unwrap_or_default());
-    at_most(IN_VAIN, move || {
+    at_most(STUCK_AFTER, move || {
         let _ = io::stderr().write_all(message.as_bytes());
     });
     if !process::may_be_ended() {
         return;
     }
-    at_most(IN_VAIN, remove_partial_files);
-    // This writes out what was printed, unless the thread that does not end is just printing: then it would never be its turn.
+    at_most(STUCK_AFTER, remove_partial_files);
+    // This prints buffered output, unless the thread that never ends holds the lock of standard output.
     exit(code.into())
 }
 
-/// Does something that may never end, as the thread that does not may be stuck in the same: a disk, or a pipe that nobody
-/// reads.
+/// Calls `work` in another thread and waits for at most `limit`. The work may be stuck in a disk, or in a pipe without a
+/// reader.
 fn at_most(limit: Duration, work: impl FnOnce() + Send + 'static) {
     let (working, done) = channel::<()>();
     let work = move || {
@@ -119,17 +120,17 @@ fn at_most(limit: Duration, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// How a process ends that could not do what it was asked to.
+/// The message and the exit code of an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Complaint {
-    /// Its exit code: 2 for flags that make no sense, 1 for another failure, 0 for `--help`.
+    /// The exit code: 2 for flags that make no sense, 1 for any other failure, 0 for `--help`.
     pub code: u8,
-    /// What it says, in one line; `None` where there is nothing to be said.
+    /// The message in one line. `None` if there is nothing to report.
     pub message: Option<String>,
 }
 
 impl Complaint {
-    /// What an error comes to.
+    /// Returns the message and the exit code of an error.
     pub fn of(error: &anyhow::Error) -> Self {
         let (code, message) = if let Some(ToldElsewhere(code)) = error.downcast_ref() {
             (*code, None)
@@ -143,21 +144,21 @@ impl Complaint {
         } else if nobody_is_reading(error) {
             (0, None)
         } else {
-            (1, Some(explained(with_causes(error))))
+            (1, Some(with_hint(with_causes(error))))
         };
         Self { code, message }
     }
 }
 
-/// What an error says, and what its causes say that it does not say itself.
+/// Joins the messages of an error and of its causes. A cause that the error repeats is left out.
 fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |told, cause| {
-        if told.contains(&cause) { told } else { format!("{told}: {cause}") }
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |message, cause| {
+        if message.contains(&cause) { message } else { format!("{message}: {cause}") }
     })
 }
 
-/// Whether standard output was closed early, as `| head` does. That is the reader's right; that a pipe among the
-/// run's files has no reader is a failure.
+/// Whether the reader of standard output has closed it, as `| head` does. This is no failure. A FIFO for a file of
+/// results without a reader is a failure.
 fn nobody_is_reading(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -165,13 +166,13 @@ fn nobody_is_reading(error: &anyhow::Error) -> bool {
         .any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<NobodyReads>()))
 }
 
-/// What clap says, without its usage and hints at `--help`, in one line.
+/// Shortens a message of clap to one line, without the usage and the hint at `--help`.
 fn one_line(message: &str) -> String {
-    let told = message.split("\n\nUsage:").next().unwrap_or(message);
-    let told = told.split("\n\nFor more information").next().unwrap_or(told);
-    let told = told.strip_prefix("error: ").unwrap_or(told);
-    let told = told.split("\n  tip: ");
-    let parts = told.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    let text = message.split("\n\nUsage:").next().unwrap_or(message);
+    let text = text.split("\n\nFor more information").next().unwrap_or(text);
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let parts = text.split("\n  tip: ");
+    let parts = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
     parts.collect::<Vec<_>>().join("; ")
 }
 
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(one_line(clap), "invalid value '0' for '--epochs <EPOCHS>': 0 is not in 1..=10");
         let clap = "error: unexpected argument '--epocs' found\n\n  tip: a similar argument exists: \
                     '--epochs'\n\nUsage: single-gpu [OPTIONS]\n";
-        let told = "unexpected argument '--epocs' found; a similar argument exists: '--epochs'";
-        assert_eq!(one_line(clap), told);
+        let line = "unexpected argument '--epocs' found; a similar argument exists: '--epochs'";
+        assert_eq!(one_line(clap), line);
     }
 }

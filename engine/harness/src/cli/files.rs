@@ -1,4 +1,4 @@
-//! The flags that say what a run leaves behind.
+//! The flags for the files of a run.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::report::metrics::Metrics;
 use crate::report::outputs::Outputs;
 use crate::report::{file, files_are_wanted};
 
-/// Flags that name the files of a run's results.
+/// Flags for the files of results.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ReportArguments {
     /// Write one JSON object per epoch, and a summary per run, to this file
@@ -21,44 +21,49 @@ pub struct ReportArguments {
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 
-    /// Write what every device did when to this file; open it in Perfetto (ui.perfetto.dev)
+    /// Write the work of every device over time to this file; open it in Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
 
-    /// Draw what every device did in one step into this SVG file
+    /// Draw the work of every device in one step into this SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub timeline: Option<PathBuf>,
 }
 
-/// Begins the file of `--metrics`, for a program that leaves nothing else behind.
+/// Opens the file of `--metrics`, for a program that writes no other file.
 ///
 /// # Errors
 ///
-/// A [`UsageError`] when it cannot be written.
+/// A [`UsageError`] when the file cannot be written.
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let begin = |path| {
         writable("--metrics", path)?;
         files_are_wanted();
         Metrics::new(path)
-            .map_err(|error| UsageError::new(file::of_flag("--metrics", path, &error)))
+            .map_err(|error| UsageError::new(file::flag_error("--metrics", path, &error)))
     };
     path.map(begin).transpose()
 }
 
-/// Checks that the file of a flag could be written, and leaves nothing behind.
+/// Checks that the file of a flag can be written, and leaves nothing behind.
 ///
 /// # Errors
 ///
-/// A [`UsageError`] that names both.
+/// A [`UsageError`] that names the flag and the file.
 pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
-    file::check(path).map_err(|error| UsageError::new(file::of_flag(flag, path, &error)))
+    file::check(path).map_err(|error| UsageError::new(file::flag_error(flag, path, &error)))
 }
 
-/// Checks that `path` is none of those that are `named` already.
-fn apart(named: &[(&str, &Path)], flag: &str, path: &Path, own: &str) -> Result<(), UsageError> {
-    match named.iter().find(|(_, other)| file::are_one(other, path)) {
+/// Checks that `path` is not the path of another flag in `named`. `kind` is `file` or `place`.
+fn check_distinct(
+    named: &[(&str, &Path)],
+    flag: &str,
+    path: &Path,
+    kind: &str,
+) -> Result<(), UsageError> {
+    match named.iter().find(|(_, other)| file::is_same_file(other, path)) {
         Some((other, _)) => Err(UsageError::new(format_args!(
-            "{other} and {flag} both name {}: give each a {own} of its own",
+            "{other} and {flag} both name {}: give each a {kind} of its own",
             path.display()
         ))),
         None => Ok(()),
@@ -66,19 +71,18 @@ fn apart(named: &[(&str, &Path)], flag: &str, path: &Path, own: &str) -> Result<
 }
 
 impl ReportArguments {
-    /// Checks that every file could be written, and is named by one flag only, and writes nothing. Where there is one,
-    /// [files are wanted](files_are_wanted) from now on.
+    /// Checks that every file can be written and that no two flags name the same file. Writes nothing.
     ///
-    /// A program may have `further` flags that name files.
+    /// `further` are flags of the program that name files, too. If there is any file, [`files_are_wanted`] is called.
     ///
     /// # Errors
     ///
-    /// A [`UsageError`] that names the flag, or both.
+    /// A [`UsageError`] that names the flag or both flags.
     pub fn check(&self, further: &[(&str, Option<&Path>)]) -> Result<(), UsageError> {
         let mut named: Vec<(&str, &Path)> = Vec::new();
         for (flag, path) in self.named(further) {
             writable(flag, path)?;
-            apart(&named, flag, path, "file")?;
+            check_distinct(&named, flag, path, "file")?;
             named.push((flag, path));
         }
         if !named.is_empty() {
@@ -87,8 +91,8 @@ impl ReportArguments {
         Ok(())
     }
 
-    /// Checks that no file, of these flags or of `further` ones, has the name of the `folder` of another flag. Neither
-    /// need be there: then each could be made, and not both.
+    /// Checks that no file has the same name as the `folder` of another flag. If neither exists yet, only one of the two
+    /// could be created.
     ///
     /// # Errors
     ///
@@ -100,25 +104,29 @@ impl ReportArguments {
         folder: &Path,
     ) -> Result<(), UsageError> {
         let named: Vec<_> = self.named(further).collect();
-        apart(&named, flag, folder, "place")
+        check_distinct(&named, flag, folder, "place")
     }
 
-    /// The files that are asked for, each with its flag.
+    /// The flags that are set, each with its file.
     fn named<'a>(
         &'a self,
         further: &'a [(&'a str, Option<&'a Path>)],
     ) -> impl Iterator<Item = (&'a str, &'a Path)> {
-        let mine = [
+        let own = [
             ("--metrics", self.metrics.as_deref()),
             ("--plot", self.plot.as_deref()),
             ("--trace", self.trace.as_deref()),
             ("--timeline", self.timeline.as_deref()),
         ];
-        let all = mine.into_iter().chain(further.iter().copied());
+        let all = own.into_iter().chain(further.iter().copied());
         all.filter_map(|(flag, path)| Some((flag, path?)))
     }
 
-    /// Opens what has to be open while the run goes on.
+    /// Opens the files that a run writes while it goes on, and begins to record spans.
+    ///
+    /// # Errors
+    ///
+    /// When a special file cannot be opened, or spans are being recorded already.
     pub fn open(&self) -> io::Result<Outputs> {
         let Self { metrics, plot, trace, timeline } = self.clone();
         Outputs::open(metrics.as_deref(), plot, trace, timeline)

@@ -1,8 +1,8 @@
-//! What the binaries of all stages share: flags, checks at the edge, exit codes.
+//! The command line of all programs: flags, checks, error messages, exit codes.
 //!
-//! A mistake in the flags is one line on standard error and exit code 2. Anything else that goes wrong
-//! is one line and exit code 1; a run that Ctrl-C ended early tells its results and has
-//! exit code 130 (`SIGTERM`: 143). Nothing is written before everything has been checked.
+//! A mistake in the flags is reported in one line on standard error, with exit code 2. Any other failure is one line and
+//! exit code 1. A run that Ctrl-C ends early reports its results and has exit code 130 (`SIGTERM`: 143). A program checks
+//! everything before it writes anything.
 
 mod error_hints;
 mod exit;

@@ -1,15 +1,15 @@
-//! Values by the names that the command line has for them.
+//! The names of values on the command line.
 
 use clap::ValueEnum;
 
 use super::UsageError;
 
-/// What the command line calls a value; empty where it has no name for it.
+/// Returns the name of a value on the command line, or an empty text if the value has none.
 pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Refuses a value that a flag names twice: everything about it would be done twice. `name` says what it is called.
+/// Refuses a flag that has the same value twice. `name` returns the name of a value.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ mod tests {
         let refused = |values: &[u8]| each_once("--number", values, u8::to_string);
         refused(&[]).unwrap();
         refused(&[3, 1, 2]).unwrap();
-        let told = refused(&[3, 1, 2, 1, 3]).unwrap_err().to_string();
-        assert_eq!(told, "--number names 1 twice: leave one out");
+        let message = refused(&[3, 1, 2, 1, 3]).unwrap_err().to_string();
+        assert_eq!(message, "--number names 1 twice: leave one out");
     }
 }

@@ -1,12 +1,12 @@
-//! The command line, as all programs read it.
+//! Parsing the command line.
 
 use clap::{Command, Error, Parser};
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
 ///
-/// What clap makes of it, `--help` included.
+/// clap's error. `--help` is one, too.
 pub fn parse<A: Parser>() -> Result<A, Error> {
     from_matches(numbers_may_be_negative(A::command()).try_get_matches())
 }
@@ -18,7 +18,7 @@ fn from_matches<A: Parser>(matches: Result<clap::ArgMatches, Error>) -> Result<A
     })
 }
 
-/// The `-1` behind a flag that takes a value is that value: then its refusal names the flag, and what would be right.
+/// Makes clap take `-1` after a flag as the value of that flag. Then clap's error names the flag and the valid range.
 fn numbers_may_be_negative(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let takes_a_value = !argument.is_positional() && argument.get_action().takes_values();
@@ -59,13 +59,13 @@ mod tests {
             from_matches(command.try_get_matches_from(all)).map_err(|error| error.to_string())
         };
         let refused = |arguments: &[&str], expected: &str| {
-            let told = parsed(arguments).unwrap_err();
-            assert!(told.contains(expected), "{told}");
+            let message = parsed(arguments).unwrap_err();
+            assert!(message.contains(expected), "{message}");
         };
         assert_eq!(parsed(&["--count", "3", "--fast"]).unwrap().count, Some(3));
         refused(&["--count", "-1"], "invalid value '-1' for '--count <COUNT>': -1 is not in 1..=9");
         refused(&["wait", "--seconds", "-1"], "invalid value '-1' for '--seconds <SECONDS>'");
-        // A flag without a value has none.
+        // This flag takes no value.
         refused(&["--fast", "-1"], "unexpected argument '-1'");
     }
 }

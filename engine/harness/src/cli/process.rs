@@ -1,4 +1,4 @@
-//! Settings of the whole process, made before any other thread exists.
+//! Settings of the whole process. They are made before another thread exists.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,34 +7,36 @@ use signal_hook::{consts::SIGXFSZ, flag};
 
 use crate::allocator;
 
-/// The environment variable that names the folder of Fashion-MNIST.
+/// The environment variable with the folder of Fashion-MNIST.
 pub const DATA_FOLDER: &str = "COURSE_DATA_DIR";
 
-/// The environment variable that names the web addresses that Fashion-MNIST is downloaded from.
+/// The environment variable with the web addresses of Fashion-MNIST.
 pub const DATA_MIRRORS: &str = "COURSE_MIRRORS";
 
-/// Whether this process has begun as a program of ours does.
+/// Whether this process has called [`prepare`].
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a file grew over the limit of the system (`ulimit -f`). To be told so by a signal would end the process without a
-/// word; where the signal is taken, what was to be written gets an error instead, which names the file.
+/// Whether a file has exceeded the limit of `ulimit -f`. The system's signal would end the process without a message.
+/// With a handler for the signal, the write returns an error, and the message names the file.
 #[cfg(unix)]
 static TOO_LARGE: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a program that may be ended from any of its threads: one that began with [`prepare`].
+/// Whether any thread may end this process: it has called [`prepare`].
 pub(super) fn may_be_ended() -> bool {
     PREPARED.load(Ordering::SeqCst)
 }
 
-/// Keeps freed memory in the process, makes candle's own elementwise operations run in the thread that calls them, takes
-/// variables of ours that are set to nothing for ones that are not set, and a file that grows over the system's limit for an
-/// error of that file. From then on the process may be ended where it could only hang ([`give_up`](super::give_up)).
+/// Prepares the process. `main` must call this function before anything else.
 ///
-/// Call this first thing in `main`. [`main`](super::main()) does; a program without it, such as a
-/// benchmark, has to call this itself to measure what the binaries do.
+/// - The allocator keeps freed memory.
+/// - candle's elementwise operations run in the thread that calls them. By default they share one pool of spinning threads
+///   behind a lock: a slice of one core would use all cores, and two slices would wait for each other.
+/// - Empty environment variables of the course count as unset.
+/// - A file that exceeds the system's limit causes an error with the name of the file.
+/// - [`give_up`](super::give_up) ends the process.
 ///
-/// candle's operations would otherwise use one process-wide pool of spinning threads behind a lock, whichever
-/// device asks: a slice of one core would use all cores, and two slices would wait for each other.
+/// [`main`](super::main()) calls this function. A benchmark has no such `main` and calls it directly, so it measures the
+/// same settings.
 #[expect(
     unsafe_code,
     reason = "candle offers no other way to set its number of threads, nor clap to leave out a variable"
@@ -44,21 +46,20 @@ pub fn prepare() {
     PREPARED.store(true, Ordering::SeqCst);
     #[cfg(unix)]
     {
-        // Where it cannot be had, the signal ends the process, as it would have.
+        // Without the handler the signal ends the process, as by default.
         let _ = flag::register(SIGXFSZ, &TOO_LARGE);
     }
     allocator::keep_freed_memory();
     if std::env::var_os(THREADS).is_none() {
-        // SAFETY: called first thing in `main`, before any other thread exists that could read or
-        // write the environment.
+        // SAFETY: `main` calls this function first. No other thread exists that could read or write the environment.
         unsafe {
             std::env::set_var(THREADS, "1");
         }
     }
     for variable in [DATA_FOLDER, DATA_MIRRORS] {
-        // To a shell, `VARIABLE= program` is how one does without it.
+        // A shell user writes `VARIABLE= program` to run a program without the variable.
         if std::env::var_os(variable).is_some_and(|value| value.is_empty()) {
-            // SAFETY: as above.
+            // SAFETY: no other thread exists, as above.
             unsafe {
                 std::env::remove_var(variable);
             }

@@ -2,31 +2,31 @@
 
 use plotters::style::RGBColor;
 
-/// Of text, and of axes.
+/// The colour of text and axes.
 pub(super) const TEXT: RGBColor = RGBColor(40, 40, 40);
 
-/// Of the lines behind what is drawn.
+/// The colour of grid lines.
 pub(super) const GRID: RGBColor = RGBColor(225, 225, 225);
 
-/// A colour that is told apart from the others by everybody: of Okabe and Ito's.
+/// A colour of Okabe and Ito's palette, which colour-blind readers can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// As for computing, or a forward pass.
+    /// Computing, or a forward pass.
     Blue,
-    /// As for sending and waiting.
+    /// Sending and waiting.
     Orange,
-    /// As for a backward pass, or what runs in the background.
+    /// A backward pass, or work in the background.
     Green,
-    /// As for an update.
+    /// An update.
     Purple,
-    /// As for nothing in particular.
+    /// No fixed meaning.
     Sky,
-    /// As for nothing in particular.
+    /// No fixed meaning.
     Vermilion,
 }
 
 impl Colour {
-    /// All of them, for things that have no colour of their own.
+    /// All colours, for curves that need different ones.
     pub(super) const ALL: [Self; 6] =
         [Self::Blue, Self::Orange, Self::Green, Self::Purple, Self::Sky, Self::Vermilion];
 

@@ -1,127 +1,277 @@
-//! Files that a run writes: tried before the work begins, and whole as soon as they have their name.
+//! Files that a run writes: checked before the work begins, and never half-written under their own name.
+//!
+//! A file is written under a temporary name and renamed when it is whole. Until then an older file stays; its
+//! permissions go to the new file. A symbolic link stays a link, and the file that it leads to is replaced. Special
+//! files (FIFOs, terminals, devices) and this process's own output (`/dev/stdout`) are not replaced but written to.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-pub use super::partial::PARTIAL;
-use super::partial::Partial;
-use super::passed_on;
+use crate::lock::locked;
 
-/// Checks that `path` could be written, and leaves nothing behind.
+/// The end of every temporary name.
+pub const PARTIAL: &str = ".partial";
+
+/// Checks that `path` can be written, and leaves nothing behind.
 ///
 /// # Errors
 ///
-/// What writing it would have said.
+/// The error that writing the file would return.
 pub fn check(path: &Path) -> io::Result<()> {
-    if passed_on::is_passed_on(path) {
-        // Opening and closing a pipe would send its reader away.
+    if is_special(path) || own_output(path).is_some() {
+        // Opening and closing a FIFO would end its reader.
         return Ok(());
     }
-    let path = &destination(path);
+    let path = &follow_links(path);
     if path.exists() {
         OpenOptions::new().append(true).open(path)?;
     } else {
         File::create_new(path)?;
         fs::remove_file(path)?;
     }
-    // It may be replaced, which asks for room beside it, and for a longer name.
-    let partial = Partial::of(path)?;
-    File::create(partial.path())?;
-    fs::remove_file(partial.path())
+    // Replacing the file takes a second file in the same folder, with a longer name.
+    PartialFile::create(path).map(drop)
 }
 
-/// Where a path leads, through links, that of a link that leads nowhere yet among them.
-fn destination(path: &Path) -> PathBuf {
-    /// As many as Linux follows.
-    const LINKS: usize = 40;
-    let mut path = path.to_owned();
-    for _ in 0..LINKS {
-        let Ok(leads_to) = fs::read_link(&path) else { break };
-        // An absolute one replaces all of it.
-        path = path.with_file_name("").join(leads_to);
-    }
-    path
-}
-
-/// Whether two paths name one file, there already or not.
-pub fn are_one(first: &Path, second: &Path) -> bool {
-    let place = |path: &Path| {
-        let path = destination(path);
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
-        Some(folder.join(path.file_name()?))
+/// Whether two paths name one file, which need not exist.
+pub fn is_same_file(first: &Path, second: &Path) -> bool {
+    let absolute = |path: &Path| {
+        let path = follow_links(path);
+        Some(folder_of(&path).canonicalize().ok()?.join(path.file_name()?))
     };
-    match (place(first), place(second)) {
+    match (absolute(first), absolute(second)) {
         (Some(first), Some(second)) => first == second,
-        // They cannot be written at all.
+        // At least one of them cannot be written.
         _ => first == second,
     }
 }
 
-/// The error of a file that was named by `flag`: it names both.
-pub fn of_flag(flag: &str, path: &Path, error: &io::Error) -> io::Error {
+/// Adds the flag and the file that it names to an error.
+pub fn flag_error(flag: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{flag} {}: {error}", path.display()))
 }
 
-/// Writes a file that appears under its name, in place of an older one, only once it is whole. A link stays, and the file
-/// that it leads to is written; a pipe, a terminal or a device gets the content, and so does our own output.
+/// Writes a file. An older file is replaced only after `content` has written everything.
 ///
 /// # Errors
 ///
-/// When `content` fails or the file cannot be written; then an older file is still there.
+/// When `content` fails or the file cannot be written. Then the older file is still there.
 pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    put(path, content, |_| Ok(())).map(drop)
+    write_and_sync(path, content, false)
 }
 
-/// As [`write()`], and when it returns, the file is on the disk: it outlives a loss of power.
-///
-/// Content first, then its name: otherwise the name could lead to a file that has not arrived.
+/// Writes a file like [`write()`], and returns when the file is on the disk: it survives a loss of power.
 ///
 /// # Errors
 ///
-/// As [`write()`].
+/// The errors of [`write()`].
 pub fn write_durably(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let Some(path) = put(path, content, |file| file.sync_all())? else { return Ok(()) };
-    if !cfg!(unix) {
-        return Ok(());
-    }
-    // A name is an entry of its folder: a bare name, of the one that we are in.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    write_and_sync(path, content, true)
 }
 
-/// Writes `content` to where a path leads, and has it `kept` before it gets its name; where that is, if it is a file.
-fn put(
+fn write_and_sync(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    kept: impl FnOnce(&File) -> io::Result<()>,
-) -> io::Result<Option<PathBuf>> {
-    if let Some(file) = passed_on::open(path)? {
-        return fill(file, content).map(|_| None);
+    durably: bool,
+) -> io::Result<()> {
+    if let Some(file) = open_special(path)? {
+        return write_content(&file, content);
     }
-    let path = destination(path);
-    replace(&path, |file| kept(&fill(file, content)?))?;
-    Ok(Some(path))
+    let path = &follow_links(path);
+    let partial = PartialFile::create(path)?;
+    write_content(&partial.file, content)?;
+    if durably {
+        // Before the rename: the name must never lead to content that is not on the disk.
+        partial.file.sync_all()?;
+    }
+    fs::rename(&partial.path, path)?;
+    if durably && cfg!(unix) {
+        File::open(folder_of(path))?.sync_all()?;
+    }
+    Ok(())
 }
 
-/// Writes a file under another name, and renames it once `write` is done.
-fn replace(path: &Path, write: impl FnOnce(File) -> io::Result<()>) -> io::Result<()> {
-    let partial = Partial::of(path)?;
-    let written = File::create(partial.path()).and_then(write);
-    written.and_then(|()| fs::rename(partial.path(), path))
-}
-
-fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
+fn write_content(
+    file: &File,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     let mut file = BufWriter::new(file);
     content(&mut file)?;
-    file.into_inner().map_err(io::IntoInnerError::into_error)
+    file.flush()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// The end of a chain of symbolic links. It need not exist.
+fn follow_links(path: &Path) -> PathBuf {
+    /// As many as Linux follows.
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = fs::read_link(&path) else { break };
+        // An absolute target replaces the whole path.
+        path = path.with_file_name("").join(target);
+    }
+    path
+}
+
+/// A file under a temporary name, in the folder of the file that it replaces. Drop removes it unless it was renamed.
+struct PartialFile {
+    file: File,
+    path: PathBuf,
+}
+
+/// The partial files of this process.
+static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+impl PartialFile {
+    /// Creates an empty file with the permissions of the file at `path`, if there is one.
+    fn create(path: &Path) -> io::Result<Self> {
+        if path.file_name().is_none() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut all = locked(&PARTIAL_FILES);
+        let process = std::process::id();
+        let mut temporary = path.with_added_extension(format!("{process}{PARTIAL}"));
+        let mut number = 0;
+        // Another thread may be writing the same file.
+        while all.contains(&temporary) {
+            number += 1;
+            temporary = path.with_added_extension(format!("{process}-{number}{PARTIAL}"));
+        }
+        let file = File::create(&temporary)?;
+        if let Ok(older) = fs::metadata(path) {
+            // File systems without permissions refuse.
+            let _ = file.set_permissions(older.permissions());
+        }
+        all.push(temporary.clone());
+        Ok(Self { file, path: temporary })
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        // After the rename there is nothing to remove.
+        let _ = fs::remove_file(&self.path);
+        locked(&PARTIAL_FILES).retain(|path| *path != self.path);
+    }
+}
+
+/// Removes all partial files of this process, which is about to end. A thread that begins a file from now on waits for
+/// ever.
+pub(crate) fn remove_partial_files() {
+    let all = locked(&PARTIAL_FILES);
+    for path in &*all {
+        let _ = fs::remove_file(path);
+    }
+    std::mem::forget(all);
+}
+
+/// Opens a special file or this process's own output for writing. Returns `None` for any other path.
+fn open_special(path: &Path) -> io::Result<Option<File>> {
+    match own_output(path) {
+        None if is_special(path) => OpenOptions::new().write(true).open(path).map(Some),
+        output => Ok(output),
+    }
+}
+
+/// Whether a path leads to a FIFO, a terminal or a device.
+///
+/// The check uses the path itself and not the end of its links. Where `/dev/stdout` leads to a pipe, its link has a
+/// target that is not a path.
+fn is_special(path: &Path) -> bool {
+    path.exists() && !path.is_file() && !path.is_dir()
+}
+
+/// This process's standard output or standard error, if `path` leads to that file. Replacing the file would lose the
+/// printed lines. Opening it a second time would let the two files overwrite each other.
+#[cfg(unix)]
+fn own_output(path: &Path) -> Option<File> {
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+
+    let identity = |file: &fs::Metadata| (file.dev(), file.ino());
+    let named = identity(&fs::metadata(path).ok()?);
+    let (output, errors) = (io::stdout(), io::stderr());
+    let own = [output.as_fd(), errors.as_fd()].map(|own| own.try_clone_to_owned().map(File::from));
+    let is_named = |own: &File| own.metadata().is_ok_and(|own| identity(&own) == named);
+    own.into_iter().flatten().find(is_named)
+}
+
+#[cfg(not(unix))]
+fn own_output(_path: &Path) -> Option<File> {
+    None
+}
+
+/// A file that the first write creates or empties. A run that is refused before it writes leaves an older file as it is.
+#[derive(Debug)]
+pub struct LazyFile {
+    file: Option<File>,
+    path: PathBuf,
+    resumes: bool,
+}
+
+impl LazyFile {
+    /// Names the file. A special file and this process's own output are opened at once.
+    ///
+    /// # Errors
+    ///
+    /// When a special file cannot be opened.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: open_special(path)?, path: path.to_owned(), resumes: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Keeps the whole lines of an older file, and appends to them.
+    pub(super) fn resume(&mut self) {
+        self.resumes = true;
+    }
+
+    /// The file, created or emptied by the first call.
+    pub(super) fn open(&mut self) -> io::Result<&mut File> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.create()?,
+        };
+        Ok(self.file.insert(file))
+    }
+
+    fn create(&self) -> io::Result<File> {
+        // Append: every line goes to the end, even if another process writes there, too.
+        let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+        let kept = if self.resumes { whole_lines(&fs::read(&self.path)?) } else { 0 };
+        file.set_len(kept as u64)?;
+        Ok(file)
+    }
+}
+
+/// The number of bytes up to the end of the last line.
+fn whole_lines(text: &[u8]) -> usize {
+    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+}
+
+impl Write for LazyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.open()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -209,12 +359,107 @@ mod tests {
                 assert!(fs::symlink_metadata(place(link)).unwrap().is_symlink());
             }
         }
-        assert!(are_one(&place("one"), &place("below/../two")));
-        assert!(are_one(&place("far"), &place("below/new")));
-        assert!(!are_one(&place("one"), &place("far")));
-        assert!(are_one(&place("not/there"), &place("not/there")));
+        assert!(is_same_file(&place("one"), &place("below/../two")));
+        assert!(is_same_file(&place("far"), &place("below/new")));
+        assert!(!is_same_file(&place("one"), &place("far")));
+        assert!(is_same_file(&place("not/there"), &place("not/there")));
         // Round and round.
         std::os::unix::fs::symlink("round", place("round")).unwrap();
         assert!(check(&place("round")).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_gets_what_is_written_and_stays_one() {
+        use std::os::unix::fs::FileTypeExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::os::unix::fs::symlink("pipe", &link).unwrap();
+        let content = |file: &mut dyn Write| file.write_all(b"content");
+        for durably in [false, true] {
+            for path in [&pipe, &link] {
+                check(path).unwrap();
+                let (reader, (sender, read)) = (pipe.clone(), std::sync::mpsc::channel());
+                std::thread::spawn(move || sender.send(fs::read_to_string(reader)));
+                let written = match durably {
+                    true => write_durably(path, content),
+                    false => write(path, content),
+                };
+                written.unwrap();
+                assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+                let read = read.recv_timeout(std::time::Duration::from_secs(60));
+                assert_eq!(read.expect("a writer").unwrap(), "content");
+            }
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_permissions_of_an_older_file_stay() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        for write in [write_any, write_any_durably] {
+            for permissions in [0o600, 0o640, 0o444, 0o755] {
+                fs::write(&path, "old").unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(permissions)).unwrap();
+                write(&path, &|file| file.write_all(b"new")).unwrap();
+                assert_eq!(fs::read(&path).unwrap(), b"new");
+                assert_eq!(mode(), permissions);
+                fs::remove_file(&path).unwrap();
+            }
+        }
+        fs::write(&path, "").unwrap();
+        let usual = mode();
+        fs::remove_file(&path).unwrap();
+        write(&path, |file| file.write_all(b"new")).unwrap();
+        assert_eq!(mode(), usual);
+    }
+
+    #[test]
+    fn threads_that_write_one_file_do_not_disturb_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result");
+        let barrier = std::sync::Barrier::new(3);
+        std::thread::scope(|scope| {
+            for letter in [b'a', b'b', b'c'] {
+                let (path, barrier) = (&path, &barrier);
+                scope.spawn(move || {
+                    let written = write(path, |file| {
+                        barrier.wait();
+                        (0..1000).try_for_each(|_| file.write_all(&[letter; 100]))
+                    });
+                    written.unwrap();
+                });
+            }
+        });
+        let content = fs::read(&path).unwrap();
+        assert_eq!(content.len(), 100_000);
+        assert!(content.iter().all(|byte| *byte == content[0]));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_older_file_is_there_until_something_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut lazy = LazyFile::new(&path).unwrap();
+        lazy.flush().unwrap();
+        drop(lazy);
+        assert!(!path.exists());
+        fs::write(&path, "of before").unwrap();
+        let mut lazy = LazyFile::new(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "of before");
+        lazy.write_all(b"new").unwrap();
+        lazy.write_all(b", all of it").unwrap();
+        lazy.flush().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new, all of it");
+        let mut nowhere = LazyFile::new(&folder.path().join("no/file")).unwrap();
+        nowhere.write_all(b"new").unwrap_err();
     }
 }

@@ -1,4 +1,4 @@
-//! A chart of lanes: bars along a common axis of time, as an SVG picture.
+//! A chart of lanes as an SVG picture: bars along a common time axis.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -13,52 +13,52 @@ const LANE: f64 = 30.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 40.0;
 
-/// Pixels of a character of a label, at most.
+/// The greatest width of a label's character in pixels.
 const CHARACTER: f64 = 7.0;
 
-/// Something that took a while.
+/// A piece of work, drawn as a bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// When it began, in seconds.
+    /// The beginning in seconds.
     pub start: f64,
-    /// When it was over.
+    /// The end in seconds.
     pub end: f64,
-    /// What it was; shown where there is room.
+    /// The name of the work, drawn if there is room.
     pub label: String,
-    /// Its colour.
+    /// The colour of the bar.
     pub colour: Colour,
 }
 
-/// What was done one after the other.
+/// The work of one device or thread, drawn as a row of bars.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// At the left.
+    /// The name, drawn at the left.
     pub name: String,
-    /// What was done.
+    /// The bars.
     pub bars: Vec<Bar>,
-    /// Pale, as a plan beside what became of it.
+    /// Whether the bars are pale: a prediction next to a measurement.
     pub pale: bool,
 }
 
-/// Lanes below each other, with time from left to right.
+/// A chart of lanes below each other. Time goes from left to right.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Above everything.
+    /// The title, drawn at the top.
     pub title: String,
-    /// The right end, in seconds; time begins at 0.
+    /// The length of the time axis in seconds. It begins at 0.
     pub seconds: f64,
-    /// Groups of lanes, with room between them; a group that has a heading shows it.
+    /// The groups of lanes, each with a heading if it has one.
     pub groups: Vec<(Option<String>, Vec<Lane>)>,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Chart {
-    /// The picture.
+    /// Draws the picture.
     ///
     /// # Errors
     ///
-    /// When time has no end, or something cannot be drawn.
+    /// When the length of the time axis is not a positive number, or drawing fails.
     pub fn svg(&self) -> Result<String, Failure> {
         if !self.seconds.is_finite() || self.seconds <= 0.0 {
             return Err(format!("a chart of {} s", self.seconds).into());
@@ -116,7 +116,7 @@ impl Chart {
         let (begin, end) = (self.x(bar.start), self.x(bar.end));
         let corners = [
             (begin as i32, (top + 4.0) as i32),
-            // A gap tells neighbours apart.
+            // There is a gap between neighbouring bars.
             ((end - 1.0).max(begin + 1.0) as i32, (top + LANE - 4.0) as i32),
         ];
         let (share, ink) = if pale { (0.3, &TEXT) } else { (0.8, &WHITE) };
@@ -139,16 +139,16 @@ fn text<'a>(
     Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
 }
 
-/// Round numbers from 0 to at most a positive length, the same distance apart: as close as gives at most so many
-/// `gaps`.
+/// Returns round numbers from 0 to at most `length`, which is positive. They are equally spaced, with at most `gaps`
+/// gaps.
 pub fn ticks(length: f64, gaps: u32) -> Vec<f64> {
     let unit = spacing(length, gaps);
     let count = (length / unit) as usize;
-    // Rounded, as 0.1 times 3 has many digits.
+    // Rounding removes the digits of 3 · 0.1 = 0.30000000000000004.
     (0..=count).map(|tick| (tick as f64 * unit * 1e6).round() / 1e6).collect()
 }
 
-/// How far apart [`ticks`] are: 1, 2 or 5 times a power of ten.
+/// Returns the distance between [`ticks`]: 1, 2 or 5 times a power of ten.
 pub fn spacing(length: f64, gaps: u32) -> f64 {
     let raw = length / f64::from(gaps);
     let magnitude = 10f64.powf(raw.log10().floor());

@@ -1,26 +1,21 @@
-//! `--metrics FILE`: one JSON object a line, one line an epoch, and a summary at the end of each run.
+//! `--metrics FILE`: one JSON object per line, one line per epoch, and a summary at the end of each run.
 //!
-//! Every line is written as soon as it is known, so a run can be watched, and a run that is cut short
-//! leaves whole lines only. (On a disk that is full, half a line may be left, which a run that goes on removes.)
+//! Each line is written at once, so a user can watch a run, and a run that is cut short leaves whole lines only. (A full
+//! disk may leave half a line. A resumed run removes it.)
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
+use super::file::{LazyFile, flag_error};
 use super::summary::Summary;
-use super::{file, passed_on};
 use crate::records::EpochRecord;
 
-/// A metrics file. It is made, or emptied, when the first epoch begins: a run that is refused before that leaves an older
-/// file as it is.
+/// A metrics file. The first epoch creates or empties the file: a run that is refused before leaves an older file as it
+/// is.
 #[derive(Debug)]
-pub struct Metrics {
-    file: Option<File>,
-    path: PathBuf,
-    goes_on: bool,
-}
+pub struct Metrics(LazyFile);
 
 #[derive(Serialize)]
 struct Line<'a, T> {
@@ -37,76 +32,61 @@ struct EpochLine<'a> {
 }
 
 impl Metrics {
-    /// A file for the lines of one call. What passes on what it gets (a pipe, what we print to) is opened at once, as it is.
+    /// Names the file. A special file and this process's own output are opened at once.
     ///
     /// # Errors
     ///
-    /// When what passes it on cannot be opened.
+    /// When a special file cannot be opened.
     pub fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: passed_on::open(path)?, path: path.to_owned(), goes_on: false })
+        LazyFile::new(path).map(Self)
     }
 
-    /// Lines go behind those that are in the file already: of the run that is gone on with.
-    pub(super) fn go_on(&mut self) {
-        self.goes_on = true;
+    /// Appends to the whole lines of an older file: the run resumes an earlier one.
+    pub(super) fn resume(&mut self) {
+        self.0.resume();
     }
 
     pub(super) fn epoch(&mut self, run: &str, record: &EpochRecord) -> io::Result<()> {
         self.write("epoch", &EpochLine { run, record })
     }
 
-    /// Writes the end of a run.
+    /// Writes the summary of a run.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// The errors of [`write`](Self::write).
     pub fn summary(&mut self, summary: &Summary) -> io::Result<()> {
         self.write("summary", summary)
     }
 
-    /// Writes one line: an object whose field `kind` says what it is, and the fields of `content`.
+    /// Writes one line: an object with the fields of `content` and a field `kind`.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written: the message names it and its flag.
+    /// When the file cannot be written. The message names the file and its flag.
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
-        let mut bytes = serde_json::to_vec(&Line { kind, content })?;
-        bytes.push(b'\n');
-        // One call, so that a line is there whole or not at all.
-        let written = self.begin()?.write_all(&bytes);
-        written.map_err(|error| file::of_flag("--metrics", &self.path, &error))
+        let mut line = serde_json::to_vec(&Line { kind, content })?;
+        line.push(b'\n');
+        // One call writes the whole line or nothing.
+        let written = self.0.write_all(&line);
+        written.map_err(|error| flag_error("--metrics", self.0.path(), &error))
     }
 
-    /// Makes or empties the file, if that has not been done; where a run goes on, what is there stays, as far as lines are
-    /// whole.
+    /// Creates or empties the file, unless that has been done.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written: the message names it and its flag.
-    pub(super) fn begin(&mut self) -> io::Result<&mut File> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => self.open().map_err(|error| file::of_flag("--metrics", &self.path, &error))?,
-        };
-        Ok(self.file.insert(file))
+    /// The errors of [`write`](Self::write).
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        let opened = self.0.open().map(drop);
+        opened.map_err(|error| flag_error("--metrics", self.0.path(), &error))
     }
-
-    fn open(&self) -> io::Result<File> {
-        // Whoever else writes there, a line goes to the end.
-        let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
-        let kept = if self.goes_on { whole_lines(&fs::read(&self.path)?) } else { 0 };
-        file.set_len(kept as u64)?;
-        Ok(file)
-    }
-}
-
-/// Bytes up to the end of the last line.
-fn whole_lines(text: &[u8]) -> usize {
-    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -128,13 +108,13 @@ mod tests {
         again.write("a", &of(1)).unwrap();
         assert_eq!(read(), [second, first].concat());
         let mut rest = begun();
-        rest.go_on();
+        rest.resume();
         rest.write("a", &of(2)).unwrap();
         assert_eq!(read(), [second, first, second].concat());
         // Cut by a full disk.
         fs::write(&path, [first, "{\"kind\":\"a"].concat()).unwrap();
         let mut rest = begun();
-        rest.go_on();
+        rest.resume();
         rest.write("a", &of(2)).unwrap();
         assert_eq!(read(), [first, second].concat());
         begun().begin().unwrap();

@@ -1,45 +1,42 @@
-//! What a run tells: progress while it goes, a line per epoch, and in files metrics, a plot, a trace.
+//! The reports of a run: progress, a line per epoch, and files with metrics, a plot, a trace.
 //!
-//! | module | what it is for |
+//! | module | content |
 //! | --- | --- |
-//! | `progress`, `sparklines` | a terminal: how far an epoch is, accuracy by epoch |
-//! | [`summary`] | the end of a run |
-//! | [`outputs`] | the files of a run, all together |
-//! | [`metrics`], `plot`, `timeline`, [`trace`] | each of them |
-//! | [`lanes`], `colours` | pictures of who did what when |
-//! | [`mod@file`], `partial` | files that are whole as soon as they have their name, and their name until then |
-//! | `passed_on` | paths that lead to no file: pipes, terminals |
-//! | `words` | numbers as they are told |
+//! | `progress`, `sparklines` | the terminal: progress within an epoch, accuracy by epoch |
+//! | [`summary`] | the result of a run |
+//! | [`outputs`] | all files of a run |
+//! | [`metrics`], `plot`, `timeline`, [`trace`] | the single files |
+//! | [`lanes`], `colours` | pictures of the work of each rank over time |
+//! | [`mod@file`] | files that are never half-written, and special files |
+//! | `format` | numbers as text |
 
 mod colours;
 pub mod file;
+mod format;
 pub mod lanes;
-pub mod late;
 pub mod metrics;
 pub mod outputs;
-mod partial;
-mod passed_on;
 mod plot;
 mod progress;
 mod sparklines;
 pub mod summary;
 mod timeline;
 pub mod trace;
-mod words;
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub(crate) use file::remove_partial_files;
+pub use format::{counted, seconds, thousands};
 use metrics::Metrics;
-pub(crate) use partial::remove_all as remove_partial_files;
 use progress::Progress;
-pub use words::{counted, seconds, thousands};
 
 use crate::interrupt;
 use crate::records::{BatchSums, EpochRecord};
 
-/// The reporter of one run. Of several devices, one reports; the others are [silent](Report::silent).
+/// The reporter of one run. If the run has several devices, one of them reports, and the others are
+/// [silent](Report::silent).
 #[derive(Debug)]
 pub struct Report<'a> {
     run: String,
@@ -48,29 +45,29 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Reports to the terminal and, if there are `metrics`, to their file, under the run's name.
+    /// Makes a reporter that prints on the terminal and writes to `metrics`, if there are any.
     pub fn new(run: &str, metrics: Option<&'a mut Metrics>) -> Self {
         Self { run: run.to_owned(), progress: Some(Progress::new()), metrics }
     }
 
-    /// Says nothing.
+    /// Makes a reporter that prints and writes nothing.
     pub fn silent() -> Self {
         Self { run: String::new(), progress: None, metrics: None }
     }
 
-    /// The run's name; nothing where nothing is reported.
+    /// The run's name. A silent reporter has an empty name.
     pub fn run(&self) -> &str {
         &self.run
     }
 
-    /// Says something on standard error, beside the progress.
+    /// Prints a note on standard error, above the progress bar.
     pub fn note(&self, text: impl std::fmt::Display) {
         if let Some(progress) = &self.progress {
             progress.note(format_args!("note: {text}"));
         }
     }
 
-    /// An epoch of `batches` steps begins, or goes on after `done` of them.
+    /// Begins the report of an epoch of `batches` steps, of which `done` are done already.
     pub fn epoch_begins(
         &mut self,
         epoch: usize,
@@ -87,16 +84,16 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// A step is done; `sums` and `elapsed` count from the beginning of the epoch.
+    /// Reports a step. `sums` and `elapsed` count from the beginning of the epoch.
     pub fn batches_done(&mut self, batches: usize, sums: &BatchSums, elapsed: Duration) {
         if let Some(progress) = &self.progress {
             progress.batches_done(batches, sums, elapsed);
         }
     }
 
-    /// An epoch has ended.
+    /// Reports the end of an epoch.
     pub fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {
-        // The file first: it is still wanted when nobody reads the terminal's lines any more.
+        // The file first: printing fails when standard output has no reader.
         if let Some(metrics) = &mut self.metrics {
             metrics.epoch(&self.run, record)?;
         }
@@ -107,15 +104,15 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Nobody reads standard output any more, for example because `| head` has seen enough.
+/// The reader of standard output has closed it, for example `| head`.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("nobody reads standard output any more")]
 pub struct NobodyReads;
 
-/// Whether this process is to write files, whoever reads its standard output.
+/// Whether this process writes files, and so goes on when standard output has no reader.
 static FILES_ARE_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on the run goes on when nobody reads standard output any more: it has files to write.
+/// Makes the run go on when standard output has no reader, because the run has files to write.
 pub fn files_are_wanted() {
     FILES_ARE_WANTED.store(true, Ordering::Relaxed);
 }
@@ -124,9 +121,9 @@ pub fn files_are_wanted() {
 ///
 /// # Errors
 ///
-/// [`NobodyReads`] in an [`io::Error`]; or what else the system says. (`println!` panics.) A reader that has left is no
-/// error where files are still to be written: after Ctrl-C, as the signal ended it as well, and where somebody has
-/// [asked for files](files_are_wanted).
+/// [`NobodyReads`] in an [`io::Error`] when standard output has no reader, or the system's error. (`println!` panics.) A
+/// missing reader is no error when the run still has to write files: after Ctrl-C, which may have ended the reader, too,
+/// and after [`files_are_wanted`].
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {

@@ -1,28 +1,29 @@
-//! Everything that one call of a binary leaves behind: metrics, a plot, a trace, and sparklines to end with.
+//! The files of all runs of a program: metrics, a plot, a trace, a timeline.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::file::flag_error;
 use super::metrics::Metrics;
 use super::sparklines::Sparklines;
 use super::summary::Summary;
 use super::trace::Trace;
-use super::{Report, file, line, plot, thousands, timeline};
+use super::{Report, line, plot, thousands, timeline};
 use crate::records::EpochRecord;
 
-/// What to write, and where. Nothing, by default.
+/// The files to write. By default there are none.
 #[derive(Debug, Default)]
 pub struct Outputs {
     metrics: Option<Metrics>,
     plot: Option<PathBuf>,
-    /// While a trace or a timeline is wanted.
-    recording: Option<Trace>,
     trace: Option<PathBuf>,
     timeline: Option<PathBuf>,
+    /// The spans for the trace and the timeline, if one of them is to be written.
+    recording: Option<Trace>,
     runs: Vec<FinishedRun>,
 }
 
-/// A run as it is drawn.
+/// A run that is to be drawn.
 #[derive(Debug)]
 pub(super) struct FinishedRun {
     pub(super) name: String,
@@ -31,29 +32,29 @@ pub(super) struct FinishedRun {
 }
 
 impl Outputs {
-    /// Begins to record if there is to be a trace or a timeline; the files are made later.
+    /// Begins to record spans if there is to be a trace or a timeline. Files are created later.
     ///
     /// # Errors
     ///
-    /// When a pipe that is to get the metrics cannot be opened, or a trace is being recorded already.
+    /// When a FIFO for the metrics cannot be opened, or a trace is being recorded already.
     pub fn open(
         metrics: Option<&Path>,
         plot: Option<PathBuf>,
         trace: Option<PathBuf>,
         timeline: Option<PathBuf>,
     ) -> io::Result<Self> {
-        let wanted = trace.is_some() || timeline.is_some();
+        let records_spans = trace.is_some() || timeline.is_some();
         Ok(Self {
             metrics: metrics.map(Metrics::new).transpose()?,
             plot,
-            recording: wanted.then(|| Trace::begin(trace.is_some())).transpose()?,
+            recording: records_spans.then(|| Trace::begin(trace.is_some())).transpose()?,
             trace,
             timeline,
             runs: Vec::new(),
         })
     }
 
-    /// The reporter of a run that begins.
+    /// Returns the reporter for a run that begins.
     pub fn report(&mut self, run: &str) -> Report<'_> {
         Report::new(run, self.metrics.as_mut())
     }
@@ -63,20 +64,19 @@ impl Outputs {
         self.metrics.as_mut()
     }
 
-    /// The runs go on with what an earlier call began: metrics go behind those that are there.
-    pub fn go_on(&mut self) {
+    /// Appends the metrics to the file of an earlier process. This process resumes the runs of that one.
+    pub fn resume(&mut self) {
         if let Some(metrics) = &mut self.metrics {
-            metrics.go_on();
+            metrics.resume();
         }
     }
 
-    /// Takes in a run that has ended, whether or not it was interrupted.
+    /// Adds a run that has ended, interrupted or not.
     ///
     /// # Errors
     ///
-    /// When the metrics cannot be written.
+    /// When the metrics cannot be written. The run is still drawn.
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
-        // It is drawn, whether or not the metrics can be written.
         self.runs.push(FinishedRun {
             name: summary.run.clone(),
             devices: format!("[{}]", summary.devices.join(", ")),
@@ -85,24 +85,22 @@ impl Outputs {
         self.metrics.as_mut().map_or(Ok(()), |metrics| metrics.summary(summary))
     }
 
-    /// Prints test accuracy by epoch, where there are two epochs to compare.
+    /// Prints test accuracy by epoch, if a run has at least two epochs.
     ///
     /// # Errors
     ///
-    /// When nobody reads standard output any more.
+    /// When standard output has no reader any more.
     pub fn print_sparklines(&self) -> io::Result<()> {
         let lines = Sparklines(&self.runs);
         if lines.is_empty() { Ok(()) } else { line(format_args!("\n{lines}")) }
     }
 
-    /// Writes the trace, the plot and the timeline of all runs that have ended. Where none has, as all were refused or failed,
-    /// the files of an earlier call stay as they are.
-    ///
-    /// A timeline is of a step: where there was none, none is drawn, and a note says so.
+    /// Writes the trace, the plot and the timeline of all runs that have ended. If no run has ended, because all were
+    /// refused or failed, older files stay as they are.
     ///
     /// # Errors
     ///
-    /// When one of them cannot be written: the message names the flag and the file. The others are written all the same.
+    /// When a file cannot be written. The message names the flag and the file. The other files are still written.
     pub fn write(&self, title: &str) -> io::Result<()> {
         if self.runs.is_empty() {
             return Ok(());
@@ -111,35 +109,34 @@ impl Outputs {
             self.write_trace(),
             self.write_plot(title),
             self.write_timeline(title),
-            self.tell_left_out(),
+            self.note_left_out_spans(),
         ];
         written.into_iter().collect()
     }
 
     fn write_trace(&self) -> io::Result<()> {
-        if let (Some(path), Some(recording)) = (&self.trace, &self.recording) {
-            recording.write(path).map_err(|error| file::of_flag("--trace", path, &error))?;
-        }
-        Ok(())
+        let (Some(path), Some(recording)) = (&self.trace, &self.recording) else { return Ok(()) };
+        recording.write(path).map_err(|error| flag_error("--trace", path, &error))
     }
 
     fn write_plot(&self, title: &str) -> io::Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
-        plot::write(path, title, &self.runs).map_err(|error| file::of_flag("--plot", path, &error))
+        plot::write(path, title, &self.runs).map_err(|error| flag_error("--plot", path, &error))
     }
 
+    /// Draws one step. If no step was recorded, a note says that there is no timeline.
     fn write_timeline(&self, title: &str) -> io::Result<()> {
-        if let (Some(path), Some(recording)) = (&self.timeline, &self.recording) {
-            let drawn = timeline::write(path, title, &recording.spans())
-                .map_err(|error| file::of_flag("--timeline", path, &error))?;
-            if !drawn {
-                line("note: no step was recorded, so there is no timeline")?;
-            }
+        let (Some(path), Some(recording)) = (&self.timeline, &self.recording) else {
+            return Ok(());
+        };
+        match timeline::write(path, title, &recording.spans()) {
+            Ok(true) => Ok(()),
+            Ok(false) => line("note: no step was recorded, so there is no timeline"),
+            Err(error) => Err(flag_error("--timeline", path, &error)),
         }
-        Ok(())
     }
 
-    fn tell_left_out(&self) -> io::Result<()> {
+    fn note_left_out_spans(&self) -> io::Result<()> {
         match self.recording.as_ref().map_or(0, Trace::left_out) {
             0 => Ok(()),
             spans => line(format_args!(

@@ -1,9 +1,8 @@
 //! `--plot FILE`: accuracy and loss by epoch, as an SVG picture.
 //!
-//! Runs that compute the same have curves that coincide. So each run's line is thinner than the one
-//! before it, which stays visible underneath. The colours are Okabe and Ito's, told apart by colour-blind
-//! eyes as well (<https://jfly.uni-koeln.de/color/>); the background is drawn, so that the picture looks
-//! the same on a light page and on a dark one.
+//! Runs that compute the same have the same curves. So each run's line is thinner than the line below it, and all stay
+//! visible. The colours are those of Okabe and Ito, which colour-blind readers can distinguish
+//! (<https://jfly.uni-koeln.de/color/>). The background is white on light and on dark pages.
 
 use std::error::Error;
 use std::io;
@@ -27,13 +26,13 @@ const PANEL_HEIGHT: u32 = 340;
 const LEGEND_LINE: u32 = 22;
 const LEGEND_LEFT: i32 = 68;
 
-/// The longest text that fits in a line of the legend or the title.
+/// The longest text that fits in a line of the legend or in the title, in characters.
 const LONGEST_TEXT: usize = 112;
 
-/// Up to so many epochs, each is marked by a dot.
+/// The most epochs that are marked with dots.
 const MOST_DOTS: usize = 30;
 
-/// What a panel shows of an epoch.
+/// The number of an epoch that a panel shows.
 type Measure = fn(&EpochRecord) -> f64;
 
 /// Draws the runs and writes the picture.
@@ -66,7 +65,7 @@ fn draw(title: &str, runs: &[FinishedRun]) -> Result<String, Box<dyn Error + Sen
     Ok(svg)
 }
 
-/// One measure of all runs: on the test images as a line, in training as a dashed one.
+/// Draws one measure of all runs: a solid line for the test images, and a dashed line for the training images.
 fn panel(
     area: &Area<'_>,
     name: &str,
@@ -83,7 +82,7 @@ fn panel(
         .x_label_area_size(44)
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..last, low..high)?;
-    // Epochs are counted in whole numbers, unless there was not even one.
+    // Only whole epochs have labels, unless all runs ended within the first epoch.
     let epoch = |epoch: &f64| match epoch.fract() == 0.0 || last < 1.0 {
         true => epoch.to_string(),
         false => String::new(),
@@ -114,7 +113,7 @@ fn panel(
     Ok(())
 }
 
-/// Where a run's epochs lie: at the end of each, which is early for one that was cut short.
+/// The points of a run's curve. The point of an epoch lies at its end, which comes earlier for an interrupted epoch.
 fn points(run: &FinishedRun, measure: Measure) -> impl Iterator<Item = (f64, f64)> + Clone {
     let ends = run.records.iter().scan(0.0, move |end, record| {
         *end += record.part;
@@ -123,7 +122,7 @@ fn points(run: &FinishedRun, measure: Measure) -> impl Iterator<Item = (f64, f64
     ends.filter(|(_, value)| value.is_finite())
 }
 
-/// A line for each run, then what the kinds of line mean.
+/// Draws a line for each run, then the meaning of solid and dashed lines.
 fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
     let text = |text: String, x: i32, y: i32| {
         let left = Pos::new(HPos::Left, VPos::Center);
@@ -134,8 +133,8 @@ fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
     for (index, run) in runs.iter().enumerate() {
         let y = middle(index);
         area.draw(&PathElement::new([(begin, y), (end, y)], stroke(index, runs.len())))?;
-        let told = shortened(&format!("{} {}", run.name, run.devices));
-        area.draw(&text(told, end + 10, y))?;
+        let label = shortened(&format!("{} {}", run.name, run.devices));
+        area.draw(&text(label, end + 10, y))?;
     }
     let y = middle(runs.len());
     let line = TEXT.stroke_width(3);
@@ -150,7 +149,7 @@ fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
     Ok(())
 }
 
-/// Wide for the first run, narrower for each that is drawn over it.
+/// The line of a run: wide for the first run, and narrower for each run drawn over it.
 fn stroke(index: usize, runs: usize) -> ShapeStyle {
     let above = runs - 1 - index;
     let width = 2 + 8 * above / runs.max(4);
@@ -161,7 +160,7 @@ fn font(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&TEXT)
 }
 
-/// From a little below the lowest value to a little above the highest.
+/// The range of an axis: from a little below the lowest value to a little above the highest.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let finite = values.filter(|value| value.is_finite());
     let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -170,12 +169,12 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     if low > high {
         return (0.0, 1.0);
     }
-    // Equal values need room as well.
+    // If all values are equal, the axis still needs a length.
     let room = (0.06 * (high - low)).max(0.01);
     ((low - room).max(0.0), high + room)
 }
 
-/// A text that fits: its end is left out where it does not.
+/// Cuts the end of a text that does not fit.
 fn shortened(text: &str) -> String {
     if text.chars().count() <= LONGEST_TEXT {
         return text.to_owned();

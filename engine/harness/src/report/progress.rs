@@ -1,4 +1,4 @@
-//! A progress bar on a terminal; plain lines where there is none.
+//! A progress bar on a terminal, and plain lines elsewhere.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::line;
 use crate::records::{BatchSums, EpochRecord};
 
-/// The bar is redrawn at most this often a second.
+/// The highest number of redraws per second.
 const REDRAWS: u8 = 10;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Progress {
     }
 
     pub(super) fn note(&self, text: impl Display) {
-        // A note that nobody reads is no reason to stop.
+        // The run goes on when standard error has no reader.
         let _ = self.bar.suspend(|| writeln!(io::stderr(), "{text}"));
     }
 
@@ -77,7 +77,7 @@ impl Progress {
             super::seconds(*seconds),
             record.images_per_second
         );
-        // Cleared first, so that the line does not run into the bar.
+        // Without the bar, which would be in the same line.
         self.bar.suspend(|| line(text))
     }
 }

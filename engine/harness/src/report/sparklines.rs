@@ -1,19 +1,20 @@
-//! Accuracy by epoch as a line of blocks, for the terminal: one line for each run, on one scale.
+//! Accuracy by epoch as a line of blocks on the terminal. All runs have the same scale.
 
 use std::fmt;
 
 use super::outputs::FinishedRun;
 
-/// From the lowest accuracy to the highest.
+/// The blocks from the lowest accuracy to the highest.
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The most blocks in a line; with the runs' names it stays within 60 columns.
+/// The most blocks in a line. With the run's name a line has at most 60 columns.
 const WIDEST: usize = 32;
 
-/// Test accuracy by epoch, drawn by its `Display`. Nothing, unless a run has two epochs to compare.
+/// The test accuracy of runs by epoch, drawn by `Display`.
 pub(super) struct Sparklines<'a>(pub(super) &'a [FinishedRun]);
 
 impl Sparklines<'_> {
+    /// Whether no run has two epochs to compare.
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(|run| run.records.len() < 2)
     }
@@ -36,8 +37,7 @@ impl fmt::Display for Sparklines<'_> {
     }
 }
 
-/// One accuracy for each column: of every epoch or, where there are more epochs than columns, of the
-/// last epoch in each of as many equal parts.
+/// Returns one accuracy per column: of every epoch, or of the last epoch in each of [`WIDEST`] equal parts of the run.
 fn columns(run: &FinishedRun) -> Vec<f64> {
     let epochs = run.records.len();
     let columns = epochs.min(WIDEST);

@@ -1,4 +1,4 @@
-//! The end of a run: what it was, and what came out, as a line to read and as one of `--metrics`.
+//! The result of a run, as a line on the terminal and as a line of `--metrics`.
 
 use std::fmt;
 
@@ -7,36 +7,36 @@ use serde::Serialize;
 use super::seconds;
 use crate::records::TrainOptions;
 
-/// The end of a run: what it was, on what, and what came out.
+/// The settings and the result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// The run's name, the same as in its epochs' lines.
+    /// The run's name, as in the lines of its epochs.
     pub run: String,
     /// The data set's name.
     pub data: String,
-    /// Training and test images.
+    /// The number of training images and of test images.
     pub images: (usize, usize),
-    /// How it was trained.
+    /// The hyperparameters.
     pub options: TrainOptions,
-    /// The element type that layers compute in, and of weights; but beside layers in bf16 those are f32.
+    /// The element type of the layers. Weights have the same type, except that weights of bf16 layers are f32.
     pub dtype: String,
     /// The devices, in rank order.
     pub devices: Vec<String>,
-    /// What to know before believing its times.
+    /// A note about the times, for example that devices shared a core.
     pub note: Option<String>,
-    /// How the gradients of several devices became one update; `None` where that does not arise.
+    /// The method by which several devices share gradients. `None` for one device.
     pub method: Option<String>,
-    /// How many epochs it was trained for; an epoch that was cut short counts for its part.
+    /// The number of epochs that were trained. An interrupted epoch counts as a fraction.
     pub epochs_trained: f64,
-    /// Whether it ended before its time.
+    /// Whether Ctrl-C ended the run early.
     pub interrupted: bool,
-    /// Accuracy on the test images at the end.
+    /// The accuracy on the test images at the end.
     pub test_accuracy: f64,
-    /// Average training time of an epoch.
+    /// The average training time of an epoch.
     pub seconds_per_epoch: f64,
     /// All 64 digits of the weights hash.
     pub weights_hash: String,
-    /// Versions of what computed it.
+    /// The versions of the course and of candle.
     pub versions: Versions,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Summary {
 /// The version of candle that the workspace asks for.
 const CANDLE: &str = "0.11.1";
 
-/// Versions of what computed a result.
+/// The versions of the course and of candle.
 #[derive(Clone, Debug, Serialize)]
 pub struct Versions {
     course: &'static str,
@@ -71,7 +71,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The versions this binary was built from.
+    /// The versions that this program was built from.
     pub fn of_this_binary() -> Self {
         Self { course: env!("CARGO_PKG_VERSION"), candle: CANDLE }
     }

@@ -1,8 +1,8 @@
-//! `--timeline FILE`: one step, drawn: what every device did when, as an SVG picture.
+//! `--timeline FILE`: the work of every device in one step, as an SVG picture.
 //!
-//! It is the step of middle length of the last run, from its beginning to its end on rank 0. Each rank has
-//! a lane for computing, one for waiting and sending, and one for a background thread if it has any. Of
-//! spans within each other only the outermost is drawn.
+//! The step is the one of median length in the last run, from its beginning to its end on rank 0. Each rank has a lane
+//! for computing, a lane for sending and waiting, and a lane for a background thread if there is one. Of nested spans
+//! only the outermost is drawn.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,7 @@ const LANES: [(&str, Colour); 3] =
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Draws the step and writes the picture; says whether there was a step to draw.
+/// Draws the step and writes the picture. Returns whether there was a step.
 pub(super) fn write(path: &Path, title: &str, spans: &[View]) -> io::Result<bool> {
     let Some((step, shown)) = step(spans) else { return Ok(false) };
     let svg = draw(title, &step, &shown).map_err(io::Error::other)?;
@@ -26,7 +26,7 @@ pub(super) fn write(path: &Path, title: &str, spans: &[View]) -> io::Result<bool
     Ok(true)
 }
 
-/// The spans of the last run that overlap the step of middle length, and that step.
+/// Returns the step of median length in the last run, and the spans that overlap it.
 fn step(spans: &[View]) -> Option<(View, Vec<View>)> {
     let run = spans.iter().map(|span| span.run).max()?;
     let is_step = |span: &&View| {
@@ -65,7 +65,7 @@ fn draw(title: &str, step: &View, shown: &[View]) -> Result<String, Failure> {
     Chart { title, seconds: step.duration.as_secs_f64(), groups: vec![(None, lanes)] }.svg()
 }
 
-/// The spans of a lane that lie in no other.
+/// Returns the spans of a lane that lie in no other span.
 fn outermost<'a>(spans: &'a [View], rank: usize, target: &str) -> Vec<&'a View> {
     let lane: Vec<&View> =
         spans.iter().filter(|span| span.rank == rank && span.target == target).collect();

@@ -1,4 +1,4 @@
-//! What was recorded, as Chrome's trace events.
+//! Recorded spans as Chrome's trace events.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,19 +9,19 @@ use tracing::field::{Field, Visit};
 
 use super::{MOST_SPANS, ON_GPU, TRACKS, View};
 
-/// What was recorded, in the order in which spans ended.
+/// The recorded runs, ranks and spans. Spans are in the order in which they ended.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     pub(super) runs: Vec<String>,
-    /// Each rank, and the name of its device.
-    pub(super) ranks: Vec<(Place, String)>,
+    /// The ranks, each with the name of its device.
+    pub(super) ranks: Vec<(RunRank, String)>,
     pub(super) spans: Vec<Span>,
     pub(super) left_out: usize,
 }
 
-/// Which rank of which run.
+/// A rank of a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RunRank {
     pub(super) run: usize,
     pub(super) rank: usize,
 }
@@ -31,26 +31,26 @@ pub(super) struct Place {
 pub(super) struct Span {
     pub(super) name: &'static str,
     pub(super) track: usize,
-    pub(super) place: Place,
+    pub(super) owner: RunRank,
     pub(super) start: Duration,
     pub(super) duration: Duration,
     pub(super) fields: Fields,
 }
 
-impl Place {
-    /// The process's number in the trace: a run is shown as a process.
+impl RunRank {
+    /// The number of the process in the trace. Each run is a process.
     fn process(self) -> usize {
         self.run + 1
     }
 
-    /// The thread's number in the trace. No two processes share one.
+    /// The number of the thread in the trace. Each track of a rank is a thread, and no two processes share a number.
     fn thread(self, track: usize) -> usize {
         self.process() * 100_000 + self.rank * TRACKS.len() + track
     }
 }
 
 impl Recorded {
-    /// Adds a span, or counts it where there is no room.
+    /// Adds a span. If there is no room, the span is only counted.
     pub(super) fn push(&mut self, span: Span) {
         if self.spans.len() == MOST_SPANS {
             self.left_out += 1;
@@ -63,7 +63,7 @@ impl Recorded {
     pub(super) fn write(&self, file: &mut dyn Write) -> io::Result<()> {
         write!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
         let runs = self.runs.iter().enumerate().map(|(run, name)| run_name(run, name));
-        let tracks = self.ranks.iter().flat_map(|(place, device)| track_names(*place, device));
+        let tracks = self.ranks.iter().flat_map(|(owner, device)| track_names(*owner, device));
         let spans = self.spans.iter().map(Span::event);
         let mut separator = "\n";
         for event in runs.chain(tracks).chain(spans) {
@@ -74,42 +74,41 @@ impl Recorded {
     }
 }
 
-/// The event that names a run's process.
+/// Returns the event with the name of a run's process.
 fn run_name(run: usize, name: &str) -> Value {
-    let place = Place { run, rank: 0 };
-    named("process_name", place, 0, json!({"name": name}))
+    named("process_name", RunRank { run, rank: 0 }, 0, json!({"name": name}))
 }
 
-/// The events that name a rank's tracks, and put them in order.
-fn track_names(place: Place, device: &str) -> impl Iterator<Item = Value> {
+/// Returns the events with the names of a rank's tracks and their order.
+fn track_names(owner: RunRank, device: &str) -> impl Iterator<Item = Value> {
     let tracks = if device.starts_with("cuda:") { TRACKS.len() } else { ON_GPU };
     TRACKS.iter().enumerate().take(tracks).flat_map(move |(track, title)| {
-        let name = format!("rank {} {title} on {device}", place.rank);
-        let order = place.thread(track);
+        let name = format!("rank {} {title} on {device}", owner.rank);
+        let order = owner.thread(track);
         [
-            named("thread_name", place, track, json!({"name": name})),
-            named("thread_sort_index", place, track, json!({"sort_index": order})),
+            named("thread_name", owner, track, json!({"name": name})),
+            named("thread_sort_index", owner, track, json!({"sort_index": order})),
         ]
     })
 }
 
-fn named(kind: &str, place: Place, track: usize, args: Value) -> Value {
-    let (process, thread) = (place.process(), place.thread(track));
+fn named(kind: &str, owner: RunRank, track: usize, args: Value) -> Value {
+    let (process, thread) = (owner.process(), owner.thread(track));
     json!({"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args})
 }
 
 impl Span {
     pub(super) fn view(&self) -> View {
-        let Self { name, track, place, start, duration, .. } = *self;
+        let Self { name, track, owner, start, duration, .. } = *self;
         let number = match self.fields.0.as_slice() {
             [(_, value)] => value.as_u64(),
             _ => None,
         };
-        let Place { run, rank } = place;
+        let RunRank { run, rank } = owner;
         View { run, rank, target: TRACKS[track], name, number, start, duration }
     }
 
-    /// A complete event. Times are in microseconds.
+    /// Returns the span as a complete event. Times are in microseconds.
     fn event(&self) -> Value {
         let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
         let fields: serde_json::Map<_, _> =
@@ -118,8 +117,8 @@ impl Span {
             "ph": "X",
             "name": self.name,
             "cat": TRACKS[self.track],
-            "pid": self.place.process(),
-            "tid": self.place.thread(self.track),
+            "pid": self.owner.process(),
+            "tid": self.owner.thread(self.track),
             "ts": microseconds(self.start),
             "dur": microseconds(self.duration),
             "args": fields,
@@ -127,7 +126,7 @@ impl Span {
     }
 }
 
-/// What a span says about itself.
+/// The fields of a span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields(Vec<(&'static str, Value)>);
 

@@ -1,4 +1,4 @@
-//! `--trace FILE`: what every device did when, in Chrome's trace format, to be opened in Perfetto
+//! `--trace FILE`: the work of every device over time, in Chrome's trace format. Perfetto opens the file
 //! (<https://ui.perfetto.dev>).
 //!
 //! The code marks its work with spans of the `tracing` crate. Without `--trace` no subscriber listens, and a span
@@ -38,60 +38,61 @@ use crate::lock::locked;
 use events::{Recorded, Span};
 use recorder::Recorder;
 
-/// The target of spans that cut a run into epochs and steps.
+/// The target of epochs and steps.
 pub const STEPS: &str = "steps";
 /// The target of spans in which a device computes.
 pub const COMPUTE: &str = "compute";
-/// The target of spans in which a device sends to another, or waits for another.
+/// The target of spans in which a device sends or waits for another device.
 pub const COMMUNICATION: &str = "communication";
-/// The target of spans in which a second thread of the device sends and waits, while the first computes.
+/// The target of spans in which a second thread of the device sends and waits, while the first thread computes.
 pub const BACKGROUND: &str = "background";
-/// The track of a GPU's own times. It is no target: spans of [`COMPUTE`] and [`COMMUNICATION`] are drawn here again.
+/// The track of times on a GPU. No span has this target: spans of [`COMPUTE`] and [`COMMUNICATION`] are drawn on this
+/// track a second time.
 const GPU: &str = "GPU";
 
 /// The tracks of each rank, from top to bottom.
 const TRACKS: [&str; 5] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND, GPU];
 
-/// The place of [`GPU`] among them.
+/// The index of [`GPU`] in [`TRACKS`].
 const ON_GPU: usize = 4;
 
-/// The target of the span around everything that a rank does.
+/// The target of the span around all work of a rank.
 const RANK: &str = "rank";
 
-/// A target that is enabled while GPUs are timed.
+/// A target that is enabled if spans are timed on GPUs.
 const GPUS: &str = "gpus";
 
-/// The most spans that a trace holds: about three times as many as the default run has on two devices, in
-/// about 100 MB of memory. Later spans are left out, and the run reports their number.
+/// The most spans of a trace: about three times the number of the default run on two devices, in about 100 MB of memory.
+/// Later spans are left out, and the run reports their number.
 const MOST_SPANS: usize = 500_000;
 
-/// Times the work of a device that runs behind its thread.
+/// Measures times on a device that works through a queue, behind the thread that fills the queue.
 pub trait DeviceClock {
-    /// Notes how far the device has come with its queue. Returns the mark's number, counted from 0; `None` when the
-    /// device cannot note more.
+    /// Puts a mark into the device's queue. Returns the number of the mark, counted from 0, or `None` if there can be no
+    /// further mark.
     fn mark(&mut self) -> Option<usize>;
 
-    /// Waits for all marks, and returns the time of each since the clock was made.
+    /// Waits until the device has reached all marks. Returns the time of each mark since the clock was made.
     fn times(&mut self) -> Vec<Duration>;
 }
 
-/// A device whose ranks can be traced. Its name is what it displays.
+/// A device whose ranks can be traced. `Display` shows the device's name.
 pub trait TracedDevice: fmt::Display {
-    /// A clock for the work that this device's thread queues from now on; `None` where the thread itself does all work.
+    /// Makes a clock for the work that this device's thread queues from now on. Returns `None` if the device has no queue.
     fn clock(&self) -> Option<Box<dyn DeviceClock>>;
 }
 
 thread_local! {
-    /// The clock of this thread's rank, and the spans that wait for its times.
+    /// The clock of this thread's rank, and the spans without times.
     static ON_DEVICE: RefCell<Option<OnDevice>> = const { RefCell::new(None) };
 }
 
-/// Spans of one rank that are timed on its device.
+/// The spans of one rank that are timed on its device.
 struct OnDevice {
     clock: Box<dyn DeviceClock>,
-    /// When the clock was made, since the recording began.
+    /// The time from the beginning of the recording until the clock was made.
     began: Duration,
-    /// Each span, with the numbers of its first and last mark.
+    /// The spans, each with the numbers of its first and last mark.
     spans: Vec<(Span, usize, usize)>,
     recorded: Arc<Mutex<Recorded>>,
 }
@@ -110,7 +111,7 @@ impl OnDevice {
     }
 }
 
-/// Until this guard is dropped, everything that its thread does is the work of one rank.
+/// A guard: until it is dropped, all work of its thread belongs to one rank.
 #[must_use = "work after the guard is dropped belongs to no rank"]
 #[derive(Debug)]
 pub struct Rank {
@@ -125,7 +126,7 @@ impl Drop for Rank {
     }
 }
 
-/// Everything that this thread does until the guard is dropped is the work of `rank` on `device`.
+/// Assigns the work of this thread to `rank` on `device`, until the guard is dropped.
 pub fn rank(run: &str, rank: usize, device: &impl TracedDevice) -> Rank {
     let span = info_span!(target: RANK, "rank", run, rank, device = %device).entered();
     if tracing::enabled!(target: GPUS, Level::INFO) {
@@ -134,18 +135,18 @@ pub fn rank(run: &str, rank: usize, device: &impl TracedDevice) -> Rank {
     Rank { _span: span }
 }
 
-/// The trace of this process, while it is being recorded.
+/// The recording of this process's spans.
 #[derive(Debug)]
 pub struct Trace {
     recorded: Arc<Mutex<Recorded>>,
 }
 
 impl Trace {
-    /// Begins to record the spans of all threads and, if `gpus` says so, the times of these spans on GPUs.
+    /// Begins to record the spans of all threads. With `gpus`, spans are timed on GPUs, too.
     ///
     /// # Errors
     ///
-    /// When this process has a subscriber for spans already.
+    /// When this process already has a subscriber for spans.
     pub fn begin(gpus: bool) -> io::Result<Self> {
         let (layer, recorded) = Recorder::new(gpus);
         let subscriber = Registry::default().with(layer);
@@ -153,12 +154,12 @@ impl Trace {
         Ok(Self { recorded })
     }
 
-    /// The spans that have ended so far.
+    /// Returns the spans that have ended.
     pub(super) fn spans(&self) -> Vec<View> {
         locked(&self.recorded).spans.iter().map(Span::view).collect()
     }
 
-    /// Writes the spans that have ended so far.
+    /// Writes the spans that have ended.
     ///
     /// # Errors
     ///
@@ -168,22 +169,22 @@ impl Trace {
         file::write(path, |file| recorded.write(file))
     }
 
-    /// How many spans had to be left out.
+    /// The number of spans that were left out.
     pub(super) fn left_out(&self) -> usize {
         locked(&self.recorded).left_out
     }
 }
 
-/// A span that has ended, for whoever draws it.
+/// A span that has ended, as the timeline draws it.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) run: usize,
     pub(super) rank: usize,
     pub(super) target: &'static str,
     pub(super) name: &'static str,
-    /// Its only number, if it has one: a bucket's, a step's.
+    /// The value of the span's only field, if it is a number: of a bucket, or of a step.
     pub(super) number: Option<u64>,
-    /// Since the recording began.
+    /// The time since the recording began.
     pub(super) start: Duration,
     pub(super) duration: Duration,
 }
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!((recorded.spans.len(), recorded.left_out), (MOST_SPANS, 3));
     }
 
-    /// A device that takes a second for everything that is queued.
+    /// A device on which the work between two marks takes a second.
     struct Slow;
 
     impl fmt::Display for Slow {

@@ -1,4 +1,4 @@
-//! Listening to spans.
+//! A subscriber of the `tracing` crate that records spans.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -8,29 +8,29 @@ use tracing::{Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::events::{Fields, Place, Recorded, Span};
+use super::events::{Fields, Recorded, RunRank, Span};
 use super::{
     BACKGROUND, COMMUNICATION, COMPUTE, GPUS, ON_DEVICE, ON_GPU, OnDevice, RANK, TRACKS,
     TracedDevice,
 };
 use crate::lock::locked;
 
-/// When a span was entered, and the number of the mark on the rank's device, if the device has a clock.
+/// The time at which a span was entered, and the number of the mark in the device's queue if the device has a clock.
 struct Entered {
     at: Instant,
     mark: Option<usize>,
 }
 
-/// Listens to spans. The registry below it keeps, for each open span, its parent and what we attach.
+/// Records spans. The registry below this layer stores the parent and the attached data of each open span.
 pub(super) struct Recorder {
     began: Instant,
-    /// Whether GPUs are to tell what they do.
+    /// Whether spans are timed on GPUs, too.
     gpus: bool,
     recorded: Arc<Mutex<Recorded>>,
 }
 
 impl Recorder {
-    /// A recorder, and what it records.
+    /// Makes a recorder. Returns it with the recording that it fills.
     pub(super) fn new(gpus: bool) -> (Self, Arc<Mutex<Recorded>>) {
         let recorded = Arc::<Mutex<Recorded>>::default();
         (Self { began: Instant::now(), gpus, recorded: Arc::clone(&recorded) }, recorded)
@@ -39,9 +39,9 @@ impl Recorder {
 
 /// Times the further spans of this thread on `device`, too, if the device has a clock.
 pub(super) fn time_on_device(device: &impl TracedDevice) {
-    tracing::dispatcher::get_default(|listening| {
+    tracing::dispatcher::get_default(|subscriber| {
         if let (Some(recorder), Some(clock)) =
-            (listening.downcast_ref::<Recorder>(), device.clock())
+            (subscriber.downcast_ref::<Recorder>(), device.clock())
         {
             let (began, recorded) = (recorder.began.elapsed(), Arc::clone(&recorder.recorded));
             ON_DEVICE.set(Some(OnDevice { clock, began, spans: Vec::new(), recorded }));
@@ -49,7 +49,7 @@ pub(super) fn time_on_device(device: &impl TracedDevice) {
     });
 }
 
-/// Notes on this thread's device how far the device has come.
+/// Puts a mark into the queue of this thread's device, if the device has a clock.
 fn mark(target: &str) -> Option<usize> {
     if target != COMPUTE && target != COMMUNICATION {
         return None;
@@ -58,7 +58,7 @@ fn mark(target: &str) -> Option<usize> {
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
-    /// Other crates have spans too; they have no place on our tracks.
+    /// Spans of other crates have no track.
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let target = metadata.target();
         target == RANK || TRACKS.contains(&target) || (target == GPUS && self.gpus)
@@ -79,9 +79,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             recorded.runs.push(name);
             recorded.runs.len() - 1
         });
-        let place = Place { run, rank: fields.number("rank") };
-        recorded.ranks.push((place, fields.text("device")));
-        span.extensions_mut().insert(place);
+        let owner = RunRank { run, rank: fields.number("rank") };
+        recorded.ranks.push((owner, fields.text("device")));
+        span.extensions_mut().insert(owner);
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
@@ -94,15 +94,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         let now = Instant::now();
         let Some(span) = context.span(id) else { return };
-        // What is done within background work is background work.
+        // A span within background work is background work, too.
         let background = span.scope().any(|span| span.metadata().target() == BACKGROUND);
         let target = if background { BACKGROUND } else { span.metadata().target() };
         let Some(track) = TRACKS.iter().position(|track| *track == target) else {
             return;
         };
-        // The outermost span says whose work this is. Work that belongs to no rank has no track.
+        // The outermost span has the rank. Work that belongs to no rank has no track.
         let root = span.scope().last();
-        let Some(place) = root.and_then(|root| root.extensions().get::<Place>().copied()) else {
+        let Some(owner) = root.and_then(|root| root.extensions().get::<RunRank>().copied()) else {
             return;
         };
         let mut attached = span.extensions_mut();
@@ -110,7 +110,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         let span = Span {
             name: span.metadata().name(),
             track,
-            place,
+            owner,
             start: at - self.began,
             duration: now - at,
             fields: attached.remove().unwrap_or_default(),

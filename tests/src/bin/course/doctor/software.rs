@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use datasets::{Split, cache, fashion_mnist};
+use datasets::{Split, download, fashion_mnist};
 use harness::report::thousands;
 
 use super::Finding;
@@ -54,7 +54,7 @@ pub(super) fn mdbook() -> Finding {
 
 /// The real images: where a run would look for them before it downloads them.
 pub(super) fn data() -> Finding {
-    let seen = match cache::folder() {
+    let seen = match download::folder() {
         None => Err(format!(
             "this machine names no folder for downloads; {} can",
             harness::cli::DATA_FOLDER

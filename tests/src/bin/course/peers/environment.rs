@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use datasets::cache;
+use datasets::download;
 use harness::interrupt;
 
 use super::side::{PATIENCE, Programs, last_line};
@@ -65,7 +65,7 @@ pub(super) fn versions(programs: &Programs) -> anyhow::Result<BTreeMap<String, O
 
 /// Beside the folder that downloaded images are kept in.
 fn folder() -> anyhow::Result<PathBuf> {
-    let images = cache::default_folder();
+    let images = download::default_folder();
     let folder = images.map(|images| images.with_file_name("peers"));
     folder.context("this machine names no folder for such things; --python can name an interpreter")
 }

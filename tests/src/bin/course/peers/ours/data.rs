@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use datasets::mirrors::Mirrors;
-use datasets::source::{DataSource, LoadedData, Supply};
-use datasets::{Dataset, SIDE, Split, cache, fashion_mnist};
+use datasets::source::LoadedData;
+use datasets::{Dataset, SIDE, Split, download, fashion_mnist};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -22,10 +21,10 @@ const WHOLE: usize = 60_000;
 pub(super) fn drawing(arguments: &Arguments) -> anyhow::Result<Answer> {
     let device = arguments.plan(1)?.slots()[0].open()?;
     let seconds = device.run(|| {
-        let warm_up = garments(arguments.images.get() / 100, 1)?;
+        let warm_up = garments(arguments.images.get() / 100, 1);
         drop(warm_up);
         let start = std::time::Instant::now();
-        let drawn = garments(arguments.images.get(), 1)?;
+        let drawn = garments(arguments.images.get(), 1);
         anyhow::ensure!(drawn.train.len() == arguments.images.get());
         anyhow::Ok(start.elapsed().as_secs_f64())
     })?;
@@ -54,7 +53,7 @@ pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Answer> {
 
 /// The folder that downloads are kept in, if all of Fashion-MNIST is asked for and there, compressed.
 fn real_files(images: NonZeroUsize) -> Option<PathBuf> {
-    let folder = cache::folder()?;
+    let folder = download::folder()?;
     let unpacked = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
     let packed = unpacked.iter().all(|file| !folder.join(file).exists());
     let train = fashion_mnist::read(&folder, Split::Train).ok()?;
@@ -63,15 +62,14 @@ fn real_files(images: NonZeroUsize) -> Option<PathBuf> {
     (packed && whole).then_some(folder)
 }
 
-/// Training images and test images, drawn.
-pub(super) fn garments(train: usize, test: usize) -> anyhow::Result<LoadedData> {
-    let nowhere = Supply { folder: None, mirrors: Mirrors::default() };
-    Ok(DataSource::Synthetic.load(&nowhere, (Some(train), Some(test)))?)
+/// Draws training images and test images.
+pub(super) fn garments(train: usize, test: usize) -> LoadedData {
+    LoadedData::draw((Some(train), Some(test)))
 }
 
 /// Writes the four files of a data set, a sixth as many test images as training images.
 fn write_garments(folder: &Path, images: usize) -> anyhow::Result<()> {
-    let LoadedData { train, test, .. } = garments(images, images / 6)?;
+    let LoadedData { train, test, .. } = garments(images, images / 6);
     write(folder, "train", &train)?;
     write(folder, "t10k", &test)
 }

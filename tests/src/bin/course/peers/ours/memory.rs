@@ -15,7 +15,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
     let start = peak()?;
     let device = arguments.plan(1)?.slots()[0].open()?;
     let images = arguments.images.get();
-    let data = garments(images, images / 6)?;
+    let data = garments(images, images / 6);
     let options =
         TrainOptions { epochs: 1, batch_size: 256, learning_rate: LEARNING_RATE, seed: 1 };
     train(&data, &options, Layers::Fast, DType::F32, &device, &mut Report::silent())?;

@@ -1,6 +1,6 @@
-//! Numbers as they are told.
+//! Numbers as text.
 
-/// A number with its thousands set apart: `60,000`.
+/// Formats a number with commas between the thousands: `60,000`.
 pub fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut spaced = String::with_capacity(digits.len() + digits.len() / 3);
@@ -13,7 +13,7 @@ pub fn thousands(number: usize) -> String {
     spaced
 }
 
-/// So many things: `1 core`, `2 cores`, `2 batches`, `2 processes`.
+/// Formats a count with its noun: `1 core`, `2 cores`, `2 batches`, `2 processes`.
 pub fn counted(number: usize, noun: &str) -> String {
     let ending = match number {
         1 => "",
@@ -23,9 +23,9 @@ pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// Seconds with as many digits as tell something: `12.3`, `0.17`, `0.0042`, `0.00062`.
+/// Formats a number of seconds with about two digits: `12.3`, `0.17`, `0.0042`, `0.00062`.
 pub fn seconds(seconds: f64) -> String {
-    /// Nothing is measured in less.
+    /// No clock measures less.
     const NANOSECONDS: usize = 9;
     let decimals = match seconds {
         s if s >= 1.0 => 1,
@@ -43,13 +43,13 @@ mod tests {
 
     #[test]
     fn seconds_keep_two_digits() {
-        let told = [12.34, 1.234, 0.166, 0.0123, 0.00421, 0.000_619, 0.000_062].map(seconds);
-        assert_eq!(told, ["12.3", "1.2", "0.17", "0.012", "0.0042", "0.00062", "0.000062"]);
+        let formatted = [12.34, 1.234, 0.166, 0.0123, 0.00421, 0.000_619, 0.000_062].map(seconds);
+        assert_eq!(formatted, ["12.3", "1.2", "0.17", "0.012", "0.0042", "0.00062", "0.000062"]);
         assert_eq!([1e-12, 0.0].map(seconds), ["0.000000000", "0.0000"]);
     }
 
     #[test]
-    fn one_thing_is_told_from_several() {
+    fn a_noun_has_its_plural() {
         let cores = [0, 1, 2].map(|number| counted(number, "core"));
         assert_eq!(cores, ["0 cores", "1 core", "2 cores"]);
         let two = ["batch", "process", "epoch"].map(|noun| counted(2, noun));
