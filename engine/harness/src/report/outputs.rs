@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::file::flag_error;
 use super::metrics::Metrics;
 use super::sparklines::Sparklines;
-use super::summary::Summary;
+use super::summary::{FinishedRun, Summary};
 use super::trace::Trace;
 use super::{Report, line, plot, thousands, timeline};
 use crate::records::EpochRecord;
@@ -21,14 +21,6 @@ pub struct Outputs {
     /// The spans for the trace and the timeline, if one of them is to be written.
     recording: Option<Trace>,
     runs: Vec<FinishedRun>,
-}
-
-/// A run that is to be drawn.
-#[derive(Debug)]
-pub(super) struct FinishedRun {
-    pub(super) name: String,
-    pub(super) devices: String,
-    pub(super) records: Vec<EpochRecord>,
 }
 
 impl Outputs {

@@ -14,7 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::colours::{Colour, GRID, TEXT};
 use super::file;
-use super::outputs::FinishedRun;
+use super::summary::FinishedRun;
 use crate::records::EpochRecord;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::outputs::FinishedRun;
+use super::summary::FinishedRun;
 
 /// The blocks from the lowest accuracy to the highest.
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];

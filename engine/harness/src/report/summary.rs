@@ -5,7 +5,15 @@ use std::fmt;
 use serde::Serialize;
 
 use super::seconds;
-use crate::records::TrainOptions;
+use crate::records::{EpochRecord, TrainOptions};
+
+/// A run that is to be drawn.
+#[derive(Debug)]
+pub(super) struct FinishedRun {
+    pub(super) name: String,
+    pub(super) devices: String,
+    pub(super) records: Vec<EpochRecord>,
+}
 
 /// The settings and the result of a run.
 #[derive(Clone, Debug, Serialize)]
