@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::{BLOCK, Element};
 
-/// The number of neighbouring elements that one call computes.
+/// The number of neighbouring elements that one call of `make` computes.
 const RUN: usize = 256;
 
 /// Allocates memory for `len` numbers, filled with zeros.
@@ -21,7 +21,7 @@ pub(crate) fn room<T: Element>(len: usize) -> Vec<T> {
 }
 
 /// Computes `len` numbers in parallel. `make` gets the indices of a run of neighbouring numbers and
-/// the run's memory, which holds zeros. It overwrites the zeros with the results.
+/// the run's memory, which holds zeros. `make` overwrites the zeros with the results.
 pub(crate) fn made<T: Element>(
     len: usize,
     make: impl Fn(Range<usize>, &mut [T]) + Sync + Send,

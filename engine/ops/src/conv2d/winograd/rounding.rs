@@ -28,7 +28,7 @@ use crate::conv2d::output::Output;
 
 use super::Winograd;
 
-/// The largest error of f32 in practice, relative to a tensor's largest entry.
+/// An upper limit of the error of f32 in practice, relative to a tensor's largest entry.
 const TYPICAL: f64 = 2e-5;
 
 /// Output, weight gradient, input gradient.
