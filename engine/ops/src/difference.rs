@@ -1,16 +1,17 @@
-//! How far two tensors, or two sets of weights, are apart.
+//! Differences between two tensors, or between two sets of weights.
 
 use candle_core::{DType, Result, Tensor, bail};
 
-/// max |a − b| / max |b| of the tensor in which it is largest.
+/// Returns the largest [`relative_difference`] over all tensors of two sets of weights.
 ///
-/// Per tensor and by the largest entry: small entries of a tensor carry rounding errors of the large
-/// ones, so entry by entry even equal computations look far apart. Where `b` is all zeros the difference
-/// counts as it is.
+/// The difference of a tensor is relative to the tensor's largest entry. Small entries carry the
+/// rounding errors of the large ones, so relative differences of single entries would be large even
+/// for equal computations. If all entries of a tensor of `b` are zero, its absolute difference
+/// counts.
 ///
 /// # Errors
 ///
-/// When the two do not hold tensors of the same names and shapes, in the same order.
+/// When the two sets do not hold tensors of the same names and shapes, in the same order.
 pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<f64> {
     if a.len() != b.len() {
         bail!("{} tensors cannot be compared with {}", a.len(), b.len());
@@ -21,7 +22,7 @@ pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Res
             bail!("{name} cannot be compared with {other}");
         }
         let difference = relative_difference(a, b)?;
-        // A NaN must not be lost in a maximum.
+        // `max` would ignore a NaN.
         if difference.is_nan() {
             return Ok(difference);
         }
@@ -30,11 +31,11 @@ pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Res
     Ok(largest)
 }
 
-/// max |a − b| / max |b| of two tensors; max |a − b| where `b` is all zeros.
+/// Returns max |a − b| / max |b| of two tensors, or max |a − b| if all entries of `b` are zero.
 ///
 /// # Errors
 ///
-/// When their shapes differ.
+/// When the shapes differ.
 pub fn relative_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     let values = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     if a.shape() != b.shape() {

@@ -1,17 +1,18 @@
-//! The element types the operations are written for, and the way to a tensor's memory.
+//! The element types of the operations, and access to the elements of a tensor.
 
 use candle_core::{DType, Layout, Result, Storage, WithDType, bail};
 use num_traits::Float;
 
 use super::scratch::Shelved;
 
-/// A number that a layer computes with: `f32`, or `f64` where a test wants to see sixteen digits.
+/// A number type that layers compute with: `f32`, or `f64` for tests that need sixteen digits.
 pub(crate) trait Element: WithDType + Float + std::iter::Sum + Shelved {}
 
 impl Element for f32 {}
 impl Element for f64 {}
 
-/// Evaluates an expression with `$T` standing for the Rust type of a dtype.
+/// Evaluates an expression with `$T` as the Rust type of a dtype. Other types than f32 and f64
+/// return an error from the enclosing function.
 macro_rules! for_dtype {
     ($dtype:expr, $op:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -29,17 +30,26 @@ macro_rules! for_dtype {
 }
 pub(crate) use for_dtype;
 
-/// What is computed with where elements of this type are stored; in kernels `Real`.
+/// The type in which operations compute on elements of type `stored`. Kernels call this type
+/// `Real`.
 pub(crate) fn computed_in(stored: DType) -> DType {
     if stored == DType::BF16 { DType::F32 } else { stored }
 }
 
-/// Refuses what `operation` is not to work on, whatever the device.
+/// Checks that `operation` supports `dtype`. The check is the same on every device.
+///
+/// # Errors
+///
+/// When `dtype` is neither f32 nor f64.
 pub(crate) fn check_dtype(dtype: DType, operation: &str) -> Result<()> {
     for_dtype!(dtype, operation, _T => Ok(()))
 }
 
-/// The elements of a contiguous CPU tensor, in order.
+/// Returns the elements of a contiguous CPU tensor, in order.
+///
+/// # Errors
+///
+/// When the tensor is not in CPU memory, not contiguous, or of another type than `T`.
 pub(crate) fn elements<'a, T: Element>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
     match storage {
         Storage::Cpu(storage) => cpu_elements(storage, layout),
@@ -47,7 +57,11 @@ pub(crate) fn elements<'a, T: Element>(storage: &'a Storage, layout: &Layout) ->
     }
 }
 
-/// The elements of contiguous CPU storage, in order.
+/// Returns the elements of contiguous CPU storage, in order.
+///
+/// # Errors
+///
+/// When the layout is not contiguous, or the storage holds another type than `T`.
 pub(crate) fn cpu_elements<'a, T: WithDType>(
     storage: &'a candle_core::CpuStorage,
     layout: &Layout,

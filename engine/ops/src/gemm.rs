@@ -1,16 +1,18 @@
-//! One safe door to the `gemm` crate: the product of two matrices that lie in slices.
+//! A safe interface to the `gemm` crate: the product of two matrices in slices.
 //!
-//! A product of m×k and k×n matrices costs 2·m·n·k operations, and near the processor's peak from some
-//! thousands of results on: that is why so much else is turned into products.
+//! The product of an m×k and a k×n matrix costs 2·m·n·k operations. A product with at least some
+//! thousand results runs near the processor's peak. Other operations are therefore expressed as
+//! matrix products.
 //!
-//! This is the only `unsafe` of the operations on the CPU. Everything that could make the call unsound (a slice too
-//! short for the shape it is said to have) is checked before it.
+//! This is the only `unsafe` code of the operations on the CPU. Every condition that could make the
+//! call unsound, such as a slice too short for its shape, is checked before the call.
 
 use std::ops::Range;
 
 use super::Element;
 
-/// A matrix in a slice: `rows` × `cols` elements, row by row, or column by column if transposed.
+/// A matrix of `rows` × `cols` elements in a slice. Elements are stored row by row, or column by
+/// column if the matrix is transposed.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
     data: &'a [T],
@@ -21,14 +23,23 @@ pub(crate) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// `rows` × `cols` elements stored row by row.
+    /// A matrix of `rows` × `cols` elements stored row by row.
+    ///
+    /// # Panics
+    ///
+    /// When `data` does not have exactly `rows` · `cols` elements.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         let needed = rows.checked_mul(cols);
         assert_eq!(Some(data.len()), needed, "a {rows}×{cols} matrix needs its elements");
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
-    /// `rows` × `cols` elements; each row begins `row_stride` elements after the one before.
+    /// A matrix of `rows` × `cols` elements. Each row begins `row_stride` elements after the
+    /// previous row.
+    ///
+    /// # Panics
+    ///
+    /// When `data` ends before the last element.
     pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
         let needed = match rows.checked_sub(1) {
             Some(last) => last.checked_mul(row_stride).and_then(|start| start.checked_add(cols)),
@@ -39,13 +50,13 @@ impl<'a, T> Matrix<'a, T> {
         Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
-    /// Some of its columns.
+    /// A range of the matrix's columns.
     pub(crate) fn columns(self, columns: Range<usize>) -> Self {
         assert!(columns.end <= self.cols && self.col_stride == 1, "columns of a matrix by rows");
         Self { data: &self.data[columns.start..], cols: columns.len(), ..self }
     }
 
-    /// The same elements read as the transposed matrix.
+    /// The transposed matrix over the same elements.
     pub(crate) fn transposed(self) -> Self {
         Self {
             rows: self.cols,
@@ -57,7 +68,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// Whether a product replaces what the destination held or is added to it.
+/// Whether a product replaces the contents of the destination or is added to them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
     /// `out = a · b`
@@ -66,23 +77,29 @@ pub(crate) enum Store {
     Accumulate,
 }
 
-/// Multiplies `a` (m × k) by `b` (k × n) into `out` (m × n, row by row), in the calling thread.
+/// Multiplies `a`, m × k, by `b`, k × n, into `out`, m × n and row by row, in the calling thread.
 ///
-/// The order of the additions depends on the shapes only, so the result has the same bits wherever it
-/// runs on one machine.
+/// The order of the additions depends on the shapes only. On one machine, the result therefore has
+/// the same bits in every thread.
+///
+/// # Panics
+///
+/// When the shapes do not match each other or the length of `out`.
 #[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
 pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], store: Store) {
     assert_eq!(a.cols, b.rows, "inner dimensions of a product must agree");
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!(Some(out.len()), m.checked_mul(n), "a {m}×{n} product needs its room");
-    // `gemm` strides are signed; slices never exceed isize::MAX bytes, so these cannot wrap.
+    // `gemm` takes signed strides. A slice has at most isize::MAX bytes, so these casts cannot
+    // wrap.
     let signed = |stride: usize| stride as isize;
     let keep = store == Store::Accumulate;
-    // SAFETY: `Matrix` is only made of slices that reach to its last element: `new` and `strided` check it,
-    // without wrapping; `columns` drops what lies before its first column and moves the last one no further
-    // to the right; `transposed` names the same elements. So every element the kernel reads lies in `a.data`
-    // or `b.data`. `out` has exactly m·n elements and, being a unique borrow, overlaps neither. `Element` is
-    // implemented for f32 and f64 only, which `gemm` takes.
+    // SAFETY: a `Matrix` only holds a slice that reaches to the matrix's last element. `new` and
+    // `strided` check this, without wrapping. `columns` drops the elements before its first column
+    // and never moves the last column to the right. `transposed` refers to the same elements. So
+    // every element that the kernel reads lies in `a.data` or `b.data`. `out` has exactly m·n
+    // elements. `out` is a unique borrow and overlaps neither `a.data` nor `b.data`. `Element` is
+    // implemented for f32 and f64 only, and `gemm` supports both types.
     unsafe {
         gemm::gemm(
             m,

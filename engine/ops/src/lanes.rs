@@ -1,63 +1,66 @@
-//! Sixteen images side by side.
+//! Blocks of sixteen images, interleaved for SIMD.
 //!
-//! A tensor holds image after image, and the neighbours of a pixel lie at awkward distances: at borders,
-//! at odd widths, at strides. The convolutions here work on *blocks* instead, of sixteen images each,
-//! interleaved so that the same pixel of all sixteen lies together:
+//! A tensor holds one image after another. Vectorising over neighbouring pixels is awkward at
+//! borders, at odd widths and with strides. The convolutions therefore work on *blocks* of sixteen
+//! images. A block holds the same pixel of all sixteen images next to each other:
 //!
 //! ```text
 //! tensor   image 0: a₀ b₀ c₀ …    image 1: a₁ b₁ c₁ …    …    image 15: a₁₅ b₁₅ c₁₅ …
 //! block    a₀ a₁ … a₁₅ │ b₀ b₁ … b₁₅ │ c₀ c₁ … c₁₅ │ …
 //! ```
 //!
-//! Now one vector instruction does to a pixel of sixteen images what a scalar one does to a pixel, and
-//! borders, odd sizes and strides are the loop's business alone: a loop over pixels that reads like the
-//! formula is also the fast one. It costs one read and one write of each pixel on the way in and out.
-//! What is missing in the last block of a batch is filled with zeros. An image's lane never mixes with
-//! another's, so which images share a block changes no image's result.
+//! One vector instruction now processes a pixel of sixteen images, as a scalar instruction
+//! processes one pixel. Borders, odd sizes and strides only affect the loop over pixels. A loop
+//! that reads like the formula is also the fast loop. Interleaving costs one read and one write of
+//! each pixel, and so does the conversion back to images.
+//!
+//! If the last block of a batch has fewer than sixteen images, zeros fill the missing lanes. Every
+//! image has its own lane, and lanes never mix. The choice of the images in a block therefore
+//! changes no image's result.
 
 use std::ops::Range;
 
 use super::Element;
 
-/// Images in a block, and numbers in the longest vector (512 bits of f32).
+/// Images in a block. A vector of the longest kind, 512 bits, holds this many f32 numbers.
 pub(crate) const LANES: usize = 16;
 
-/// The same pixel of all images of a block.
+/// A SIMD vector: the same pixel of all images of a block, one image per lane.
 pub(crate) type Lane<T> = [T; LANES];
 
-/// a + b, image by image.
+/// a + b in each lane.
 #[inline(always)]
 pub(crate) fn add<T: Element>(a: Lane<T>, b: Lane<T>) -> Lane<T> {
     std::array::from_fn(|lane| a[lane] + b[lane])
 }
 
-/// sum + a · b, image by image: rounded after the product and after the sum.
+/// sum + a · b in each lane, rounded after the product and again after the sum.
 #[inline(always)]
 pub(crate) fn add_product<T: Element>(sum: Lane<T>, a: Lane<T>, b: Lane<T>) -> Lane<T> {
     std::array::from_fn(|lane| sum[lane] + a[lane] * b[lane])
 }
 
-/// a · scale, image by image.
+/// a · scale in each lane.
 #[inline(always)]
 pub(crate) fn scale<T: Element>(a: Lane<T>, scale: T) -> Lane<T> {
     std::array::from_fn(|lane| a[lane] * scale)
 }
 
-/// A slice of scratch memory as lanes.
+/// Views scratch memory as SIMD vectors.
 pub(crate) fn lanes<T>(numbers: &[T]) -> &[Lane<T>] {
     let (lanes, rest) = numbers.as_chunks();
     assert!(rest.is_empty(), "lanes are whole");
     lanes
 }
 
-/// A slice of scratch memory as lanes, to be written.
+/// Views mutable scratch memory as SIMD vectors.
 pub(crate) fn lanes_mut<T>(numbers: &mut [T]) -> &mut [Lane<T>] {
     let (lanes, rest) = numbers.as_chunks_mut();
     assert!(rest.is_empty(), "lanes are whole");
     lanes
 }
 
-/// A run of images, block by block.
+/// Splits a range of images into blocks. The last block can be shorter.
 pub(crate) fn blocks(images: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = images.end;
     images.step_by(LANES).map(move |start| start..end.min(start + LANES))

@@ -1,8 +1,10 @@
-//! Memory for results, written by all threads.
+//! Memory for results, initialised by all threads.
 //!
-//! A vector of safe Rust has contents from the beginning on. If one thread writes them, the others wait, and the more of
-//! them there are, the larger is its share of the time (Amdahl's law). So all write them: zeros where a result is then
-//! made in some order of its own, and the result itself where it is made by element, which goes through memory once.
+//! Safe Rust initialises a vector before the vector is used. If one thread writes the initial
+//! values, the remaining threads wait. The share of this time grows with the number of threads
+//! (Amdahl's law). Therefore all threads write. [`room`] writes zeros for operations that compute
+//! their results in another order. [`made`] writes the results of element-wise operations directly,
+//! so memory is written only once.
 
 use std::ops::Range;
 
@@ -10,15 +12,16 @@ use rayon::prelude::*;
 
 use super::{BLOCK, Element};
 
-/// Neighbouring numbers that are made together.
+/// The number of neighbouring elements that one call of `make` computes.
 const RUN: usize = 256;
 
-/// Memory for `len` numbers that holds zeros.
+/// Allocates memory for `len` numbers, filled with zeros.
 pub(crate) fn room<T: Element>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::zero(); len] } else { made(len, |_, _| {}) }
 }
 
-/// `len` numbers. For each run of neighbours `make` is given their places, and zeros to write them over.
+/// Computes `len` numbers in parallel. `make` gets the indices of a run of neighbouring numbers and
+/// the run's memory, which holds zeros. `make` overwrites the zeros with the results.
 pub(crate) fn made<T: Element>(
     len: usize,
     make: impl Fn(Range<usize>, &mut [T]) + Sync + Send,
@@ -36,14 +39,17 @@ pub(crate) fn made<T: Element>(
     numbers
 }
 
-/// Whether a result by element is written by this thread alone: a vector that grows as it is made has no contents before, and
-/// nothing is handed to anybody. So is what a thread asks for that is none of a device's: rayon would begin a pool of its own
-/// for it, of as many threads as the machine has cores.
+/// Whether the calling thread alone computes an element-wise result of `len` numbers.
+///
+/// A single thread can append results to a growing vector. The vector needs no initial values, and
+/// no work goes to other threads. This pays for short vectors and for pools of one thread. A thread
+/// outside of any device's pool also works alone. Otherwise rayon would start its global pool for
+/// this thread, with as many threads as the machine has cores.
 fn is_for_one_thread(len: usize) -> bool {
     len < 2 * BLOCK || rayon::current_thread_index().is_none() || rayon::current_num_threads() == 1
 }
 
-/// `of` by element of two tensors of one size.
+/// Applies `of` to each pair of elements of two slices of the same length.
 pub(crate) fn of_two<T: Element>(a: &[T], b: &[T], of: impl Fn(T, T) -> T + Sync + Send) -> Vec<T> {
     if is_for_one_thread(a.len()) {
         return a.iter().zip(b).map(|(&a, &b)| of(a, b)).collect();
@@ -55,7 +61,7 @@ pub(crate) fn of_two<T: Element>(a: &[T], b: &[T], of: impl Fn(T, T) -> T + Sync
     })
 }
 
-/// The same of three.
+/// Applies `of` to the elements of three slices of the same length.
 pub(crate) fn of_three<T: Element>(
     a: &[T],
     b: &[T],

@@ -1,26 +1,30 @@
-//! bf16 on the CPU, as tensor cores have it.
+//! bf16 on the CPU, with the rounding of tensor cores.
 //!
-//! Tensor cores multiply numbers of eight binary digits, add the products up with f32's 24, and round the sum
-//! to eight once, when it is stored. On the CPU the same comes of f32: every bf16 number is an f32 number as
-//! it stands, the operation works in f32, and its result is rounded. Backward likewise: the gradient that
-//! comes in is bf16, those that go out are rounded to it.
+//! Tensor cores multiply numbers of eight binary digits and add the products with the 24 digits of
+//! f32. They round the sum to eight digits once, when they store it. An operation on the CPU gives
+//! the same result by computing in f32: every bf16 number is also an f32 number, and the f32 result
+//! is rounded to bf16. The backward pass works in the same way. The incoming gradient is bf16, and
+//! the gradients of the inputs are rounded to bf16.
 //!
-//! Cost: what f32 costs, and the conversions. It is no way to be fast.
+//! The cost is the cost of f32 plus the conversions. This emulation shows the effect of rounding;
+//! it does not save time.
 
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::copies::cast;
 
-/// Whether an operation is to go through f32: its first operand is bf16, in CPU memory.
+/// Whether an operation computes in f32 and rounds: its first operand is bf16 in CPU memory.
 pub(super) fn is_rounded(x: &Tensor) -> bool {
     x.dtype() == DType::BF16 && x.device().is_cpu()
 }
 
-/// What `operation` makes of bf16 operands in f32, rounded to bf16; `name` is for an error.
+/// Applies `operation` to bf16 operands in f32, and rounds the result to bf16. Error messages
+/// contain `name`.
 ///
 /// # Errors
 ///
-/// When an operand is of another type, as on a GPU; or those of `operation`.
+/// When an operand has another type than bf16: a GPU does not mix types either. Also the errors of
+/// `operation`.
 pub(super) fn rounded<const N: usize>(
     name: &str,
     operands: [&Tensor; N],
@@ -59,7 +63,7 @@ mod tests {
         tensor.to_vec1().unwrap()
     }
 
-    /// Value and gradients of an operation, with a gradient of bf16 numbers coming in.
+    /// Returns the result and the gradients of an operation. The incoming gradient has bf16 values.
     fn outcome<const N: usize>(
         operands: &[Var; N],
         operation: &impl Fn([&Tensor; N]) -> Result<Tensor>,
@@ -72,7 +76,8 @@ mod tests {
         std::iter::once(y).chain(gradients).collect()
     }
 
-    /// Makes sure that bf16 gives, bit for bit, what f32 gives for the same numbers, rounded once.
+    /// Checks that each bf16 result has the same bits as the f32 result for the same numbers,
+    /// rounded once.
     fn assert_rounded_once<const N: usize>(
         operands: [Var; N],
         operation: impl Fn([&Tensor; N]) -> Result<Tensor>,
@@ -88,7 +93,7 @@ mod tests {
             let expected = values(&in_f32.to_dtype(DType::BF16).unwrap());
             assert_eq!(values(found), expected, "result {position}");
         }
-        // Otherwise nothing would have been rounded.
+        // If all f32 results were bf16 numbers, the test would not show any rounding.
         assert!(
             in_f32
                 .iter()

@@ -1,23 +1,24 @@
-//! Memory for intermediate results, kept from one operation to the next.
+//! Scratch memory that each thread reuses for the intermediate results of its operations.
 //!
-//! A convolution needs some megabytes for a moment, again and again. Fresh memory costs twice: the system
-//! clears it, page by page, and it is in no cache. So each thread keeps what its operations gave back, and
-//! hands it out again as it is: whoever borrows it writes before reading.
+//! A convolution needs some megabytes for a short time, again and again. Fresh memory costs twice:
+//! the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
+//! that its operations have released, and lends them again without clearing them. The borrower
+//! writes an element before reading it.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::thread::LocalKey;
 
-/// What one thread keeps of one element type.
+/// The released blocks of one thread, for one element type.
 pub(crate) type Shelf<T> = RefCell<Vec<Vec<T>>>;
 
-/// How many blocks a thread keeps: a backward pass has five at a time.
+/// The maximum number of blocks that a thread keeps. A backward pass uses five at a time.
 const KEPT: usize = 8;
 
-/// Bytes of a cache line: a vector that begins with one is read in one go.
+/// Bytes of a cache line. A vector at the start of a cache line is read with one access.
 const LINE: usize = 64;
 
-/// Borrowed memory that begins with a cache line. Its contents are whatever was there.
+/// Borrowed memory that starts at a cache line. Its first contents are arbitrary.
 pub(crate) struct Scratch<T: Shelved> {
     block: Vec<T>,
     start: usize,
@@ -25,7 +26,8 @@ pub(crate) struct Scratch<T: Shelved> {
 }
 
 impl<T: Shelved> Scratch<T> {
-    /// Room for `len` elements.
+    /// Borrows memory for `len` elements: the smallest kept block that is large enough, or a new
+    /// one.
     pub(crate) fn new(len: usize) -> Self {
         let needed = len + LINE / size_of::<T>();
         let kept = T::shelf().with_borrow_mut(|shelf| {
@@ -58,12 +60,12 @@ impl<T: Shelved> DerefMut for Scratch<T> {
 impl<T: Shelved> Drop for Scratch<T> {
     fn drop(&mut self) {
         let block = std::mem::take(&mut self.block);
-        // A thread that ends has no shelf any more; then the memory is simply freed.
+        // The list no longer exists when a thread ends. The memory is then freed.
         let _ = T::shelf().try_with(|shelf| {
             let mut shelf = shelf.borrow_mut();
             shelf.push(block);
             if shelf.len() > KEPT {
-                // The smallest is the cheapest to make again.
+                // The smallest block is the cheapest to allocate again.
                 shelf.sort_by_key(|block| std::cmp::Reverse(block.len()));
                 shelf.pop();
             }
@@ -71,7 +73,8 @@ impl<T: Shelved> Drop for Scratch<T> {
     }
 }
 
-/// The shelf of an element type: a static cannot be generic, so each type brings its own.
+/// An element type with a list of released blocks. A static cannot be generic, so each type
+/// declares its own.
 pub(crate) trait Shelved: Copy + Default + 'static {
     fn shelf() -> &'static LocalKey<Shelf<Self>>;
 }
@@ -99,7 +102,7 @@ mod tests {
         assert_eq!(first.as_ptr().align_offset(LINE), 0);
         first[999] = 7.0;
         let address = first.as_ptr();
-        // A second block while the first is out is another one.
+        // While the first block is borrowed, a second request gets another block.
         assert_ne!(Scratch::<f32>::new(1000).as_ptr(), address);
         drop(first);
         let again = [Scratch::<f32>::new(900), Scratch::<f32>::new(900)];

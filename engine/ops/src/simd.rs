@@ -1,20 +1,22 @@
-//! Loops at the width of the processor.
+//! Loops compiled for the widest SIMD vectors of the processor.
 //!
-//! A program compiled for every x86-64 uses the instructions that every x86-64 has: four numbers of 32
-//! bits at a time. Most processors of today take eight or sixteen. [`vectorised`] asks the processor, once,
-//! what it has, and runs a loop that was compiled for it.
+//! A program compiled for every x86-64 processor can only use vectors of four 32-bit numbers. Most
+//! processors today have vectors of eight or sixteen. [`vectorised`] detects the processor's
+//! vectors once, and runs a version of the loop that was compiled for them.
 //!
-//! The compiler turns a loop into vector instructions by itself when the loop is plain: arrays of a length
-//! that it knows, no branches, no sum that is carried from one element to the next. (The order of a float's
-//! additions is part of a program's meaning and is kept, so a sum has an accumulator for each lane.)
-//! Wider vectors compute the same bits, just more of them at a time: nothing is fused or reassociated.
+//! The compiler vectorises simple loops by itself. A simple loop works on arrays of known length,
+//! has no branches, and carries no sum from one element to the next. The order of floating-point
+//! additions is part of a program's meaning, and the compiler keeps it. A sum therefore has one
+//! accumulator for each lane. Wider vectors compute the same bits, only more of them at a time:
+//! nothing is fused or reassociated.
 
-/// Runs `work`, compiled for the widest vectors that this processor has.
+/// Runs `work`, compiled for the widest vectors of this processor.
 ///
-/// Only what is inlined is compiled so. Mark the functions that `work` calls `#[inline(always)]`, and the
-/// closure too, as in `vectorised(#[inline(always)] || …)`: one that is large and not marked is compiled
-/// once, for the plainest processor, and called from each of the wider ones. What `work` hands to other
-/// threads is not compiled so either: parallel loops call this inside each task.
+/// Only inlined code is compiled for these vectors. Mark the functions that `work` calls
+/// `#[inline(always)]`, and the closure too, as in `vectorised(#[inline(always)] || …)`. A large
+/// function without this mark is compiled once, for the baseline processor, and the wide versions
+/// call it. Work for other threads is not compiled for wide vectors either. Parallel loops
+/// therefore call `vectorised` inside each task.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)

@@ -1,4 +1,4 @@
-//! A fingerprint of a model's weights: two replicas are equal if their hashes are.
+//! A hash of a model's weights: two replicas have equal weights if their hashes are equal.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use base16ct::HexDisplay;
 use candle_core::{DType, Device, Result, Tensor, bail};
 use sha2::{Digest, Sha256};
 
-/// SHA-256 over name, element type, shape and bytes of every tensor, in order of their names.
+/// SHA-256 over the name, element type, shape and bytes of every tensor, in the order of the names.
 ///
-/// Printed as its first eight hexadecimal digits. Equal hashes mean equal *bits*: weights that differ in
-/// the last place of one number have different hashes.
+/// The hash is printed as its first eight hexadecimal digits. Equal hashes mean equal *bits*: a
+/// difference in the last bit of one number changes the hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WeightsHash([u8; 32]);
 
@@ -24,7 +24,8 @@ impl WeightsHash {
         sorted.sort_by_key(|(name, _)| name);
         let mut hash = Sha256::new();
         for (name, value) in sorted {
-            // Lengths go in before what they measure, so that no two models spell the same bytes.
+            // Every length precedes its data. Two different models therefore never produce the same
+            // bytes.
             hash.update((name.len() as u64).to_le_bytes());
             hash.update(name.as_bytes());
             hash.update(value.dtype().as_str().as_bytes());
@@ -42,25 +43,25 @@ impl WeightsHash {
         Ok(Self(hash.finalize().into()))
     }
 
-    /// All 32 bytes.
+    /// Returns all 32 bytes of the hash.
     pub fn bytes(&self) -> [u8; 32] {
         self.0
     }
 
-    /// The hash as a tensor `[32]` (u8), to be sent to another device.
+    /// Copies the hash to a tensor `[32]` of type u8 on `device`, for sending to another device.
     ///
     /// # Errors
     ///
-    /// When the tensor cannot be made on `device`.
+    /// When the tensor cannot be created on `device`.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         Tensor::new(&self.0, device)
     }
 
-    /// The hash that such a tensor holds.
+    /// Reads a hash from a tensor of [`to_tensor`](Self::to_tensor).
     ///
     /// # Errors
     ///
-    /// When it is not `[32]`, u8.
+    /// When the tensor is not `[32]` of type u8.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
         match tensor.to_vec1::<u8>()?.try_into() {
             Ok(bytes) => Ok(Self(bytes)),
@@ -76,14 +77,14 @@ impl From<[u8; 32]> for WeightsHash {
 }
 
 impl fmt::Display for WeightsHash {
-    /// `3f9c0a12`
+    /// Prints the first eight hexadecimal digits, such as `3f9c0a12`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}", HexDisplay(&self.0[..4]))
     }
 }
 
 impl fmt::Debug for WeightsHash {
-    /// All 64 digits.
+    /// Prints all 64 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}", HexDisplay(&self.0))
     }

@@ -1,13 +1,16 @@
-//! Gradients of a tensor that have arrived, from the operations that used it.
+//! The gradient accumulator of one tensor.
 //!
-//! Its own is their sum. But where it is what a relu left, an operation is made of it that goes through that sum once more.
-//! So the last two wait side by side, for an operation that takes both in one pass.
+//! The gradient of a tensor is the sum of the gradients from all operations that used the tensor.
+//! If a relu computed the tensor, the relu's backward pass would read this sum once more to mask
+//! it. The accumulator therefore keeps the last two terms apart. An operation that takes two
+//! gradients adds and masks them in one pass.
 
 use candle_core::{Result, Tensor};
 
 use crate::sum;
 
-/// One gradient, or two that are yet to be added up; contiguous, and of the tensor's shape and type.
+/// One gradient, or two gradients that are not added yet. All are contiguous and have the tensor's
+/// shape and type.
 #[derive(Debug)]
 pub(super) enum Arrived {
     One(Tensor),
@@ -15,12 +18,12 @@ pub(super) enum Arrived {
 }
 
 impl Arrived {
-    /// These and another.
+    /// Adds another gradient.
     pub(super) fn and(self, gradient: Tensor) -> Result<Self> {
         Ok(Self::Two([self.sum()?, gradient]))
     }
 
-    /// All of them, in the order in which they came.
+    /// Returns the sum of all gradients, added in the order of their arrival.
     pub(super) fn sum(self) -> Result<Tensor> {
         match self {
             Self::One(gradient) => Ok(gradient),

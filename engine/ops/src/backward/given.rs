@@ -1,8 +1,9 @@
-//! An operation whose result is there already.
+//! A forward result for an operation that only defines a backward pass.
 //!
-//! A node of a computation graph is a result and a rule for the gradient. Sometimes the result is made
-//! elsewhere, of several pieces or with a message in between, and only the rule is new. Then the forward
-//! pass of an operation has nothing to compute: it hands over what it was given.
+//! A tape node consists of a result and a rule for the gradients. Some results are computed
+//! elsewhere, from several pieces or with communication in between, and only the rule is new. The
+//! forward pass of such an operation has nothing to compute: it returns the result that it was
+//! given.
 
 use std::sync::Mutex;
 
@@ -11,13 +12,16 @@ use candle_core::{CpuStorage, CudaStorage, Layout, Result, Shape, Storage, Tenso
 
 use harness::lock::locked;
 
-/// A result that waits to be handed over, once. It is handed over as a copy: what an operation gives is the whole memory
-/// behind its result, and so must be the result's alone.
+/// A result that an operation's forward pass takes once.
+///
+/// The methods return a copy: candle treats all memory that an operation returns as the result's
+/// own.
 #[derive(Debug)]
 pub struct Given(Mutex<Option<Tensor>>);
 
 impl Given {
-    /// Keeps a result: any shape, on any device. Until it is handed over, nobody is to write to it.
+    /// Keeps a result of any shape, on any device. The memory of `result` must not change until the
+    /// operation has taken the result.
     pub fn new(result: &Tensor) -> Self {
         Self(Mutex::new(Some(result.detach())))
     }
@@ -29,11 +33,11 @@ impl Given {
         }
     }
 
-    /// The result of an operation on the CPU.
+    /// Takes the result as the output of an operation on the CPU.
     ///
     /// # Errors
     ///
-    /// When it was handed over before, or lies elsewhere.
+    /// When the result was taken before, or is not in CPU memory.
     pub fn take_cpu(&self) -> Result<(CpuStorage, Shape)> {
         let result = self.take()?;
         let (storage, layout) = result.storage_and_layout();
@@ -43,11 +47,11 @@ impl Given {
         }
     }
 
-    /// The result of an operation on a GPU.
+    /// Takes the result as the output of an operation on a GPU.
     ///
     /// # Errors
     ///
-    /// When it was handed over before, or lies elsewhere.
+    /// When the result was taken before, or is not in GPU memory.
     pub fn take_cuda(&self) -> Result<(CudaStorage, Shape)> {
         let result = self.take()?;
         let (storage, layout) = result.storage_and_layout();
@@ -58,10 +62,10 @@ impl Given {
     }
 }
 
-/// What a tensor shows of its memory, in memory of its own, in the order in which it shows it.
+/// Copies the elements of a view to new memory, in the view's order.
 fn copied<S: BackendStorage>(memory: &S, layout: &Layout) -> Result<S> {
     if layout.shape().elem_count() == 0 {
-        // A kernel cannot be launched for nothing.
+        // A kernel launch needs at least one element.
         return memory.try_clone(layout);
     }
     memory.to_dtype(layout, memory.dtype())

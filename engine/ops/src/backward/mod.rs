@@ -1,21 +1,26 @@
-//! The backward pass.
+//! The backward pass: gradients of a loss by all variables.
 //!
-//! candle has one, and it is right. But every gradient begins there as zeros, to which is added what comes in: for
-//! each tensor between two operations, memory is written once, and then two tensors are read and a third is written.
-//! Nearly all tensors are used once, so that nearly all of it is work for nothing.
+//! candle's own backward pass returns correct gradients, but it uses more memory traffic than
+//! necessary. It starts every gradient as zeros and adds each incoming gradient to them. For each
+//! tensor between two operations, candle thus writes a tensor of zeros, reads two tensors and
+//! writes a third. Nearly all tensors are used once and have a single incoming gradient. Their
+//! additions are unnecessary, and this module omits them:
 //!
 //! ```text
 //!                      x ──→ conv ──→ y ──→ batch norm ──→ …
-//! candle       dy = 0 + dy'                  what came in, added to zeros
-//! this one     dy = dy'                      what came in; the next ones, if there are any, are added to it
+//! candle       dy = 0 + dy'                  the incoming gradient, added to zeros
+//! this one     dy = dy'                      the incoming gradient; later ones are added to it
 //! ```
 //!
-//! candle does not tell what a tensor was computed from. So the course's operations remember it: they are applied by
-//! [`apply1`], [`apply2`] and [`apply3`], and the sum of a short cut so that it takes two gradients at once. Where another
-//! operation is among those that a loss was computed by, candle makes the whole pass. Either way the gradients are the
-//! same, but for the sign of a zero.
+//! candle does not expose the operation and the inputs that computed a tensor. Therefore the
+//! course's operations are applied by [`apply1`], [`apply2`] and [`apply3`], which record a tape
+//! node for each result. The sum at the end of a residual block's short cut is applied by a variant
+//! of [`apply2`]: the backward of this sum takes two gradients in one pass.
 //!
-//! A forward pass that nobody differentiates is made within [`untracked()`], and nothing of it is kept.
+//! If a loss depends on any other operation, candle's backward pass computes all gradients. Both
+//! passes return the same gradients, except for the sign of a zero.
+//!
+//! A forward pass without gradients runs within [`untracked()`], which records no tape.
 
 mod arrived;
 mod given;
@@ -37,23 +42,28 @@ pub use untracked::untracked;
 use arrived::Arrived;
 use node::{Node, remembered};
 
-/// The gradients that a backward pass found, of variables.
+/// The gradients of variables that a backward pass has computed.
 #[derive(Debug)]
 pub struct Gradients(HashMap<TensorId, Tensor>);
 
 impl Gradients {
-    /// The gradient of a variable, of its shape and type; `None` if what was differentiated does not depend on it.
+    /// Returns the gradient of a variable, of the variable's shape and type. Returns `None` if the
+    /// differentiated result does not depend on the variable.
     pub fn get(&self, variable: &Tensor) -> Option<&Tensor> {
         self.0.get(&variable.id())
     }
 }
 
-/// The gradients that have arrived so far, of tensors whose own turn has not come.
+/// The gradient accumulators of all tensors that the backward pass has not reached yet.
 #[derive(Default)]
 struct Underway(HashMap<TensorId, Arrived>);
 
 impl Underway {
-    /// Adds to a tensor's gradient what an operation has found.
+    /// Adds a gradient from the operation `by` to a tensor's accumulator.
+    ///
+    /// # Errors
+    ///
+    /// When the gradient's shape or type differs from the tensor's.
     fn add(&mut self, by: &str, tensor: &Tensor, gradient: Tensor) -> Result<()> {
         if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
             bail!(
@@ -64,7 +74,7 @@ impl Underway {
                 gradient.dims()
             );
         }
-        // Gradients have no gradients.
+        // A gradient is a constant: this module does not differentiate twice.
         let gradient = gradient.detach().contiguous()?;
         let all = match self.0.remove(&tensor.id()) {
             Some(earlier) => earlier.and(gradient)?,
@@ -74,7 +84,7 @@ impl Underway {
         Ok(())
     }
 
-    /// What is left when every operation had its turn.
+    /// Sums up the accumulators that remain after all tape nodes have run: those of the variables.
     fn of_variables(self) -> Result<Gradients> {
         let sums = self.0.into_iter().map(|(id, arrived)| Ok((id, arrived.sum()?)));
         Ok(Gradients(sums.collect::<Result<_>>()?))
@@ -88,26 +98,30 @@ impl From<GradStore> for Gradients {
     }
 }
 
-/// The gradients of a loss, a scalar, by all variables that it depends on.
+/// Computes the gradients of a loss, which is a scalar, by all variables that it depends on.
 ///
 /// # Errors
 ///
-/// When an operation has no backward pass, or it fails.
+/// When an operation has no backward pass, or its backward pass fails.
 pub fn backward(loss: &Tensor) -> Result<Gradients> {
     backward_from(loss, &loss.ones_like()?)
 }
 
-/// The gradients of something whose gradient by `result` is `gradient`, by all variables that `result` depends on;
-/// `gradient` has the shape and type of `result`.
+/// Continues a backward pass from `result`: `gradient` is the gradient of a loss by `result`.
+///
+/// Returns the gradients of this loss by all variables that `result` depends on. `gradient` has the
+/// shape and type of `result`.
 ///
 /// # Errors
 ///
-/// When the two do not fit, an operation has no backward pass, or it fails.
+/// When shapes or types differ, when an operation has no backward pass, or when its backward pass
+/// fails.
 pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
     match graph(result) {
         Some(graph) => walk(graph, result, gradient),
-        // A loss with that gradient: the derivative of Σ result · gradient by the result is the gradient. (It is
-        // flattened because a GPU would be told of the dimensions of a scalar, in memory of size 0.)
+        // candle starts from a scalar loss. The derivative of Σ result · gradient by the result is
+        // the gradient. candle copies a tensor's dimensions to the GPU, and a scalar has none: the
+        // copy would have size 0. `flatten_all` turns a scalar into a vector.
         None => {
             let loss = (result * gradient.detach())?.flatten_all()?.sum_all()?;
             Ok(loss.backward()?.into())
@@ -115,13 +129,14 @@ pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
     }
 }
 
-/// Whether everything that a result was computed from, since the variables, is remembered: then its backward pass is
-/// this module's, and else candle's.
+/// Whether every tensor between the variables and `result` has a tape node. If so, this module
+/// computes the backward pass, and otherwise candle does.
 pub fn is_remembered(result: &Tensor) -> bool {
     graph(result).is_some()
 }
 
-/// What a result was computed from, each tensor after all that were computed from it; `None` if one is not remembered.
+/// Lists the tensors that `result` was computed from, with their tape nodes. Each tensor comes
+/// after all tensors that were computed from it. Returns `None` if a tensor has no tape node.
 fn graph(result: &Tensor) -> Option<Vec<(&Tensor, Node)>> {
     let computed = result.sorted_nodes().into_iter().filter(|tensor| !tensor.is_variable());
     computed.map(|tensor| Some((tensor, remembered(tensor)?))).collect()
@@ -132,7 +147,7 @@ fn walk(graph: Vec<(&Tensor, Node)>, result: &Tensor, gradient: &Tensor) -> Resu
     let mut gradients = Underway::default();
     gradients.add("backward", result, gradient.clone())?;
     for (tensor, node) in graph {
-        // Complete, as all that was computed from this tensor came before it.
+        // The gradient is complete: all tensors computed from this one came earlier in the graph.
         let Some(gradient) = gradients.0.remove(&tensor.id()) else { continue };
         for (input, gradient) in node.inputs().iter().zip(node.backward(tensor, gradient)?) {
             if let Some(gradient) = gradient.filter(|_| input.track_op()) {

@@ -1,7 +1,8 @@
-//! Results that remember what they were computed from.
+//! The tape: nodes that record the operation and the inputs of each result.
 //!
-//! An operation is wrapped in one that keeps its inputs too, and candle's graph owns the wrapper: when the graph is
-//! dropped, so is all of this. Beside it is a list from results to their nodes.
+//! A wrapper around an operation also holds the operation's inputs. candle's graph owns the
+//! wrapper, so dropping the graph frees the inputs too. A global table maps each result to its
+//! node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
@@ -15,52 +16,54 @@ use super::arrived::Arrived;
 use super::untracked::is_untracked;
 use harness::lock::locked;
 
-/// An operation and what it was applied to.
+/// A tape node: an operation and its inputs.
 struct Applied<O, const N: usize> {
     operation: O,
     inputs: [Tensor; N],
     by_two: Option<ByTwo>,
 }
 
-/// What an operation makes of its result and of two gradients of that, in one pass: the gradient that all inputs have.
+/// A backward pass for a result with two incoming gradients. The function takes the result and both
+/// gradients, and returns one gradient that is the gradient of every input.
 type ByTwo = fn(&Tensor, [&Tensor; 2]) -> Result<Tensor>;
 
-/// How a result's gradient becomes those of the inputs.
+/// The interface of a tape node: computes the gradients of the inputs from the gradient of the
+/// result.
 pub(super) trait Rule: Send + Sync {
-    /// What the operation is called.
+    /// The operation's name.
     fn name(&self) -> &'static str;
 
     fn inputs(&self) -> &[Tensor];
 
-    /// The inputs' gradients, in their order; `None` where there is none.
+    /// Returns the gradients of the inputs, in their order. An input without a gradient has `None`.
     fn backward(&self, result: &Tensor, gradient: Arrived) -> Result<Vec<Option<Tensor>>>;
 }
 
 pub(super) type Node = Arc<dyn Rule>;
 
-/// Nodes by the tensors that they computed.
+/// The tape nodes, by the tensors that they computed.
 static NODES: LazyLock<Mutex<Nodes>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Nodes {
     of: HashMap<TensorId, Weak<dyn Rule>>,
-    /// How many there were when those of dropped graphs were last left out.
+    /// The number of nodes after the table was last cleared of nodes of dropped graphs.
     living: usize,
 }
 
-/// The node that computed a tensor, if it is one of ours.
+/// Returns the tape node of a tensor, if one of the course's operations computed the tensor.
 pub(super) fn remembered(result: &Tensor) -> Option<Node> {
     locked(&NODES).of.get(&result.id())?.upgrade()
 }
 
-/// How many nodes are on the list, those of dropped graphs among them.
+/// The number of nodes in the table, including nodes of dropped graphs.
 #[cfg(test)]
 pub(super) fn listed() -> usize {
     locked(&NODES).of.len()
 }
 
 fn remember(result: &Tensor, node: Weak<dyn Rule>) {
-    /// Fewer are not worth looking through for those of dropped graphs.
+    /// A smaller table is not searched for nodes of dropped graphs.
     const AT_LEAST: usize = 1024;
     let mut nodes = locked(&NODES);
     if nodes.of.len() >= AT_LEAST + 2 * nodes.living {
@@ -70,10 +73,10 @@ fn remember(result: &Tensor, node: Weak<dyn Rule>) {
     nodes.of.insert(result.id(), node);
 }
 
-/// The same operation, as candle's graph keeps it.
+/// The operation that candle's graph owns: it keeps the tape node alive.
 struct Remembered<O, const N: usize>(Arc<Applied<O, N>>);
 
-/// Applies an operation by `apply`, and remembers it if its result carries a gradient.
+/// Applies an operation through `apply`. Records a tape node if the result carries a gradient.
 fn apply<O, const N: usize>(
     operation: O,
     by_two: Option<ByTwo>,
@@ -83,7 +86,8 @@ fn apply<O, const N: usize>(
 where
     Applied<O, N>: Rule + 'static,
 {
-    // Of inputs that carry no gradient, neither candle nor this module keeps anything.
+    // Neither candle nor this module keeps the inputs of a result if no input carries a gradient.
+    // Detached inputs carry none.
     let taken = if is_untracked() { Tensor::detach } else { Tensor::clone };
     let node = Arc::new(Applied { operation, inputs: inputs.map(taken), by_two });
     let result = apply(&node.inputs, Remembered(Arc::clone(&node)))?;
@@ -94,21 +98,22 @@ where
     Ok(result)
 }
 
-/// Applies an operation of one input, as [`Tensor::apply_op1`] does, so that [`backward`](super::backward) finds it. Within
-/// [`untracked`](super::untracked), the result carries no gradient.
+/// Applies an operation of one input, like [`Tensor::apply_op1`], and records a tape node for
+/// [`backward`](super::backward). Within [`untracked`](super::untracked), the result carries no
+/// gradient.
 ///
 /// # Errors
 ///
-/// Those of the operation.
+/// The errors of the operation.
 pub fn apply1<O: CustomOp1 + Send + Sync + 'static>(x: &Tensor, operation: O) -> Result<Tensor> {
     apply(operation, None, [x], |[x], remembered| x.apply_op1(remembered))
 }
 
-/// The same for two inputs.
+/// Applies an operation of two inputs, like [`apply1`].
 ///
 /// # Errors
 ///
-/// Those of the operation.
+/// The errors of the operation.
 pub fn apply2<O: CustomOp2 + Send + Sync + 'static>(
     x: &Tensor,
     y: &Tensor,
@@ -117,12 +122,13 @@ pub fn apply2<O: CustomOp2 + Send + Sync + 'static>(
     apply(operation, None, [x, y], |[x, y], remembered| x.apply_op2(y, remembered))
 }
 
-/// The same for one whose backward pass takes two gradients at once, where there are two: `by_two` is to find what the
-/// operation finds of their sum.
+/// Applies an operation of two inputs, like [`apply2`], with a second backward pass for a result
+/// with two incoming gradients. `by_two` returns the gradient that the operation's backward pass
+/// would return for the sum of the two gradients.
 ///
 /// # Errors
 ///
-/// Those of the operation.
+/// The errors of the operation.
 pub(crate) fn apply2_by_two<O: CustomOp2 + Send + Sync + 'static>(
     x: &Tensor,
     y: &Tensor,
@@ -132,11 +138,11 @@ pub(crate) fn apply2_by_two<O: CustomOp2 + Send + Sync + 'static>(
     apply(operation, Some(by_two), [x, y], |[x, y], remembered| x.apply_op2(y, remembered))
 }
 
-/// The same for three.
+/// Applies an operation of three inputs, like [`apply1`].
 ///
 /// # Errors
 ///
-/// Those of the operation.
+/// The errors of the operation.
 pub fn apply3<O: CustomOp3 + Send + Sync + 'static>(
     x: &Tensor,
     y: &Tensor,
@@ -197,7 +203,7 @@ impl<O: CustomOp3 + Send + Sync> Rule for Applied<O, 3> {
     }
 }
 
-// What follows hands candle's calls on.
+// The implementations below forward candle's calls to the operation.
 
 type Computed<S> = Result<(S, Shape)>;
 

@@ -1,26 +1,29 @@
-//! Forward passes that nobody differentiates.
+//! Forward passes without gradients, like PyTorch's `no_grad`.
 //!
-//! A result that carries a gradient keeps its inputs, and these keep theirs: all that a forward pass computes lies in
-//! memory until its last result is dropped. Whoever tests a model wants the last result alone.
+//! A result that carries a gradient keeps its inputs, and these keep their own inputs. The graph
+//! therefore holds all intermediate results of a forward pass in memory until the last result is
+//! dropped. Evaluating a model needs only the last result.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// Whether this thread is within [`untracked`].
+    /// Whether this thread runs within [`untracked`].
     static UNTRACKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether results of operations are to carry no gradient, in this thread.
+/// Whether results of operations in this thread carry no gradient.
 pub(super) fn is_untracked() -> bool {
     UNTRACKED.get()
 }
 
-/// Runs something in which no result of [`apply1`](super::apply1) to [`apply3`](super::apply3) carries a gradient, as
-/// PyTorch's `no_grad` does: what an operation was applied to is dropped as soon as nobody else needs it. Values are the
+/// Runs `run` without recording a tape, like PyTorch's `no_grad`.
+///
+/// No result of [`apply1`](super::apply1) to [`apply3`](super::apply3) within `run` carries a
+/// gradient. An input of an operation is freed as soon as nothing else uses it. All values are the
 /// same, to the last bit.
 ///
-/// It holds for this thread alone: what `run` has other threads do is theirs to wrap. candle's own operations on variables
-/// are not concerned.
+/// The setting applies to this thread only: work that `run` gives to another thread needs its own
+/// call. candle's own operations on variables still carry gradients.
 ///
 /// ```
 /// use candle_core::{Device, Var};
@@ -33,7 +36,7 @@ pub(super) fn is_untracked() -> bool {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn untracked<R>(run: impl FnOnce() -> R) -> R {
-    /// Puts back what was there before, even when `run` panics.
+    /// Restores the previous setting, even if `run` panics.
     struct Before(bool);
 
     impl Drop for Before {

@@ -1,5 +1,8 @@
-//! The whole of a batch normalisation as one operation: each block of channels goes through both pieces of
-//! a pass while it is in the cache.
+//! Batch normalisation as one operation.
+//!
+//! The forward pass computes statistics and then normalises. The backward pass computes gradient
+//! sums and then the gradient of the input. Both steps of a pass process a block of channels while
+//! the block is in the cache.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -17,10 +20,11 @@ use crate::element::{cpu_elements, for_dtype};
 use crate::room::room;
 use crate::simd::vectorised;
 
-/// One application: it keeps the statistics from forward for backward.
+/// One application of batch normalisation. It keeps the statistics of the forward pass for the
+/// backward pass.
 pub(super) struct BatchNorm {
     pub(super) moments: Arc<OnceLock<Moments>>,
-    /// Whether the statistics are the batch's own, and so move with it.
+    /// Whether the statistics are computed from the batch. If so, the gradient flows through them.
     pub(super) of_batch: bool,
     pub(super) epsilon: f64,
     pub(super) relu: bool,
@@ -61,7 +65,8 @@ impl BatchNorm {
         (y, moments)
     }
 
-    /// The input's gradient, if it is wanted, and the sums that are the parameters' gradients.
+    /// Returns the gradient of the input, if `want_dx` is set, and the sums that give the gradients
+    /// of the parameters.
     fn backward<T: Element>(
         &self,
         planes: &Planes,

@@ -1,4 +1,4 @@
-//! How a batch of images is shared out among threads: by channels.
+//! The division of a batch of images into blocks of channels, one task for each block.
 //!
 //! ```text
 //!            channel 0   1   2   3   4   5
@@ -8,17 +8,18 @@
 //! image 3        └───────────┘
 //! ```
 //!
-//! Everything in batch normalisation is by channel, so a block is finished by one thread, its images in
-//! order, and no sum crosses threads: the bits cannot depend on how many there are. What a block holds
-//! of a batch fits a core's cache as a rule (64 images of 28×28 are 200 KB), so that a second walk over
-//! it does not go to memory again.
+//! Batch normalisation treats each channel separately. One thread computes a block, its images in
+//! order, and no sum crosses threads. The bits therefore do not depend on the number of threads.
+//!
+//! A block usually fits in a core's cache: 64 images of 28×28 pixels are 200 KB. A second loop over
+//! the block then reads from the cache.
 
 use std::ops::Range;
 
 use candle_core::{Result, Shape, bail};
 
-/// Elements that a block takes of each image, if planes are small: a stretch of memory worth walking
-/// along.
+/// The number of contiguous elements that a block takes from each image, if planes are small.
+/// Reading a stretch of this length is efficient.
 const STRETCH: usize = 1024;
 
 /// The shape `[batch, channels, H, W]` with `plane = H·W`.
@@ -30,7 +31,11 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    /// The sizes of images.
+    /// Reads the sizes from the shape of a batch of images.
+    ///
+    /// # Errors
+    ///
+    /// When the shape does not have four dimensions, or has no elements.
     pub(super) fn new(images: &Shape) -> Result<Self> {
         let &[batch, channels, height, width] = images.dims() else {
             bail!("batch_norm: images [B, C, H, W] expected, got {:?}", images.dims());
@@ -41,7 +46,7 @@ impl Planes {
         Ok(Self { batch, channels, plane: height * width })
     }
 
-    /// Values of one channel.
+    /// Values in one channel.
     pub(super) fn count(&self) -> usize {
         self.batch * self.plane
     }
@@ -50,7 +55,7 @@ impl Planes {
         (STRETCH / self.plane).clamp(1, self.channels)
     }
 
-    /// The blocks' channels, in order.
+    /// Returns the channels of each block, in order.
     pub(super) fn blocks(&self) -> Vec<Range<usize>> {
         (0..self.channels)
             .step_by(self.block())
@@ -58,7 +63,7 @@ impl Planes {
             .collect()
     }
 
-    /// What a block holds: for each image, the planes of the block's channels.
+    /// Returns a block's elements: for each image, the planes of the block's channels.
     #[inline(always)]
     pub(super) fn of<'a, T>(
         &self,
@@ -69,7 +74,7 @@ impl Planes {
         x.chunks_exact(self.channels * self.plane).map(move |image| &image[stretch.clone()])
     }
 
-    /// The same of all blocks, to write to: by block, then by image.
+    /// Splits `x` into the mutable elements of all blocks: by block, and within a block by image.
     pub(super) fn split_mut<'a, T>(&self, x: &'a mut [T]) -> Vec<Vec<&'a mut [T]>> {
         let mut blocks: Vec<_> =
             self.blocks().iter().map(|_| Vec::with_capacity(self.batch)).collect();

@@ -1,12 +1,12 @@
-//! The convolution as candle has it, for a GPU without cuDNN.
+//! The convolution of candle, for a GPU without cuDNN.
 
 use candle_core::{Result, Tensor, bail};
 
-/// [`conv2d`](fn@super::conv2d), for sizes that were checked.
+/// Computes [`conv2d`](fn@super::conv2d), for sizes that were checked.
 ///
 /// # Errors
 ///
-/// When the last patches leave a number of rows over that is not the number of columns.
+/// When the last patches leave m rows and n columns of the padded input uncovered, and m ≠ n.
 pub(super) fn composed(
     x: &Tensor,
     weight: &Tensor,
@@ -14,7 +14,7 @@ pub(super) fn composed(
     stride: usize,
     padding: usize,
 ) -> Result<Tensor> {
-    // candle's backward works out from the rows alone how much of the input no patch reached.
+    // candle's backward pass uses the number of uncovered rows for the columns too.
     let beyond = |axis| Ok::<_, candle_core::Error>(x.dim(axis)? + 2 * padding - weight.dim(axis)?);
     let (rows, columns) = (beyond(2)? % stride, beyond(3)? % stride);
     if rows != columns {

@@ -1,7 +1,8 @@
-//! A convolution of few input pixels a patch, as its formula says.
+//! Direct convolution, for patches of few input pixels.
 //!
-//! With one grey channel and a 3×3 kernel a patch has nine numbers: a matrix product would spend its time on
-//! moving them around. So the nine are multiplied where they lie, for four neighbouring outputs at a time:
+//! A patch of one grey channel under a 3×3 kernel has nine numbers. A matrix product would spend
+//! its time on copying them. The direct convolution multiplies the nine numbers in place, for four
+//! neighbouring outputs at a time:
 //!
 //! ```text
 //!   x (16 images deep)               one weight, four outputs
@@ -11,9 +12,9 @@
 //!   · ■ ■ ■ □ □ □                    s₃ += w · x[p + 3·stride]
 //! ```
 //!
-//! The four sums stay in registers until all weights are through. Cost: one multiplication and addition
-//! for each weight and output; memory is read once. The weights' gradient is the same loop with
-//! the roles of weight and output exchanged.
+//! The four sums stay in registers until the loop has processed all weights. The cost is one
+//! multiplication and one addition per weight and output; memory is read once. The same loop
+//! computes the weights' gradient, with the roles of weight and output exchanged.
 
 use rayon::prelude::*;
 
@@ -26,19 +27,20 @@ use crate::lanes::{LANES, Lane, add_product, blocks, lanes, lanes_mut};
 use crate::scratch::Scratch;
 use crate::simd::vectorised;
 
-/// Patches with more numbers than this are left to a matrix product.
+/// The largest patch for direct convolution. Larger patches use a matrix product.
 pub(super) const LARGEST_PATCH: usize = 32;
 
-/// Images that are loaded together: enough tasks for many threads.
+/// The number of images that are loaded together. It gives enough tasks for many threads.
 const IMAGES: usize = 16 * LANES;
 
-/// Neighbouring outputs that share the reading and writing of what belongs to a weight.
+/// The number of neighbouring outputs that are computed together. They share the load of a weight,
+/// or the load and the store of a weight's gradient.
 const ABREAST: usize = 4;
 
-/// A convolution by its formula.
+/// The direct convolution.
 pub(super) struct Direct<'a> {
     geometry: &'a Geometry,
-    /// Where each weight's pixel lies, seen from the first pixel of its patch.
+    /// The offset of each weight's pixel from the first pixel of its patch.
     places: Vec<usize>,
 }
 
@@ -53,7 +55,7 @@ impl<'a> Direct<'a> {
         Self { geometry, places: places.collect() }
     }
 
-    /// Convolves the batch `x` and finishes it into `output`.
+    /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
         let g = self.geometry;
         let tight = Frame::tight(g.out_h, g.out_w);
@@ -74,7 +76,8 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Adds up the gradients of weights and bias. The input's is none of this way's business.
+    /// Adds up the gradients of weights and bias. This algorithm is never used for the input's
+    /// gradient.
     pub(super) fn backward<T: Element>(
         &self,
         x: &[T],
@@ -108,7 +111,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// sums[p] = Σ w · x, over a patch, for every output pixel p.
+    /// Computes sums[p] = Σ w · x over the patch of every output pixel p.
     #[inline(always)]
     fn correlate<T: Element>(&self, planes: &[Lane<T>], weights: &[T], sums: &mut [Lane<T>]) {
         let (g, width) = (self.geometry, self.geometry.padded().outer_width);
@@ -126,7 +129,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// `N` neighbouring sums of the patches from pixel `first` on.
+    /// Computes `N` neighbouring sums. The patch of the first sum begins at pixel `first`.
     #[inline(always)]
     fn abreast<T: Element, const N: usize>(
         &self,
@@ -146,7 +149,8 @@ impl<'a> Direct<'a> {
         *out = sums;
     }
 
-    /// sums += grad · x for every weight, over all output pixels: a lane for each weight.
+    /// Adds grad · x over all output pixels to the sums of every weight. A weight has one vector of
+    /// sums, with one lane per image.
     #[inline(always)]
     fn add_weight_gradients<T: Element>(
         &self,
@@ -168,7 +172,8 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// What `N` neighbouring outputs, whose patches begin at pixel `first`, add to every weight.
+    /// Adds the contribution of `N` neighbouring outputs to the sums of every weight. The patch of
+    /// the first output begins at pixel `first`.
     #[inline(always)]
     fn add_abreast<T: Element, const N: usize>(
         &self,

@@ -1,8 +1,9 @@
-//! What follows a convolution while its output is still in the cache: bias, and then rectifier and pooling.
+//! The epilogue of a convolution: bias, and then possibly relu and average pooling.
 //!
-//! Written to memory and read again, a plane of LeNet's first convolution costs more time than computing
-//! it. So a plane is finished right where it was made, and of its four pixels under a 2×2 window only their
-//! mean is ever stored. What the way back needs of them is one truth value a pixel: was it above zero?
+//! The epilogue runs while a plane of the output is still in the cache. Writing a plane of LeNet's
+//! first convolution to memory and reading it again would take longer than computing it. With 2×2
+//! pooling, only the mean of each four pixels is stored. The backward pass needs one bit of each
+//! pixel: the relu mask, which is set where the pixel is above zero.
 //!
 //! ```text
 //! sums (16 images deep)   + b, max(·, 0)    mean of windows     to the tensor
@@ -10,7 +11,7 @@
 //! │          │   ──────►  │          │  ──► │     │   ──────►   image 1: │     │ …
 //! │          │            │          │      └─────┘                      └─────┘
 //! └──────────┘            └──────────┘
-//!                          └► above zero?  kept for the way back, a bit a pixel
+//!                          └► above zero?  the relu mask for the backward pass, one bit per pixel
 //! ```
 
 use super::frame::Frame;
@@ -21,20 +22,20 @@ use crate::lanes::{LANES, Lane, add, lanes_mut, scale};
 use crate::relu::rectified;
 use crate::scratch::Scratch;
 
-/// Which of eight neighbouring pixels are above zero: a bit for each, and a lane for each image.
+/// The relu mask of eight neighbouring pixels: one byte per image, with one bit per pixel.
 pub(super) type Signs = [u8; LANES];
 
-/// What follows.
+/// The kinds of epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
-    /// Nothing: the bias is added, if there is one, that is all.
+    /// Adds the bias, if there is one.
     Plain,
-    /// max(·, 0), then the mean over windows.
+    /// Adds the bias, applies the relu, and averages over the windows.
     ReluPool(Windows),
 }
 
 impl Finish {
-    /// Rows and columns of a finished plane.
+    /// Returns the rows and columns of a plane after the epilogue.
     pub(super) fn size(&self, geometry: &Geometry) -> (usize, usize) {
         match self {
             Self::Plain => (geometry.out_h, geometry.out_w),
@@ -42,7 +43,7 @@ impl Finish {
         }
     }
 
-    /// How many [`Signs`] of a plane the way back needs.
+    /// Returns the number of [`Signs`] in the relu mask of one plane.
     pub(super) fn signs(&self, geometry: &Geometry) -> usize {
         match self {
             Self::Plain => 0,
@@ -50,9 +51,10 @@ impl Finish {
         }
     }
 
-    /// From a plane of sums to one plane of `y` for each image.
+    /// Applies the epilogue to a plane of sums, and writes one plane of `y` for each image.
     ///
-    /// `sums` lie in the upper left of `frame`; `signs` are [as many](Self::signs) as are needed.
+    /// The sums lie in the upper left part of `frame`. `signs` is the plane's relu mask and has the
+    /// length that [`signs`](Self::signs) returns.
     #[inline(always)]
     pub(super) fn forward<T: Element>(
         &self,
@@ -110,9 +112,11 @@ impl Finish {
         }
     }
 
-    /// From the gradient of `y` to that of the sums: fills all of `sums`, zeros outside of the plane.
+    /// Computes the gradient of the sums from the gradient of `y`. Fills all of `sums`, with zeros
+    /// outside of the plane.
     ///
-    /// To the gradient of the bias, where there is one, it adds the sum of them all.
+    /// If the convolution has a bias, adds the total of the sums' gradient to the bias gradient
+    /// `dbias`.
     #[inline(always)]
     pub(super) fn backward<'a, T: Element>(
         &self,
@@ -167,12 +171,14 @@ impl Finish {
     }
 }
 
-/// A truth value for each pixel of a plane and image, in whole eights of pixels. What it holds is whatever was there.
+/// Borrows memory for one bool per pixel and image. The number of pixels is rounded up to a
+/// multiple of 8. The first contents are arbitrary.
 fn eights(frame: Frame) -> Scratch<bool> {
     Scratch::new(frame.inner().next_multiple_of(8) * LANES)
 }
 
-/// A bit for a byte: eight pixels at a time, the first in the lowest bit. `positive` is whole eights.
+/// Packs bools into bits. Each byte holds eight pixels, the first pixel in the lowest bit. The
+/// length of `positive` is a multiple of 8.
 #[inline(always)]
 fn pack(positive: &[Lane<bool>], signs: &mut [Signs]) {
     let (eights, _) = positive.as_chunks::<8>();

@@ -1,42 +1,44 @@
-//! Planes of pixels, and the way into blocks of sixteen images ([`lanes`](crate::lanes)) and out again.
+//! Padded planes, and their conversion to and from blocks of sixteen images
+//! ([`lanes`](crate::lanes)).
 
 use crate::Element;
 use crate::lanes::{LANES, Lane};
 
-/// A plane of pixels inside a larger one, with zeros around it.
+/// A padded plane: a plane of pixels inside a larger plane of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Rows of the plane itself.
+    /// Rows of the plane without padding.
     pub(super) height: usize,
-    /// Columns of the plane itself.
+    /// Columns of the plane without padding.
     pub(super) width: usize,
-    /// Rows and columns of zeros above and to the left of it.
+    /// Rows of zeros above the plane, and columns of zeros to its left.
     pub(super) padding: usize,
-    /// Rows of the larger plane.
+    /// Rows of the padded plane.
     pub(super) outer_height: usize,
-    /// Columns of the larger plane.
+    /// Columns of the padded plane.
     pub(super) outer_width: usize,
 }
 
 impl Frame {
-    /// No zeros around it.
+    /// A plane without padding.
     pub(super) fn tight(height: usize, width: usize) -> Self {
         Self { height, width, padding: 0, outer_height: height, outer_width: width }
     }
 
-    /// Pixels of the plane itself.
+    /// Pixels of the plane without padding.
     pub(super) fn inner(&self) -> usize {
         self.height * self.width
     }
 
-    /// Pixels of the larger plane.
+    /// Pixels of the padded plane.
     pub(super) fn outer(&self) -> usize {
         self.outer_height * self.outer_width
     }
 
-    /// Interleaves one channel of a block's images into `plane`, all of which is written.
+    /// Interleaves one channel of a block's images, and writes all of `plane`, including the zeros.
     ///
-    /// `images` yields that channel's pixels of each image, [`LANES`] of them or fewer.
+    /// `images` yields the channel's pixels of each image, for at most [`LANES`] images. The lanes
+    /// of missing images are zero.
     #[inline(always)]
     pub(super) fn load<'a, T: Element>(
         &self,
@@ -68,7 +70,8 @@ impl Frame {
         }
     }
 
-    /// Takes the images of a block apart again: the inverse of [`load`](Self::load).
+    /// Copies the planes of a block back to their images. This is the inverse of
+    /// [`load`](Self::load).
     #[inline(always)]
     pub(super) fn store<T: Element>(&self, plane: &[Lane<T>], images: &mut [&mut [T]]) {
         let rows = plane.chunks_exact(self.outer_width).skip(self.padding).take(self.height);
@@ -83,9 +86,10 @@ impl Frame {
     }
 }
 
-/// The planes of a block of images, channel by channel: of each channel one plane an image.
+/// Groups the planes of a block of images by channel. The result has one plane per image for each
+/// channel.
 ///
-/// `images` holds whole images of `channels` planes of `plane` elements.
+/// `images` holds whole images of `channels` planes with `plane` elements each.
 pub(super) fn by_channel<T>(images: &mut [T], channels: usize, plane: usize) -> Vec<Vec<&mut [T]>> {
     let mut grouped: Vec<Vec<&mut [T]>> =
         (0..channels).map(|_| Vec::with_capacity(LANES)).collect();
@@ -114,7 +118,7 @@ mod tests {
                 };
                 let images: Vec<f32> =
                     (0..count * frame.inner()).map(|pixel| pixel as f32 + 1.0).collect();
-                // What lay there before must not matter.
+                // `load` must overwrite all earlier contents.
                 let mut plane = vec![[f32::NAN; LANES]; frame.outer()];
                 frame.load(images.chunks_exact(frame.inner()), &mut plane);
                 let sum: f32 = plane.as_flattened().iter().sum();

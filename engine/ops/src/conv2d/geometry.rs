@@ -5,10 +5,11 @@ use candle_core::{Result, Tensor, bail};
 use super::frame::Frame;
 use crate::lanes::Lane;
 
-/// The sizes of a convolution: the one legend its files share.
+/// The sizes of a convolution. All files of `conv2d` use these names.
 ///
-/// The names follow the mathematics: an input of `in_channels` planes, `height` × `width`; a kernel that
-/// looks at `kernel_h` × `kernel_w` of them; an output of `out_channels` planes, `out_h` × `out_w`.
+/// The input has `in_channels` planes of `height` × `width` pixels. The kernel covers `kernel_h` ×
+/// `kernel_w` pixels of each input plane. The output has `out_channels` planes of `out_h` × `out_w`
+/// pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
@@ -25,7 +26,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Reads the sizes off the tensors and checks that they fit each other.
+    /// Reads the sizes from the tensors' shapes, and checks that the sizes fit each other.
     pub(super) fn new(
         x: &Tensor,
         weight: &Tensor,
@@ -52,7 +53,8 @@ impl Geometry {
             );
         }
         let padded = |size: usize| size.checked_add(padding.checked_mul(2)?);
-        // In bytes of a block: what does not fit a `usize` fits no memory either.
+        // The size of a block in bytes. If it does not fit a `usize`, the block does not fit into
+        // memory.
         let countable = |height: usize, width: usize| {
             let sizes = [in_channels.max(out_channels), height, width];
             sizes.into_iter().try_fold(size_of::<Lane<f64>>(), usize::checked_mul).is_some()
@@ -100,12 +102,12 @@ impl Geometry {
         self.in_channels * self.height * self.width
     }
 
-    /// Input elements that one output pixel looks at: the rows of the unfolded image.
+    /// Input elements that one output pixel depends on. The im2col matrix has this many rows.
     pub(crate) fn patch(&self) -> usize {
         self.in_channels * self.kernel_h * self.kernel_w
     }
 
-    /// Pixels of one output plane: the columns of the unfolded image.
+    /// Pixels of one output plane. The im2col matrix of one image has this many columns.
     pub(crate) fn pixels(&self) -> usize {
         self.out_h * self.out_w
     }

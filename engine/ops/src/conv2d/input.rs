@@ -1,4 +1,4 @@
-//! A convolution's input as the convolution reads it: sixteen images side by side, with their padding.
+//! Loads a convolution's input as blocks of sixteen images, with padding.
 
 use std::ops::Range;
 
@@ -11,13 +11,14 @@ use crate::scratch::Scratch;
 use crate::simd::vectorised;
 
 impl Geometry {
-    /// Numbers of a block: of sixteen images, all channels' planes with their padding.
+    /// Numbers in a block: the padded planes of all channels, for sixteen images.
     pub(super) fn block(&self) -> usize {
         self.in_channels * self.padded().outer() * LANES
     }
 
-    /// These images of the batch `x`, block by block and in each channel by channel; the last block may be
-    /// filled in part.
+    /// Loads a range of images of the batch `x`. Blocks follow in order, and within each block,
+    /// channels follow in order. If the last block has fewer than sixteen images, its other lanes
+    /// are zero.
     pub(super) fn load<T: Element>(&self, x: &[T], images: Range<usize>) -> Scratch<T> {
         let frame = self.padded();
         let mut planes = Scratch::new(images.len().div_ceil(LANES) * self.block());

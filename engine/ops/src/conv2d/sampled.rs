@@ -1,7 +1,8 @@
-//! A convolution whose kernel is one pixel, and that moves by several: a short cut to where planes are smaller.
+//! Strided 1×1 convolution, as in the short cut of a residual block with smaller output planes.
 //!
-//! It looks at one pixel in stride². By unfolding, all of them would be laid side by side, and of the gradient all would
-//! be taken apart again. So what it looks at is taken first, and what is left is a convolution that moves by one:
+//! The kernel reads only one pixel in stride². An im2col convolution would interleave all pixels,
+//! and convert the gradient of all pixels back. This module first gathers the pixels that the
+//! kernel reads. The rest is a convolution of stride 1:
 //!
 //! ```text
 //! a · b · c
@@ -9,9 +10,10 @@
 //! d · e · f            d e f
 //! ```
 //!
-//! The gradient goes back to the pixels that were taken. That of the others is zero.
+//! The backward pass scatters the gradient to the gathered pixels. All other pixels have gradient
+//! zero.
 //!
-//! Cost: that of the smaller convolution, and the pixels that are taken, copied.
+//! The cost is the cost of the smaller convolution, plus a copy of the gathered pixels.
 
 use std::mem::take;
 
@@ -24,15 +26,15 @@ use super::unfolded::Unfolded;
 use crate::room::room;
 use crate::{BLOCK, Element};
 
-/// A convolution of the pixels that it looks at.
+/// A strided 1×1 convolution.
 pub(super) struct Sampled<'a> {
     geometry: &'a Geometry,
-    /// The smaller one.
+    /// The sizes of the convolution of stride 1.
     dense: Geometry,
 }
 
 impl<'a> Sampled<'a> {
-    /// Whether a convolution can be computed so.
+    /// Whether this algorithm can compute a convolution.
     pub(super) fn suits(g: &Geometry) -> bool {
         (g.kernel_h, g.kernel_w, g.padding) == (1, 1, 0) && g.stride > 1
     }
@@ -42,12 +44,12 @@ impl<'a> Sampled<'a> {
         Self { geometry, dense: Geometry { height: out_h, width: out_w, stride: 1, ..*geometry } }
     }
 
-    /// Convolves the batch `x` and finishes it into `output`.
+    /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
         Unfolded::new(&self.dense).forward(&self.taken(x), weight, output);
     }
 
-    /// Makes the gradients for the batch `x`.
+    /// Computes the gradients for the batch `x`.
     pub(super) fn backward<T: Element>(
         &self,
         x: &[T],
@@ -68,7 +70,8 @@ impl<'a> Sampled<'a> {
         (gradients.weight, gradients.bias) = (of_taken.weight, of_taken.bias);
     }
 
-    /// The pixels of `x` that are looked at. All of the batch's, so in memory that is given back.
+    /// Gathers the pixels of `x` that the kernel reads. They are a whole batch, so their memory is
+    /// freed after use and is not kept as scratch memory.
     fn taken<T: Element>(&self, x: &[T]) -> Vec<T> {
         let Geometry { stride, height, width, .. } = *self.geometry;
         let mut taken = room(self.dense.batch * self.dense.image());
@@ -84,7 +87,7 @@ impl<'a> Sampled<'a> {
         taken
     }
 
-    /// Writes their gradients where they were taken from.
+    /// Scatters the gradients of the gathered pixels to `dx`.
     fn give_back<T: Element>(&self, taken: &[T], dx: &mut [T]) {
         let Geometry { stride, height, width, .. } = *self.geometry;
         let planes = dx.par_chunks_mut(height * width).zip(taken.par_chunks(self.dense.pixels()));

@@ -1,7 +1,8 @@
-//! Unfolding: an image becomes a matrix in which a convolution is one product.
+//! im2col: turns an image into a matrix, and a convolution into one matrix product.
 //!
-//! The matrix has a row for each place in a patch (channel, kernel row, kernel column) and a column for
-//! each output pixel. A 1×3×3 image under a 2×2 kernel, stride 1, no padding:
+//! The matrix has one row for each place in a patch. A place is a channel, a kernel row and a
+//! kernel column. The matrix has one column for each output pixel. For example, this is the matrix
+//! of a 1×3×3 image under a 2×2 kernel at stride 1 without padding:
 //!
 //! ```text
 //! a b c            pixel:  0 1 2 3
@@ -11,10 +12,12 @@
 //!              place (1,1) e f h i
 //! ```
 //!
-//! Row by row this is a shifted copy of the image, so the work is copying runs of pixels; a pixel is that
-//! of sixteen images ([`lanes`](crate::lanes)), and zeros already surround them.
-//! [`fold`](Geometry::fold) is the transposed map, which the gradient with respect to the input needs: it
-//! *adds* each entry back to the pixel it came from.
+//! Each row is a shifted copy of the image, so [`unfold`](Geometry::unfold) copies runs of pixels.
+//! A pixel is a vector of sixteen images ([`lanes`](crate::lanes)), and the plane already has its
+//! padding.
+//!
+//! [`fold`](Geometry::fold) is col2im, the transposed map. The gradient with respect to the input
+//! needs this map: `fold` *adds* each entry to the pixel that the entry was copied from.
 
 use std::ops::Range;
 
@@ -23,7 +26,8 @@ use crate::Element;
 use crate::lanes::{Lane, add};
 
 impl Geometry {
-    /// For each place of a channel's patch and each output row: the first pixel it looks at.
+    /// Returns the first pixel that each run of the matrix copies. There is one run for each place
+    /// of a channel's patch and each output row in `rows`.
     fn starts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
         let (width, stride) = (self.padded().outer_width, self.stride);
         let places = (0..self.kernel_h)
@@ -31,7 +35,7 @@ impl Geometry {
         places.flat_map(move |place| rows.clone().map(move |row| place + row * stride * width))
     }
 
-    /// Unfolds one channel's plane into its rows of the matrix, for the output pixels of `rows`.
+    /// Copies one channel's plane to the channel's rows of the matrix, for the output rows `rows`.
     #[inline(always)]
     pub(super) fn unfold<T: Element>(
         &self,
@@ -50,7 +54,8 @@ impl Geometry {
         }
     }
 
-    /// Adds each entry of a channel's rows of the matrix to the pixel that it was unfolded from.
+    /// Adds each entry in a channel's rows of the matrix to the pixel that the entry was copied
+    /// from.
     #[inline(always)]
     pub(super) fn fold<T: Element>(
         &self,
@@ -72,7 +77,7 @@ mod tests {
     use crate::conv2d;
     use crate::lanes::LANES;
 
-    /// One channel in, one out.
+    /// The sizes of a convolution with one input channel and one output channel.
     fn geometry(size: usize, kernel: usize, stride: usize, padding: usize) -> Geometry {
         conv2d::formula::geometry([1, 1, size, size, 1, kernel, kernel, stride, padding])
     }
@@ -94,7 +99,8 @@ mod tests {
 
     #[test]
     fn folding_is_the_transpose_of_unfolding() {
-        // ⟨unfold(x), m⟩ = ⟨x, fold(m)⟩ for all x and m; integers, so the sums are exact.
+        // ⟨unfold(x), m⟩ = ⟨x, fold(m)⟩ for all x and m. The entries are integers, so the sums are
+        // exact.
         for (size, kernel, stride, padding) in
             [(5, 3, 1, 0), (5, 3, 1, 2), (6, 3, 2, 1), (7, 2, 3, 1), (4, 4, 1, 0), (3, 5, 2, 2)]
         {
@@ -106,7 +112,7 @@ mod tests {
             let m = fill(g.patch() * g.pixels(), 5, 13);
             let mut unfolded = vec![[0.0; LANES]; m.len()];
             let mut folded = vec![[0.0; LANES]; x.len()];
-            // In two bands of rows, where there are two.
+            // Two bands of rows, if there are at least two rows.
             let half = g.out_h.div_ceil(2);
             for rows in [0..half, half..g.out_h] {
                 let band = |matrix: &[Lane<f64>]| -> Vec<Lane<f64>> {

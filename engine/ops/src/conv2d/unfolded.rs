@@ -1,7 +1,8 @@
-//! Any convolution, as a product of matrices.
+//! im2col convolution: any convolution as a matrix product.
 //!
-//! With P the unfolded images ([`unfold`](super::unfold)), O output channels, K places in a patch and N
-//! columns (output pixels of sixteen images):
+//! P is the im2col matrix of sixteen images ([`unfold`](super::unfold)), and G the gradient of
+//! their convolution's output. O is the number of output channels, and K the number of places in a
+//! patch. N is the number of columns: the output pixels of sixteen images.
 //!
 //! | | product | shape | in parallel over |
 //! | --- | --- | --- | --- |
@@ -19,9 +20,12 @@
 //!           └───────────────────────┘   backward: rows cut into groups of channels
 //! ```
 //!
-//! A part of P is unfolded just before it is multiplied and stays in the cache; all of P would be K times
-//! the size of an input plane. Cost: 2·O·K·N operations, and K·N numbers copied. Either way the cuts depend
-//! on shapes alone, and each number is made by one task: more threads never change the bits.
+//! Each task unfolds its part of P just before the product, so this part stays in the cache. All of
+//! P would be K times as large as an input plane. The cost is 2·O·K·N operations and a copy of K·N
+//! numbers.
+//!
+//! Bands and groups depend on shapes alone, and one task computes each number. The number of
+//! threads therefore never changes the bits.
 
 use rayon::prelude::*;
 
@@ -35,20 +39,22 @@ use crate::lanes::{LANES, lanes, lanes_mut};
 use crate::scratch::Scratch;
 use crate::simd::vectorised;
 
-/// Numbers of a band of the unfolded matrix, at most: what fits a core's own cache beside the weights.
+/// The maximum number of elements in a band of the im2col matrix. The band fits in a core's private
+/// cache together with the weights.
 const BAND: usize = 1 << 18;
 
-/// The tasks of a forward pass, at least, as far as there are rows of outputs; those of a backward pass, at most.
+/// The minimum number of tasks in a forward pass, if there are that many output rows. Also the
+/// maximum number of tasks in a backward pass.
 const TASKS: usize = 8;
 
-/// Rows of the unfolded matrix in a group, at least: each group reads all gradients, so small ones would
-/// do little else.
+/// The minimum number of rows of the im2col matrix in a group. Every group reads all gradients of
+/// the output. In a smaller group, these reads would take most of the time.
 const ROWS: usize = 144;
 
-/// The same where a patch is one pixel of each channel, so that there are few rows.
+/// The minimum for 1×1 kernels, which have only one row for each channel.
 const ROWS_OF_PIXELS: usize = 32;
 
-/// A convolution by unfolding.
+/// A convolution by im2col.
 pub(super) struct Unfolded<'a> {
     geometry: &'a Geometry,
 }
@@ -58,13 +64,13 @@ impl<'a> Unfolded<'a> {
         Self { geometry }
     }
 
-    /// Output rows in a band.
+    /// Returns the number of output rows in a band.
     fn band(&self) -> usize {
         let g = self.geometry;
         (BAND / (g.patch() * g.out_w * LANES)).clamp(1, (g.out_h / TASKS).max(1))
     }
 
-    /// Convolves the batch `x` and finishes it into `output`.
+    /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
         let g = self.geometry;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
@@ -74,7 +80,7 @@ impl<'a> Unfolded<'a> {
         for images in runs(g.batch, LANES) {
             let planes = g.load(x, images.clone());
 
-            // Band after band: in each, all output channels.
+            // `sums` holds one band after another, and each band holds all output channels.
             let row = g.out_channels * g.out_w * LANES;
             let bands = sums.par_chunks_mut(self.band() * row).enumerate();
             bands.for_each(|(band, sums)| {

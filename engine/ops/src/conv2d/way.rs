@@ -1,4 +1,4 @@
-//! Which way a convolution is computed, chosen by its shape.
+//! The choice of a convolution's algorithm, by its shape.
 
 use super::direct::{Direct, LARGEST_PATCH};
 use super::geometry::Geometry;
@@ -10,15 +10,16 @@ use super::winograd::Winograd;
 use crate::Element;
 use crate::lanes::LANES;
 
-/// Channels on either side from which on transforms, which are work for each channel, are paid for by what
-/// is saved on each pair of channels.
+/// The minimum number of input channels and of output channels for Winograd's algorithm. Its
+/// transforms cost time per channel, and it saves multiplications per pair of channels.
 const ENOUGH_CHANNELS: usize = 8;
 
-/// What a weight costs however few columns it is multiplied with, in columns.
+/// The fixed cost of a weight, in units of the cost of one column of a product. The fixed cost does
+/// not depend on the number of columns.
 ///
-/// A transformed weight and its gradient are written and read six times in a step, 24 bytes: 2.4 ns where
-/// they come from memory at 10 GB/s. A column's three multiplications and additions take 0.06 ns at
-/// 100 GFLOP/s.
+/// A transformed weight and its gradient are written and read six times in a step. These are 24
+/// bytes, or 2.4 ns from memory at 10 GB/s. A column's three multiplications and additions take
+/// 0.06 ns at 100 GFLOP/s.
 const WEIGHT: usize = 40;
 
 /// 3×3 kernels: 4×4 inputs become 2×2 outputs.
@@ -28,7 +29,8 @@ type Winograd4<'a> = Winograd<'a, 4, 3, 6>;
 /// 5×5 kernels: 7×7 inputs become 3×3 outputs.
 type Winograd3<'a> = Winograd<'a, 3, 5, 7>;
 
-/// A way to compute a convolution; a number is that of a tile's rows and columns of outputs.
+/// The algorithms for a convolution. The number in a name is the number of output rows and columns
+/// of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Direct,
@@ -40,15 +42,16 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The way for a forward pass, and for gradients of weights and bias alone.
+    /// Chooses the algorithm for a forward pass, or for a backward pass without the input's
+    /// gradient.
     pub(super) fn new(g: &Geometry) -> Self {
         if g.patch() <= LARGEST_PATCH { Self::Direct } else { Self::with_dx(g) }
     }
 
-    /// The way for a backward pass that makes the gradient of the input too.
+    /// Chooses the algorithm for a backward pass with the input's gradient.
     ///
-    /// Large tiles multiply least, but have more places, each with a weight of its own: where there are few
-    /// tiles to share it, smaller ones win.
+    /// Large tiles need the fewest multiplications. They also have more places, and every place has
+    /// its own weights. If few tiles share these weights, smaller tiles are faster.
     pub(super) fn with_dx(g: &Geometry) -> Self {
         let images = g.batch.next_multiple_of(LANES);
         let cost = |places, tiles| places * (images * tiles + WEIGHT);
@@ -57,7 +60,7 @@ impl Way {
             cost(Winograd4::PLACES, Winograd4::new(g).tiles()),
             cost(Winograd3::PLACES, Winograd3::new(g).tiles()),
         );
-        // A third is left for the transforms.
+        // The last third of the im2col cost is a reserve for the transforms.
         let limit = cost(g.kernel_h * g.kernel_w, g.pixels()) * 2 / 3;
         let enough = g.in_channels.min(g.out_channels) >= ENOUGH_CHANNELS;
         match (g.kernel_h, g.kernel_w, g.stride) {
@@ -92,7 +95,7 @@ impl Way {
         }
     }
 
-    /// Makes the gradients for the batch `x`.
+    /// Computes the gradients for the batch `x`.
     pub(super) fn backward<T: Element>(
         self,
         geometry: &Geometry,

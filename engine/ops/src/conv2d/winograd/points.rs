@@ -1,10 +1,12 @@
-//! Where the matrices of Winograd's convolution come from.
+//! The transform matrices of Winograd's convolution.
 //!
-//! A convolution in one dimension is a product of polynomials. A polynomial of degree A − 1 is known when
-//! its values at A points are, and the *value* of a product is the product of the values: one multiplication
-//! a point, where the coefficients would need M · R. So: evaluate both factors at A = M + R − 1 points,
-//! multiply point by point, and go back. Read backwards (transposed), the same steps compute M outputs of a
-//! correlation of A inputs with R weights:
+//! A convolution in one dimension is a product of polynomials. A polynomial of degree A − 1 is
+//! determined by its values at A points. The *value* of a product is the product of the values: one
+//! multiplication per point. The product of the coefficients would need M · R multiplications.
+//!
+//! The algorithm evaluates both factors at A = M + R − 1 points, multiplies the values, and
+//! computes the coefficients of the product from them. The transposed algorithm has the same steps
+//! in reverse order. It computes M outputs of a correlation of A inputs with R weights:
 //!
 //! ```text
 //! y = Aᵀ [ (G w) ⊙ (Bᵀ d) ]        d: A inputs   w: R weights   y: M outputs
@@ -16,27 +18,29 @@
 //! | G | A × R | the same, divided by Nᵢ = Π (pᵢ − pⱼ) over the other points |
 //! | Bᵀ | A × A | the coefficients of Π (x − pⱼ) over the other points |
 //!
-//! The last point is infinity: there a polynomial's "value" is its highest coefficient, and the last row of
-//! Bᵀ is the product over all points. (S. Winograd, *Arithmetic Complexity of Computations*, 1980; A. Lavin
-//! and S. Gray, *Fast Algorithms for Convolutional Neural Networks*, 2016.)
+//! The last point is infinity. A polynomial's "value" at infinity is its highest coefficient, and
+//! the last row of Bᵀ is the product over all points. The sources are S. Winograd, *Arithmetic
+//! Complexity of Computations*, 1980, and A. Lavin and S. Gray, *Fast Algorithms for Convolutional
+//! Neural Networks*, 2016.
 //!
-//! The points decide how much is lost to rounding: small ones with short reciprocals keep the matrices'
-//! entries near 1. These lose less than the customary 0, ±1, ±2 (B. Barabasz et al., *Error Analysis and
-//! Improving the Accuracy of Winograd Convolution for Deep Neural Networks*, 2020).
+//! The choice of the points determines the rounding errors. Small points with short reciprocals
+//! keep the matrices' entries near 1. The points below lose less precision than the usual 0, ±1,
+//! ±2. See B. Barabasz et al., *Error Analysis and Improving the Accuracy of Winograd Convolution
+//! for Deep Neural Networks*, 2020.
 
-/// The points, best first; a convolution that needs fewer takes the first ones.
+/// The points, best first. A convolution with fewer points uses the first ones.
 const POINTS: [f64; 6] = [0.0, 1.0, -1.0, 0.5, -2.0, 2.0];
 
-/// Matrix A, transposed: from the `A` products to `M` outputs.
+/// Returns Aᵀ, which transforms `A` products to `M` outputs.
 pub(super) const fn outputs<const M: usize, const A: usize>() -> [[f64; A]; M] {
     transposed(powers::<M, A>())
 }
 
-/// Matrix G: `R` weights, evaluated at `A` points.
+/// Returns G, which evaluates `R` weights at `A` points.
 pub(super) const fn weights<const R: usize, const A: usize>() -> [[f64; R]; A] {
     let mut matrix = powers::<R, A>();
     let mut i = 0;
-    // The last row, infinity's, is not divided.
+    // The last row belongs to infinity and is not divided.
     while i + 1 < A {
         let mut scale = 1.0;
         let mut other = 0;
@@ -56,12 +60,12 @@ pub(super) const fn weights<const R: usize, const A: usize>() -> [[f64; R]; A] {
     matrix
 }
 
-/// Matrix B, transposed: `A` inputs, made ready for the product with the weights.
+/// Returns Bᵀ, which transforms `A` inputs for the product with the weights.
 pub(super) const fn inputs<const A: usize>() -> [[f64; A]; A] {
     let mut matrix = [[0.0; A]; A];
     let mut i = 0;
     while i < A {
-        // Multiply 1 by (x − p) for every point p but the row's own.
+        // Multiply 1 by (x − p) for every point p except the row's own.
         matrix[i][0] = 1.0;
         let mut factor = 0;
         while factor + 1 < A {
@@ -80,7 +84,8 @@ pub(super) const fn inputs<const A: usize>() -> [[f64; A]; A] {
     matrix
 }
 
-/// Row i: 1, p, p², … at point i; the last row is infinity's, the highest power alone.
+/// Returns a matrix with 1, p, p², … at point i in row i. The last row belongs to infinity and has
+/// a 1 at the highest power only.
 const fn powers<const N: usize, const A: usize>() -> [[f64; N]; A] {
     let mut matrix = [[0.0; N]; A];
     let mut i = 0;
@@ -98,7 +103,7 @@ const fn powers<const N: usize, const A: usize>() -> [[f64; N]; A] {
     matrix
 }
 
-/// The same matrix with rows and columns exchanged: a gradient walks every step backwards.
+/// Returns the transposed matrix. The backward pass uses the transpose of every transform.
 pub(super) const fn transposed<const I: usize, const O: usize>(
     matrix: [[f64; I]; O],
 ) -> [[f64; O]; I] {
@@ -119,7 +124,8 @@ pub(super) const fn transposed<const I: usize, const O: usize>(
 mod tests {
     use super::*;
 
-    /// One output of the formula for each place where input i and weight j should and should not meet.
+    /// Checks the coefficient of input i times weight j in every output. It is 1 if i = output + j,
+    /// and 0 otherwise.
     #[expect(clippy::needless_range_loop, reason = "the formula has indices")]
     fn correlates<const M: usize, const R: usize, const A: usize>() {
         let (a, g, b) = (outputs::<M, A>(), weights::<R, A>(), inputs::<A>());

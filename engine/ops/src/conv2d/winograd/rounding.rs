@@ -1,21 +1,24 @@
-//! How far f32 may be from the truth, and that it is not farther.
+//! A bound for the rounding error of Winograd's convolution in f32, and a test of this bound.
 //!
-//! An output is a sum of products of sums of products. If every number that enters is taken by its absolute
-//! value, and every matrix entry too, the same walk gives the *magnitude* of all that was added up, however
-//! much of it cancelled. Rounding each operation to a relative error of at most u = 2⁻²⁴ then moves the
-//! result by at most
+//! An output is a sum of products of sums of products. The *magnitude* of an output is the result
+//! of the same computation with the absolute values of all inputs and of all matrix entries. The
+//! magnitude includes all terms, even if they cancel in the output. Rounding each operation to a
+//! relative error of at most u = 2⁻²⁴ then moves the result by at most
 //!
 //! ```text
 //! |computed − true| ≤ γₙ · magnitude        γₙ = n·u / (1 − n·u)
 //! ```
 //!
-//! where n counts the roundings that a single term meets on its way (N. Higham, *Accuracy and Stability of
-//! Numerical Algorithms*, §3.1). A product with a small matrix of L columns gives it L + 1: the entry, the
-//! multiplication, L − 1 additions. A transform is two of those, the sum over K channels or columns K more.
+//! n is the number of roundings that a single term passes through (N. Higham, *Accuracy and
+//! Stability of Numerical Algorithms*, §3.1). A product with a small matrix of L columns adds L + 1
+//! roundings: one of the matrix entry, one of the multiplication, and L − 1 of additions. A
+//! transform consists of two such products. The sum over K channels or columns adds at most K + 1
+//! roundings. The input gradient adds one rounding for each tile that covers a pixel.
 //!
-//! The bound is for the worst case, in which all errors point the same way. They do not: in practice the
-//! largest error stays below [`TYPICAL`] of the largest entry. The test prints it: from 2e-7 (tiles of 2×2) to
-//! 1e-5 (5×5 kernels, gradient of the weights), where a plain convolution has some 4e-7.
+//! The bound holds for the worst case, in which all errors have the same sign. In practice, the
+//! largest error stays below [`TYPICAL`] times the largest entry. The test prints this ratio. It
+//! ranges from 2e-7 for 2×2 tiles to 1e-5 for the gradient of the weights of 5×5 kernels. A plain
+//! convolution has about 4e-7.
 
 use crate::conv2d::finish::Finish;
 use crate::conv2d::formula::{Operands, geometry};
@@ -25,13 +28,13 @@ use crate::conv2d::output::Output;
 
 use super::Winograd;
 
-/// What f32 stays below in practice, of a tensor's largest entry.
+/// An upper limit of the error of f32 in practice, relative to a tensor's largest entry.
 const TYPICAL: f64 = 2e-5;
 
 /// Output, weight gradient, input gradient.
 type Results = [Vec<f64>; 3];
 
-/// matrix · tile · matrixᵀ.
+/// Computes matrix · tile · matrixᵀ.
 fn sandwich<const I: usize, const O: usize>(
     matrix: &[[f64; I]; O],
     tile: &[[f64; I]; I],
@@ -50,7 +53,7 @@ fn absolute<const I: usize, const O: usize>(matrix: [[f64; I]; O]) -> [[f64; I];
 }
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// The whole walk by absolute values, tile by tile, as the formulas say it.
+    /// Computes the magnitudes of all results, tile by tile, in the order of the formulas.
     #[expect(clippy::needless_range_loop, reason = "the formulas have indices")]
     fn magnitudes(&self, operands: &Operands) -> Results {
         let g = self.geometry;
@@ -153,7 +156,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         [y, dw, dx]
     }
 
-    /// How many roundings a term meets, for each result.
+    /// Returns the number of roundings that a term passes through, for each result.
     fn roundings(&self) -> [usize; 3] {
         let g = self.geometry;
         let transform = |columns: usize| 2 * (columns + 1);
@@ -184,7 +187,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
 
 fn stays_within_its_bound<const M: usize, const R: usize, const A: usize>(g: &Geometry) {
     let winograd = Winograd::<M, R, A>::new(g);
-    // Numbers that f32 holds, so that the truth is about the same numbers.
+    // The operands are f32 numbers, so both computations start from the same numbers.
     let operands = Operands::in_f32(g);
     let truth = operands.by_the_formula(g);
     let truth = [truth.y, truth.dweight, truth.dx];
@@ -212,7 +215,7 @@ fn stays_within_its_bound<const M: usize, const R: usize, const A: usize>(g: &Ge
 
 #[test]
 fn f32_stays_within_the_derived_bound() {
-    // batch, in, height, width, out, kernel, padding
+    // batch, in, height, width, out, kernel height, kernel width, stride, padding
     stays_within_its_bound::<2, 3, 4>(&geometry([17, 24, 9, 7, 20, 3, 3, 1, 1]));
     stays_within_its_bound::<4, 3, 6>(&geometry([17, 24, 9, 14, 20, 3, 3, 1, 1]));
     stays_within_its_bound::<3, 5, 7>(&geometry([17, 20, 13, 13, 24, 5, 5, 1, 0]));

@@ -1,14 +1,14 @@
-//! One tile of sixteen images, on its way between pixels and products.
+//! The transform of one tile of sixteen images, from pixels to products and back.
 
 use candle_core::WithDType;
 
 use crate::Element;
 use crate::lanes::{LANES, Lane, add_product};
 
-/// `matrix` · d · `matrix`ᵀ of a tile d, [I, I] → [O, O], for sixteen images at once.
+/// Computes `matrix` · d · `matrix`ᵀ of a tile d, [I, I] → [O, O], for sixteen images at once.
 ///
-/// First every column of d is multiplied, then every row of what that gave. The matrices are constants
-/// full of zeros, which cost nothing.
+/// The function first multiplies every column of d, and then every row of the intermediate result.
+/// The matrices are constants with many zeros, and zeros cost nothing.
 #[inline(always)]
 pub(super) fn sandwich<T: Element, const I: usize, const O: usize>(
     matrix: &[[f64; I]; O],
@@ -30,7 +30,7 @@ pub(super) fn sandwich<T: Element, const I: usize, const O: usize>(
     }
 }
 
-/// `matrix` · `vector`.
+/// Computes `matrix` · `vector`.
 #[inline(always)]
 fn multiply<T: Element, const I: usize, const O: usize>(
     matrix: &[[f64; I]; O],
