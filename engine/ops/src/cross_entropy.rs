@@ -46,7 +46,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 }
 
 /// The loss of a batch, and how many rows of `logits` have their largest element at the label: `[2]`, f64, on their
-/// device, where nothing waits for it.
+/// device, where nothing waits for it. Of equal elements the first counts, and a NaN counts as the largest.
 ///
 /// A scalar, `[B, classes]`, `[B]` (u32) → `[2]`. It carries no gradient.
 ///
@@ -63,7 +63,11 @@ pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Resu
         })?;
         return Ok(gpu::tensor(sums, 2));
     }
-    let answers = logits.detach().argmax(D::Minus1)?;
+    let logits = logits.detach();
+    // A comparison with a NaN is false, and candle's maximum would pass over it.
+    let nan = logits.ne(&logits)?;
+    let (has_nan, first_nan) = (nan.max(D::Minus1)?, nan.argmax(D::Minus1)?);
+    let answers = has_nan.where_cond(&first_nan, &logits.argmax(D::Minus1)?)?;
     let correct = answers.eq(labels)?.to_dtype(DType::F64)?.sum_all()?;
     Tensor::stack(&[loss.detach().to_dtype(DType::F64)?, correct], 0)
 }
@@ -188,6 +192,61 @@ mod tests {
         // Each row's has one rounding, and the sum another.
         let expected = f64::from(10f32.ln()) * samples as f64;
         assert_eq!(loss, expected as f32);
+    }
+
+    const LOGITS_NOT_FINITE: [[f64; 3]; 7] = [
+        [f64::NAN, 1.0, 2.0],
+        [1.0, f64::NAN, 2.0],
+        [1.0, f64::INFINITY, f64::NAN],
+        [f64::NAN, f64::NAN, f64::NAN],
+        [1.0, f64::INFINITY, 2.0],
+        [f64::NEG_INFINITY, f64::NEG_INFINITY, f64::NEG_INFINITY],
+        [1.0, f64::NEG_INFINITY, 2.0],
+    ];
+
+    #[test]
+    fn logits_that_are_not_finite_have_the_loss_of_the_formula() {
+        for dtype in [DType::F32, DType::F64] {
+            for (row, logits) in LOGITS_NOT_FINITE.iter().enumerate() {
+                for label in [0u32, 1] {
+                    let logits = Tensor::new(&[*logits], &Device::Cpu).unwrap();
+                    let logits = Var::from_tensor(&logits.to_dtype(dtype).unwrap()).unwrap();
+                    let labels = Tensor::new(&[label], &Device::Cpu).unwrap();
+                    let loss = cross_entropy(&logits, &labels).unwrap();
+                    let gradients = loss.backward().unwrap();
+                    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap();
+                    let loss = wide(&loss).to_scalar::<f64>().unwrap();
+                    let gradient = wide(gradients.get(&logits).unwrap());
+                    let gradient = gradient.get(0).unwrap().to_vec1::<f64>().unwrap();
+                    // All but the last are NaN. There, a class that is impossible is as good as none.
+                    if row < 6 {
+                        assert!(loss.is_nan(), "{loss}");
+                        assert!(gradient.iter().all(|gradient| gradient.is_nan()), "{gradient:?}");
+                        continue;
+                    }
+                    let others = [1.0, 0.0, 1f64.exp()].map(|of| of / (1.0 + 1f64.exp()));
+                    let expected = if label == 0 { -others[0].ln() } else { f64::INFINITY };
+                    assert!(loss == expected || (loss - expected).abs() < 1e-6, "{loss}");
+                    for (class, (found, softmax)) in gradient.iter().zip(others).enumerate() {
+                        let expected = softmax - if class as u32 == label { 1.0 } else { 0.0 };
+                        assert!((found - expected).abs() < 1e-6, "{gradient:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_is_the_largest_logit() {
+        // Where `torch.argmax` finds them.
+        let answers = Tensor::new(&[0u32, 1, 2, 0, 1, 0, 2], &Device::Cpu).unwrap();
+        let loss = Tensor::new(0.5, &Device::Cpu).unwrap();
+        for dtype in [DType::BF16, DType::F32, DType::F64] {
+            let logits = Tensor::new(&LOGITS_NOT_FINITE, &Device::Cpu).unwrap();
+            let logits = logits.to_dtype(dtype).unwrap();
+            let counted = loss_and_correct(&loss, &logits, &answers).unwrap();
+            assert_eq!(counted.to_vec1::<f64>().unwrap(), [0.5, 7.0], "{dtype:?}");
+        }
     }
 
     #[test]

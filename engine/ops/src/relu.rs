@@ -108,12 +108,40 @@ fn forward<T: Element>(x: &[T]) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{DType, Device, Var};
+
     use super::*;
     use crate::agreement::{assert_agree, noise};
+    use crate::{add_bias_relu, add_relu, linear_relu};
 
     /// Selecting gives derivative 0 at 0, where candle's own relu has 1.
     fn composed(x: &Tensor) -> Result<Tensor> {
         x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
+    }
+
+    #[test]
+    fn a_nan_stays_one_and_lets_its_gradient_pass() {
+        let x = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0];
+        let x = Var::from_tensor(&Tensor::new(&[x], &Device::Cpu).unwrap()).unwrap();
+        let zeros = Var::zeros((1, 6), DType::F64, &Device::Cpu).unwrap();
+        let zero = zeros.get(0).unwrap();
+        let identity = Tensor::eye(1, DType::F64, &Device::Cpu).unwrap();
+        let columns = x.t().unwrap();
+        // Every operation that ends in a relu, of this x and nothing else.
+        for y in [
+            relu(&x).unwrap(),
+            add_relu(&x, &zeros).unwrap(),
+            add_bias_relu(&x, &zero).unwrap(),
+            linear_relu(&columns, &identity, &zero.get(0).unwrap().reshape(1).unwrap()).unwrap(),
+        ] {
+            let gradients = (y.sum_all().unwrap() * 3.0).unwrap().backward().unwrap();
+            let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+            let y = values(&y);
+            assert!(y[0].is_nan(), "{y:?}");
+            assert_eq!(y[1..], [f64::INFINITY, 0.0, 0.0, 0.0, 1.0]);
+            let dx = values(gradients.get(&x).unwrap());
+            assert_eq!(dx, [3.0, 3.0, 0.0, 0.0, 0.0, 3.0]);
+        }
     }
 
     #[test]

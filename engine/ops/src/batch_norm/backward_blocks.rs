@@ -92,7 +92,7 @@ impl Sums {
         for channel in 0..channels.len() {
             let mean = moments.mean[channel];
             // The distances were taken from the mean as `T` holds it.
-            let beside = candle_core::WithDType::to_f64(loops::centre::<T>(mean)) - mean;
+            let beside = loops::beside(loops::centre::<T>(mean), mean);
             sums.weight[channel] += beside * sums.bias[channel];
             sums.weight[channel] *= moments.inverse_deviation(channel, epsilon);
         }
@@ -132,10 +132,10 @@ pub(super) fn gradient_lines<T: Element>(
         let inverse_deviation = moments.inverse_deviation(channel, epsilon);
         let slope = weight * inverse_deviation;
         let share = slope / moments.count as f64;
-        let (pull, push) = sums.map_or((0.0, 0.0), |sums| {
+        let pull_and_push = sums.map(|sums| {
             (sums.weight[channel] * share * inverse_deviation, sums.bias[channel] * share)
         });
-        GradientLine::new(moments.mean[channel], slope, pull, push)
+        GradientLine::new(moments.mean[channel], slope, pull_and_push)
     });
     lines.collect()
 }

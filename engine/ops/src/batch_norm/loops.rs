@@ -65,8 +65,9 @@ pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
         last_square += distance * distance;
     }
     let (first, squares) = (total(firsts, last_first), total(squares, last_square));
-    // Rounding can take it below zero.
-    let squares = (squares - first * first * share).max(0.0);
+    let squares = squares - first * first * share;
+    // Rounding can take it below zero; a NaN stays one.
+    let squares = if squares < 0.0 { 0.0 } else { squares };
     (WithDType::to_f64(near) + first * share, squares)
 }
 
@@ -92,7 +93,7 @@ impl<T: Element> Line<T> {
         Self {
             centre,
             scale: WithDType::from_f64(scale),
-            shift: WithDType::from_f64(bias + (WithDType::to_f64(centre) - mean) * scale),
+            shift: WithDType::from_f64(bias + beside(centre, mean) * scale),
         }
     }
 
@@ -114,6 +115,12 @@ impl<T: Element> Line<T> {
 #[inline(always)]
 pub(super) fn centre<T: Element>(mean: f64) -> T {
     WithDType::from_f64(mean)
+}
+
+/// What rounding added to a mean. An infinite mean is what it was.
+#[inline(always)]
+pub(super) fn beside<T: Element>(centre: T, mean: f64) -> f64 {
+    if centre.is_finite() { WithDType::to_f64(centre) - mean } else { 0.0 }
 }
 
 /// Σ dy and Σ dy · (x − centre) over a plane, with dy what passes the relu.
@@ -159,34 +166,49 @@ pub(super) struct GradientLine<T> {
     slope: T,
     pull: T,
     push: T,
+    /// Whether the statistics are constants, so that nothing is pulled or pushed.
+    constant: bool,
 }
 
 impl<T: Element> GradientLine<T> {
-    /// dy · slope − (x − mean) · pull − push, the mean rounded as in [`Line::new`].
-    pub(super) fn new(mean: f64, slope: f64, pull: f64, push: f64) -> Self {
+    /// dy · slope − (x − mean) · pull − push, the mean rounded as in [`Line::new`]. Pull and push are what goes through the
+    /// statistics, where these are not constants.
+    pub(super) fn new(mean: f64, slope: f64, pull_and_push: Option<(f64, f64)>) -> Self {
         let centre = centre::<T>(mean);
+        let (pull, push) = pull_and_push.unwrap_or((0.0, 0.0));
         Self {
             centre,
             slope: WithDType::from_f64(slope),
             pull: WithDType::from_f64(pull),
-            push: WithDType::from_f64(push + (WithDType::to_f64(centre) - mean) * pull),
+            push: WithDType::from_f64(push + beside(centre, mean) * pull),
+            constant: pull_and_push.is_none(),
         }
     }
 
     #[inline(always)]
     pub(super) fn draw(self, relu: bool, [x, y, grad]: [&[T]; 3], dx: &mut [T]) {
-        if relu {
-            self.loop_over::<true>(x, y, grad, dx)
-        } else {
-            self.loop_over::<false>(x, y, grad, dx)
+        match (relu, self.constant) {
+            (true, true) => self.loop_over::<true, true>(x, y, grad, dx),
+            (true, false) => self.loop_over::<true, false>(x, y, grad, dx),
+            (false, true) => self.loop_over::<false, true>(x, y, grad, dx),
+            (false, false) => self.loop_over::<false, false>(x, y, grad, dx),
         }
     }
 
     #[inline(always)]
-    fn loop_over<const RELU: bool>(self, x: &[T], y: &[T], grad: &[T], dx: &mut [T]) {
+    fn loop_over<const RELU: bool, const CONSTANT: bool>(
+        self,
+        x: &[T],
+        y: &[T],
+        grad: &[T],
+        dx: &mut [T],
+    ) {
         for (((dx, &x), &y), &grad) in dx.iter_mut().zip(x).zip(y).zip(grad) {
             let grad = passed::<T, RELU>(y, grad);
-            *dx = grad * self.slope - (x - self.centre) * self.pull - self.push;
+            let distance = x - self.centre;
+            // An infinity times a pull of zero would be a NaN.
+            let distance = if CONSTANT && !distance.is_finite() { T::zero() } else { distance };
+            *dx = grad * self.slope - distance * self.pull - self.push;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use super::loops::mean_and_squares;
@@ -128,6 +128,20 @@ pub(super) struct Moments {
     pub(super) count: usize,
 }
 
+/// Mean and variance of a channel, value by value in f64.
+///
+/// The sums of [`mean_and_squares`] are sums of `T`: the squares of numbers above 1e19 overflow in f32. An infinite variance
+/// would make zeros of all that is normalised. With an infinity among the values their mean is infinite, and their variance
+/// NaN.
+#[cold]
+fn by_definition<T: Element>(planes: &Planes, x: &[T], channel: usize) -> (f64, f64) {
+    let values = || planes.of(x, &(channel..channel + 1)).flatten().map(|&x| WithDType::to_f64(x));
+    let count = planes.count() as f64;
+    let mean = values().sum::<f64>() / count;
+    let squares = values().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+    (mean, squares / count)
+}
+
 impl Moments {
     /// The moments of a block's channels.
     ///
@@ -149,7 +163,12 @@ impl Moments {
             }
         }
         let count = planes.count();
-        variance.iter_mut().for_each(|squares| *squares /= count as f64);
+        for ((channel, mean), variance) in channels.clone().zip(&mut mean).zip(&mut variance) {
+            *variance /= count as f64;
+            if !variance.is_finite() {
+                (*mean, *variance) = by_definition(planes, x, channel);
+            }
+        }
         Self { mean, variance, count }
     }
 

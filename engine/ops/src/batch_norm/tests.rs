@@ -181,6 +181,95 @@ fn a_value_that_is_not_a_number_stays_visible() {
     assert!(statistics.variance.to_vec1::<f64>().unwrap()[0].is_nan());
 }
 
+fn values(tensor: &Tensor) -> Vec<f64> {
+    let wide = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+    wide.to_vec1().unwrap()
+}
+
+/// NaN where the truth is NaN, the same infinity where it is one, and nearly the same numbers.
+fn assert_same_kind(found: &[f64], truth: &[f64]) {
+    assert_eq!(found.len(), truth.len());
+    for (found, truth) in found.iter().zip(truth) {
+        let same = found == truth
+            || (found.is_nan() && truth.is_nan())
+            || (found - truth).abs() <= 1e-5 * truth.abs().max(1.0);
+        assert!(same, "{found} for {truth}");
+    }
+}
+
+#[test]
+fn an_infinity_is_in_the_mean_and_makes_its_channel_nan() {
+    for dtype in [DType::F32, DType::F64] {
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            for place in [0, 17, 53] {
+                let (x, weight, bias) = inputs(&[3, 2, 3, 3]);
+                let mut of_x = values(&x);
+                of_x[place] = value;
+                let x = Tensor::from_vec(of_x, (3, 2, 3, 3), &Device::Cpu).unwrap();
+                let [x, weight, bias] = [&x, &weight, &bias]
+                    .map(|tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap());
+                let channel = place / 9 % 2;
+                let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
+                let (mean, variance) = (values(&statistics.mean), values(&statistics.variance));
+                assert_same_kind(&[mean[channel], variance[channel]], &[value, f64::NAN]);
+                let gradients = y.sum_all().unwrap().backward().unwrap();
+                for tensor in [&y, gradients.get(&x).unwrap()] {
+                    for (place, value) in values(tensor).into_iter().enumerate() {
+                        assert_eq!(value.is_nan(), place / 9 % 2 == channel, "{place}: {value}");
+                    }
+                }
+                let dbias = values(gradients.get(&bias).unwrap());
+                assert_eq!(dbias[channel], 27.0, "a NaN lets its gradient pass");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_whose_squares_overflow_are_normalised() {
+    let (x, weight, bias) = inputs(&[3, 2, 5, 5]);
+    let single = |x: Tensor| Var::from_tensor(&x.to_dtype(DType::F32).unwrap()).unwrap();
+    for scale in [1e20, 1e30, 1e37] {
+        let huge = (x.as_detached_tensor() * scale).unwrap();
+        let (expected, expected_statistics) =
+            batch_norm(&huge, &weight, &bias, EPSILON, false).unwrap();
+        let [huge, weight, bias] =
+            [huge, weight.as_detached_tensor(), bias.as_detached_tensor()].map(single);
+        let (y, statistics) = batch_norm(&huge, &weight, &bias, EPSILON, false).unwrap();
+        assert_same_kind(&values(&y), &values(&expected));
+        let variances = [statistics, expected_statistics].map(|of| of.variance);
+        assert!(relative_difference(&variances[0], &variances[1]).unwrap() < 1e-6);
+    }
+}
+
+#[test]
+fn given_statistics_pass_on_a_gradient_whatever_the_input() {
+    let infinity = f64::INFINITY;
+    let x = [f64::NAN, infinity, -infinity, 0.5, -0.5, 1.0];
+    let x = Tensor::new(&x, &Device::Cpu).unwrap().reshape((1, 1, 2, 3)).unwrap();
+    let one = |value: f64| Tensor::new(&[value], &Device::Cpu).unwrap();
+    for dtype in [DType::F32, DType::F64] {
+        let [x, weight, bias] = [&x, &one(2.0), &one(0.25)]
+            .map(|tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap());
+        for (mean, variance) in [
+            (0.5, 2.0),
+            (infinity, 1.0),
+            (-infinity, 1.0),
+            (f64::NAN, 1.0),
+            (0.5, infinity),
+            (0.5, f64::NAN),
+        ] {
+            let given = Statistics { mean: one(mean), variance: one(variance), count: 6 };
+            let y = batch_norm_with(&x, &weight, &bias, &given, EPSILON, false).unwrap();
+            let gradients = (y.sum_all().unwrap() * 3.0).unwrap().backward().unwrap();
+            let scale = 2.0 / (variance + EPSILON).sqrt();
+            let by_formula = |x: &f64| (x - mean) * scale + 0.25;
+            assert_same_kind(&values(&y), &values(&x).iter().map(by_formula).collect::<Vec<_>>());
+            assert_same_kind(&values(gradients.get(&x).unwrap()), &[3.0 * scale; 6]);
+        }
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused_in_words() {
     let (x, weight, bias) = inputs(&[2, 3, 4, 4]);

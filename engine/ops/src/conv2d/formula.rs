@@ -75,16 +75,18 @@ impl Operands {
                 let inside = |out: usize, kernel: usize, size: usize| {
                     (out * g.stride + kernel).checked_sub(g.padding).filter(|&place| place < size)
                 };
-                let (Some(row), Some(col)) =
-                    (inside(row, kernel_row, g.height), inside(col, kernel_col, g.width))
-                else {
-                    continue;
-                };
-                let pixel = ((image * g.in_channels + channel) * g.height + row) * g.width + col;
+                let (row, col) =
+                    (inside(row, kernel_row, g.height), inside(col, kernel_col, g.width));
+                let plane = image * g.in_channels + channel;
+                let pixel = row.zip(col).map(|(row, col)| (plane * g.height + row) * g.width + col);
+                // The padding consists of zeros, and zero times a NaN is a NaN.
+                let x = pixel.map_or(0.0, |pixel| self.x[pixel]);
                 let weight = output * g.patch() + tap;
-                results.y[place] += self.weight[weight] * self.x[pixel];
-                results.dx[pixel] += self.weight[weight] * grad;
-                results.dweight[weight] += self.x[pixel] * grad;
+                results.y[place] += self.weight[weight] * x;
+                results.dweight[weight] += x * grad;
+                if let Some(pixel) = pixel {
+                    results.dx[pixel] += self.weight[weight] * grad;
+                }
             }
         }
         results

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::finish::{Finish, Signs};
 use super::frame::Frame;
 use super::geometry::Geometry;
+use super::winograd::Plane;
 use crate::Element;
 use crate::lanes::{LANES, Lane};
 use crate::room::room;
@@ -59,6 +60,28 @@ impl<T: Element> Gradients<T> {
             x: want_dx.then(|| room(batch * geometry.image())),
             weight: room(out_channels * geometry.patch()),
             bias: vec![has_bias.then(T::zero); out_channels],
+        }
+    }
+
+    /// Takes these planes of the input's gradient, and these of the weight's `[O, C]` kernels, from other gradients.
+    pub(super) fn take(
+        &mut self,
+        geometry: &Geometry,
+        other: &Self,
+        planes: &[Plane],
+        kernels: &[usize],
+    ) {
+        let size = geometry.height * geometry.width;
+        if let (Some(dx), Some(other)) = (&mut self.x, &other.x) {
+            for &Plane { image, channel } in planes {
+                let start = (image * geometry.in_channels + channel) * size;
+                dx[start..][..size].copy_from_slice(&other[start..][..size]);
+            }
+        }
+        let size = geometry.kernel_h * geometry.kernel_w;
+        for kernel in kernels {
+            let start = kernel * size;
+            self.weight[start..][..size].copy_from_slice(&other.weight[start..][..size]);
         }
     }
 }

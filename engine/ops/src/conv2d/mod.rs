@@ -9,6 +9,9 @@
 //! | `sampled` | 1×1 kernels that move by several pixels | that of `unfolded`, which is given only what they look at |
 //! | `unfolded` | everything else | R², as one matrix product near the processor's peak |
 //!
+//! A NaN or an infinity reaches the results that depend on it, and no others, whatever the way: planes that are not finite
+//! after `winograd` are computed again by `unfolded`.
+//!
 //! All of them work on blocks of sixteen images side by side (`lanes`), hand every finished
 //! plane to what follows (`finish`) while it is in the cache, and divide their work into tasks by shape.
 //! So bits depend on shapes and values alone, never on the number of threads, and an image's result never on what
@@ -56,8 +59,9 @@ use way::Way;
 ///
 /// `[B, C, H, W]`, `[O, C, KH, KW]`, `[O]` → `[B, O, H', W']` with
 /// `H' = (H + 2·padding − KH) / stride + 1`, rounded down. As everywhere in this field, the kernel is
-/// not flipped. An output that sees nothing but zeros is exactly its bias; on a GPU this holds for
-/// [`conv2d_relu_pool`], and here is up to cuDNN.
+/// not flipped. The padding consists of zeros, and zero times a weight that is NaN or infinite is NaN. With finite weights,
+/// an output that sees nothing but zeros is exactly its bias; on a GPU this holds for [`conv2d_relu_pool`], and here is up
+/// to cuDNN.
 ///
 /// # Errors
 ///

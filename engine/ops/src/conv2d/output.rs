@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::finish::{Finish, Signs};
 use super::frame::{Frame, by_channel};
 use super::geometry::Geometry;
+use super::winograd::Plane;
 use crate::Element;
 use crate::lanes::{LANES, Lane};
 use crate::room::room;
@@ -34,6 +35,11 @@ pub(super) struct Unfinished<'a, T> {
 }
 
 impl<T: Element> Unfinished<'_, T> {
+    /// How many images the block has.
+    pub(super) fn images(&self) -> usize {
+        self.y.len()
+    }
+
     /// Finishes a plane of sums, which lie in the upper left of `frame`.
     #[inline(always)]
     pub(super) fn finish(&mut self, sums: &mut [Lane<T>], frame: Frame) {
@@ -49,6 +55,29 @@ impl<'a, T: Element> Output<'a, T> {
         let signs = blocks * geometry.out_channels * finish.signs(geometry);
         let y = room(planes * height * width);
         Self { geometry, finish, bias, y, signs: vec![[0; LANES]; signs] }
+    }
+
+    /// Room for another result of the same convolution.
+    pub(super) fn another(&self) -> Self {
+        Self::new(self.geometry, self.finish, self.bias)
+    }
+
+    /// Takes these planes of another result of the same convolution.
+    pub(super) fn take(&mut self, other: &Self, planes: &[Plane]) {
+        let (height, width) = self.finish.size(self.geometry);
+        let (channels, size) = (self.geometry.out_channels, height * width);
+        let signs = self.finish.signs(self.geometry);
+        for &Plane { image, channel } in planes {
+            let start = (image * channels + channel) * size;
+            self.y[start..][..size].copy_from_slice(&other.y[start..][..size]);
+            let (block, lane) = (image / LANES, image % LANES);
+            let start = (block * channels + channel) * signs;
+            for (signs, other) in
+                self.signs[start..].iter_mut().zip(&other.signs[start..]).take(signs)
+            {
+                signs[lane] = other[lane];
+            }
+        }
     }
 
     /// The planes of a run of images that begins with a block, to be finished in parallel.

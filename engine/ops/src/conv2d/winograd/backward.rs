@@ -5,6 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Winograd;
+use super::finite::{Check, Plane, not_finite};
 use super::tile::sandwich;
 use crate::Element;
 use crate::conv2d::frame::by_channel;
@@ -27,6 +28,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         let g = self.geometry;
         let weights = gradients.x.is_some().then(|| self.transform_weights(weight));
         let mut sums = Scratch::new(Self::PLACES * g.out_channels * g.in_channels);
+        let mut planes_not_finite = Vec::new();
         for images in runs(g.batch, self.images_at_once()) {
             let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
             let pixels = images.start * g.image()..images.end * g.image();
@@ -55,10 +57,14 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 }
             });
             if let (Some(dx), Some(dtiles)) = (&mut gradients.x, &dtiles) {
-                self.add_up_tiles(dtiles, columns, &mut dx[pixels]);
+                let found = self.add_up_tiles(dtiles, columns, &mut dx[pixels]);
+                let of_batch = |plane: Plane| Plane { image: images.start + plane.image, ..plane };
+                planes_not_finite.extend(found.into_iter().map(of_batch));
             }
         }
-        self.weight_gradients(&sums, &mut gradients.weight);
+        let kernels_not_finite = self.weight_gradients(&sums, &mut gradients.weight);
+        let not_finite = (planes_not_finite.as_slice(), kernels_not_finite.as_slice());
+        self.replace_gradients(x, weight, upstream, gradients, not_finite);
     }
 
     /// A·dy·Aᵀ of every tile of gradients: → `[O, places, columns]`.
@@ -100,8 +106,9 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         products
     }
 
-    /// B·dV·Bᵀ of every tile, added up where tiles overlap: `[places, C, columns]` → `[B, C, H, W]`.
-    fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) {
+    /// B·dV·Bᵀ of every tile, added up where tiles overlap: `[places, C, columns]` → `[B, C, H, W]`. Returns the planes in
+    /// which a gradient is not finite.
+    fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) -> Vec<Plane> {
         let (g, frame) = (self.geometry, self.input_frame());
         let tiles = lanes(tiles);
         let blocks = dx.par_chunks_mut(LANES * g.image()).enumerate();
@@ -109,12 +116,13 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             let channels = by_channel(dx, g.in_channels, frame.inner());
             channels.into_par_iter().enumerate().map(move |(channel, dx)| (block, channel, dx))
         });
-        planes.for_each(|(block, channel, mut dx)| {
+        let finished = planes.flat_map_iter(|(block, channel, mut dx)| {
             let mut plane = Scratch::new(frame.outer() * LANES);
             let plane = lanes_mut(&mut plane);
-            vectorised(
+            let found = vectorised(
                 #[inline(always)]
                 || {
+                    let mut check = Check::new();
                     plane.fill([T::zero(); LANES]);
                     for (tile, origin) in self.origins(frame).enumerate() {
                         let column = block * self.tiles() + tile;
@@ -129,12 +137,16 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                             |row, col, term| {
                                 let pixel = &mut plane[origin + row * frame.outer_width + col];
                                 *pixel = add(*pixel, *term);
+                                check.add(pixel);
                             },
                         );
                     }
                     frame.store(plane, &mut dx);
+                    if check.passes() { Vec::new() } else { not_finite(plane, frame, dx.len()) }
                 },
             );
+            found.into_iter().map(move |image| Plane { image: block * LANES + image, channel })
         });
+        finished.collect()
     }
 }

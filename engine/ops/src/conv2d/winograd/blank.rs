@@ -17,6 +17,9 @@
 //! · · · · · · ·
 //! ```
 //!
+//! Zeros times a weight that is NaN or infinite are NaN. A plane with such a weight is not finite before it is masked, and
+//! computed again: see [`finite`](super::finite).
+//!
 //! The cost is one look at the input, which ends with the first channels that leave no zero: a ResNet's, whose
 //! normalised images have no black, are seldom looked at further than ten channels.
 

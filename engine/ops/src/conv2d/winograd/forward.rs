@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::Winograd;
 use super::blank::Blank;
+use super::finite::{Check, Plane, not_finite};
 use super::tile::sandwich;
 use crate::Element;
 use crate::conv2d::output::{Output, runs};
@@ -24,10 +25,11 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     ) {
         let g = self.geometry;
         let weights = self.transform_weights(weight);
+        let mut planes_not_finite = Vec::new();
         for images in runs(g.batch, self.images_at_once()) {
             let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
-            let x = &x[images.start * g.image()..images.end * g.image()];
-            let (tiles, blanks) = rayon::join(|| self.transform_inputs(x), || self.blanks(x));
+            let run = &x[images.start * g.image()..images.end * g.image()];
+            let (tiles, blanks) = rayon::join(|| self.transform_inputs(run), || self.blanks(run));
             let mut products = Scratch::new(Self::PLACES * g.out_channels * columns);
             let places = products.par_chunks_mut(g.out_channels * columns).enumerate();
             places.for_each(|(place, products)| {
@@ -35,8 +37,10 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
                 gemm(weights, tiles, products, Store::Replace);
             });
-            self.transform_outputs(&products, columns, &blanks, images, output);
+            planes_not_finite
+                .extend(self.transform_outputs(&products, columns, &blanks, images, output));
         }
+        self.replace_outputs(x, weight, output, &planes_not_finite);
     }
 
     /// Bᵀ·d·B of every tile, `[B, C, H, W]` → `[C, places, columns]`. A column is a tile of an image.
@@ -75,7 +79,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         tiles
     }
 
-    /// Aᵀ·P·A of every tile of products, `[places, O, columns]` → finished planes.
+    /// Aᵀ·P·A of every tile of products, `[places, O, columns]` → finished planes. Returns those in which an output is not
+    /// finite.
     fn transform_outputs<T: Element>(
         &self,
         products: &[T],
@@ -83,15 +88,17 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         blanks: &[Option<Blank>],
         images: Range<usize>,
         output: &mut Output<'_, T>,
-    ) {
+    ) -> Vec<Plane> {
         let (g, frame) = (self.geometry, self.output_frame());
-        output.planes(images).for_each(|mut planes| {
+        let first = images.start;
+        let finished = output.planes(images).flat_map_iter(|mut planes| {
             let mut sums = Scratch::new(frame.outer() * LANES);
             let sums = lanes_mut(&mut sums);
             let products = lanes(products);
-            vectorised(
+            let found = vectorised(
                 #[inline(always)]
                 || {
+                    let mut check = Check::new();
                     for (tile, origin) in self.origins(frame).enumerate() {
                         let column = planes.block * self.tiles() + tile;
                         let lane = |place: usize| {
@@ -102,15 +109,28 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                             #[inline(always)]
                             |row, col| products[lane(row * A + col)],
                             #[inline(always)]
-                            |row, col, sum| sums[origin + row * frame.outer_width + col] = *sum,
+                            |row, col, sum| {
+                                check.add(sum);
+                                sums[origin + row * frame.outer_width + col] = *sum;
+                            },
                         );
                     }
+                    // Before the zero mask and the relu, which would hide it.
+                    let found = if check.passes() {
+                        Vec::new()
+                    } else {
+                        not_finite(sums, frame, planes.images())
+                    };
                     if let Some(blank) = &blanks[planes.block] {
                         blank.clear(sums, frame);
                     }
                     planes.finish(sums, frame);
+                    found
                 },
             );
+            let (first, channel) = (first + planes.block * LANES, planes.channel);
+            found.into_iter().map(move |image| Plane { image: first + image, channel })
         });
+        finished.collect()
     }
 }

@@ -25,7 +25,8 @@
 //! while products are saved for each *pair* of channels: it pays from a handful of channels on. And
 //! rounding: sums of numbers that cancel lose digits that a plain convolution keeps. The error grows
 //! with the entries of the matrices in [`points`], not with the network; the test below holds it to a bound
-//! that is derived from them. Only where all inputs are zero is there no error: see `blank`.
+//! that is derived from them. Only where all inputs are zero is there no error: see `blank`. Results that are not finite
+//! are computed again without transforms: see `finite`.
 //!
 //! The gradients walk the same road backwards, every matrix transposed. All steps, with T columns (tiles of
 //! all images at hand, sixteen images a lane) and A² places:
@@ -46,12 +47,15 @@
 
 mod backward;
 mod blank;
+mod finite;
 mod forward;
 mod points;
 #[cfg(test)]
 mod rounding;
 mod tile;
 mod weights;
+
+pub(super) use finite::Plane;
 
 use super::frame::Frame;
 use super::geometry::Geometry;

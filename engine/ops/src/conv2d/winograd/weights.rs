@@ -1,8 +1,10 @@
 //! Kernels, transformed: once for all tiles.
 
+use itertools::Itertools as _;
 use rayon::prelude::*;
 
 use super::Winograd;
+use super::finite::Check;
 use super::tile::sandwich;
 use crate::Element;
 use crate::lanes::{LANES, Lane};
@@ -45,13 +47,20 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         transformed
     }
 
-    /// Gᵀ·dU·G of every kernel, `[places, O, C]` → `[O, C, R, R]`.
-    pub(super) fn weight_gradients<T: Element>(&self, transformed: &[T], gradients: &mut [T]) {
+    /// Gᵀ·dU·G of every kernel, `[places, O, C]` → `[O, C, R, R]`. Returns which of the O · C kernels' gradients are not
+    /// finite.
+    pub(super) fn weight_gradients<T: Element>(
+        &self,
+        transformed: &[T],
+        gradients: &mut [T],
+    ) -> Vec<usize> {
         let (outputs, channels) = (self.geometry.out_channels, self.geometry.in_channels);
-        gradients.par_chunks_mut(channels * R * R).enumerate().for_each(|(output, kernels)| {
-            vectorised(
+        let kernels = gradients.par_chunks_mut(channels * R * R).enumerate();
+        let finished = kernels.flat_map_iter(|(output, kernels)| {
+            let passes = vectorised(
                 #[inline(always)]
                 || {
+                    let mut check = Check::new();
                     for (group, kernels) in kernels.chunks_mut(LANES * R * R).enumerate() {
                         let (first, count) = (group * LANES, kernels.len() / (R * R));
                         let mut lanes = [[[T::zero(); LANES]; R]; R];
@@ -72,13 +81,22 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                                 }
                             },
                             #[inline(always)]
-                            |row, column, lane| lanes[row][column] = *lane,
+                            |row, column, lane| {
+                                check.add(lane);
+                                lanes[row][column] = *lane;
+                            },
                         );
                         one_after_another(&lanes, kernels);
                     }
+                    check.passes()
                 },
             );
+            let kernels = if passes { &[] } else { &*kernels };
+            let not_finite = |kernel: &[T]| !kernel.iter().copied().all(T::is_finite);
+            let found = kernels.chunks_exact(R * R).positions(not_finite);
+            found.map(move |channel| output * channels + channel)
         });
+        finished.collect()
     }
 }
 

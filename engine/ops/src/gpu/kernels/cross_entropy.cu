@@ -42,6 +42,9 @@ KERNEL cross_entropy_gradient(
     }
 }
 
+// A NaN is the largest.
+__device__ inline bool is_larger(Real a, Real b) { return a > b || (a != a && b == b); }
+
 // One block. The loss of a batch, and how many rows have their largest logit at the label; of equal ones the first
 // counts.
 KERNEL loss_and_correct(
@@ -52,7 +55,7 @@ KERNEL loss_and_correct(
         const Stored *row = logits + i * classes;
         Count answer = 0;
         for (Count class_ = 1; class_ < classes; class_++)
-            if (real(row[class_]) > real(row[answer])) answer = class_;
+            if (is_larger(real(row[class_]), real(row[answer]))) answer = class_;
         sum += answer == labels[i];
     }
     sum = block_sum(sum);

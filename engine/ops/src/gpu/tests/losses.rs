@@ -44,14 +44,24 @@ fn a_label_that_is_no_class_makes_the_loss_no_number() {
 fn right_answers_are_counted() {
     let Some(machine) = emulator() else { return };
     for (dtype, _) in TYPES {
-        // The last row has two largest logits, of which the first counts.
+        // One row has two largest logits, of which the first counts. In the last two it is a NaN.
+        const NAN: f64 = f64::NAN;
         let logits = Tensor::new(
-            &[[0.5, 2.0, -1.0], [0.0, 1.0, 3.0], [4.0, 1.0, 3.0], [2.0, 1.0, 2.0]],
+            &[
+                [0.5, 2.0, -1.0],
+                [0.0, 1.0, 3.0],
+                [4.0, 1.0, 3.0],
+                [2.0, 1.0, 2.0],
+                [1.0, NAN, f64::INFINITY],
+                [NAN, 1.0, NAN],
+            ],
             &Device::Cpu,
         );
         let logits = held(&logits.unwrap().to_dtype(dtype).unwrap());
         let loss = held(&Tensor::new(0.75, &Device::Cpu).unwrap().to_dtype(dtype).unwrap());
-        for (labels, right) in [([1u32, 2, 0, 0], 4.0), ([0, 2, 0, 2], 2.0), ([2, 0, 1, 1], 0.0)] {
+        for (labels, right) in
+            [([1u32, 2, 0, 0, 1, 0], 6.0), ([0, 2, 0, 2, 2, 0], 3.0), ([2, 0, 1, 1, 0, 2], 0.0)]
+        {
             let labels = held(&Tensor::new(&labels, &Device::Cpu).unwrap());
             let batch = Batch { classes: 3, logits: logits.operand(), labels: labels.operand() };
             let found = cross_entropy::loss_and_correct(machine, &batch, loss.operand());

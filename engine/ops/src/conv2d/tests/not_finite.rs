@@ -1,0 +1,316 @@
+//! NaN and infinities: every way gives those of the formula, and numbers everywhere else.
+
+use candle_core::WithDType;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use super::*;
+
+const NOT_FINITE: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+
+/// A convolution with a bias; with relu and pooling over 2×2 windows if `pooled`.
+#[derive(Clone, Debug)]
+struct Case {
+    sizes: [usize; 9],
+    pooled: bool,
+    x: Vec<f64>,
+    weight: Vec<f64>,
+    bias: Vec<f64>,
+    /// The gradient of the finished output.
+    grad: Vec<f64>,
+}
+
+impl Case {
+    /// Multiples of a quarter, which f32 holds. The bias keeps every sum away from zero, where the relu would depend on
+    /// rounding.
+    fn new(sizes: [usize; 9], pooled: bool) -> Self {
+        let g = geometry(sizes);
+        let Operands { x, weight, .. } = Operands::new(&g);
+        let quarters = |values: Vec<f64>| -> Vec<f64> {
+            values.into_iter().map(|value| (4.0 * value).round() / 4.0).collect()
+        };
+        let values = |name: &str, len: usize| -> Vec<f64> {
+            noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
+        };
+        let (height, width) = finish(&g, pooled).size(&g);
+        let bias = quarters(values("bias", g.out_channels));
+        Self {
+            sizes,
+            pooled,
+            x: quarters(x),
+            weight: quarters(weight),
+            bias: bias.into_iter().map(|bias| bias + 1.0 / 32.0).collect(),
+            grad: quarters(values("grad", g.batch * g.out_channels * height * width)),
+        }
+    }
+
+    /// All pixels are zero but for those of the first column.
+    fn black(self) -> Self {
+        let width = self.sizes[3];
+        let x = self.x.iter().enumerate();
+        let x = x.map(|(place, &pixel)| if place % width == 0 { pixel } else { 0.0 }).collect();
+        Self { x, ..self }
+    }
+
+    /// The input, the weight, the bias or the gradient of the output.
+    fn operand(&mut self, nth: usize) -> &mut [f64] {
+        [&mut self.x, &mut self.weight, &mut self.bias, &mut self.grad][nth]
+    }
+
+    fn truth(&self) -> Results {
+        let g = &geometry(self.sizes);
+        let by_the_formula = |grad| {
+            let (x, weight) = (self.x.clone(), self.weight.clone());
+            Operands { x, weight, grad }.by_the_formula(g)
+        };
+        let mut sums = by_the_formula(vec![0.0; g.batch * g.out_image()]).y;
+        for (plane, sums) in sums.chunks_mut(g.pixels()).enumerate() {
+            sums.iter_mut().for_each(|sum| *sum += self.bias[plane % g.out_channels]);
+        }
+        let Finish::ReluPool(windows) = finish(g, self.pooled) else {
+            return Results { y: sums, ..by_the_formula(self.grad.clone()) };
+        };
+        let mut y = vec![0.0; self.grad.len()];
+        let mut dsums = vec![0.0; sums.len()];
+        let planes = y.chunks_mut(windows.out_plane()).zip(self.grad.chunks(windows.out_plane()));
+        for ((plane, (y, grad)), dsums) in planes.enumerate().zip(dsums.chunks_mut(g.pixels())) {
+            let sums = &sums[plane * g.pixels()..][..g.pixels()];
+            for (place, &sum) in sums.iter().enumerate() {
+                let (row, column) = (place / g.out_w / 2, place % g.out_w / 2);
+                if row < windows.out_height && column < windows.out_width {
+                    let window = row * windows.out_width + column;
+                    y[window] += if sum <= 0.0 { 0.0 } else { sum / 4.0 };
+                    dsums[place] = if sum <= 0.0 { 0.0 } else { grad[window] / 4.0 };
+                }
+            }
+        }
+        Results { y, ..by_the_formula(dsums) }
+    }
+
+    fn by<T: Element>(&self, way: Way, want_dx: bool) -> Results {
+        let g = &geometry(self.sizes);
+        let finish = &finish(g, self.pooled);
+        let round = |values: &[f64]| -> Vec<T> {
+            values.iter().map(|&value| <T as WithDType>::from_f64(value)).collect()
+        };
+        let (x, weight, bias, grad) =
+            (round(&self.x), round(&self.weight), round(&self.bias), round(&self.grad));
+        let mut output = Output::new(g, finish, Some(&bias));
+        way.forward(g, &x, &weight, &mut output);
+        let upstream = Upstream { geometry: g, finish, grad: &grad, signs: &output.signs };
+        let mut gradients = Gradients::new(g, want_dx, true);
+        way.backward(g, &x, &weight, &upstream, &mut gradients);
+        let wide =
+            |values: Vec<T>| -> Vec<f64> { values.into_iter().map(WithDType::to_f64).collect() };
+        Results {
+            y: wide(output.y),
+            dx: wide(gradients.x.unwrap_or_default()),
+            dweight: wide(gradients.weight),
+            dbias: wide(gradients.bias.into_iter().flatten().collect()),
+        }
+    }
+
+    /// Compares every way in f32 and in f64 with the formula.
+    fn assert_as_the_formula(&self) {
+        let truth = self.truth();
+        let g = geometry(self.sizes);
+        for want_dx in [false, true] {
+            for way in ways(&g, want_dx) {
+                for (dtype, found, bound) in [
+                    ("f32", self.by::<f32>(way, want_dx), 1e-4),
+                    ("f64", self.by::<f64>(way, want_dx), 1e-12),
+                ] {
+                    let name = format!("{:?} by {way:?} in {dtype}", self.sizes);
+                    let of = |what: &str| format!("{what} of {name}");
+                    assert_same_kind(&of("output"), &found.y, &truth.y, bound);
+                    assert_same_kind(&of("weight gradient"), &found.dweight, &truth.dweight, bound);
+                    assert_same_kind(&of("bias gradient"), &found.dbias, &truth.dbias, bound);
+                    if want_dx {
+                        assert_same_kind(&of("input gradient"), &found.dx, &truth.dx, bound);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn finish(g: &Geometry, pooled: bool) -> Finish {
+    if pooled {
+        Finish::ReluPool(Windows::new(g.out_h, g.out_w, 2, 2).unwrap())
+    } else {
+        Finish::Plain
+    }
+}
+
+/// NaN where the truth is NaN, the same infinity where it is one, and otherwise numbers that differ by at most `bound` of
+/// the largest.
+fn assert_same_kind(name: &str, found: &[f64], truth: &[f64], bound: f64) {
+    assert_eq!(found.len(), truth.len(), "{name}");
+    let finite = truth.iter().filter(|truth| truth.is_finite());
+    let largest = finite.fold(f64::MIN_POSITIVE, |largest, truth| largest.max(truth.abs()));
+    for (place, (found, truth)) in found.iter().zip(truth).enumerate() {
+        let same = match truth {
+            truth if truth.is_nan() => found.is_nan(),
+            truth if truth.is_infinite() => found == truth,
+            _ => (found - truth).abs() <= bound * largest,
+        };
+        assert!(same, "{name}, element {place}: {found:e} for {truth:e}");
+    }
+}
+
+/// batch, in, height, width, out, kernel, kernel, stride, padding: for Winograd's ways with partial blocks and tiles.
+const WINOGRAD: [[usize; 9]; 3] =
+    [[2, 8, 9, 7, 9, 3, 3, 1, 1], [17, 9, 6, 6, 8, 3, 3, 1, 0], [3, 8, 8, 7, 8, 5, 5, 1, 2]];
+
+/// The pixel in the middle of the first image's second channel.
+fn middle(sizes: [usize; 9]) -> usize {
+    let [_, _, height, width, ..] = sizes;
+    height * width + height / 2 * width + width / 2
+}
+
+#[test]
+fn a_pixel_that_is_not_finite_reaches_what_sees_it_and_nothing_else() {
+    for sizes in WINOGRAD {
+        for value in NOT_FINITE {
+            let mut case = Case::new(sizes, false);
+            case.x[middle(sizes)] = value;
+            case.assert_as_the_formula();
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_reaches_what_it_comes_from_and_nothing_else() {
+    for sizes in WINOGRAD {
+        for value in NOT_FINITE {
+            let mut case = Case::new(sizes, false);
+            let last = case.grad.len() - 1;
+            case.grad[last] = value;
+            case.assert_as_the_formula();
+        }
+    }
+}
+
+#[test]
+fn a_weight_that_is_not_finite_makes_nan_of_black_pixels() {
+    for sizes in WINOGRAD {
+        for value in NOT_FINITE {
+            let g = geometry(sizes);
+            let mut case = Case::new(sizes, false).black();
+            case.weight[g.patch()] = value;
+            case.assert_as_the_formula();
+            for way in ways(&g, true) {
+                // The second channel of the first image, where its patches see nothing but zeros.
+                let corner = 2 * g.pixels() - 1;
+                assert!(case.by::<f32>(way, true).y[corner].is_nan(), "{sizes:?} by {way:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn huge_numbers_do_not_overflow_on_the_way() {
+    for sizes in WINOGRAD {
+        let g = geometry(sizes);
+        for nth in [0, 1, 3] {
+            let mut case = Case::new(sizes, false);
+            // f32 ends below 2¹²⁸. A gradient of the bias is a sum of a whole plane's gradients.
+            let huge = if nth == 3 { 2f64.powi(122) } else { 2f64.powi(125) };
+            for other in [0, 1, 3] {
+                let scale = if other == nth { huge } else { 2f64.powi(-7) };
+                case.operand(other).iter_mut().for_each(|value| *value *= scale);
+            }
+            // The first image alone.
+            case.grad[g.out_image()..].iter_mut().for_each(|grad| *grad = grad.clamp(-1.0, 1.0));
+            let Results { y, dx, dweight, dbias } = case.truth();
+            for values in [y, dx, dweight, dbias] {
+                assert!(values.iter().all(|value| value.abs() < 2f64.powi(127)), "{sizes:?}");
+            }
+            case.assert_as_the_formula();
+        }
+    }
+}
+
+#[test]
+fn planes_that_are_finite_keep_their_bits() {
+    for [b, c, h, w, o, kh, kw, stride, padding] in WINOGRAD {
+        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
+        let results = |threads: usize, x: &candle_core::Var, weight: &candle_core::Var| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let y = conv2d(x, weight, None, stride, padding).unwrap();
+                // The gradient of each output is 1, whatever the output.
+                let gradients = y.sum_all().unwrap().backward().unwrap();
+                let gradient = |of: &Tensor| gradients.get(of).unwrap().clone();
+                [y.clone(), gradient(x), gradient(weight)]
+            })
+        };
+        let finite = results(1, &x, &weight);
+        let with_nan = |of: &candle_core::Var, place: usize| {
+            let mut values = of.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            values[place] = f32::NAN;
+            let tensor = Tensor::from_vec(values, of.shape(), of.device()).unwrap();
+            candle_core::Var::from_tensor(&tensor).unwrap()
+        };
+        let but_first = |tensor: &Tensor, axis: usize| {
+            let size = tensor.dim(axis).unwrap();
+            bits(&tensor.narrow(axis, 1, size - 1).unwrap())
+        };
+
+        let broken = with_nan(&x, 0);
+        let [y, dx, dweight] = results(1, &broken, &weight);
+        assert!(but_first(&y, 0) == but_first(&finite[0], 0), "other images");
+        assert!(bits(&dx) == bits(&finite[1]), "the input gradient, which sees no input");
+        assert!(but_first(&dweight, 1) == but_first(&finite[2], 1), "other channels");
+        for threads in 2..=4 {
+            let again = results(threads, &broken, &weight);
+            let first = [&y, &dx, &dweight].map(bits);
+            assert!(again.each_ref().map(bits) == first, "{threads} threads");
+        }
+
+        let [y, dx, dweight] = results(1, &x, &with_nan(&weight, 0));
+        assert!(but_first(&y, 1) == but_first(&finite[0], 1), "other channels");
+        assert!(but_first(&dx, 1) == but_first(&finite[1], 1), "other channels");
+        assert!(bits(&dweight) == bits(&finite[2]), "the weight gradient, which sees no weight");
+    }
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let batch = prop_oneof![1..4usize, 15..19usize];
+    let sides = (3..9usize, 3..9usize);
+    // Most of them with ways of Winograd's.
+    let kernel = select(vec![(1, 1), (3, 3), (3, 3), (3, 3), (5, 5), (2, 3)]);
+    let stride = select(vec![1usize, 1, 1, 2, 3]);
+    let special = (0..4usize, any::<Index>(), select(&NOT_FINITE[..]));
+    (
+        (batch, select(vec![1, 2, 9usize]), sides, 1..4usize, kernel, stride, 0..3usize),
+        any::<(bool, bool)>(),
+        prop::collection::vec(special, 0..4),
+    )
+        .prop_map(|(shape, (pooled, black), specials)| {
+            let (batch, inputs, (height, width), outputs, (kh, kw), stride, padding) = shape;
+            // A kernel has to fit; behind it, two rows and columns for a window.
+            let pooled = pooled && stride == 1;
+            let least = |kernel: usize| (kernel + usize::from(pooled)).saturating_sub(2 * padding);
+            let (height, width) = (height.max(least(kh)), width.max(least(kw)));
+            let sizes = [batch, inputs, height, width, outputs, kh, kw, stride, padding];
+            let case = Case::new(sizes, pooled);
+            let mut case = if black { case.black() } else { case };
+            for (nth, place, value) in specials {
+                let operand = case.operand(nth);
+                let place = place.index(operand.len());
+                operand[place] = value;
+            }
+            case
+        })
+}
+
+proptest! {
+    // A failing case is printed; it belongs into a test of its own, not into a file beside this one.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_way_has_the_kinds_of_the_formula(case in any_case()) {
+        case.assert_as_the_formula();
+    }
+}

@@ -1,0 +1,97 @@
+//! Results that are not finite are computed again, by [`Unfolded`].
+//!
+//! In a plain convolution a NaN or an infinity reaches the outputs that see it, and no others. Winograd's
+//! transforms mix the numbers of a tile, so that three things go wrong:
+//!
+//! | operands | plain | Winograd's |
+//! | --- | --- | --- |
+//! | a NaN among the pixels | NaN where a kernel sees it | NaN all over its tiles |
+//! | an infinity | an infinity | inf − inf = NaN |
+//! | finite, but close to the largest number of the type | finite | the transforms overflow |
+//!
+//! The zero mask of [`blank`](super::blank) would add a fourth: zeros times a NaN are NaN, and not zero. So each plane of
+//! outputs or of the input's gradient in which a number is not finite is replaced, and likewise each kernel of the weight's
+//! gradient. All others keep their bits, whatever the other images and channels are.
+//!
+//! Looking at the results is enough. A number that is not finite stays so in every sum, and in every product with an entry
+//! of the matrices. And each result depends on each of its operands at one place of the tile at least: otherwise the
+//! transforms would lose that operand.
+//!
+//! Cost: one addition for each result. A sum is finite only if all of its terms are.
+
+use super::Winograd;
+use crate::Element;
+use crate::conv2d::frame::Frame;
+use crate::conv2d::gradients::{Gradients, Upstream};
+use crate::conv2d::output::Output;
+use crate::conv2d::unfolded::Unfolded;
+use crate::lanes::{LANES, Lane, add};
+
+/// A channel's plane of one image.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::conv2d) struct Plane {
+    pub(in crate::conv2d) image: usize,
+    pub(in crate::conv2d) channel: usize,
+}
+
+/// The sum of results, for each image of a block.
+pub(super) struct Check<T>(Lane<T>);
+
+impl<T: Element> Check<T> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self([T::zero(); LANES])
+    }
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, results: &Lane<T>) {
+        self.0 = add(self.0, *results);
+    }
+
+    /// Whether all results are finite. Where they are not, or where their sum overflows, the answer is no.
+    #[inline(always)]
+    pub(super) fn passes(&self) -> bool {
+        self.0.into_iter().all(T::is_finite)
+    }
+}
+
+/// Which of a block's first `images` images have a number in `plane` that is not finite.
+#[cold]
+pub(super) fn not_finite<T: Element>(plane: &[Lane<T>], frame: Frame, images: usize) -> Vec<usize> {
+    let rows = || plane.chunks_exact(frame.outer_width).skip(frame.padding).take(frame.height);
+    let inside = || rows().flat_map(|row| &row[frame.padding..][..frame.width]);
+    (0..images).filter(|&image| inside().any(|lane| !lane[image].is_finite())).collect()
+}
+
+impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
+    /// Computes these planes of `output` again.
+    pub(super) fn replace_outputs<T: Element>(
+        &self,
+        x: &[T],
+        weight: &[T],
+        output: &mut Output<'_, T>,
+        planes: &[Plane],
+    ) {
+        if !planes.is_empty() {
+            let mut unfolded = output.another();
+            Unfolded::new(self.geometry).forward(x, weight, &mut unfolded);
+            output.take(&unfolded, planes);
+        }
+    }
+
+    /// Computes these planes of the input's gradient and these kernels of the weight's again.
+    pub(super) fn replace_gradients<T: Element>(
+        &self,
+        x: &[T],
+        weight: &[T],
+        upstream: &Upstream<'_, T>,
+        gradients: &mut Gradients<T>,
+        (planes, kernels): (&[Plane], &[usize]),
+    ) {
+        if !(planes.is_empty() && kernels.is_empty()) {
+            let mut unfolded = Gradients::new(self.geometry, !planes.is_empty(), false);
+            Unfolded::new(self.geometry).backward(x, weight, upstream, &mut unfolded);
+            gradients.take(self.geometry, &unfolded, planes, kernels);
+        }
+    }
+}
