@@ -8,18 +8,19 @@
 //! again).
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail,
-};
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
-use super::gpu::blocks::Channels;
-use super::gpu::{self, Operand};
 use super::relu::{self, rectified};
 use super::room::room;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply2;
+#[cfg(feature = "cuda")]
+use {
+    crate::gpu::{self, Channels, Operand},
+    candle_core::CudaStorage,
+};
 
 /// x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`.
 ///
@@ -40,29 +41,30 @@ pub fn add_bias_relu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
 }
 
 fn apply(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
-    let [images, channels, plane @ ..] = x.dims() else {
+    let &[_, channels, ref plane @ ..] = x.dims() else {
         bail!("add_bias: a batch [B, C, …] was expected, got {:?}", x.dims());
     };
-    if bias.dims() != [*channels] {
+    if bias.dims() != [channels] {
         bail!("add_bias: {channels} channels need a bias [{channels}], got {:?}", bias.dims());
     }
     if is_rounded(x) {
         return rounded("add_bias", [x, bias], |[x, bias]| apply(&x, &bias, with_relu));
     }
     let plane = plane.iter().product();
-    let sizes = Channels { images: *images, channels: *channels, plane };
-    apply2(&x.contiguous()?, &bias.contiguous()?, AddBias { sizes, with_relu })
+    apply2(&x.contiguous()?, &bias.contiguous()?, AddBias { channels, plane, with_relu })
 }
 
 /// One application.
 struct AddBias {
-    sizes: Channels,
+    channels: usize,
+    /// Numbers of a channel of one image.
+    plane: usize,
     with_relu: bool,
 }
 
 impl AddBias {
     fn forward<T: Element>(&self, x: &[T], bias: &[T]) -> Vec<T> {
-        let Channels { channels, plane, .. } = self.sizes;
+        let Self { channels, plane, .. } = *self;
         let (image, plane) = ((channels * plane).max(1), plane.max(1));
         let mut y = room(x.len());
         y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
@@ -81,7 +83,7 @@ impl AddBias {
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         /// Neighbouring numbers of a task, at least: a line of cache in f32.
         const NUMBERS: usize = 16;
-        let Channels { channels, plane, .. } = self.sizes;
+        let Self { channels, plane, .. } = *self;
         let of_task = NUMBERS.div_ceil(plane.max(1));
         let mut sums = vec![0.0; channels];
         sums.par_chunks_mut(of_task).enumerate().for_each(|(task, sums)| {
@@ -116,6 +118,7 @@ impl CustomOp2 for AddBias {
         })
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         x: &CudaStorage,
@@ -123,9 +126,9 @@ impl CustomOp2 for AddBias {
         bias: &CudaStorage,
         bias_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let (gpu, bias) = (x.device(), Operand::new(bias, bias_layout)?);
+        let (sizes, bias) = (Channels::of(x_layout.shape())?, Operand::new(bias, bias_layout)?);
         let mut y = x.to_dtype(x_layout, x.dtype())?;
-        gpu::bias::add(gpu, &mut y, self.sizes, bias, self.with_relu)?;
+        gpu::add_bias(&mut y, sizes, bias, self.with_relu)?;
         Ok((y, x_layout.shape().clone()))
     }
 
@@ -137,9 +140,9 @@ impl CustomOp2 for AddBias {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
-            let behind_relu = self.with_relu.then_some(y);
-            let (dx, dbias) = gpu::bias::gradients(self.sizes, behind_relu, &grad)?;
+            let (dx, dbias) = gpu::bias_gradients(self.with_relu.then_some(y), &grad)?;
             return Ok((Some(dx), Some(dbias)));
         }
         let dx = if self.with_relu { relu::gradient(y, &grad)? } else { grad };

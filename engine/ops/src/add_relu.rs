@@ -6,16 +6,18 @@
 //! are the same tensor. Where the next short cut begins, two gradients come in: they are added up in the same pass.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail,
-};
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
 
 use super::element::{cpu_elements, for_dtype};
-use super::gpu::{self, Operand};
 use super::relu::{gradient, gradient_of_sum, rectified};
 use super::room::of_two;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply2_by_two;
+#[cfg(feature = "cuda")]
+use {
+    crate::gpu::{Operand, elementwise},
+    candle_core::CudaStorage,
+};
 
 /// max(x + y, 0) by element; both of one shape and type, any shape.
 ///
@@ -59,6 +61,7 @@ impl CustomOp2 for AddRelu {
         })
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         x: &CudaStorage,
@@ -66,9 +69,8 @@ impl CustomOp2 for AddRelu {
         y: &CudaStorage,
         y_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let (gpu, shape) = (x.device(), x_layout.shape().clone());
         let operands = [Operand::new(x, x_layout)?, Operand::new(y, y_layout)?];
-        Ok((gpu::relu::add_relu(gpu, operands)?, shape))
+        Ok((elementwise("add_relu", operands)?, x_layout.shape().clone()))
     }
 
     fn bwd(

@@ -19,16 +19,18 @@
 //! [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) saves the reading.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail,
-};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
-use super::gpu::{self, Operand, on_gpu};
 use super::room::room;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply1;
+#[cfg(feature = "cuda")]
+use {
+    crate::gpu::{Launch, Operand, Source, blocks_of, on_gpu, tensor},
+    candle_core::CudaStorage,
+};
 
 /// The mean over `kernel`×`kernel` windows every `stride` rows and columns.
 ///
@@ -142,6 +144,16 @@ impl Windows {
     // ANCHOR_END: backward
 }
 
+#[cfg(feature = "cuda")]
+impl Launch<'_> {
+    /// The sizes of windows, and what each element has of its window's mean.
+    pub(super) fn windows(self, windows: &Windows) -> Self {
+        let Windows { height, width, kernel, stride, out_height, out_width } = *windows;
+        let sizes = [height, width, kernel, stride, out_height, out_width];
+        sizes.into_iter().fold(self, Self::count).number(windows.share::<f64>())
+    }
+}
+
 struct AvgPool2d(Windows);
 
 impl AvgPool2d {
@@ -164,17 +176,31 @@ impl CustomOp1 for AvgPool2d {
         })
     }
 
-    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let x = Operand::new(storage, layout)?;
-        let y = gpu::pooling::avg_pool2d(storage.device(), &self.0, x)?;
-        Ok((y, self.shape(layout)?))
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let shape = self.shape(layout)?;
+        let n = shape.elem_count();
+        let y = Launch::new(x.device(), Source::Pooling, "avg_pool2d", x.dtype())
+            .count(n)
+            .windows(&self.0)
+            .memory(Operand::new(x, layout)?, layout.shape().elem_count())
+            .compute(n, blocks_of(n))?;
+        Ok((y, shape))
     }
 
     fn bwd(&self, x: &Tensor, _y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
-            let dx = on_gpu([&grad], |gpu, [grad]| gpu::pooling::gradient(gpu, &self.0, grad))?;
-            return Ok(Some(gpu::tensor(dx, x.shape())));
+            let dx = on_gpu([&grad], |[grad]| {
+                let n = x.elem_count();
+                Launch::new(grad.gpu(), Source::Pooling, "avg_pool2d_gradient", grad.dtype())
+                    .count(n)
+                    .windows(&self.0)
+                    .memory(grad, n / self.0.in_plane() * self.0.out_plane())
+                    .compute(n, blocks_of(n))
+            })?;
+            return Ok(Some(tensor(dx, x.shape())));
         }
         let (storage, layout) = grad.storage_and_layout();
         for_dtype!(x.dtype(), self.name(), T => {

@@ -6,10 +6,14 @@
 //! Cost: each element is read and written once.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::backward::apply1;
-use crate::gpu::{self, Operand};
+#[cfg(feature = "cuda")]
+use {
+    crate::gpu::{Launch, Operand, Source, blocks_of},
+    candle_core::CudaStorage,
+};
 
 /// All axes but the first become one: `[B, …]` → `[B, n]`. A copy is made only where there is something to remember: of
 /// a tensor that carries a gradient, and has not two axes already.
@@ -79,13 +83,20 @@ impl CustomOp1 for Kind {
         self.forward(x, layout)
     }
 
+    /// A transpose has a kernel of ours: candle's copy of a strided tensor sends shape and strides to the GPU first, from
+    /// memory that may keep the processor waiting until the GPU is as far.
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
         if let (Self::Transposed, &[rows, columns]) = (self, layout.dims())
             && layout.is_contiguous()
             && rows * columns > 0
         {
-            let operand = Operand::new(x, layout)?;
-            let y = gpu::transpose::transpose(x.device(), (rows, columns), operand)?;
+            let n = rows * columns;
+            let y = Launch::new(x.device(), Source::Elementwise, "transpose", x.dtype())
+                .count(rows)
+                .count(columns)
+                .memory(Operand::new(x, layout)?, n)
+                .compute(n, blocks_of(n))?;
             return Ok((y, (columns, rows).into()));
         }
         self.forward(x, layout)

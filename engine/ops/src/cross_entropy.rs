@@ -9,13 +9,16 @@
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, D, DType, Layout, Result, Shape, Tensor, WithDType, bail,
+    CpuStorage, CustomOp2, D, DType, Layout, Result, Shape, Tensor, WithDType, bail,
 };
 
 use super::element::{Element, check_dtype, cpu_elements, elements, for_dtype};
-use super::gpu::cross_entropy::Batch;
-use super::gpu::{self, Operand, on_gpu};
 use crate::backward::apply2;
+#[cfg(feature = "cuda")]
+use {
+    crate::gpu::{Launch, Operand, Source, alloc, blocks_of, on_gpu, tensor},
+    candle_core::CudaStorage,
+};
 
 /// Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
 ///
@@ -54,14 +57,20 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 ///
 /// When the shapes do not fit.
 pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    let (_, classes) = logits.dims2()?;
+    logits.dims2()?;
+    #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
         let loss = loss.to_dtype(logits.dtype())?;
         let (logits, labels) = (logits.contiguous()?, labels.contiguous()?);
-        let sums = on_gpu([&loss, &logits, &labels], |gpu, [loss, logits, labels]| {
-            gpu::cross_entropy::loss_and_correct(gpu, &Batch { classes, logits, labels }, loss)
+        let sums = on_gpu([&loss, &logits, &labels], |[of_batch, of_logits, of_labels]| {
+            let mut sums = alloc(of_logits.gpu(), 2, DType::F64)?;
+            launch("loss_and_correct", logits.shape(), of_logits, of_labels)?
+                .memory(of_batch, 1)
+                .result(&mut sums)
+                .run(1)?;
+            Ok(sums)
         })?;
-        return Ok(gpu::tensor(sums, 2));
+        return Ok(tensor(sums, 2));
     }
     let logits = logits.detach();
     // A comparison with a NaN is false, and candle's maximum would pass over it.
@@ -70,6 +79,22 @@ pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Resu
     let answers = has_nan.where_cond(&first_nan, &logits.argmax(D::Minus1)?)?;
     let correct = answers.eq(labels)?.to_dtype(DType::F64)?.sum_all()?;
     Tensor::stack(&[loss.detach().to_dtype(DType::F64)?, correct], 0)
+}
+
+/// A launch of a kernel, with what all of them begin with.
+#[cfg(feature = "cuda")]
+fn launch<'a>(
+    kernel: &'static str,
+    shape: &Shape,
+    logits: Operand<'a>,
+    labels: Operand<'a>,
+) -> Result<Launch<'a>> {
+    let (rows, classes) = shape.dims2()?;
+    Ok(Launch::new(logits.gpu(), Source::CrossEntropy, kernel, logits.dtype())
+        .count(rows)
+        .count(classes)
+        .memory(logits, rows * classes)
+        .memory_as(DType::U32, labels, rows))
 }
 
 struct CrossEntropy;
@@ -97,6 +122,7 @@ impl CustomOp2 for CrossEntropy {
         })
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         logits: &CudaStorage,
@@ -104,12 +130,10 @@ impl CustomOp2 for CrossEntropy {
         labels: &CudaStorage,
         labels_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let (_, classes) = logits_layout.shape().dims2()?;
-        let gpu = logits.device();
         let logits = Operand::new(logits, logits_layout)?;
         let labels = Operand::new(labels, labels_layout)?;
-        let loss = gpu::cross_entropy::loss(gpu, &Batch { classes, logits, labels })?;
-        Ok((loss, Shape::from(())))
+        let launch = launch("cross_entropy", logits_layout.shape(), logits, labels)?;
+        Ok((launch.compute(1, 1)?, Shape::from(())))
     }
 
     fn bwd(
@@ -120,12 +144,15 @@ impl CustomOp2 for CrossEntropy {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let (_, classes) = logits.dims2()?;
+        #[cfg(feature = "cuda")]
         if logits.device().is_cuda() {
-            let grad = grad.contiguous()?;
-            let dlogits = on_gpu([logits, labels, &grad], |gpu, [logits, labels, grad]| {
-                gpu::cross_entropy::gradient(gpu, &Batch { classes, logits, labels }, grad)
+            let operands = [logits, labels, &grad.contiguous()?];
+            let dlogits = on_gpu(operands, |[of_logits, of_labels, grad]| {
+                launch("cross_entropy_gradient", logits.shape(), of_logits, of_labels)?
+                    .memory(grad, 1)
+                    .compute(logits.elem_count(), blocks_of(labels.elem_count()))
             })?;
-            return Ok((Some(gpu::tensor(dlogits, logits.shape())), None));
+            return Ok((Some(tensor(dlogits, logits.shape())), None));
         }
         let (logits_storage, logits_layout) = logits.storage_and_layout();
         let labels = labels.to_vec1::<u32>()?;

@@ -4,11 +4,15 @@
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::ReduceOp;
-use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use super::element::{check_dtype, computed_in};
-use super::gpu::{self, Operand, on_gpu};
 use crate::backward::apply1;
+#[cfg(feature = "cuda")]
+use {
+    crate::gpu::{Launch, Operand, Source, blocks_of, on_gpu, tensor},
+    candle_core::CudaStorage,
+};
 
 /// The mean over all pixels: `[B, C, H, W]` → `[B, C]`.
 ///
@@ -60,18 +64,30 @@ impl CustomOp1 for GlobalAvgPool {
         Ok((mean, shape))
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let memory = Operand::new(x, layout)?;
-        let mean = gpu::pooling::global_avg_pool(x.device(), self.pixels, memory)?;
-        Ok((mean, self.shape(layout)?))
+        let shape = self.shape(layout)?;
+        let n = shape.elem_count();
+        let mean = Launch::new(x.device(), Source::Pooling, "global_avg_pool", x.dtype())
+            .count(n)
+            .count(self.pixels)
+            .memory(Operand::new(x, layout)?, n * self.pixels)
+            .compute(n, blocks_of(n))?;
+        Ok((mean, shape))
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
         if gradient.device().is_cuda() {
-            let dx = on_gpu([&gradient.contiguous()?], |gpu, [gradient]| {
-                gpu::pooling::global_avg_pool_gradient(gpu, self.pixels, gradient)
+            let dx = on_gpu([&gradient.contiguous()?], |[gradient]| {
+                let (gpu, dtype, n) = (gradient.gpu(), gradient.dtype(), x.elem_count());
+                Launch::new(gpu, Source::Pooling, "global_avg_pool_gradient", dtype)
+                    .count(n)
+                    .count(self.pixels)
+                    .memory(gradient, n / self.pixels)
+                    .compute(n, blocks_of(n))
             })?;
-            return Ok(Some(gpu::tensor(dx, x.shape())));
+            return Ok(Some(tensor(dx, x.shape())));
         }
         let share = gradient.affine(1.0 / self.pixels as f64, 0.0)?;
         Ok(Some(share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x.shape())?))

@@ -34,6 +34,7 @@ pub const BLOCK: usize = 16 * 1024;
 mod agreement;
 pub(crate) mod element;
 mod gemm;
+#[cfg(feature = "cuda")]
 pub(crate) mod gpu;
 mod lanes;
 #[cfg(feature = "cuda")]

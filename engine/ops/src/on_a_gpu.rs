@@ -1,5 +1,8 @@
 //! For tests: every operation on a GPU, against the same on the CPU in f64. Without a GPU they are skipped, and say so.
 
+mod kernels;
+mod launches;
+mod norms;
 mod streams;
 mod updates;
 
@@ -13,7 +16,6 @@ use super::{
     loss_and_correct, relu, transpose,
 };
 use crate::backward::backward_from;
-use crate::batch_norm::{GradientSums, Statistics, input_gradient};
 use crate::difference::relative_difference;
 use devices::{ComputeDevice, DeviceKind, DevicePlan};
 
@@ -50,49 +52,81 @@ fn gpu() -> Option<Device> {
     device().map(|device| device.tensors().clone())
 }
 
-/// Value and gradients, for a gradient of noise that comes in.
+/// Value and gradients, for a gradient of noise that comes in, in numbers that type `of` has.
 fn outcome(
     device: &Device,
     dtype: DType,
+    of: DType,
     inputs: &[Tensor],
-    operation: &dyn Fn(&[&Tensor]) -> Result<Tensor>,
+    operation: Operation<'_>,
 ) -> Result<Vec<Tensor>> {
     let there = |tensor: &Tensor| Var::from_tensor(&tensor.to_dtype(dtype)?.to_device(device)?);
     let inputs: Vec<Var> = inputs.iter().map(there).collect::<Result<_>>()?;
     let y = operation(&inputs.iter().map(Var::as_tensor).collect::<Vec<_>>())?;
     let upstream = noise("upstream", y.dims()).as_detached_tensor();
-    let upstream = upstream.to_dtype(DType::BF16)?.to_dtype(dtype)?.to_device(device)?;
+    let upstream = upstream.to_dtype(of)?.to_dtype(dtype)?.to_device(device)?;
     let found = backward_from(&y, &upstream)?;
     let gradients = inputs.iter().filter_map(|input| found.get(input).cloned());
     Ok(std::iter::once(y.clone()).chain(gradients).collect())
 }
 
-/// Makes sure that an operation on noise of these shapes is the same there as here.
-fn assert_same(
-    name: &str,
-    types: &[(DType, f64)],
-    shapes: &[&[usize]],
-    operation: &dyn Fn(&[&Tensor]) -> Result<Tensor>,
-) {
+type Operation<'a> = &'a dyn Fn(&[&Tensor]) -> Result<Tensor>;
+
+/// Noise of these shapes, in f64.
+fn noises(shapes: &[&[usize]]) -> Vec<Tensor> {
+    let names = ["x", "weight", "bias"].iter().zip(shapes);
+    names.map(|(name, shape)| noise(name, shape).as_detached_tensor()).collect()
+}
+
+/// Makes sure that an operation on noise of these shapes is the same there as here, in numbers that every type has.
+fn assert_same(name: &str, types: &[(DType, f64)], shapes: &[&[usize]], operation: Operation<'_>) {
     let Some(gpu) = gpu() else { return };
-    // Numbers that every type has.
-    let inputs: Vec<Tensor> = ["x", "weight", "bias"]
-        .iter()
-        .zip(shapes)
-        .map(|(name, shape)| noise(name, shape).as_detached_tensor().to_dtype(DType::BF16).unwrap())
-        .collect();
-    let expected = outcome(&Device::Cpu, DType::F64, &inputs, operation).unwrap();
-    assert_eq!(expected.len(), shapes.len() + 1);
+    let expected = expected(&noises(shapes), DType::BF16, operation);
     for &(dtype, bound) in types.iter().filter(|&&(dtype, _)| has(dtype)) {
-        let found = outcome(&gpu, dtype, &inputs, operation).unwrap();
-        assert_eq!(found.len(), expected.len());
-        for (position, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            assert_eq!(found.dtype(), dtype);
-            let found = found.to_dtype(DType::F64).unwrap().to_device(&Device::Cpu).unwrap();
-            let error = relative_difference(&found, expected).unwrap();
-            assert!(error <= bound, "{name} {shapes:?} {dtype:?}, {position}: {error:.1e}");
-        }
+        let inputs = rounded(&noises(shapes), DType::BF16);
+        let found = outcome(&gpu, dtype, DType::BF16, &inputs, operation).unwrap();
+        assert_outcome(&format!("{name} {shapes:?}"), (dtype, bound), &found, &expected);
     }
+}
+
+/// Makes sure that an operation on these inputs, rounded to each type, is the same there as here.
+fn assert_same_of(name: &str, types: &[(DType, f64)], inputs: &[Tensor], operation: Operation<'_>) {
+    let Some(gpu) = gpu() else { return };
+    for &(dtype, bound) in types.iter().filter(|&&(dtype, _)| has(dtype)) {
+        let expected = expected(inputs, dtype, operation);
+        let found = outcome(&gpu, dtype, dtype, inputs, operation).unwrap();
+        assert_outcome(name, (dtype, bound), &found, &expected);
+    }
+}
+
+fn rounded(tensors: &[Tensor], dtype: DType) -> Vec<Tensor> {
+    tensors.iter().map(|tensor| tensor.to_dtype(dtype).unwrap()).collect()
+}
+
+/// Value and gradients as the CPU has them in f64, for inputs that are rounded first.
+fn expected(inputs: &[Tensor], of: DType, operation: Operation<'_>) -> Vec<Tensor> {
+    let inputs = rounded(inputs, of);
+    let expected = outcome(&Device::Cpu, DType::F64, of, &inputs, operation).unwrap();
+    assert_eq!(expected.len(), inputs.len() + 1);
+    expected
+}
+
+#[track_caller]
+fn assert_outcome(name: &str, (dtype, bound): (DType, f64), found: &[Tensor], expected: &[Tensor]) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    for (position, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found.dtype(), dtype, "{name}");
+        assert_close(&format!("{name} {dtype:?}, {position}"), found, expected, bound);
+    }
+}
+
+/// Makes sure that what was computed on a GPU differs from what is expected by no more than `bound`.
+#[track_caller]
+fn assert_close(name: &str, found: &Tensor, expected: &Tensor, bound: f64) {
+    let found = found.to_dtype(DType::F64).unwrap().to_device(&Device::Cpu).unwrap();
+    let error = relative_difference(&found, &expected.to_dtype(DType::F64).unwrap()).unwrap();
+    // A NaN is not close.
+    assert!(error <= bound, "{name}: {error:.1e} is above {bound:.1e}");
 }
 
 #[test]
@@ -182,76 +216,4 @@ fn a_gpu_has_dense_layers() {
         assert_same("linear", &TYPES, &shapes, &|t| linear(t[0], t[1], t[2]));
         assert_same("linear_relu", WIDE, &shapes, &|t| linear_relu(t[0], t[1], t[2]));
     }
-}
-
-#[test]
-fn a_gpu_normalises_batches() {
-    for shape in [[6, 5, 9, 7], [70, 3, 14, 14], [4, 300, 1, 1]] {
-        let shapes: [&[usize]; 3] = [&shape, &shape[1..2], &shape[1..2]];
-        for relu in [false, true] {
-            // Parameters beside images in bf16 are f32.
-            let of_channels = |t: &Tensor| cast(t, computed_in(t.dtype()));
-            assert_same("batch_norm", &TYPES, &shapes, &|t| {
-                Ok(batch_norm(t[0], &of_channels(t[1])?, &of_channels(t[2])?, 1e-3, relu)?.0)
-            });
-            assert_same("batch_norm_with", &TYPES, &shapes, &|t| {
-                let given = noise("given", &[2, shape[1], 3, 3]).as_detached_tensor();
-                let given = Statistics::of(&given.to_device(t[0].device())?)?;
-                let (weight, bias) = (of_channels(t[1])?, of_channels(t[2])?);
-                batch_norm_with(t[0], &weight, &bias, &given, 1e-3, relu)
-            });
-        }
-    }
-}
-
-#[test]
-fn a_gpu_normalises_images_of_more_parts_than_a_block_has_threads() {
-    // 258 parts of a channel.
-    let shapes: [&[usize]; 3] = [&[168, 1, 112, 112], &[1], &[1]];
-    assert_same("batch_norm", &TYPES[1..2], &shapes, &|t| {
-        Ok(batch_norm(t[0], t[1], t[2], 1e-3, true)?.0)
-    });
-}
-
-#[test]
-fn a_gpu_normalises_images_from_wherever_they_begin() {
-    const SHAPE: [usize; 4] = [2, 3, 2, 2];
-    let elements = SHAPE.iter().product();
-    // One element behind where a vector could.
-    let behind = |t: &Tensor| t.narrow(0, 1, elements)?.reshape(&SHAPE);
-    let shapes: [&[usize]; 3] = [&[1 + elements], &[3], &[3]];
-    assert_same("batch_norm", WIDE, &shapes, &|t| {
-        Ok(batch_norm(&behind(t[0])?, t[1], t[2], 1e-3, true)?.0)
-    });
-    let Some(gpu) = gpu() else { return };
-    let pieces = |device: &Device| {
-        let images = |name: &str| noise(name, &[1 + elements]).as_detached_tensor();
-        let images = |name: &str| behind(&images(name).to_device(device)?);
-        let (x, y, grad) = (images("x")?, images("y")?, images("grad")?);
-        let weight = noise("weight", &[3]).as_detached_tensor().to_device(device)?;
-        let statistics = Statistics::of(&x)?;
-        let sums = GradientSums::of(&x, Some(&y), &grad, &statistics, 1e-3)?;
-        let dx = input_gradient(&x, Some(&y), &grad, &weight, &statistics, &sums, 1e-3)?;
-        Ok::<_, candle_core::Error>([sums.as_tensor().clone(), dx])
-    };
-    for (found, expected) in pieces(&gpu).unwrap().iter().zip(pieces(&Device::Cpu).unwrap()) {
-        let found = found.to_device(&Device::Cpu).unwrap();
-        assert!(relative_difference(&found, &expected).unwrap() <= 1e-12);
-    }
-}
-
-#[test]
-fn a_gpu_takes_losses() {
-    let labels: Vec<u32> = (0..300).map(|row| row * 7 % 10).collect();
-    let labels = |device: &Device| Tensor::new(labels.as_slice(), device);
-    assert_same("cross_entropy", WIDE, &[&[300, 10]], &|logits| {
-        cross_entropy(logits[0], &labels(logits[0].device())?)
-    });
-    let Some(gpu) = gpu() else { return };
-    let count = |device: &Device| {
-        let logits = noise("logits", &[300, 10]).as_detached_tensor().to_device(device)?;
-        let loss = Tensor::new(0.25, device)?;
-        loss_and_correct(&loss, &logits, &labels(device)?)?.to_vec1::<f64>()
-    };
-    assert_eq!(count(&gpu).unwrap(), count(&Device::Cpu).unwrap());
 }

@@ -1,9 +1,8 @@
 //! Named parameters of one replica of a model.
 
-use candle_core::{DType, Result, Tensor, Var, bail};
+use candle_core::{Result, Tensor, Var, bail};
 
 use crate::backward::Gradients;
-use crate::gpu;
 use devices::move_view;
 
 /// One trainable tensor and its name.
@@ -130,9 +129,11 @@ pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     {
         bail!("{:?} cannot be overwritten with {:?}", tensor.dims(), value.dims());
     }
-    let on_a_gpu = pairs.iter().any(|(tensor, _)| tensor.device().is_cuda());
-    if on_a_gpu && pairs.iter().all(|(_, value)| value.dtype() == DType::F32) {
-        return gpu::update::round_off_all(pairs);
+    #[cfg(feature = "cuda")]
+    if pairs.iter().any(|(tensor, _)| tensor.device().is_cuda())
+        && pairs.iter().all(|(_, value)| value.dtype() == candle_core::DType::F32)
+    {
+        return crate::gpu::update::cast(pairs);
     }
     pairs.iter().try_for_each(|(tensor, value)| overwrite(tensor, &value.to_dtype(tensor.dtype())?))
 }

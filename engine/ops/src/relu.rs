@@ -7,13 +7,17 @@
 //! or a dense layer comes before it, their operations with a relu of their own save that.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 
 use super::element::{Element, cpu_elements, elements, for_dtype};
-use super::gpu::{self, Operand, on_gpu};
 use super::room::{made, of_three, of_two};
 use super::rounded::{is_rounded, rounded};
 use crate::backward::apply1;
+#[cfg(feature = "cuda")]
+use {
+    crate::gpu::{self, Operand, elementwise, on_gpu},
+    candle_core::CudaStorage,
+};
 
 /// max(x, 0) by element; any shape.
 ///
@@ -41,8 +45,9 @@ impl CustomOp1 for Relu {
         })
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let y = gpu::relu::relu(storage.device(), Operand::new(storage, layout)?)?;
+        let y = elementwise("relu", [Operand::new(storage, layout)?])?;
         Ok((y, layout.shape().clone()))
     }
 
@@ -54,8 +59,9 @@ impl CustomOp1 for Relu {
 /// What of the gradient of a relu's output `y` passes it, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let grad = grad.contiguous()?;
+    #[cfg(feature = "cuda")]
     if grad.device().is_cuda() {
-        let dx = on_gpu([y, &grad], |gpu, [y, grad]| gpu::relu::gradient(gpu, y, grad))?;
+        let dx = on_gpu([y, &grad], |operands| elementwise("relu_gradient", operands))?;
         return Ok(gpu::tensor(dx, y.shape()));
     }
     let (y_storage, y_layout) = y.storage_and_layout();
@@ -69,8 +75,9 @@ pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
 
 /// The same of a gradient that is the sum of two; contiguous, and of the shape and type of `y`.
 pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
     if y.device().is_cuda() {
-        let dx = on_gpu([y, a, b], gpu::relu::gradient_of_sum)?;
+        let dx = on_gpu([y, a, b], |operands| elementwise("relu_gradient_of_sum", operands))?;
         return Ok(gpu::tensor(dx, y.shape()));
     }
     let (y_storage, y_layout) = y.storage_and_layout();

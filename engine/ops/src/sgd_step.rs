@@ -8,7 +8,6 @@ use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bai
 use rayon::prelude::*;
 
 use crate::element::cpu_elements;
-use crate::gpu;
 use crate::simd::vectorised;
 use crate::{BLOCK, Element};
 
@@ -43,8 +42,9 @@ pub fn descend_all<'a>(
             );
         }
     }
+    #[cfg(feature = "cuda")]
     if pairs.iter().any(|(value, _)| value.device().is_cuda()) {
-        return gpu::update::descend_all(&pairs, step);
+        return crate::gpu::update::sgd_step(&pairs, step);
     }
     pairs.iter().try_for_each(|(value, direction)| {
         value.inplace_op2(&direction.contiguous()?, &Descend(step))
@@ -58,7 +58,10 @@ pub fn descend_all<'a>(
 ///
 /// When the three are not of one type and size, or do not lie on one GPU, velocity and value contiguous.
 pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
-    gpu::update::push_all(slots, constants)
+    #[cfg(feature = "cuda")]
+    return crate::gpu::update::momentum_step(slots, constants);
+    #[cfg(not(feature = "cuda"))]
+    bail!("{} tensors with {constants:?}: this program was built without CUDA", slots.len());
 }
 
 /// Whether two tensors have one shape and one type.

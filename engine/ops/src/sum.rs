@@ -12,8 +12,9 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::element::{elements, for_dtype};
-use super::gpu::{self, on_gpu};
 use super::room::of_two;
+#[cfg(feature = "cuda")]
+use crate::gpu::{self, elementwise, on_gpu};
 
 /// a + b by element; both of one shape and type. The sum carries no gradient.
 ///
@@ -31,8 +32,9 @@ pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return a.detach() + b.detach();
     }
     let (a, b) = (a.contiguous()?, b.contiguous()?);
+    #[cfg(feature = "cuda")]
     if on_a_gpu {
-        let sum = on_gpu([&a, &b], gpu::sum::sum)?;
+        let sum = on_gpu([&a, &b], |operands| elementwise("sum", operands))?;
         return Ok(gpu::tensor(sum, a.shape()));
     }
     let ((a_storage, a_layout), (b_storage, b_layout)) =

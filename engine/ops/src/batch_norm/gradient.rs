@@ -16,6 +16,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::backward_blocks::{Sums, Tensors, draw_block, gradient_lines};
+#[cfg(feature = "cuda")]
 use super::on_gpu;
 use super::planes::Planes;
 use super::statistics::{Statistics, check_channels};
@@ -49,7 +50,8 @@ impl GradientSums {
             return Self::of(&widened(x)?, output.as_ref(), &widened(grad)?, statistics, epsilon);
         }
         let tensors = Tensors::new(x, output, grad)?;
-        if !x.device().is_cpu() {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
             return on_gpu::gradient_sums(&tensors, statistics, epsilon);
         }
         let moments = statistics.to_moments(planes.channels)?;
@@ -138,7 +140,8 @@ pub fn input_gradient(
             .to_dtype(x.dtype());
     }
     let tensors = Tensors::new(x, output, grad)?;
-    if !x.device().is_cpu() {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
         let share = 1.0 / statistics.count as f64;
         let sums = sums.as_tensor();
         let constants = on_gpu::Constants { weight, statistics, sums, share, epsilon };

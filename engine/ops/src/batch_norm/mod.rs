@@ -34,6 +34,7 @@
 mod backward_blocks;
 mod gradient;
 mod loops;
+#[cfg(feature = "cuda")]
 mod on_gpu;
 mod op;
 mod planes;
@@ -56,6 +57,7 @@ use crate::element::computed_in;
 use crate::rounded::is_rounded;
 use op::{BatchNorm, saved};
 use planes::Planes;
+#[cfg(feature = "cuda")]
 use statistics::check_channels;
 
 /// Normalises a batch by its own statistics, and returns them.
@@ -79,7 +81,8 @@ pub fn batch_norm(
         let (y, statistics) = batch_norm(&widened(x)?, weight, bias, epsilon, relu)?;
         return Ok((cast(&y, x.dtype())?, statistics));
     }
-    if !x.device().is_cpu() {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
         let x = &on_gpu::aligned(x)?;
         let statistics = Statistics::of(x)?;
         let op = on_gpu::Normalise::new(&statistics, true, epsilon, relu)?;
@@ -111,7 +114,8 @@ pub fn batch_norm_with(
         let y = batch_norm_with(&widened(x)?, weight, bias, statistics, epsilon, relu)?;
         return cast(&y, x.dtype());
     }
-    if !x.device().is_cpu() {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
         check_channels("mean", &statistics.mean, planes.channels)?;
         check_channels("variance", &statistics.variance, planes.channels)?;
         return on_gpu::Normalise::new(statistics, false, epsilon, relu)?.apply(x, weight, bias);

@@ -4,23 +4,19 @@ use candle_core::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Sha
 
 use super::backward_blocks::Tensors;
 use super::gradient::GradientSums;
-use super::planes::Planes;
 use super::statistics::Statistics;
 use crate::backward::apply3;
 use crate::element::computed_in;
-use crate::gpu::batch_norm::{Images, Moments, Slopes};
-use crate::gpu::bias::Merged;
-use crate::gpu::blocks::Channels;
-use crate::gpu::{self, Operand, on_gpu};
-
-fn channels(images: &Shape) -> Result<Channels> {
-    let Planes { batch, channels, plane } = Planes::new(images)?;
-    Ok(Channels { images: batch, channels, plane })
-}
+use crate::gpu::{self, Channels, Launch, Operand, PartialSums, Source, Totals, alloc, on_gpu};
 
 /// Images, from where kernels can read them.
 pub(super) fn aligned(images: &Tensor) -> Result<Tensor> {
-    gpu::aligned(images, channels(images.shape())?.vector())
+    gpu::aligned(images, Channels::of(images.shape())?.vector())
+}
+
+fn all_aligned(Tensors { x, output, grad }: &Tensors) -> Result<Tensors> {
+    let output = output.as_ref().map(aligned).transpose()?;
+    Ok(Tensors { x: aligned(x)?, output, grad: aligned(grad)? })
 }
 
 /// Numbers of channels, as kernels take them.
@@ -28,12 +24,38 @@ fn in_f64(of_channels: &Tensor) -> Result<Tensor> {
     of_channels.detach().to_dtype(DType::F64)?.contiguous()
 }
 
+/// A launch of a kernel for images `x`, which begins with their sizes.
+fn launch<'a>(kernel: &'static str, x: Operand<'a>, sizes: Channels) -> Launch<'a> {
+    let launch = Launch::new(x.gpu(), Source::BatchNorm, kernel, x.dtype());
+    launch.by_vectors(sizes.vector()).channels(sizes)
+}
+
 /// [`Statistics::of`].
 pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
-    let sizes = channels(x.shape())?;
-    let x = aligned(x)?;
-    let (mean, variance) = on_gpu([&x], |gpu, [x]| gpu::batch_norm::moments(gpu, sizes, x))?;
-    let [mean, variance] = [mean, variance].map(|values| gpu::tensor(values, sizes.channels));
+    let sizes = Channels::of(x.shape())?;
+    let (parts, channels) = (sizes.blocks(), sizes.channels);
+    let (mean, variance) = on_gpu([&aligned(x)?], |[x]| {
+        let alloc = |n| alloc(x.gpu(), n, DType::F64);
+        let (mut means, mut squares) = (alloc(parts)?, alloc(parts)?);
+        launch("moments_of_parts", x, sizes)
+            .vectors(x, sizes.elements())
+            .result(&mut means)
+            .result(&mut squares)
+            .run(parts)?;
+        if sizes.parts() == 1 {
+            // Of the only part, these are the channel's mean and variance.
+            return Ok((means, squares));
+        }
+        let (mut mean, mut variance) = (alloc(channels)?, alloc(channels)?);
+        launch("merged_moments", x, sizes)
+            .memory_as(DType::F64, Operand::whole(&means, parts), parts)
+            .memory_as(DType::F64, Operand::whole(&squares, parts), parts)
+            .result(&mut mean)
+            .result(&mut variance)
+            .run(channels)?;
+        Ok((mean, variance))
+    })?;
+    let [mean, variance] = [mean, variance].map(|values| gpu::tensor(values, channels));
     Ok(Statistics { mean, variance, count: sizes.images * sizes.plane })
 }
 
@@ -90,13 +112,23 @@ impl CustomOp3 for Normalise {
         bias: &CudaStorage,
         bias_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let sizes = channels(x_layout.shape())?;
-        let parameters = [Operand::new(weight, weight_layout)?, Operand::new(bias, bias_layout)?];
+        let sizes = Channels::of(x_layout.shape())?;
+        let (n, channels) = (sizes.elements(), sizes.channels);
+        let (weight, bias) =
+            (Operand::new(weight, weight_layout)?, Operand::new(bias, bias_layout)?);
         let x = Operand::new(x, x_layout)?;
-        let (epsilon, Statistics { mean, variance, .. }) = (self.epsilon, &self.statistics);
-        let y = on_gpu([mean, variance], |gpu, [mean, variance]| {
-            let moments = Moments { mean, variance, epsilon };
-            gpu::batch_norm::normalise(gpu, sizes, x, parameters, moments, self.relu)
+        let wide = computed_in(x.dtype());
+        let Statistics { mean, variance, .. } = &self.statistics;
+        let y = on_gpu([mean, variance], |[mean, variance]| {
+            launch("normalise", x, sizes)
+                .flag(self.relu)
+                .number(self.epsilon)
+                .vectors(x, n)
+                .memory_as(wide, weight, channels)
+                .memory_as(wide, bias, channels)
+                .memory_as(DType::F64, mean, channels)
+                .memory_as(DType::F64, variance, channels)
+                .compute(n, sizes.blocks())
         })?;
         Ok((y, x_layout.shape().clone()))
     }
@@ -111,7 +143,7 @@ impl CustomOp3 for Normalise {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let tensors = all_aligned(&Tensors::new(x, self.relu.then_some(y), grad)?)?;
         let (statistics, share, epsilon) = (&self.statistics, self.share, self.epsilon);
-        let Merged { exact, rounded } = sums(&tensors, statistics, epsilon)?;
+        let Totals { exact, rounded } = sums(&tensors, statistics, epsilon)?;
         let dx = if x.track_op() {
             let constants = Constants { weight, statistics, sums: &exact, share, epsilon };
             Some(images_gradient(&tensors, &constants)?)
@@ -122,24 +154,35 @@ impl CustomOp3 for Normalise {
     }
 }
 
-fn all_aligned(Tensors { x, output, grad }: &Tensors) -> Result<Tensors> {
-    let output = output.as_ref().map(aligned).transpose()?;
-    Ok(Tensors { x: aligned(x)?, output, grad: aligned(grad)? })
+impl<'a> Launch<'a> {
+    /// What went in, what came out, and its gradient. A kernel that is told of no relu does not look at what came out.
+    fn images(self, images: [Operand<'a>; 3], sizes: Channels) -> Self {
+        images.into_iter().fold(self, |launch, images| launch.vectors(images, sizes.elements()))
+    }
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
-fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Merged<Tensor>> {
+/// Σ dy and Σ dy·x̂ of each channel, `[2, C]`, for tensors that are aligned.
+fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Totals<Tensor>> {
     let Tensors { x, output, grad } = tensors;
-    let sizes = channels(x.shape())?;
+    let sizes = Channels::of(x.shape())?;
+    let (parts, channels) = (sizes.parts(), sizes.channels);
     let (mean, variance) = (in_f64(&statistics.mean)?, in_f64(&statistics.variance)?);
     let operands = [x, output.as_ref().unwrap_or(x), grad, &mean, &variance];
-    let Merged { exact, rounded } = on_gpu(operands, |gpu, [x, y, grad, mean, variance]| {
-        let images = Images { x, output: output.is_some().then_some(y), grad };
-        let moments = Moments { mean, variance, epsilon };
-        gpu::batch_norm::gradient_sums(gpu, sizes, &images, moments)
+    let Totals { exact, rounded } = on_gpu(operands, |[x, y, grad, mean, variance]| {
+        let wide = computed_in(x.dtype());
+        let mut sums = PartialSums::alloc(x.gpu(), parts, 2 * channels, wide)?;
+        launch("gradient_sums_of_parts", x, sizes)
+            .flag(output.is_some())
+            .number(epsilon)
+            .images([x, y, grad], sizes)
+            .memory_as(DType::F64, mean, channels)
+            .memory_as(DType::F64, variance, channels)
+            .sums(&mut sums)
+            .run(sizes.blocks())?;
+        sums.totals()
     })?;
-    let [exact, rounded] = [exact, rounded].map(|sums| gpu::tensor(sums, (2, sizes.channels)));
-    Ok(Merged { exact, rounded })
+    let [exact, rounded] = [exact, rounded].map(|sums| gpu::tensor(sums, (2, channels)));
+    Ok(Totals { exact, rounded })
 }
 
 /// [`GradientSums::of`].
@@ -155,7 +198,7 @@ pub(super) fn gradient_sums(
 pub(super) struct Constants<'a> {
     pub(super) weight: &'a Tensor,
     pub(super) statistics: &'a Statistics,
-    /// Σ dy and then Σ dy·x̂ of each channel, `[2, C]`.
+    /// Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
     pub(super) sums: &'a Tensor,
     /// 1 / n of what the statistics were taken over; 0 where they were given.
     pub(super) share: f64,
@@ -167,20 +210,28 @@ pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Re
     images_gradient(&all_aligned(tensors)?, constants)
 }
 
+/// The images' gradient, for tensors that are aligned.
 fn images_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
     let Tensors { x, output, grad } = tensors;
     let Constants { weight, statistics, sums, share, epsilon } = *constants;
-    let sizes = channels(x.shape())?;
-    let y = output.as_ref().unwrap_or(x);
-    let weight = weight.detach().to_dtype(computed_in(x.dtype()))?.contiguous()?;
+    let sizes = Channels::of(x.shape())?;
+    let (n, channels) = (sizes.elements(), sizes.channels);
+    let wide = computed_in(x.dtype());
+    let weight = weight.detach().to_dtype(wide)?.contiguous()?;
     let [mean, variance] = [in_f64(&statistics.mean)?, in_f64(&statistics.variance)?];
     let sums = in_f64(sums)?;
-    let operands = [x, y, grad, &weight, &mean, &variance, &sums];
-    let dx = on_gpu(operands, |gpu, [x, y, grad, weight, mean, variance, sums]| {
-        let images = Images { x, output: output.is_some().then_some(y), grad };
-        let moments = Moments { mean, variance, epsilon };
-        let slopes = Slopes { weight, moments, sums, share };
-        gpu::batch_norm::input_gradient(gpu, sizes, &images, slopes)
+    let operands = [x, output.as_ref().unwrap_or(x), grad, &weight, &mean, &variance, &sums];
+    let dx = on_gpu(operands, |[x, y, grad, weight, mean, variance, sums]| {
+        launch("input_gradient", x, sizes)
+            .flag(output.is_some())
+            .number(epsilon)
+            .number(share)
+            .images([x, y, grad], sizes)
+            .memory_as(wide, weight, channels)
+            .memory_as(DType::F64, mean, channels)
+            .memory_as(DType::F64, variance, channels)
+            .memory_as(DType::F64, sums, 2 * channels)
+            .compute(n, sizes.blocks())
     })?;
     Ok(gpu::tensor(dx, x.shape()))
 }

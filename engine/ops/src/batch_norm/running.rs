@@ -3,7 +3,6 @@
 use candle_core::{DType, Result, Tensor, Var, bail};
 
 use super::Statistics;
-use crate::gpu;
 
 /// A running average, and what is averaged into it.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +46,10 @@ pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
             fresh.dtype()
         );
     }
+    #[cfg(feature = "cuda")]
     if averages.iter().any(|average| average.running.device().is_cuda()) {
         let averages = averages.iter().map(|of| (of.running.as_tensor(), of.fresh, of.scale));
-        return gpu::update::average_all(&averages.collect::<Vec<_>>(), momentum);
+        return crate::gpu::update::average(&averages.collect::<Vec<_>>(), momentum);
     }
     averages.iter().try_for_each(|average| average.moved(momentum))
 }

@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use super::loops::mean_and_squares;
+#[cfg(feature = "cuda")]
 use super::on_gpu;
 use super::planes::Planes;
 use super::widened;
@@ -38,7 +39,8 @@ impl Statistics {
         if is_rounded(x) {
             return Self::of(&widened(x)?);
         }
-        if !x.device().is_cpu() {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
             return on_gpu::statistics(x);
         }
         let x = x.contiguous()?;

@@ -19,6 +19,8 @@
 //! needs of the input anew, which is cheaper than keeping it.
 
 mod composed;
+#[cfg(feature = "cudnn")]
+mod cudnn;
 mod direct;
 mod finish;
 #[cfg(test)]
@@ -27,7 +29,8 @@ mod frame;
 pub(super) mod geometry;
 mod gradients;
 mod input;
-mod on_gpu;
+#[cfg(feature = "cudnn")]
+pub(crate) mod on_gpu;
 mod output;
 mod sampled;
 #[cfg(test)]
@@ -40,11 +43,10 @@ mod winograd;
 use std::sync::OnceLock;
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{Element, cpu_elements, elements, for_dtype};
-use super::gpu::Operand;
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::{apply2, apply3};
@@ -54,6 +56,8 @@ use geometry::Geometry;
 use gradients::{Gradients, Upstream};
 use output::Output;
 use way::Way;
+#[cfg(feature = "cudnn")]
+use {crate::gpu::Operand, candle_core::CudaStorage};
 
 /// Convolves `x` with `weight` and adds `bias`, if there is one.
 ///
@@ -130,12 +134,19 @@ struct Conv2d {
     /// What the forward pass noted for the backward pass.
     signs: OnceLock<Vec<Signs>>,
     /// The same on a GPU: what bias and relu were applied to.
+    #[cfg(feature = "cudnn")]
     before_bias: OnceLock<CudaStorage>,
 }
 
 impl Conv2d {
     fn new(geometry: Geometry, finish: Finish) -> Self {
-        Self { geometry, finish, signs: OnceLock::new(), before_bias: OnceLock::new() }
+        Self {
+            geometry,
+            finish,
+            signs: OnceLock::new(),
+            #[cfg(feature = "cudnn")]
+            before_bias: OnceLock::new(),
+        }
     }
 
     fn apply(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
@@ -169,6 +180,7 @@ impl Conv2d {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (g, grad) = (&self.geometry, grad.contiguous()?);
+        #[cfg(feature = "cudnn")]
         if grad.device().is_cuda() {
             return self.backward_on_gpu(x, weight, bias, &grad);
         }
@@ -225,6 +237,7 @@ impl CustomOp3 for Conv2d {
         })
     }
 
+    #[cfg(feature = "cudnn")]
     fn cuda_fwd(
         &self,
         x: &CudaStorage,
@@ -269,6 +282,7 @@ impl CustomOp2 for Conv2d {
         })
     }
 
+    #[cfg(feature = "cudnn")]
     fn cuda_fwd(
         &self,
         x: &CudaStorage,

@@ -1,18 +1,18 @@
-//! The convolution on a GPU: its products by cuDNN, and a kernel of ours for what follows them.
+//! The convolution on a GPU: its products by cuDNN, and kernels of ours for what follows them.
 
-use candle_core::backend::BackendStorage as _;
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use super::Conv2d;
+use super::cudnn::{Pass, product};
 use super::finish::Finish;
-use crate::gpu::blocks::Channels;
-use crate::gpu::pass::Pass;
-use crate::gpu::{self, Operand, convolution, on_gpu};
-
-type Memory<'a> = Operand<'a, CudaStorage>;
+use crate::avg_pool2d::Windows;
+use crate::gpu::{
+    Channels, Launch, Operand, PartialSums, Source, add_bias, alloc, bias_gradients, blocks_of,
+    on_gpu, tensor,
+};
 
 impl Conv2d {
-    /// What a bias and its gradient see of the products.
+    /// The output of the products, before a bias.
     fn channels(&self) -> Channels {
         let g = &self.geometry;
         Channels { images: g.batch, channels: g.out_channels, plane: g.pixels() }
@@ -20,25 +20,22 @@ impl Conv2d {
 
     pub(super) fn forward_on_gpu(
         &self,
-        x: Memory<'_>,
-        weight: Memory<'_>,
-        bias: Option<Memory<'_>>,
+        x: Operand<'_>,
+        weight: Operand<'_>,
+        bias: Option<Operand<'_>>,
     ) -> Result<(CudaStorage, Shape)> {
-        let (gpu, sizes) = (x.storage.device(), self.channels());
-        let pass = match self.finish {
-            Finish::Plain => Pass::Output,
-            Finish::ReluPool(_) => Pass::OutputForRelu,
-        };
-        let mut z = convolution::product(gpu, &self.geometry, pass, [x, weight])?;
+        let (g, sizes) = (&self.geometry, self.channels());
         let y = match (&self.finish, bias) {
-            (Finish::Plain, None) => z,
+            (Finish::Plain, None) => product(g, Pass::Output, [x, weight])?,
             (Finish::Plain, Some(bias)) => {
-                gpu::bias::add(gpu, &mut z, sizes, bias, false)?;
-                z
+                let mut y = product(g, Pass::Output, [x, weight])?;
+                add_bias(&mut y, sizes, bias, false)?;
+                y
             }
             (Finish::ReluPool(windows), Some(bias)) => {
+                let z = product(g, Pass::OutputForRelu, [x, weight])?;
                 let of_z = Operand::whole(&z, sizes.elements());
-                let y = gpu::pooling::bias_relu_pool(gpu, sizes, windows, of_z, bias)?;
+                let y = bias_relu_pool(sizes, windows, of_z, bias)?;
                 // The backward pass asks it what was above zero.
                 let _ = self.before_bias.set(z);
                 y
@@ -57,11 +54,10 @@ impl Conv2d {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (g, sizes) = (&self.geometry, self.channels());
-        let z_shape = (g.batch, g.out_channels, g.out_h, g.out_w);
         let (dz, dbias) = match (&self.finish, bias) {
             (Finish::Plain, None) => (grad.clone(), None),
             (Finish::Plain, Some(_)) => {
-                let (dz, dbias) = gpu::bias::gradients(sizes, None, grad)?;
+                let (dz, dbias) = bias_gradients(None, grad)?;
                 (dz, Some(dbias))
             }
             (Finish::ReluPool(windows), Some(bias)) => {
@@ -69,24 +65,62 @@ impl Conv2d {
                     bail!("conv2d: the forward pass left nothing behind")
                 };
                 let z = Operand::whole(z, sizes.elements());
-                let (dz, dbias) = on_gpu([bias, grad], |gpu, [bias, grad]| {
-                    gpu::pooling::bias_relu_pool_gradient(gpu, sizes, windows, z, bias, grad)
+                let (dz, dbias) = on_gpu([bias, grad], |[bias, grad]| {
+                    bias_relu_pool_gradient(sizes, windows, z, bias, grad)
                 })?;
-                (gpu::tensor(dz, z_shape), Some(gpu::tensor(dbias, g.out_channels)))
+                let shape = (g.batch, g.out_channels, g.out_h, g.out_w);
+                (tensor(dz, shape), Some(tensor(dbias, g.out_channels)))
             }
             (Finish::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
         };
-        let product = |pass, operands| {
-            on_gpu(operands, |gpu, operands| convolution::product(gpu, g, pass, operands))
-        };
+        let product = |pass, operands| on_gpu(operands, |operands| product(g, pass, operands));
         let dweight = product(Pass::WeightGradient, [x, &dz])?;
         // The first layer's input is data: its gradient is a third of the work, and nobody wants it.
         let dx = if x.track_op() {
-            let dx = product(Pass::InputGradient, [weight, &dz])?;
-            Some(gpu::tensor(dx, x.shape()))
+            Some(tensor(product(Pass::InputGradient, [weight, &dz])?, x.shape()))
         } else {
             None
         };
-        Ok((dx, Some(gpu::tensor(dweight, weight.shape())), dbias))
+        Ok((dx, Some(tensor(dweight, weight.shape())), dbias))
     }
+}
+
+/// The mean over each window of max(z + bias, 0), for `z` of `sizes`.
+pub(crate) fn bias_relu_pool(
+    sizes: Channels,
+    windows: &Windows,
+    z: Operand<'_>,
+    bias: Operand<'_>,
+) -> Result<CudaStorage> {
+    let n = sizes.images * sizes.channels * windows.out_plane();
+    Launch::new(z.gpu(), Source::Pooling, "bias_relu_pool", z.dtype())
+        .count(n)
+        .count(sizes.channels)
+        .windows(windows)
+        .memory(z, sizes.elements())
+        .memory(bias, sizes.channels)
+        .compute(n, blocks_of(n))
+}
+
+/// The gradients of `z` and of the bias, for windows that do not overlap.
+pub(crate) fn bias_relu_pool_gradient(
+    sizes: Channels,
+    windows: &Windows,
+    z: Operand<'_>,
+    bias: Operand<'_>,
+    grad: Operand<'_>,
+) -> Result<(CudaStorage, CudaStorage)> {
+    let (gpu, dtype) = (grad.gpu(), grad.dtype());
+    let mut dz = alloc(gpu, sizes.elements(), dtype)?;
+    let mut sums = PartialSums::alloc(gpu, sizes.parts(), sizes.channels, dtype)?;
+    Launch::new(gpu, Source::Pooling, "bias_relu_pool_gradient", dtype)
+        .channels(sizes)
+        .windows(windows)
+        .memory(z, sizes.elements())
+        .memory(bias, sizes.channels)
+        .memory(grad, sizes.images * sizes.channels * windows.out_plane())
+        .result(&mut dz)
+        .sums(&mut sums)
+        .run(sizes.blocks())?;
+    Ok((dz, sums.totals()?.rounded))
 }

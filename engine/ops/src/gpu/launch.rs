@@ -1,203 +1,223 @@
-//! A kernel with its arguments, which are checked before it runs.
+//! A launch: a kernel with its arguments, which are checked before it is queued.
 
-#![cfg_attr(
-    not(any(test, feature = "cuda")),
-    expect(dead_code, reason = "a build without CUDA has no machine that would look at it")
-)]
+use candle_core::backend::{BackendDevice as _, BackendStorage as _};
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaStream, DevicePtr as _, LaunchConfig, PushKernelArg as _, SyncOnDrop,
+};
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Shape, bail};
 
-use candle_core::backend::BackendStorage;
-use candle_core::{DType, Layout, Result, bail};
-
-use super::blocks::{Channels, VECTOR};
-use super::kernel::{Elements, Kernel, Source};
+use super::kernels::{Kernel, Source, THREADS};
+use super::operand::Operand;
 
 /// Elements of a tensor, at most: kernels count in 32 bits, and may count one round too far.
 const MOST_ELEMENTS: usize = 1 << 31;
 
-/// Memory that a kernel reads: a contiguous tensor.
-pub(crate) struct Operand<'a, S> {
-    pub(crate) storage: &'a S,
-    /// Elements of the storage before the tensor's first.
-    pub(super) start: usize,
-    pub(super) elements: usize,
+/// A thread that works element by element is given no more blocks than this to share its work with.
+const MOST_BLOCKS: usize = 4096;
+
+/// Blocks for `n` elements, each a thread's.
+pub(crate) fn blocks_of(n: usize) -> usize {
+    n.div_ceil(THREADS).clamp(1, MOST_BLOCKS)
 }
 
-// Derived, these would ask the same of the storage.
-impl<S> Clone for Operand<'_, S> {
-    fn clone(&self) -> Self {
-        *self
-    }
+/// Memory for a result, with anything in it: a kernel has to write every element.
+#[expect(unsafe_code, reason = "candle calls memory with anything in it unsafe")]
+pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<CudaStorage> {
+    // SAFETY: the memory holds numbers, of which all bits are valid, and a kernel writes each before it is read.
+    unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
 }
 
-impl<S> Copy for Operand<'_, S> {}
-
-impl<'a, S: BackendStorage> Operand<'a, S> {
-    /// The memory of a tensor.
-    ///
-    /// # Errors
-    ///
-    /// When it is not contiguous.
-    pub(crate) fn new(storage: &'a S, layout: &Layout) -> Result<Self> {
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride());
-        };
-        Ok(Self { storage, start, elements: end - start })
-    }
-
-    /// All of some storage.
-    pub(crate) fn whole(storage: &'a S, elements: usize) -> Self {
-        Self { storage, start: 0, elements }
-    }
-
-    pub(super) fn dtype(&self) -> DType {
-        self.storage.dtype()
-    }
-
-    /// Elements of the vectors that it can be read in.
-    pub(super) fn vector(&self) -> usize {
-        let whole = [self.start, self.elements].iter().all(|count| count.is_multiple_of(VECTOR));
-        if whole { VECTOR } else { 1 }
-    }
+/// An argument of a kernel.
+enum Argument<'a> {
+    /// Memory, from this element on.
+    Memory(&'a CudaStorage, usize),
+    /// A number's bits; those of a count are the lower half.
+    Bits(u64),
 }
 
-/// One argument of a kernel.
-pub(crate) enum Argument<'a, S> {
-    /// Memory that is read.
-    Read(Operand<'a, S>),
-    /// Memory that is written to, from this element on.
-    Write(&'a mut S, usize),
-    /// A whole number: a size, or a yes (1) or no (0).
-    Count(usize),
-    /// A number.
-    Number(f64),
-}
-
-/// A kernel with its arguments, one after the other.
-pub(crate) struct Launch<'a, S> {
-    pub(super) kernel: Kernel,
-    pub(super) arguments: Vec<Argument<'a, S>>,
-    /// An operand that the kernel was not written for.
+/// A kernel with its arguments, in the kernel's order.
+pub(crate) struct Launch<'a> {
+    gpu: &'a CudaDevice,
+    kernel: Kernel,
+    arguments: Vec<Argument<'a>>,
+    /// What the kernel was not written for.
     mismatch: Option<String>,
 }
 
-impl<'a, S: BackendStorage> Launch<'a, S> {
-    pub(super) fn new(source: Source, name: &'static str, dtype: DType) -> Self {
-        let elements = Elements { dtype, vector: 1 };
-        Self { kernel: Kernel { source, name, elements }, arguments: Vec::new(), mismatch: None }
+impl<'a> Launch<'a> {
+    /// A launch of a kernel that is compiled for elements of this type.
+    pub(crate) fn new(
+        gpu: &'a CudaDevice,
+        source: Source,
+        name: &'static str,
+        dtype: DType,
+    ) -> Self {
+        let kernel = Kernel { source, name, dtype, vector: 1 };
+        Self { gpu, kernel, arguments: Vec::new(), mismatch: None }
     }
 
-    /// For vectors of so many elements.
-    pub(super) fn by_vectors(mut self, vector: usize) -> Self {
-        self.kernel.elements.vector = vector;
+    /// Compiles the kernel for vectors of this number of elements.
+    pub(crate) fn by_vectors(mut self, vector: usize) -> Self {
+        self.kernel.vector = vector;
         self
     }
 
-    fn and(mut self, argument: Argument<'a, S>) -> Self {
+    /// Elements of the vectors that the kernel is compiled for.
+    pub(crate) fn vector(&self) -> usize {
+        self.kernel.vector
+    }
+
+    /// A size.
+    pub(crate) fn count(self, count: usize) -> Self {
+        self.check(count <= MOST_ELEMENTS, || {
+            format!("kernels count up to 2³¹ elements, and there are {count}")
+        })
+        .and(Argument::Bits(count as u64))
+    }
+
+    /// A yes or no.
+    pub(crate) fn flag(self, yes: bool) -> Self {
+        self.count(yes.into())
+    }
+
+    /// A number in f64.
+    pub(crate) fn number(self, number: f64) -> Self {
+        self.and(Argument::Bits(number.to_bits()))
+    }
+
+    /// Memory that is read, or changed in place: this number of elements of the kernel's type.
+    pub(crate) fn memory(self, operand: Operand<'a>, elements: usize) -> Self {
+        let dtype = self.kernel.dtype;
+        self.memory_as(dtype, operand, elements)
+    }
+
+    /// [`memory`](Self::memory) that the kernel accesses in its vectors.
+    pub(crate) fn vectors(self, operand: Operand<'a>, elements: usize) -> Self {
+        let (vector, start) = (self.kernel.vector, operand.start);
+        self.check(start.is_multiple_of(vector), || {
+            format!("vectors of {vector} cannot begin at element {start}")
+        })
+        .memory(operand, elements)
+    }
+
+    /// [`memory`](Self::memory) of a type that the kernel has there whatever its own is.
+    pub(crate) fn memory_as(self, dtype: DType, operand: Operand<'a>, elements: usize) -> Self {
+        let found = (operand.elements, operand.dtype());
+        self.check(elements <= MOST_ELEMENTS && found == (elements, dtype), || {
+            format!("expected {elements} elements of {dtype:?}, got {} of {:?}", found.0, found.1)
+        })
+        .and_memory(operand.storage, operand.start)
+    }
+
+    /// The memory of a result, as [`alloc`] returns it.
+    pub(crate) fn result(self, storage: &'a mut CudaStorage) -> Self {
+        self.and_memory(storage, 0)
+    }
+
+    /// Queues a kernel whose last argument is its result: n elements of its type, which are allocated for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run), and when there is no memory.
+    pub(crate) fn compute(self, n: usize, blocks: usize) -> Result<CudaStorage> {
+        let mut result = alloc(self.gpu, n, self.kernel.dtype)?;
+        let launch: Launch<'_> = self;
+        launch.result(&mut result).run(blocks)?;
+        Ok(result)
+    }
+
+    fn and_memory(self, storage: &'a CudaStorage, start: usize) -> Self {
+        let is_here = storage.device().id() == self.gpu.id();
+        self.check(is_here, || "all tensors of an operation must lie on its GPU".to_owned())
+            .and(Argument::Memory(storage, start))
+    }
+
+    fn and(mut self, argument: Argument<'a>) -> Self {
         self.arguments.push(argument);
         self
     }
 
-    pub(super) fn count(self, count: usize) -> Self {
-        self.and(Argument::Count(count))
+    fn check(mut self, holds: bool, mismatch: impl FnOnce() -> String) -> Self {
+        if !holds && self.mismatch.is_none() {
+            self.mismatch = Some(mismatch());
+        }
+        self
     }
 
-    /// A yes or no.
-    pub(super) fn flag(self, yes: bool) -> Self {
-        self.count(yes.into())
-    }
-
-    pub(super) fn number(self, number: f64) -> Self {
-        self.and(Argument::Number(number))
-    }
-
-    /// So many elements of the kernel's type.
-    pub(super) fn read(self, operand: Operand<'a, S>, elements: usize) -> Self {
-        let dtype = self.kernel.elements.dtype;
-        self.read_as(dtype, operand, elements)
-    }
-
-    /// The same for a kernel that reads them in vectors.
-    pub(super) fn read_vectors(mut self, operand: Operand<'a, S>, elements: usize) -> Self {
-        let Kernel { name, elements: Elements { vector, .. }, .. } = self.kernel;
-        if !operand.start.is_multiple_of(vector) {
-            self.mismatch.get_or_insert_with(|| {
-                format!("{name}: vectors of {vector} cannot begin at element {}", operand.start)
+    /// Queues the kernel on this number of blocks, on the GPU's stream; returns before the kernel has run.
+    ///
+    /// # Errors
+    ///
+    /// When an operand is of another type or size than the kernel has, on another GPU, or larger than the kernel can
+    /// count; and when the kernel cannot be compiled or started.
+    #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
+    pub(crate) fn run(self, blocks: usize) -> Result<()> {
+        let Self { gpu, kernel, arguments, mismatch } = self;
+        if let Some(mismatch) = mismatch {
+            bail!("{}: {mismatch}", kernel.name);
+        }
+        let stream = gpu.cuda_stream();
+        // Functions are found, and launched, in whatever context is current.
+        stream.context().bind_to_thread().map_err(Error::wrap)?;
+        let function = kernel.on(gpu)?;
+        let mut bits = Vec::with_capacity(arguments.len());
+        // cudarc's note of who used the memory, for as long as the launch is not queued.
+        let mut uses = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            bits.push(match argument {
+                Argument::Bits(bits) => bits,
+                Argument::Memory(storage, start) => {
+                    let (address, used) = address(storage, &stream)?;
+                    uses.push(used);
+                    address + (start * storage.dtype().size_in_bytes()) as u64
+                }
             });
         }
-        self.read(operand, elements)
-    }
-
-    /// So many elements of a type that the kernel has there whatever its own is.
-    pub(super) fn read_as(
-        mut self,
-        dtype: DType,
-        operand: Operand<'a, S>,
-        elements: usize,
-    ) -> Self {
-        let found = (operand.dtype(), operand.elements);
-        if found != (dtype, elements) {
-            let name = self.kernel.name;
-            self.mismatch.get_or_insert_with(|| {
-                format!(
-                    "{name}: expected {elements} elements of {dtype:?}, got {} of {:?}",
-                    found.1, found.0
-                )
-            });
+        let mut call = stream.launch_builder(&function);
+        for bits in &bits {
+            // The driver reads as many bytes as the kernel's parameter has, the lowest first.
+            call.arg(bits);
         }
-        self.and(Argument::Read(operand))
+        let shape = LaunchConfig {
+            grid_dim: (u32::try_from(blocks).map_err(Error::wrap)?, 1, 1),
+            block_dim: (THREADS as u32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the arguments are of the number and types that the kernel has, and no kernel reaches beyond the
+        // memory that its counts describe: tests run every launch on a simulated GPU, which reports that.
+        unsafe { call.launch(shape) }.map_err(Error::wrap)?;
+        Ok(())
     }
+}
 
-    /// A result, from its first element on.
-    pub(super) fn write(self, room: &'a mut S) -> Self {
-        self.and(Argument::Write(room, 0))
-    }
+/// Where a storage begins in its GPU's memory.
+///
+/// The memory is lent to be read, and a kernel may write to it, as candle's own kernels do: cudarc's order between
+/// readers and writers is switched off (`devices::streams`).
+fn address<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> Result<(u64, SyncOnDrop<'a>)> {
+    Ok(match &storage.slice {
+        CudaStorageSlice::U32(slice) => slice.device_ptr(stream),
+        CudaStorageSlice::BF16(slice) => slice.device_ptr(stream),
+        CudaStorageSlice::F32(slice) => slice.device_ptr(stream),
+        CudaStorageSlice::F64(slice) => slice.device_ptr(stream),
+        _ => bail!("kernels read and write u32, bf16, f32 and f64"),
+    })
+}
 
-    /// Two results, one after the other.
-    pub(super) fn write_both(self, [first, second]: [&'a mut S; 2]) -> Self {
-        self.write(first).write(second)
-    }
-
-    /// What is changed in place, from this element on: numbers of the kernel's type.
-    pub(super) fn change(self, storage: &'a mut S, start: usize) -> Self {
-        let dtype = self.kernel.elements.dtype;
-        self.change_as(dtype, storage, start)
-    }
-
-    /// The same for a type that the kernel has there whatever its own is.
-    pub(super) fn change_as(mut self, dtype: DType, storage: &'a mut S, start: usize) -> Self {
-        let found = storage.dtype();
-        if found != dtype {
-            let name = self.kernel.name;
-            self.mismatch.get_or_insert_with(|| {
-                format!("{name}: expected {dtype:?} to be changed, got {found:?}")
-            });
-        }
-        self.and(Argument::Write(storage, start))
-    }
-
-    /// Makes sure that the kernel finds what it was written for.
-    pub(super) fn check(&self) -> Result<()> {
-        let sizes = self.arguments.iter().map(|argument| match argument {
-            Argument::Read(operand) => operand.elements,
-            Argument::Count(count) => *count,
-            Argument::Write(..) | Argument::Number(_) => 0,
-        });
-        match (&self.mismatch, sizes.max()) {
-            (Some(mismatch), _) => bail!("{mismatch}"),
-            (None, Some(size)) if size > MOST_ELEMENTS => {
-                bail!(
-                    "{}: kernels count up to 2³¹ elements, and there are {size}",
-                    self.kernel.name
-                )
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What kernels that go through images channel by channel begin with; a plane's size is counted in vectors.
-    pub(super) fn channels(self, sizes: Channels) -> Self {
-        let Channels { images, channels, plane } = sizes;
-        let plane = plane / self.kernel.elements.vector;
-        self.count(images).count(channels).count(plane).count(sizes.parts())
-    }
+/// A result whose elements a kernel of `elementwise.cu` makes of those at their place, in vectors where all operands begin
+/// and end with one.
+pub(crate) fn elementwise<const N: usize>(
+    kernel: &'static str,
+    operands: [Operand<'_>; N],
+) -> Result<CudaStorage> {
+    let (first, n) = (operands[0], operands[0].elements);
+    let vector = operands.iter().map(Operand::vector).min().unwrap_or(1);
+    let launch = Launch::new(first.gpu(), Source::Elementwise, kernel, first.dtype());
+    operands
+        .into_iter()
+        .fold(launch.by_vectors(vector).count(n / vector), |launch, operand| {
+            launch.vectors(operand, n)
+        })
+        .compute(n, blocks_of(n / vector))
 }

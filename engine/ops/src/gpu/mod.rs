@@ -1,63 +1,35 @@
-//! What the operations do on a GPU.
+//! Operations on a GPU, as far as they have something in common; with feature `cuda` only.
 //!
-//! | module | what it does |
+//! | file | what it is about |
 //! | --- | --- |
-//! | `kernel`, `launch`, `blocks` | a kernel, its arguments, and how its work is shared out |
-//! | `machine` | where kernels run |
-//! | `batch_norm`, `bias`, `cross_entropy`, `pooling`, `relu`, `sum`, `transpose`, `update` | operations as launches of kernels |
-//! | `kernels/*.cu` | the kernels of each, in CUDA C++ |
-//! | `cuda` | a GPU as the machine: compiles the kernels when they are first used (NVRTC), and queues them |
-//! | `absent` | its place in a build without CUDA |
-//! | `pass`, `cudnn`, `convolution` | the products of convolutions, by cuDNN |
-//! | `without_cudnn` | their place in a build without it |
-//! | `tensors` | launches on tensors, for backward passes |
-//! | `by_element` | launches that make each element of those at its place |
-//! | `change` | launches that change several tensors in place |
-//! | `emulator` | for tests: this computer's processor as the machine |
+//! | `kernels/*.cu` | the kernels, in CUDA C++; all begin with `prelude.cuh` |
+//! | `kernels` | how kernels are compiled and found |
+//! | `operand` | tensors as kernels are given them |
+//! | `launch` | a kernel with its arguments: checks, and the call of the driver |
+//! | `channels` | images gone through channel by channel, and a bias for each |
+//! | `update` | in-place updates of several tensors in one launch |
 //!
-//! A kernel is launched as a number of *blocks* of 256 threads; threads of a block can wait for each other and
-//! share memory, blocks cannot. What each block adds up depends on shapes alone, and what blocks have added up is always
-//! added in the same order: the bits of a result never depend on the GPU's timing.
+//! An operation launches its kernels itself, in its `cuda_fwd` and `bwd` or in a file `on_gpu.rs` of its folder. cuBLAS
+//! computes products of matrices, called by candle, and cuDNN those of convolutions (`conv2d::cudnn`).
 //!
-//! **Known to be right before there is a GPU.** A kernel is C++ but for a few words. With those explained, the
-//! processor runs it as it stands, each thread of a block a thread; so tests hold every launch, with its blocks and
-//! arguments, against the operation of the CPU, and find it out when it reaches beyond its memory.
+//! A kernel is launched as a number of *blocks* of 256 threads. Threads of a block can wait for each other and share
+//! memory, blocks cannot. What a block adds up depends on shapes alone, and blocks' sums are always added in the same
+//! order: the bits of a result never depend on the GPU's timing.
 //!
-//! **Cost.** All of them are bound by memory. They read each operand and write each result once, except for batch
+//! **Right before there is a GPU.** `on_a_gpu` compares every operation with the same on the CPU, on a GPU or on a
+//! simulated one (`tests/simulated-gpu`), which also reports a kernel that reaches beyond its memory, or reads what
+//! nobody wrote.
+//!
+//! **Cost.** All kernels are bound by memory. They read each operand and write each result once, except for batch
 //! normalisation, whose statistics have to be complete before anything is normalised.
 
-#[cfg(not(feature = "cuda"))]
-mod absent;
-pub(crate) mod batch_norm;
-pub(crate) mod bias;
-pub(crate) mod blocks;
-mod by_element;
-pub(crate) mod change;
-#[cfg(feature = "cudnn")]
-pub(crate) mod convolution;
-pub(crate) mod cross_entropy;
-#[cfg(feature = "cuda")]
-mod cuda;
-#[cfg(feature = "cudnn")]
-mod cudnn;
-#[cfg(test)]
-mod emulator;
-mod kernel;
+mod channels;
+mod kernels;
 mod launch;
-mod machine;
-pub(crate) mod pass;
-pub(crate) mod pooling;
-pub(crate) mod relu;
-pub(crate) mod sum;
-mod tensors;
-#[cfg(test)]
-mod tests;
-pub(crate) mod transpose;
+mod operand;
 pub(crate) mod update;
-#[cfg(not(feature = "cudnn"))]
-pub(crate) mod without_cudnn;
 
-pub(crate) use launch::Operand;
-pub(crate) use tensors::{aligned, on_gpu, tensor};
-#[cfg(not(feature = "cudnn"))]
-pub(crate) use without_cudnn as convolution;
+pub(crate) use channels::{Channels, PartialSums, Totals, add_bias, bias_gradients};
+pub(crate) use kernels::Source;
+pub(crate) use launch::{Launch, alloc, blocks_of, elementwise};
+pub(crate) use operand::{Operand, aligned, on_gpu, tensor};

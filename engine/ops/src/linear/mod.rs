@@ -18,14 +18,13 @@
 //! Cost: 2·B·I·O operations each. Bias and rectifier are added while a task's rows are in the cache. Each
 //! row of each result is made by one task, so threads never change the bits.
 
+#[cfg(feature = "cuda")]
 mod on_gpu;
 
 use std::borrow::Cow;
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail,
-};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::apply3;
@@ -34,6 +33,8 @@ use crate::gemm::{Matrix, Store, gemm};
 use crate::relu::{passed, rectified};
 use crate::room::{of_two, room};
 use crate::rounded::{is_rounded, rounded};
+#[cfg(feature = "cuda")]
+use {crate::gpu::Operand, candle_core::CudaStorage};
 
 /// Rows of a task: enough that reading the other matrix is a small part of the work.
 const ROWS: usize = 64;
@@ -189,6 +190,7 @@ impl CustomOp3 for Linear {
         })
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         x: &CudaStorage,
@@ -198,7 +200,8 @@ impl CustomOp3 for Linear {
         bias: &CudaStorage,
         bias_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        self.forward_on_gpu((x, x_layout), (weight, weight_layout), (bias, bias_layout))
+        let bias = Operand::new(bias, bias_layout)?;
+        self.forward_on_gpu((x, x_layout), (weight, weight_layout), bias)
     }
 
     fn bwd(
@@ -210,6 +213,7 @@ impl CustomOp3 for Linear {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
             return self.backward_on_gpu(x, weight, y, &grad);
         }

@@ -18,8 +18,8 @@ KERNEL channel_sums(
     leave_sum(part, own, sums, rounded);
 }
 
-// The same behind a relu whose output was `y`, and the gradient that passes it.
-KERNEL passed_and_channel_sums(
+// The same behind a relu whose output was `y`, and the gradient that passes the relu.
+KERNEL relu_gradient_and_channel_sums(
     Count images,
     Count channels,
     Count plane,

@@ -1,9 +1,7 @@
 // What every kernel of this folder begins with. Elements are stored as `Stored` and computed with as `Real`, which is
 // wider for bf16. A thread adds up the few elements that it has as `Real`, and threads' sums are added up in double.
 
-#ifndef KERNEL
 #define KERNEL extern "C" __global__ void
-#endif
 
 typedef unsigned Count;
 
@@ -17,33 +15,22 @@ typedef float Real;
 // The upper half of a float's bits.
 typedef unsigned short Stored;
 typedef float Real;
-union Bits {
-    float value;
-    unsigned bits;
-};
 #endif
 
 __device__ inline Real real(Stored stored) {
 #if defined(STORED_BF16)
-    Bits wide;
-    wide.bits = (unsigned)stored << 16;
-    return wide.value;
+    return __uint_as_float((unsigned)stored << 16);
 #else
     return stored;
 #endif
 }
 
-// To the nearest, and to even half-way. A GPU has an instruction for that; in integers it would take eight.
+// To the nearest, and to even half-way.
 __device__ inline Stored stored(Real real) {
-#if defined(STORED_BF16) && defined(__CUDA_ARCH__)
+#if defined(STORED_BF16)
     Stored rounded;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(real));
     return rounded;
-#elif defined(STORED_BF16)
-    Bits wide;
-    wide.value = real;
-    if (real != real) return (wide.bits >> 16) | 0x40;
-    return (wide.bits + 0x7fff + (wide.bits >> 16 & 1)) >> 16;
 #else
     return real;
 #endif

@@ -21,19 +21,19 @@
 #define FOR_EACH_IN(i, k)                                                                         \
     for (Count i = block < blocks##k ? block * THREADS + threadIdx.x : n##k; i < n##k; i += blocks##k * THREADS)
 
-#define DESCENDING(k) SIZES(k), const Stored *gradient##k, Stored *value##k
-#define DESCEND(k)                                                                                \
+#define SGD_SLOT(k) SIZES(k), const Stored *gradient##k, Stored *value##k
+#define SGD_STEP(k)                                                                               \
     FOR_EACH_IN(i, k) value##k[i] = stored(real(value##k[i]) - real(gradient##k[i]) * (Real)step);
 
-KERNEL descend(double step, OF_1(DESCENDING)) { CHANGE_1(DESCEND) }
-KERNEL descend_2(double step, OF_2(DESCENDING)) { CHANGE_2(DESCEND) }
-KERNEL descend_4(double step, OF_4(DESCENDING)) { CHANGE_4(DESCEND) }
-KERNEL descend_8(double step, OF_8(DESCENDING)) { CHANGE_8(DESCEND) }
+KERNEL sgd_step_1(double step, OF_1(SGD_SLOT)) { CHANGE_1(SGD_STEP) }
+KERNEL sgd_step_2(double step, OF_2(SGD_SLOT)) { CHANGE_2(SGD_STEP) }
+KERNEL sgd_step_4(double step, OF_4(SGD_SLOT)) { CHANGE_4(SGD_STEP) }
+KERNEL sgd_step_8(double step, OF_8(SGD_SLOT)) { CHANGE_8(SGD_STEP) }
 
 // The same with a velocity.
 #define CONSTANTS double momentum, double share, double decay, double rate
-#define PUSHED(k) SIZES(k), const Stored *gradient##k, Stored *velocity##k, Stored *value##k
-#define PUSH(k)                                                                                   \
+#define MOMENTUM_SLOT(k) SIZES(k), const Stored *gradient##k, Stored *velocity##k, Stored *value##k
+#define MOMENTUM_STEP(k)                                                                          \
     FOR_EACH_IN(i, k) {                                                                           \
         Real value = real(value##k[i]);                                                           \
         Real pull = real(gradient##k[i]) * (Real)share + value * (Real)decay;                     \
@@ -42,27 +42,27 @@ KERNEL descend_8(double step, OF_8(DESCENDING)) { CHANGE_8(DESCEND) }
         value##k[i] = stored(value - real(velocity) * (Real)rate);                                \
     }
 
-KERNEL push(CONSTANTS, OF_1(PUSHED)) { CHANGE_1(PUSH) }
-KERNEL push_2(CONSTANTS, OF_2(PUSHED)) { CHANGE_2(PUSH) }
-KERNEL push_4(CONSTANTS, OF_4(PUSHED)) { CHANGE_4(PUSH) }
-KERNEL push_8(CONSTANTS, OF_8(PUSHED)) { CHANGE_8(PUSH) }
+KERNEL momentum_step_1(CONSTANTS, OF_1(MOMENTUM_SLOT)) { CHANGE_1(MOMENTUM_STEP) }
+KERNEL momentum_step_2(CONSTANTS, OF_2(MOMENTUM_SLOT)) { CHANGE_2(MOMENTUM_STEP) }
+KERNEL momentum_step_4(CONSTANTS, OF_4(MOMENTUM_SLOT)) { CHANGE_4(MOMENTUM_STEP) }
+KERNEL momentum_step_8(CONSTANTS, OF_8(MOMENTUM_SLOT)) { CHANGE_8(MOMENTUM_STEP) }
 
 // Running averages; what is new is scaled first.
-#define AVERAGED(k) SIZES(k), double scale##k, const double *fresh##k, Stored *running##k
+#define AVERAGE_SLOT(k) SIZES(k), double scale##k, const double *fresh##k, Stored *running##k
 #define AVERAGE(k)                                                                                \
     FOR_EACH_IN(i, k)                                                                             \
         running##k[i] = stored(real(running##k[i]) * (1 - momentum) + fresh##k[i] * scale##k * momentum);
 
-KERNEL average(double momentum, OF_1(AVERAGED)) { CHANGE_1(AVERAGE) }
-KERNEL average_2(double momentum, OF_2(AVERAGED)) { CHANGE_2(AVERAGE) }
-KERNEL average_4(double momentum, OF_4(AVERAGED)) { CHANGE_4(AVERAGE) }
-KERNEL average_8(double momentum, OF_8(AVERAGED)) { CHANGE_8(AVERAGE) }
+KERNEL average_1(double momentum, OF_1(AVERAGE_SLOT)) { CHANGE_1(AVERAGE) }
+KERNEL average_2(double momentum, OF_2(AVERAGE_SLOT)) { CHANGE_2(AVERAGE) }
+KERNEL average_4(double momentum, OF_4(AVERAGE_SLOT)) { CHANGE_4(AVERAGE) }
+KERNEL average_8(double momentum, OF_8(AVERAGE_SLOT)) { CHANGE_8(AVERAGE) }
 
 // What is kept in f32, rounded to what layers compute in.
-#define ROUNDED(k) SIZES(k), const float *kept##k, Stored *used##k
-#define ROUND(k) FOR_EACH_IN(i, k) used##k[i] = stored(kept##k[i]);
+#define CAST_SLOT(k) SIZES(k), const float *kept##k, Stored *used##k
+#define CAST(k) FOR_EACH_IN(i, k) used##k[i] = stored(kept##k[i]);
 
-KERNEL round_off(OF_1(ROUNDED)) { CHANGE_1(ROUND) }
-KERNEL round_off_2(OF_2(ROUNDED)) { CHANGE_2(ROUND) }
-KERNEL round_off_4(OF_4(ROUNDED)) { CHANGE_4(ROUND) }
-KERNEL round_off_8(OF_8(ROUNDED)) { CHANGE_8(ROUND) }
+KERNEL cast_1(OF_1(CAST_SLOT)) { CHANGE_1(CAST) }
+KERNEL cast_2(OF_2(CAST_SLOT)) { CHANGE_2(CAST) }
+KERNEL cast_4(OF_4(CAST_SLOT)) { CHANGE_4(CAST) }
+KERNEL cast_8(OF_8(CAST_SLOT)) { CHANGE_8(CAST) }

@@ -47,16 +47,29 @@ use candle_core::cuda_backend::cudarc::cudnn::{CudnnDataType, CudnnError};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaView, DeviceRepr, DeviceSlice, ValidAsZeroBits,
 };
-use candle_core::cuda_backend::{CudaDevice, gemm_reduced_precision_f32};
-use candle_core::{Error, Result, WithDType, bail};
+use candle_core::cuda_backend::{CudaDType, CudaDevice, gemm_reduced_precision_f32};
+use candle_core::{CudaStorage, DType, Error, Result, WithDType, bail};
 use half::bf16;
 
-use crate::conv2d::geometry::Geometry;
-use crate::gpu::pass::Pass;
+use super::geometry::Geometry;
+use crate::gpu::Operand;
 use product::Product;
 
+/// Which of a convolution's three products, of which operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pass {
+    /// The output, `[B, O, H', W']`, of the input, `[B, C, H, W]`, and the kernel, `[O, C, KH, KW]`.
+    Output,
+    /// The same, for a relu: what sees nothing but zeros is zero, never nearly zero, as its slope changes there.
+    OutputForRelu,
+    /// The gradient of the input, from the kernel and the output's gradient.
+    InputGradient,
+    /// The gradient of the kernel, from the input and the output's gradient; zeros without images.
+    WeightGradient,
+}
+
 /// A number that cuDNN convolves.
-pub(crate) trait Number: WithDType + CudnnDataType + DeviceRepr + ValidAsZeroBits {
+pub(super) trait Number: WithDType + CudnnDataType + DeviceRepr + ValidAsZeroBits {
     /// What products are added up in.
     const SUMS: DataType;
 
@@ -90,13 +103,46 @@ impl Number for bf16 {
     }
 }
 
+/// A product of two operands, in the order in which [`Pass`] names them; an output is without a bias.
+///
+/// # Errors
+///
+/// Those of [`of_type`], and for a type that cuDNN does not convolve.
+pub(super) fn product(
+    geometry: &Geometry,
+    pass: Pass,
+    operands: [Operand<'_>; 2],
+) -> Result<CudaStorage> {
+    match operands[0].dtype() {
+        DType::F32 => of_operands::<f32>(geometry, pass, operands),
+        DType::F64 => of_operands::<f64>(geometry, pass, operands),
+        DType::BF16 => of_operands::<bf16>(geometry, pass, operands),
+        other => bail!("conv2d: works on f32, f64 and bf16, not on {other:?}"),
+    }
+}
+
+fn of_operands<T: Number + CudaDType>(
+    geometry: &Geometry,
+    pass: Pass,
+    operands: [Operand<'_>; 2],
+) -> Result<CudaStorage> {
+    fn view<'a, T: CudaDType>(operand: &Operand<'a>) -> Result<CudaView<'a, T>> {
+        let range = operand.start..operand.start + operand.elements;
+        Ok(operand.storage.as_cuda_slice::<T>()?.slice(range))
+    }
+    let gpu = operands[0].gpu();
+    let [first, second] = &operands;
+    let result = of_type::<T>(gpu, geometry, pass, [&view(first)?, &view(second)?])?;
+    Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
+}
+
 /// A product of operands that lie contiguous in the memory of `device`, in the order in which [`Pass`] names them.
 ///
 /// # Errors
 ///
 /// When there are no images (but for the kernel's gradient), when a view has not the elements that `geometry` says, when
 /// a size is beyond what cuDNN counts with, when it has no algorithm as the module asks for, and when cuDNN or CUDA fails.
-pub(crate) fn product<T: Number>(
+fn of_type<T: Number>(
     device: &CudaDevice,
     geometry: &Geometry,
     pass: Pass,

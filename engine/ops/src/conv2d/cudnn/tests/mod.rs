@@ -76,9 +76,9 @@ fn products<T: Number>(
     let [x, weight, grad] = operands.map(|values| upload(values).unwrap());
     let [x, weight, grad] = [x.as_view(), weight.as_view(), grad.as_view()];
     let results = [
-        product(device, g, Pass::Output, [&x, &weight])?,
-        product(device, g, Pass::InputGradient, [&weight, &grad])?,
-        product(device, g, Pass::WeightGradient, [&x, &grad])?,
+        of_type(device, g, Pass::Output, [&x, &weight])?,
+        of_type(device, g, Pass::InputGradient, [&weight, &grad])?,
+        of_type(device, g, Pass::WeightGradient, [&x, &grad])?,
     ];
     let download = |values: &CudaSlice<T>| -> Vec<f64> {
         device.clone_dtoh(values).unwrap().into_iter().map(T::to_f64).collect()
@@ -191,9 +191,9 @@ fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
     let g = geometry([0, 1, 3, 3, 2, 2, 2, 1, 0]);
     let some = device.clone_htod(&[1f32]).unwrap();
     let (none, weight) = (some.slice(0..0), device.clone_htod(&[1f32; 8]).unwrap());
-    let gradient = product(device, &g, Pass::WeightGradient, [&none, &none]).unwrap();
+    let gradient = of_type(device, &g, Pass::WeightGradient, [&none, &none]).unwrap();
     assert_eq!(device.clone_dtoh(&gradient).unwrap(), [0.0; 8]);
     let message =
-        product(device, &g, Pass::Output, [&none, &weight.as_view()]).unwrap_err().to_string();
+        of_type(device, &g, Pass::Output, [&none, &weight.as_view()]).unwrap_err().to_string();
     assert!(message.contains("has no images"), "{message}");
 }

@@ -7,13 +7,13 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnMathType_t as Math,
 };
 
+use super::super::Pass;
 use super::super::algorithm::Algorithm::{self, InputGradient, Output, WeightGradient};
 use super::super::choice::{Candidate, ways};
 use super::super::product::Product;
 use super::super::transform::Transform::{Fft, Winograd};
 use super::super::transform::worthwhile;
 use crate::conv2d::formula::geometry;
-use crate::gpu::pass::Pass;
 
 /// Of ResNet-18: a padded plane is 32×32.
 const LARGE: [usize; 9] = [256, 64, 28, 28, 64, 3, 3, 1, 1];

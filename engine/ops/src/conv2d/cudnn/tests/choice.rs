@@ -7,10 +7,10 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnConvolutionBwdFilterAlgo_t as Algo, cudnnMathType_t as Math,
 };
 
+use super::super::Pass;
 use super::super::algorithm::Algorithm;
 use super::super::choice::{Candidate, Choice, LARGEST_WORKSPACE, Way, ranked, take_first};
 use super::product_of;
-use crate::gpu::pass::Pass;
 
 const FIRST: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
 const SECOND: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);

@@ -14,9 +14,9 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnStatus_t,
 };
 
+use super::Pass;
 use super::choice::Candidate;
 use super::descriptors::{Descriptors, Handle};
-use crate::gpu::pass::Pass;
 
 /// One of cuDNN's algorithms, for one of the products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,8 +6,8 @@ use std::fmt;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use candle_core::{DType, Result, bail};
 
+use super::Pass;
 use crate::conv2d::geometry::Geometry;
-use crate::gpu::pass::Pass;
 
 /// Everything that decides how a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

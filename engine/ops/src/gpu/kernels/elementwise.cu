@@ -1,4 +1,12 @@
-// The rectifier. `n` counts vectors.
+// Kernels that make each element of the result of those at its place, and the transpose. `n` counts vectors.
+
+KERNEL sum(Count n, const Vector *x, const Vector *y, Vector *sum) {
+    FOR_EACH(i, n) {
+        Vector values = x[i], others = y[i];
+        FOR_EACH_OF_VECTOR(k) values.of[k] = stored(real(values.of[k]) + real(others.of[k]));
+        sum[i] = values;
+    }
+}
 
 KERNEL relu(Count n, const Vector *x, Vector *y) {
     FOR_EACH(i, n) {
@@ -34,4 +42,9 @@ KERNEL relu_gradient(Count n, const Vector *y, const Vector *grad, Vector *dx) {
         FOR_EACH_OF_VECTOR(k) gradients.of[k] = stored(passed(real(values.of[k]), real(gradients.of[k])));
         dx[i] = gradients;
     }
+}
+
+// A matrix [rows, columns] with its axes exchanged. Threads write side by side, and read from far apart: for small ones.
+KERNEL transpose(Count rows, Count columns, const Stored *x, Stored *y) {
+    FOR_EACH(i, rows * columns) y[i] = x[i % rows * columns + i / rows];
 }

@@ -6,10 +6,10 @@ use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use itertools::Itertools as _;
 
+use super::Pass;
 use super::algorithm::{Algorithm, usual};
 use super::product::Product;
 use super::transform::{Transform, worthwhile};
-use crate::gpu::pass::Pass;
 
 /// Bytes of memory that an algorithm may ask for: 1 GiB. A thread keeps them.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;

@@ -1,0 +1,99 @@
+//! Tensors on a GPU, as kernels are given them.
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use itertools::Itertools as _;
+
+use super::kernels::VECTOR;
+
+/// The memory of a contiguous tensor.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    pub(crate) storage: &'a CudaStorage,
+    /// Elements of the storage before the tensor's first.
+    pub(crate) start: usize,
+    pub(crate) elements: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// The memory of a tensor.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is not contiguous.
+    pub(crate) fn new(storage: &'a CudaStorage, layout: &Layout) -> Result<Self> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride());
+        };
+        Ok(Self { storage, start, elements: end - start })
+    }
+
+    /// All of a storage that was allocated for this number of elements.
+    pub(crate) fn whole(storage: &'a CudaStorage, elements: usize) -> Self {
+        Self { storage, start: 0, elements }
+    }
+
+    /// The GPU that the memory is of.
+    pub(crate) fn gpu(&self) -> &'a CudaDevice {
+        self.storage.device()
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.storage.dtype()
+    }
+
+    /// Elements of the vectors in which the memory can be read.
+    pub(super) fn vector(&self) -> usize {
+        let whole = [self.start, self.elements].iter().all(|count| count.is_multiple_of(VECTOR));
+        if whole { VECTOR } else { 1 }
+    }
+}
+
+/// Calls `work` with the memory of contiguous tensors on a GPU.
+///
+/// # Errors
+///
+/// When a tensor is elsewhere or not contiguous, and those of `work`.
+pub(crate) fn on_gpu<R, const N: usize>(
+    tensors: [&Tensor; N],
+    work: impl FnOnce([Operand<'_>; N]) -> Result<R>,
+) -> Result<R> {
+    on_gpu_all(&tensors, |operands| match operands.try_into() {
+        Ok(operands) => work(operands),
+        Err(_) => bail!("there is an operand for each tensor"),
+    })
+}
+
+/// [`on_gpu`] for any number of tensors.
+pub(super) fn on_gpu_all<R>(
+    tensors: &[&Tensor],
+    work: impl FnOnce(Vec<Operand<'_>>) -> Result<R>,
+) -> Result<R> {
+    // A lock is taken once, even where a tensor is two operands: a writer may be waiting between the two.
+    let apart: Vec<&Tensor> = tensors.iter().copied().unique_by(|tensor| tensor.id()).collect();
+    let locked: Vec<_> = apart.iter().map(|tensor| tensor.storage_and_layout()).collect();
+    let operand = |tensor: &&Tensor| {
+        let nth = apart.iter().position(|other| other.id() == tensor.id());
+        match nth.map(|nth| (&*locked[nth].0, locked[nth].1)) {
+            Some((Storage::Cuda(storage), layout)) => Operand::new(storage, layout),
+            _ => bail!("all tensors of an operation must lie on its GPU"),
+        }
+    };
+    work(tensors.iter().map(operand).collect::<Result<_>>()?)
+}
+
+/// A result as a tensor that carries no gradient.
+pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+}
+
+/// The same tensor, contiguous and beginning where a vector of this number of elements can.
+pub(crate) fn aligned(tensor: &Tensor, vector: usize) -> Result<Tensor> {
+    let tensor = tensor.contiguous()?;
+    if tensor.layout().start_offset().is_multiple_of(vector) {
+        Ok(tensor)
+    } else {
+        tensor.force_contiguous()
+    }
+}
