@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 
-use super::GradientSums;
 use super::loops::{self, GradientLine};
 use super::planes::Planes;
 use super::statistics::Moments;
@@ -115,9 +114,10 @@ impl Sums {
         }
     }
 
-    pub(super) fn to_gradient_sums(&self) -> Result<GradientSums> {
+    /// Both sums, `[2, C]`.
+    pub(super) fn to_tensor(&self) -> Result<Tensor> {
         let both = [self.bias.as_slice(), &self.weight].concat();
-        Tensor::from_vec(both, (2, self.bias.len()), &Device::Cpu).and_then(GradientSums::new)
+        Tensor::from_vec(both, (2, self.bias.len()), &Device::Cpu)
     }
 }
 

@@ -52,7 +52,7 @@ impl GradientSums {
         let tensors = Tensors::new(x, output, grad)?;
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return on_gpu::gradient_sums(&tensors, statistics, epsilon);
+            return on_gpu::gradient_sums(&tensors, statistics, epsilon).map(Self);
         }
         let moments = statistics.to_moments(planes.channels)?;
         for_dtype!(x.dtype(), "batch_norm", T => {
@@ -62,7 +62,7 @@ impl GradientSums {
                     let moments = moments.block(channels);
                     vectorised(#[inline(always)] || Sums::of_block(&planes, operands, channels, &moments, epsilon))
                 });
-                Sums::concatenated(sums.collect()).to_gradient_sums()
+                Sums::concatenated(sums.collect()).to_tensor().map(Self)
             })
         })
     }

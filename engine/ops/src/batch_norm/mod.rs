@@ -60,6 +60,25 @@ use planes::Planes;
 #[cfg(feature = "cuda")]
 use statistics::check_channels;
 
+impl Statistics {
+    /// The statistics of a batch `[B, C, H, W]`.
+    ///
+    /// # Errors
+    ///
+    /// When `x` has another rank or no values, or on a dtype other than f32, f64 and bf16.
+    pub fn of(x: &Tensor) -> Result<Self> {
+        let planes = Planes::new(x.shape())?;
+        if is_rounded(x) {
+            return Self::of(&widened(x)?);
+        }
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return on_gpu::statistics(x);
+        }
+        Self::of_cpu(x, &planes)
+    }
+}
+
 /// Normalises a batch by its own statistics, and returns them.
 ///
 /// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel whose

@@ -3,7 +3,6 @@
 use candle_core::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use super::backward_blocks::Tensors;
-use super::gradient::GradientSums;
 use super::statistics::Statistics;
 use crate::backward::apply3;
 use crate::element::computed_in;
@@ -185,13 +184,13 @@ fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Tota
     Ok(Totals { exact, rounded })
 }
 
-/// [`GradientSums::of`].
+/// The tensor of [`GradientSums::of`](super::GradientSums::of).
 pub(super) fn gradient_sums(
     tensors: &Tensors,
     statistics: &Statistics,
     epsilon: f64,
-) -> Result<GradientSums> {
-    GradientSums::new(sums(&all_aligned(tensors)?, statistics, epsilon)?.exact)
+) -> Result<Tensor> {
+    Ok(sums(&all_aligned(tensors)?, statistics, epsilon)?.exact)
 }
 
 /// What the images' gradient is made of besides them.

@@ -6,13 +6,9 @@ use candle_core::{DType, Device, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use super::loops::mean_and_squares;
-#[cfg(feature = "cuda")]
-use super::on_gpu;
 use super::planes::Planes;
-use super::widened;
 use crate::Element;
 use crate::element::{elements, for_dtype};
-use crate::rounded::is_rounded;
 use crate::simd::vectorised;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`, in f64 whatever the images
@@ -29,20 +25,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// The statistics of a batch `[B, C, H, W]`.
-    ///
-    /// # Errors
-    ///
-    /// When `x` has another rank or no values, or on a dtype other than f32, f64 and bf16.
-    pub fn of(x: &Tensor) -> Result<Self> {
-        let planes = Planes::new(x.shape())?;
-        if is_rounded(x) {
-            return Self::of(&widened(x)?);
-        }
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
-            return on_gpu::statistics(x);
-        }
+    /// [`of`](Self::of) on the CPU, for images in f32 or f64.
+    pub(super) fn of_cpu(x: &Tensor, planes: &Planes) -> Result<Self> {
         let x = x.contiguous()?;
         let (storage, layout) = x.storage_and_layout();
         for_dtype!(x.dtype(), "batch_norm", T => {
@@ -50,7 +34,7 @@ impl Statistics {
             let blocks = planes.blocks();
             let moments = blocks
                 .par_iter()
-                .map(|channels| vectorised(#[inline(always)] || Moments::of_block(&planes, x, channels)))
+                .map(|channels| vectorised(#[inline(always)] || Moments::of_block(planes, x, channels)))
                 .collect();
             Moments::concatenated(moments, planes.count()).to_statistics()
         })

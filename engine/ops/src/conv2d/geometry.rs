@@ -117,3 +117,10 @@ impl Geometry {
         self.out_channels * self.pixels()
     }
 }
+
+/// A channel's plane of one image.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plane {
+    pub(super) image: usize,
+    pub(super) channel: usize,
+}

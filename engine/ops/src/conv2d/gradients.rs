@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use super::finish::{Finish, Signs};
 use super::frame::Frame;
-use super::geometry::Geometry;
-use super::winograd::Plane;
+use super::geometry::{Geometry, Plane};
 use crate::Element;
 use crate::lanes::{LANES, Lane};
 use crate::room::room;

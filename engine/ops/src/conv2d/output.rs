@@ -6,8 +6,7 @@ use rayon::prelude::*;
 
 use super::finish::{Finish, Signs};
 use super::frame::{Frame, by_channel};
-use super::geometry::Geometry;
-use super::winograd::Plane;
+use super::geometry::{Geometry, Plane};
 use crate::Element;
 use crate::lanes::{LANES, Lane};
 use crate::room::room;

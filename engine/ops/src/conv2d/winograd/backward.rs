@@ -5,10 +5,11 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Winograd;
-use super::finite::{Check, Plane, not_finite};
+use super::finite::{Check, not_finite};
 use super::tile::sandwich;
 use crate::Element;
 use crate::conv2d::frame::by_channel;
+use crate::conv2d::geometry::Plane;
 use crate::conv2d::gradients::{Gradients, Upstream};
 use crate::conv2d::output::runs;
 use crate::gemm::{Store, gemm};

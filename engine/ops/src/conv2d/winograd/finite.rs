@@ -22,17 +22,11 @@
 use super::Winograd;
 use crate::Element;
 use crate::conv2d::frame::Frame;
+use crate::conv2d::geometry::Plane;
 use crate::conv2d::gradients::{Gradients, Upstream};
 use crate::conv2d::output::Output;
 use crate::conv2d::unfolded::Unfolded;
 use crate::lanes::{LANES, Lane, add};
-
-/// A channel's plane of one image.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::conv2d) struct Plane {
-    pub(in crate::conv2d) image: usize,
-    pub(in crate::conv2d) channel: usize,
-}
 
 /// The sum of results, for each image of a block.
 pub(super) struct Check<T>(Lane<T>);

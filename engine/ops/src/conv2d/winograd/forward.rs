@@ -6,9 +6,10 @@ use rayon::prelude::*;
 
 use super::Winograd;
 use super::blank::Blank;
-use super::finite::{Check, Plane, not_finite};
+use super::finite::{Check, not_finite};
 use super::tile::sandwich;
 use crate::Element;
+use crate::conv2d::geometry::Plane;
 use crate::conv2d::output::{Output, runs};
 use crate::gemm::{Store, gemm};
 use crate::lanes::{LANES, blocks, lanes, lanes_mut};

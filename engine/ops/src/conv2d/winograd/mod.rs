@@ -55,8 +55,6 @@ mod rounding;
 mod tile;
 mod weights;
 
-pub(super) use finite::Plane;
-
 use super::frame::Frame;
 use super::geometry::Geometry;
 use crate::gemm::Matrix;
