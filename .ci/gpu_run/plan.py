@@ -12,6 +12,9 @@ from .step import PRECISIONS, beside, beside_pytorch, beside_the_compiler, step,
 # Tests of operations whose kernels are the course's: of cuBLAS's and cuDNN's nobody here can mend a race.
 OWN_KERNELS = ["a_gpu_adds", "a_gpu_copies", "a_gpu_normalises", "a_gpu_pools", "a_gpu_pushes", "a_gpu_rounds"]
 OWN_KERNELS += ["a_gpu_takes_losses", "a_gpu_updates"]
+# Tests of the wrappers that compare with one device, or with other numbers of devices.
+WRAPPERS = ["wrappers::with_local_norms", "wrappers::parallel_evaluation_gathers_in_order", "wrappers::by_shard"]
+WRAPPERS += ["wrappers::accumulated", "wrappers::own_networks::images_of_any_shape", "is_one_device"]
 # A program then says what cuDNN suggests for each product, and what is taken.
 TELL = {"COURSE_CUDNN_TELL": "1"}
 
@@ -35,18 +38,18 @@ def steps(device, data, limit):
 
 def correct(device):
     """Tests of what is to be correct: each operation by itself, before what is made of them."""
-    operations = tests(device, "ops", "a_gpu")
+    operations = tests(device, "ops", "ops", "a_gpu")
     yield operations._replace(environment={**operations.environment, **TELL})
-    yield tests(device, "pytorch")
-    yield tests(device, "finite_differences")
-    yield tests(device, "gpu")
-    yield tests(device, "tf32")
-    yield tests(device, "nccl")
+    yield tests(device, "pytorch", "training", "pytorch::")
+    yield tests(device, "finite_differences", "training", "finite_differences::")
+    yield tests(device, "gpu", "training", "gpu::")
+    yield tests(device, "tf32", "tf32")
+    yield tests(device, "nccl", "params_and_allreduce", "nccl::")
     # k replicas are one device, and by shard have one hash.
-    yield tests(device, "equivalence")
-    yield tests(device, "reproducible")
-    yield tests(device, "wrappers", "one_device", "by_shard", "accumulated", "gathers_in_order", "local_norms")
-    yield tests(device, "precision", "by_shard")
+    yield tests(device, "equivalence", "training", "equivalence::")
+    yield tests(device, "reproducible", "training", "reproducible::")
+    yield tests(device, "wrappers", "training", *WRAPPERS)
+    yield tests(device, "precision", "training", "precision::by_shard")
 
 
 def beside_pytorch_as_it_is(limit):
@@ -137,4 +140,4 @@ def under_sanitizer():
     yield watched(sanitizer, "racecheck-own", "racecheck", races, "ops", *OWN_KERNELS)
     others = [f"--skip={test}" for test in OWN_KERNELS]
     yield watched(sanitizer, "memcheck", "memcheck", memory, "ops", "a_gpu", *others)
-    yield watched(sanitizer, "memcheck-gpu", "memcheck", memory, "gpu")
+    yield watched(sanitizer, "memcheck-gpu", "memcheck", memory, "training", "gpu::")

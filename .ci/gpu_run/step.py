@@ -42,9 +42,9 @@ def step(name, program, *arguments, metrics=True, **environment):
     return Step(name, program, [*arguments, *files], environment)
 
 
-def tests(device, name, *which):
+def tests(device, name, program, *which):
     """A program of tests, or those of them whose names have one of these parts."""
-    command = [f"tests/{name}", *which, "--nocapture", "--test-threads=1"]
+    command = [f"tests/{program}", *which, "--nocapture", "--test-threads=1"]
     # As in .cargo/config.toml: else elementwise operations share one pool of threads, whichever device asks.
     environment = {"TEST_DEVICE": device, "CANDLE_NUM_THREADS": "1"}
     those = step(f"tests-{name}", *command, metrics=False, **environment)
@@ -54,7 +54,7 @@ def tests(device, name, *which):
 def watched(sanitizer, name, tool, options, program, *which):
     """Tests on a GPU under one of compute-sanitizer's tools."""
     watcher = [sanitizer, f"--tool={tool}", "--error-exitcode=1", *options]
-    those = tests("cuda", program, *which)._replace(name=f"sanitizer-{name}", watcher=watcher)
+    those = tests("cuda", name, program, *which)._replace(name=f"sanitizer-{name}", watcher=watcher)
     return those._replace(limit=SANITIZER_LIMIT, may_be_late=True)
 
 

@@ -7,6 +7,8 @@ from .execution import OUT_OF_TIME, STOPPED
 
 # What a step says of parts of it that were not done.
 NOT_DONE = re.compile("SKIPPED: .*|note: the trace does not say .*")
+# What a program of tests says that has none of the names that it was asked for.
+NO_TESTS = re.compile(r"^running 0 tests$", re.MULTILINE)
 # What compute-sanitizer says of an option that its version does not have.
 REFUSED = re.compile(r"^(?:unrecogni[sz]ed option .*|the argument for option .* is invalid.*)$", re.MULTILINE)
 # What it says of a GPU that it does not know.
@@ -31,6 +33,8 @@ def judge(step, ended, text):
         return "stopped", ended
     if step.may_be_late and ended.startswith(OUT_OF_TIME) and not FOUND.search(text):
         return "ran out of time", f"ran out of time: {ended}, nothing found until then"
+    if NO_TESTS.search(text):
+        return "failed", f"{ended}, but no test has such a name"
     return "succeeded" if ended == "exit code 0" else "failed", ended
 
 

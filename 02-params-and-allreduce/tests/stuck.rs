@@ -40,7 +40,7 @@ const IN_VAIN: &str = "rank 0 failed: rank 0 waited 1.0 s: rank 1 is alive but s
 fn run(case: &str) -> (Output, Duration, Vec<PathBuf>) {
     let (folder, started) = (tempfile::tempdir().unwrap(), Instant::now());
     let output = assert_cmd::Command::new(env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "one_case", "--nocapture", "--test-threads=1"])
+        .args(["--ignored", "--exact", "stuck::one_case", "--nocapture", "--test-threads=1"])
         .env(CASE, case)
         .env(FOLDER, folder.path())
         .timeout(LONG)

@@ -1,6 +1,9 @@
-//! DDP on processes: the same bits as on threads. The test starts this program again under `mpirun`.
+//! DDP on processes: the same bits as on threads. The test starts this program again under `mpirun`. Those of the
+//! program as processes are in [`processes`].
 
 #![cfg(feature = "mpi")]
+
+mod processes;
 
 use std::env;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::single_gpu;
+use super::single_gpu;
 
 /// A run of one step, on whatever data there is.
 const ONE_STEP: [&str; 5] =

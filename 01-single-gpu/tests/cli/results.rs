@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command as Process, Stdio};
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::{SMALL, single_gpu};
+use super::{SMALL, single_gpu};
 
 /// The names of the files in a folder, in order.
 fn files(folder: &Path) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! A rank that panics, fails, returns early or stalls, before or in the middle of every collective.
 //!
-//! What is promised of the others, and checked a hundred times for every fault in every collective:
+//! What is promised of the others, and checked ten times for every fault in every collective, with `FULL=1` in the
+//! environment a hundred times:
 //!
 //! - Nobody hangs. A rank that is gone is noticed at once, a rank that stalls within the time-out.
 //! - Whoever gets an error is told the rank that began it.
@@ -14,6 +15,7 @@ mod disagreement;
 mod faulty;
 mod trial;
 
+use std::env;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -22,7 +24,6 @@ use collective::COLLECTIVES;
 use faulty::Fault;
 use trial::{Trial, check, random_trial};
 
-const TRIALS: usize = 100;
 /// How long a rank waits where the fault is noticed at once: far longer than noticing may take.
 const PATIENT: Duration = Duration::from_secs(30);
 /// When a trial counts as hanging.
@@ -30,22 +31,23 @@ const HUNG: Duration = Duration::from_secs(100);
 /// Trials at a time: nearly all of them only wait.
 const AT_A_TIME: usize = 96;
 
-/// A hundred random trials of a fault in each collective.
-fn hundred_trials_each(fault: Fault) {
+/// Random trials of a fault in each collective.
+fn trials_in_each(fault: Fault) {
+    let trials = if env::var_os("FULL").is_some() { 100 } else { 10 };
     let (finished, next) = (AtomicU64::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::SeqCst);
-                    let Some(&collective) = COLLECTIVES.get(index / TRIALS) else { break };
+                    let Some(&collective) = COLLECTIVES.get(index / trials) else { break };
                     in_limited_time(random_trial(collective, fault, index as u64));
                     finished.fetch_add(1, Ordering::SeqCst);
                 }
             });
         }
     });
-    assert_eq!(finished.into_inner(), (COLLECTIVES.len() * TRIALS) as u64);
+    assert_eq!(finished.into_inner(), (COLLECTIVES.len() * trials) as u64);
 }
 
 /// Checks a trial in a thread that can be left behind, if it should hang.
@@ -64,20 +66,20 @@ fn in_limited_time(trial: Trial) {
 
 #[test]
 fn everyone_names_a_rank_that_panics() {
-    hundred_trials_each(Fault::Panic);
+    trials_in_each(Fault::Panic);
 }
 
 #[test]
 fn everyone_names_a_rank_that_fails() {
-    hundred_trials_each(Fault::Error);
+    trials_in_each(Fault::Error);
 }
 
 #[test]
 fn everyone_names_a_rank_that_returns_early() {
-    hundred_trials_each(Fault::EarlyReturn);
+    trials_in_each(Fault::EarlyReturn);
 }
 
 #[test]
 fn everyone_names_a_rank_that_stalls() {
-    hundred_trials_each(Fault::Stall);
+    trials_in_each(Fault::Stall);
 }

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::job::{BOUNDED, Ended, Started, alone, hashes, processes, turn};
-use crate::training::{SMALL, checkpoints, reaches};
+use super::job::{BOUNDED, Ended, Started, alone, hashes, processes, turn};
+use super::training::{SMALL, checkpoints, reaches};
 
 /// Long enough for something to happen in the middle.
 const LONG: [&str; 3] = ["--shards=4", "--epochs=12", "--timeout=5"];

@@ -11,7 +11,7 @@ use params_and_allreduce::mpirun;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::binary;
+use super::binary;
 
 /// No job takes that long, even on a busy machine, unless it hangs.
 const HANGS: Duration = Duration::from_secs(180);

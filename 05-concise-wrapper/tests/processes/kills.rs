@@ -8,8 +8,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
 
-use crate::job::{BOUNDED, Ended, Started, alone, hashes_within, processes, turn};
-use crate::training::{SMALL, checkpoints};
+use super::job::{BOUNDED, Ended, Started, alone, hashes_within, processes, turn};
+use super::training::{SMALL, checkpoints};
 
 /// How many kills, where somebody wants another number.
 const KILLS: &str = "KILLS";

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::binary;
-use crate::job::{Ended, Started, alone, mpirun, processes, refused, turn};
-use crate::training::SMALL;
+use super::binary;
+use super::job::{Ended, Started, alone, mpirun, processes, refused, turn};
+use super::training::SMALL;
 
 #[test]
 fn flags_that_make_no_sense_are_told_once() {

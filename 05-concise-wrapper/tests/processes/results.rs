@@ -5,8 +5,8 @@ use std::fs;
 use harness::report::counted;
 use tempfile::TempDir;
 
-use crate::job::{alone, hashes, processes, turn};
-use crate::training::{SMALL, STEPS, checkpoints};
+use super::job::{alone, hashes, processes, turn};
+use super::training::{SMALL, STEPS, checkpoints};
 
 /// Flags of the runs of the table.
 fn flags(model: &str) -> Vec<&str> {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::job::Started;
+use super::job::Started;
 
 /// A narrow network on few images: seven steps an epoch, the last of them smaller.
 pub(crate) const SMALL: [&str; 8] = [

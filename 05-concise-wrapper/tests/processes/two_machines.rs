@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use crate::binary;
-use crate::job::{Started, alone, hashes, mpirun, prepare, turn};
-use crate::training::SMALL;
+use super::binary;
+use super::job::{Started, alone, hashes, mpirun, prepare, turn};
+use super::training::SMALL;
 
 /// What the script says with this where namespaces may not be made, or something is missing.
 const CANNOT: i32 = 3;

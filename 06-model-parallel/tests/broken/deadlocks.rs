@@ -4,7 +4,7 @@ use model_parallel::pipeline::Action::{Backward, RecvActivation, RecvGradient, S
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::{Instruction, Kind, check};
 
-use crate::{Edit, gpipe, one_f_one_b};
+use super::{Edit, gpipe, one_f_one_b};
 
 // ANCHOR: deadlock
 #[test]

@@ -6,7 +6,7 @@ use model_parallel::pipeline::Action::{
 };
 use model_parallel::pipeline::{Instruction, Kind, Schedule};
 
-use crate::{Edit, gpipe, one_f_one_b, zb_h1};
+use super::{Edit, gpipe, one_f_one_b, zb_h1};
 
 #[test]
 fn a_receive_is_dropped() {

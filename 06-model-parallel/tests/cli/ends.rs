@@ -3,7 +3,7 @@
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::{SMALL, program};
+use super::{SMALL, program};
 
 /// In the middle of the second of three ways.
 #[cfg(unix)]

@@ -3,7 +3,7 @@
 use predicates::str::contains;
 use serde_json::Value;
 
-use crate::{SMALL, all_metrics, metrics, program};
+use super::{SMALL, all_metrics, metrics, program};
 
 /// Replicas without stages wait for nobody's activations.
 #[test]

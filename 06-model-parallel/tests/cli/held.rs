@@ -1,6 +1,6 @@
 //! What devices hold, by hand.
 
-use crate::{SMALL, metrics};
+use super::{SMALL, metrics};
 
 /// What the runs' devices held.
 fn held(arguments: &[&str]) -> impl Fn(&str, usize, &str) -> u64 + use<> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::program;
+use super::program;
 
 /// One line on standard error, and nothing anywhere else.
 fn refused(arguments: &[&str], says: &str) {

@@ -4,7 +4,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-use crate::{SMALL, metrics, program};
+use super::{SMALL, metrics, program};
 
 /// Each run's name, and the hash of its weights.
 fn hashes(arguments: &[&str]) -> Vec<(String, String)> {

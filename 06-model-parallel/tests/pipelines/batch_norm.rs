@@ -10,8 +10,8 @@ use model_parallel::pipeline::Kind;
 use ops::cross_entropy;
 use ops::difference::{largest_difference, relative_difference};
 
-use crate::numbers::{SAMPLES, equals};
-use crate::training::{CONSTANTS, Case, WIDTH, Weights, checked, cut, resnet18, sorted};
+use super::numbers::{SAMPLES, equals};
+use super::training::{CONSTANTS, Case, WIDTH, Weights, checked, cut, resnet18, sorted};
 
 /// One device that goes through the micro-batches one after the other: weights, and the loss at each step.
 ///

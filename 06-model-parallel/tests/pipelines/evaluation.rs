@@ -20,7 +20,7 @@ use params_and_allreduce::communicator::{
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::evaluate::{BATCH, Part};
 
-use crate::training::{checked, cut, images, plan};
+use super::training::{checked, cut, images, plan};
 
 /// A connection that counts the activations it has sent and nobody has confirmed.
 struct Counted {

@@ -12,7 +12,7 @@ use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 
-use crate::training::{checked, cut, dense, plan};
+use super::training::{checked, cut, dense, plan};
 
 /// One step of a dense stack on two devices; what the first stage to fail says. `prepare` is called on every
 /// stage before its step.

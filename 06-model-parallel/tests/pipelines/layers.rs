@@ -9,7 +9,7 @@ use model_parallel::layers::Layers;
 use ops::weights_hash::WeightsHash;
 use single_gpu::lenet::Lenet;
 
-use crate::training::{WIDTH, Weights, cut, dense, lenet, resnet18};
+use super::training::{WIDTH, Weights, cut, dense, lenet, resnet18};
 
 /// The initial weights of these layers.
 fn weights(layers: &Layers, range: std::ops::Range<usize>) -> Weights {

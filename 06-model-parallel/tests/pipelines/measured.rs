@@ -6,7 +6,7 @@ use model_parallel::pipeline::schedule::Action::{
 };
 use model_parallel::pipeline::{Kind, Timeline, predict};
 
-use crate::training::{checked, cut, dense, lenet};
+use super::training::{checked, cut, dense, lenet};
 
 #[test]
 fn the_measured_timeline_has_what_was_predicted() {

@@ -23,7 +23,7 @@ use ops::difference::largest_difference;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 
-use crate::training::{CONSTANTS, checked, images, plan, sorted};
+use super::training::{CONSTANTS, checked, images, plan, sorted};
 
 /// Test images of three batches, the last of them shorter: the first replica takes two, the second one.
 fn data() -> LoadedData {

@@ -10,7 +10,7 @@ use model_parallel::pipeline::{Kind, Schedule, check};
 use ops::difference::{largest_difference, relative_difference};
 use ops::weights_hash::WeightsHash;
 
-use crate::training::{Case, Weights, checked, cut, dense, lenet, resnet18};
+use super::training::{Case, Weights, checked, cut, dense, lenet, resnet18};
 
 const KINDS: [Kind; 3] = [Kind::Naive, Kind::GPipe, Kind::OneFOneB];
 

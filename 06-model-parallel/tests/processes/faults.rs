@@ -4,8 +4,8 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::SMALL;
-use crate::job::{BOUNDED, Ended, Started, processes, turn};
+use super::SMALL;
+use super::job::{BOUNDED, Ended, Started, processes, turn};
 
 /// A pipeline of three stages that trains, for much longer than anybody waits; `None` where there is no `mpirun`.
 fn training() -> Option<(Started, TempDir)> {

@@ -1,7 +1,7 @@
 //! What cannot work is told once, by one process, before anybody trains.
 
-use crate::job::{Ended, Started, mpirun, processes, refused, turn};
-use crate::{SMALL, binary};
+use super::job::{Ended, Started, mpirun, processes, refused, turn};
+use super::{SMALL, binary};
 
 #[test]
 fn flags_that_make_no_sense_are_told_once() {

@@ -1,7 +1,7 @@
 //! Processes come to the bits of threads.
 
-use crate::SMALL;
-use crate::job::{alone, hashes, processes, turn};
+use super::SMALL;
+use super::job::{alone, hashes, processes, turn};
 
 /// The hashes of all ways on threads, but for one device's, and on as many processes.
 fn assert_same(ranks: usize, arguments: &[&str]) {

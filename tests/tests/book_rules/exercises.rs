@@ -4,7 +4,7 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::{EXERCISE, OTHER, SUMMARY, addition, expect, fault, small_book, write};
+use super::{EXERCISE, OTHER, SUMMARY, addition, expect, fault, small_book, write};
 
 const INDEX: &str = "book/src/exercises.md";
 const ENTRIES: &str = "tests/exercises/Cargo.toml";

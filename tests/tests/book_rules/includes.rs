@@ -1,6 +1,6 @@
 //! What pages take from elsewhere: code, outputs, drawings.
 
-use crate::{CODE, FIGURE, OTHER, OUTPUT, PAGE, RECORDED, RECORDINGS, addition, fault};
+use super::{CODE, FIGURE, OTHER, OUTPUT, PAGE, RECORDED, RECORDINGS, addition, fault};
 
 #[test]
 fn an_include_leads_to_a_file_and_an_anchor() {

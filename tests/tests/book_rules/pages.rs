@@ -4,7 +4,7 @@ use std::fs;
 
 use course_tests::book::{Book, built, commands};
 
-use crate::{OTHER, OUTPUT, PAGE, RECORDINGS, SUMMARY, fault, small_book, write};
+use super::{OTHER, OUTPUT, PAGE, RECORDINGS, SUMMARY, fault, small_book, write};
 
 #[test]
 fn the_summary_has_every_page_once_and_nothing_else() {

@@ -7,8 +7,8 @@ use concise_wrapper::Model;
 use concise_wrapper::checkpoint::Resume;
 use tempfile::TempDir;
 
-use crate::run::{Settings, file, lenet};
-use crate::watched::{Cut, Event, cut};
+use super::run::{Settings, file, lenet};
+use super::watched::{Cut, Event, cut};
 
 /// A folder with the checkpoint of LeNet after step 2, and its bytes.
 pub(crate) fn stored() -> (TempDir, Settings, Vec<u8>) {

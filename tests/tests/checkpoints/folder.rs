@@ -6,9 +6,9 @@ use std::fs;
 use concise_wrapper::checkpoint::Resume;
 use tempfile::TempDir;
 
-use crate::damage::stored;
-use crate::run::{STEPS, Settings, assert_same, file, lenet, names};
-use crate::watched::{Cut, Event, Watched, cut};
+use super::damage::stored;
+use super::run::{STEPS, Settings, assert_same, file, lenet, names};
+use super::watched::{Cut, Event, Watched, cut};
 
 #[test]
 fn the_latest_valid_is_found_and_the_others_set_aside() {

@@ -13,8 +13,8 @@ use devices::DevicePlan;
 use ops::weights_hash::WeightsHash;
 use tempfile::TempDir;
 
-use crate::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
-use crate::watched::{Cut, Event, cut};
+use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
+use super::watched::{Cut, Event, cut};
 
 /// Interrupts a run after each of its steps, and goes on.
 fn every_cut<M: ModuleT>(network: fn() -> Network<M>) {

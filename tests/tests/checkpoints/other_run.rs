@@ -4,9 +4,9 @@ use candle_core::DType;
 use concise_wrapper::checkpoint::{About, NormsOf, Resume};
 use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
 
-use crate::damage::stored;
-use crate::run::{Settings, file, lenet, lenet_in, resnet18};
-use crate::watched::{Cut, Event, cut};
+use super::damage::stored;
+use super::run::{Settings, file, lenet, lenet_in, resnet18};
+use super::watched::{Cut, Event, cut};
 
 #[test]
 fn another_run_s_checkpoint_is_refused_with_the_difference() {

@@ -12,8 +12,8 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use tempfile::TempDir;
 
-use crate::run::{Settings, WAIT, assert_same, buckets, file, hash, lenet, resnet18};
-use crate::watched::{Cut, Event};
+use super::run::{Settings, WAIT, assert_same, buckets, file, hash, lenet, resnet18};
+use super::watched::{Cut, Event};
 
 fn ddp_goes_on<M: ModuleT + Send + Sync + 'static>(network: &Network<M>) {
     let expected = Settings::new().ddp(network, 2, buckets(), Cut::NEVER).unwrap();

@@ -26,7 +26,7 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use tempfile::TempDir;
 
-use crate::watched::{Cut, Watched};
+use super::watched::{Cut, Watched};
 
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 pub(crate) const STEPS: usize = 6;

@@ -12,8 +12,8 @@ use concise_wrapper::checkpoint::Resume;
 use harness::interrupt;
 use tempfile::TempDir;
 
-use crate::run::{Settings, file, hash, lenet, measured, names};
-use crate::watched::{Event, Watched};
+use super::run::{Settings, file, hash, lenet, measured, names};
+use super::watched::{Event, Watched};
 
 /// Set in the process that trains: how often it writes checkpoints, and where.
 const EVERY: &str = "CHECKPOINTS_EVERY";
@@ -44,7 +44,7 @@ fn child() {
 /// Starts it, and waits until it has made some steps.
 fn begin(folder: &Path, every: usize) -> Child {
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "signals::child", "--nocapture"])
+        .args(["--exact", "checkpoints::signals::child", "--nocapture"])
         .env(FOLDER, folder)
         .env(EVERY, every.to_string())
         .stdout(Stdio::piped())

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 
-use crate::fixture::{Checkout, answer, stub};
+use super::fixture::{Checkout, answer, stub};
 
 const FILE: &str = "tests/exercises/ch01_sum/exercise.rs";
 

@@ -3,7 +3,7 @@
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, starts_with};
 
-use crate::fixture::{Checkout, course_in};
+use super::fixture::{Checkout, course_in};
 
 #[test]
 fn a_wrong_name_gets_the_nearest_ones() {

@@ -9,7 +9,7 @@ use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, starts_with};
 use sha2::{Digest as _, Sha256};
 
-use crate::fixture::{Checkout, answer, stub};
+use super::fixture::{Checkout, answer, stub};
 
 #[test]
 fn what_passed_is_remembered_until_the_answer_changes() {

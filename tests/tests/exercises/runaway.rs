@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;
 
-use crate::fixture::Checkout;
+use super::fixture::Checkout;
 
 #[test]
 fn a_crash_is_told_with_its_own_words() {

@@ -3,7 +3,7 @@
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, ends_with};
 
-use crate::fixture::{Checkout, answer};
+use super::fixture::{Checkout, answer};
 
 #[test]
 fn sound_exercises_are_counted() {

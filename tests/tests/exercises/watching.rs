@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Checkout, answer};
+use super::fixture::{Checkout, answer};
 
 /// Starting cargo on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -8,7 +8,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, allreduce};
 
-use crate::{WAIT, gpus};
+use super::{WAIT, gpus};
 
 const TYPES: [DType; 3] = [DType::F64, DType::F32, DType::BF16];
 

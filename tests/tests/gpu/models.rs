@@ -10,7 +10,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 
-use crate::{SAMPLES, WAIT, garments, gpus};
+use super::{SAMPLES, WAIT, garments, gpus};
 
 /// A rank's next model joins on the line on which the last one's thread takes leave: their messages must not meet.
 #[test]

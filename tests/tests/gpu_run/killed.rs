@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use course_tests::stand_in::wait_until;
 
-use crate::package::Package;
+use super::package::Package;
 
 /// Kills the script while it runs this step, and waits until the process has ended whose number is in `results/pid`.
 #[track_caller]
@@ -27,7 +27,7 @@ fn ends_with_the_script(package: &Package, step: &str) {
 #[test]
 fn a_step_ends_with_a_script_that_is_killed() {
     let Some(package) = Package::of("release") else { return };
-    package.program("tests/gpu", "echo $$ >pid.new; mv pid.new pid; exec sleep 300");
+    package.program("tests/training", "echo $$ >pid.new; mv pid.new pid; exec sleep 300");
     ends_with_the_script(&package, "tests-gpu");
 }
 
@@ -43,7 +43,7 @@ fn so_does_what_is_watched_by_a_tool_that_leaves_it_behind() {
 fn a_step_that_had_ended_is_not_lost() {
     let Some(package) = Package::of("release") else { return };
     // The GPU does not answer any more: once a step is done, it is asked how it is.
-    package.program("tests/gpu", "echo 'exec sleep 300' >>../bin/nvidia-smi; touch done");
+    package.program("tests/training", "echo 'exec sleep 300' >>../bin/nvidia-smi; touch done");
     let answers = package.root().join("bin/nvidia-smi");
     let answer = fs::read_to_string(&answers).unwrap();
     package.program("bin/nvidia-smi", &answer.replace("#!/bin/sh\n", ""));

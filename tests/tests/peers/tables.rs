@@ -6,7 +6,7 @@ use course_tests::stand_in::stand_in;
 use predicates::str::contains;
 use serde_json::Value;
 
-use crate::stand_ins::{answers, peers, stored};
+use super::stand_ins::{answers, peers, stored};
 
 #[test]
 fn what_is_stored_has_a_stable_order() {

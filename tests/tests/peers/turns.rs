@@ -7,7 +7,7 @@ use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, diff, ends_with};
 use serde_json::Value;
 
-use crate::stand_ins::{answers, peers, stored};
+use super::stand_ins::{answers, peers, stored};
 
 #[test]
 fn sides_take_turns_and_ratios_are_of_neighbours() {

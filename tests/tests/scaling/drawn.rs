@@ -3,7 +3,7 @@
 use course_tests::scaling::PICTURED;
 use course_tests::stored::in_the_book;
 
-use crate::{numbers, of_link, stored};
+use super::{numbers, of_link, stored};
 
 #[test]
 fn the_picture_tells_what_the_file_tells() {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     BATCHES, LINKS, MODELS, OVERLAPS, WAYS, close, counts, list, numbers, of_link, on_paper, stored,
 };
 

@@ -4,7 +4,7 @@ use course_tests::scaling::{Catalogue, Measurement};
 use course_tests::stored::in_the_book;
 use serde_json::{Value, json};
 
-use crate::{OVERLAPS, close, counts, list, numbers, on_paper, stored};
+use super::{OVERLAPS, close, counts, list, numbers, on_paper, stored};
 
 /// Each step of the measurement is a point, and its prediction is on a line.
 #[test]

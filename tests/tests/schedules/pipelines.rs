@@ -5,7 +5,7 @@ use course_tests::stored::in_the_book;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 
-use crate::told::{GRID, numbers, told};
+use super::told::{GRID, numbers, told};
 
 #[test]
 fn every_timeline_is_that_of_a_pipeline() {

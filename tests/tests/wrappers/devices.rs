@@ -11,7 +11,7 @@ use concise_wrapper::{DataParallel, Model as _, Network};
 use datasets::Batch;
 use devices::DevicePlan;
 
-use crate::WAIT;
+use super::WAIT;
 
 /// What two calls come to, of which the first makes a device fail: images that do not fit, of which there are enough
 /// for the first of the devices alone. Nothing else ends this if one call waits for ever.

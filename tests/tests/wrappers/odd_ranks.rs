@@ -12,7 +12,7 @@ use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 
-use crate::{BATCH, WAIT, five_steps, images, resnet18};
+use super::{BATCH, WAIT, five_steps, images, resnet18};
 
 /// A network whose last parameter is only used where it is told so.
 struct Partly {

@@ -20,7 +20,7 @@ use harness::report::Report;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 
-use crate::WAIT;
+use super::WAIT;
 
 const CLASSES: usize = 5;
 const SHAPE: [usize; 3] = [3, 6, 4];

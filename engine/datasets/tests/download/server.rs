@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use crate::{LABELS, LIMITS, content};
+use super::{LABELS, LIMITS, content};
 
 /// How a server treats requests for the images.
 #[derive(Clone, Debug)]

@@ -17,6 +17,10 @@ const TOOLS: [(&str, &str); 3] =
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
+    /// Programs, of those that make the book [default: all]
+    #[arg(value_name = "NAME", value_parser = TOOLS.map(|(name, _)| name))]
+    names: Vec<String>,
+
     /// Install nothing; say what is missing
     #[arg(long)]
     check: bool,
@@ -25,7 +29,8 @@ pub(crate) struct Arguments {
 /// Installs what is not there in its version.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut missing = Vec::new();
-    for (name, version) in TOOLS {
+    let asked = |name| arguments.names.is_empty() || arguments.names.iter().any(|one| one == name);
+    for (name, version) in TOOLS.into_iter().filter(|(name, _)| asked(*name)) {
         match found(name) {
             Ok(found) if found == version => line(format_args!("✓ {name} {version}"))?,
             other if arguments.check => {

@@ -18,7 +18,7 @@ use crate::exercises::cargo;
 pub(crate) fn run(root: &Path, kills: NonZeroU32) -> anyhow::Result<()> {
     let status = cargo(root)
         .args(["test", "--release", "-p", "concise-wrapper", "--features", "mpi"])
-        .args(["--test", "processes", "--", "--ignored", "--nocapture", "kills"])
+        .args(["--test", "mpi", "--", "--ignored", "--nocapture", "kills"])
         .env("KILLS", kills.to_string())
         .status()
         .context("cargo cannot be started")?;

@@ -98,12 +98,22 @@ fn each_step_has_a_trace_of_its_own_and_says_how_the_gpu_was() {
 #[test]
 fn tests_have_what_cargo_gives_them() {
     let Some(package) = Package::of("release") else { return };
-    package.program("tests/gpu", "echo $TEST_DEVICE, $CANDLE_NUM_THREADS");
+    package.program("tests/training", "echo $TEST_DEVICE, $CANDLE_NUM_THREADS");
     package.run(&["--only", "tests-gpu"]).assert().success();
     let said = fs::read_to_string(package.root().join("results/tests-gpu.txt")).unwrap();
     assert_eq!(said, "cuda, 1\n");
     // Python keeps what it has compiled beside its modules, unless it is told not to.
     assert!(!package.root().join("gpu_run/__pycache__").exists());
+}
+
+#[test]
+fn a_step_without_a_test_has_failed() {
+    let Some(package) = Package::of("release") else { return };
+    package.program("tests/training", "echo; echo 'running 0 tests'");
+    package.run(&["--only", "tests-gpu,tests-tf32"]).assert().code(1);
+    let results = package.results();
+    assert_eq!(results["steps"][0]["ended"], "exit code 0, but no test has such a name");
+    assert_eq!(results["steps"][1]["outcome"], "succeeded");
 }
 
 #[test]
@@ -130,9 +140,9 @@ fn tests_that_failed_are_run_again_alone() {
         failures:\n\nfailures:\n    a::first\n    second\n
         test result: FAILED. 1 passed; 2 failed' | sed 's/^        //'; exit 101";
     let gpu = format!("case $* in *a::first*) exit 101 ;; *second*) ;; *) {together} ;; esac");
-    package.program("tests/gpu", &gpu);
+    package.program("tests/training", &gpu);
     let crash = "case $* in *--exact*) ;; *) echo 'test one ... ok'; echo 'test two ... '; kill -SEGV $$ ;; esac";
-    package.program("tests/nccl", crash);
+    package.program("tests/params_and_allreduce", crash);
     package.program("tests/tf32", "echo 'test one ... '; exit 101");
     package.run(&["--only", "tests-gpu,tests-nccl,tests-tf32"]).assert().code(1);
     let results = package.results();

@@ -1,0 +1,15 @@
+//! The course tool, the book, its figures, the releases, and which package may use which, in one program.
+
+mod book;
+mod book_rules;
+mod dependencies;
+mod divergence;
+mod doctor;
+mod exercises;
+mod gpu_run;
+mod interrupts;
+mod peers;
+mod release;
+mod scaling;
+mod schedules;
+mod steps;

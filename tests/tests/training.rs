@@ -1,0 +1,15 @@
+//! Whether training is correct, in one program: each operation, one device, k devices, and a run that is interrupted.
+//! Apart are tests that need a process of their own: `processor_time` counts its threads' time, and TF32 (`tf32`) is a
+//! switch of the whole process.
+
+mod checkpoints;
+mod equivalence;
+mod finite_differences;
+mod first_step;
+mod gpu;
+mod overlap;
+mod precision;
+mod pytorch;
+mod reproducible;
+mod resnet18;
+mod wrappers;
