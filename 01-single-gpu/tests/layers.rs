@@ -20,9 +20,8 @@ fn noise(name: &str, shape: &[usize]) -> Var {
 
 /// Noise that was rounded to whole numbers, with many exact zeros among them.
 fn whole_numbers(name: &str, shape: &[usize]) -> Var {
-    let x = noise(name, shape);
-    x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
-    x
+    let rounded = noise(name, shape).as_detached_tensor().round().unwrap();
+    Var::from_tensor(&rounded.copy().unwrap()).unwrap()
 }
 
 /// Compares two functions of the same variables: their outputs, and their gradients for the same
@@ -143,8 +142,8 @@ fn linear_agrees() {
 #[test]
 fn cross_entropy_agrees() {
     for (b, k, scale) in [(7, 10, 1.0), (1, 10, 1.0), (0, 10, 1.0), (3, 3, 1.0), (7, 10, 800.0)] {
-        let logits = noise("logits", &[b, k]);
-        logits.set(&(logits.as_detached_tensor() * scale).unwrap()).unwrap();
+        let logits = (noise("logits", &[b, k]).as_detached_tensor() * scale).unwrap();
+        let logits = Var::from_tensor(&logits.copy().unwrap()).unwrap();
         let labels: Vec<u32> = (0..b).map(|i| ((i * 7 + 3) % k) as u32).collect();
         let labels = Tensor::new(labels, &Device::Cpu).unwrap();
         assert_agree(
