@@ -3,7 +3,7 @@
 //! A thread queues work on a GPU's stream long before the GPU does it. A second thread that uses the same stream waits for
 //! all work that the first thread has queued. With an event, the second thread waits for less: the first thread records an
 //! event after it has queued the work for a tensor. The second thread uses another stream
-//! ([`beside`](super::ComputeDevice::beside)), which waits for this event only:
+//! ([`side_stream`](super::ComputeDevice::side_stream)), which waits for this event only:
 //!
 //! ```text
 //! main stream  … gradients of layer 8 ┊ of layer 7, of layer 6, of layer 5 …
@@ -73,7 +73,7 @@ mod tests {
         let slice = plan.slots()[0].open().unwrap();
         let tensor = Tensor::new(&[1f32, 2.0], slice.tensors()).unwrap();
         let event = Event::record(slice.tensors()).unwrap();
-        let moved = event.to_device(&tensor, slice.beside()).unwrap();
+        let moved = event.to_device(&tensor, slice.side_stream()).unwrap();
         assert_eq!(moved.id(), tensor.id());
     }
 }

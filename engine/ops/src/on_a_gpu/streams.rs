@@ -13,7 +13,7 @@ use crate::relu;
 #[test]
 fn a_copy_waits_for_its_event_and_no_later_work() {
     let Some(device) = device() else { return };
-    let (here, there) = (device.tensors(), device.beside());
+    let (here, there) = (device.tensors(), device.side_stream());
     let values = |tensor: &Tensor| tensor.to_vec1::<f32>().unwrap();
     let ones = Tensor::ones(1000, DType::F32, here).unwrap();
     let twos = (&ones + &ones).unwrap();
