@@ -8,7 +8,7 @@ use datasets::loader::Epochs;
 use harness::records::{BatchSums, EpochRecord, Position, TrainOptions};
 use harness::report::Report;
 use harness::report::trace::{COMPUTE, STEPS};
-use trainer::{Seen, Waiting};
+use trainer::{StepSums, SumsReader};
 
 /// Why training stopped early.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ fn likely_cause(updated: bool, learning_rate: f64) -> String {
 /// Trains for `options.epochs` epochs and measures each.
 ///
 /// `train_batch` is given every batch of the `loader`, in CPU memory, and returns the sums over the *whole* batch, read
-/// or unread: see [`Seen`].
+/// or deferred: see [`StepSums`].
 /// `evaluate` is called after each epoch and returns the sums over the test images, or `None` on a
 /// device that leaves evaluation to another; its time does not count.
 ///
@@ -64,7 +64,7 @@ fn likely_cause(updated: bool, learning_rate: f64) -> String {
 /// # Errors
 ///
 /// The first error of either, or [`Error::NotFinite`].
-pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
+pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
@@ -84,7 +84,7 @@ pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
 /// # Errors
 ///
 /// As [`run_epochs`], and those of `after_step`.
-pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
+pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
@@ -97,7 +97,7 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
     let batches_per_epoch = loader.batches_per_epoch();
     let mut at = from;
     at.sums.interrupts = 0;
-    let mut unread = Waiting::default();
+    let mut reader = SumsReader::default();
     while at.epoch() <= epochs {
         let epoch = at.epoch();
         report.epoch_begins(epoch, epochs, batches_per_epoch, at.batches).map_err(Error::from)?;
@@ -111,9 +111,9 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
         {
             step += 1;
             let _span = info_span!(target: STEPS, "step", step).entered();
-            let seen = train_batch(&batch.map_err(Error::from)?)?.into();
+            let sums = train_batch(&batch.map_err(Error::from)?)?.into();
             let last = step == batches_per_epoch;
-            let Some(sums) = unread.read(seen, last).map_err(Error::from)? else { continue };
+            let Some(sums) = reader.read(sums, last).map_err(Error::from)? else { continue };
             if !sums.loss.is_finite() {
                 let (loss, updated) = (sums.loss, (epoch, step) != (1, 1));
                 return Err(Error::NotFinite { epoch, step, loss, learning_rate, updated }.into());
@@ -153,7 +153,7 @@ mod tests {
     use datasets::loader::Loader;
     use datasets::{Batch, Dataset, PIXELS};
     use harness::records::epochs_trained;
-    use trainer::Unread;
+    use trainer::DeferredSums;
 
     /// Three epochs of three steps of two samples; `sums` is told the step, from 1, and its samples.
     fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {
@@ -271,11 +271,11 @@ mod tests {
     }
 
     /// What a step leaves on its device: the loss, and one of two answers right.
-    fn left(loss: f64) -> Unread {
+    fn left(loss: f64) -> DeferredSums {
         let tensor = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
         let logits = Tensor::new(&[[0f32, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
         let batch = Batch { images: tensor(&[0, 0]), labels: tensor(&[1, 0]) };
-        Unread::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
+        DeferredSums::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             let train_batch = |_: &Batch| {
                 step += 1.0;
                 let unread = left(step);
-                Ok(if later { Seen::Later(unread) } else { Seen::Sums(unread.read()?) })
+                Ok(if later { StepSums::Deferred(unread) } else { StepSums::Sums(unread.read()?) })
             };
             let after_step = |at: &Position| {
                 positions.push(at.batches);

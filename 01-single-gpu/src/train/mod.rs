@@ -25,7 +25,7 @@ use harness::report::trace::{self, COMPUTE};
 use ops::backward::backward;
 use ops::cross_entropy;
 use ops::parameters::Snapshot;
-use trainer::Unread;
+use trainer::DeferredSums;
 
 /// What one step computed.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
 }
 
 /// The gradients of a batch that is not empty, and what is to be read off the device when it is wanted.
-fn forward_and_backward(model: &Lenet, batch: &Batch) -> Result<(Unread, Vec<Tensor>)> {
+fn forward_and_backward(model: &Lenet, batch: &Batch) -> Result<(DeferredSums, Vec<Tensor>)> {
     let (logits, loss) = info_span!(target: COMPUTE, "forward").in_scope(|| {
         let logits = model.forward(&batch.images)?;
         let loss = cross_entropy(&logits, &batch.labels)?;
@@ -64,7 +64,7 @@ fn forward_and_backward(model: &Lenet, batch: &Batch) -> Result<(Unread, Vec<Ten
     })?;
     let gradients = info_span!(target: COMPUTE, "backward")
         .in_scope(|| model.parameters().gradients(&backward(&loss)?))?;
-    Ok((Unread::new(&loss, &logits, batch)?, gradients))
+    Ok((DeferredSums::new(&loss, &logits, batch)?, gradients))
 }
 
 /// One step on one device. Its loss is read at the end: a GPU has its update to do before anybody waits for it.
@@ -111,7 +111,7 @@ pub fn train(
                 let batch = batch.to_device(device.tensors())?;
                 let (unread, gradients) = forward_and_backward(&model, &batch)?;
                 sgd(model.parameters(), &gradients, options.learning_rate, batch.len())?;
-                Ok(unread.seen()?)
+                Ok(unread.into_step_sums()?)
             },
             || Ok(Some(evaluate(&model, &data.test, dtype, device.tensors())?)),
         )?;
