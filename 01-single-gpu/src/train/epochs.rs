@@ -5,7 +5,7 @@ use std::time::Instant;
 use tracing::info_span;
 
 use datasets::loader::Epochs;
-use harness::records::{BatchSums, EpochRecord, Position, TrainOptions};
+use harness::records::{BatchSums, EpochRecord, TrainOptions, TrainerState};
 use harness::report::Report;
 use harness::report::trace::{COMPUTE, STEPS};
 use trainer::{StepSums, SumsReader};
@@ -71,7 +71,7 @@ pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
     train_batch: impl FnMut(&L::Batch) -> std::result::Result<S, E>,
     evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
 ) -> std::result::Result<Vec<EpochRecord>, E> {
-    let begin = Position::default();
+    let begin = TrainerState::default();
     continue_epochs(options, loader, report, begin, train_batch, |_| Ok(()), evaluate)
 }
 
@@ -88,9 +88,9 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
-    from: Position,
+    from: TrainerState,
     mut train_batch: impl FnMut(&L::Batch) -> std::result::Result<S, E>,
-    mut after_step: impl FnMut(&Position) -> std::result::Result<(), E>,
+    mut after_step: impl FnMut(&TrainerState) -> std::result::Result<(), E>,
     mut evaluate: impl FnMut() -> std::result::Result<Option<BatchSums>, E>,
 ) -> std::result::Result<Vec<EpochRecord>, E> {
     let TrainOptions { epochs, learning_rate, .. } = *options;
@@ -135,9 +135,9 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
         }
         let record = EpochRecord::new(epoch, part, &at.sums, test, elapsed);
         report.epoch_ends(&record).map_err(Error::from)?;
-        let Position { mut records, sums, .. } = at;
+        let TrainerState { mut records, sums, .. } = at;
         records.push(record);
-        at = Position { records, ..Position::default() };
+        at = TrainerState { records, ..TrainerState::default() };
         if sums.interrupts > 0 {
             break;
         }
@@ -220,7 +220,7 @@ mod tests {
         let options = TrainOptions { epochs: 3, batch_size: 4, learning_rate: 3.0, seed: 1 };
         let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
         // Labels of every batch, positions after it, and the records at the end.
-        let run = |from: Position| {
+        let run = |from: TrainerState| {
             let (mut seen, mut positions) = (Vec::new(), Vec::new());
             let train_batch = |batch: &Batch| {
                 let labels = batch.labels.to_vec1::<u32>()?;
@@ -228,7 +228,7 @@ mod tests {
                 seen.push(labels);
                 Ok(BatchSums { loss, samples: batch.len() as u64, ..BatchSums::default() })
             };
-            let after_step = |at: &Position| {
+            let after_step = |at: &TrainerState| {
                 positions.push(at.clone());
                 Ok::<_, Error>(())
             };
@@ -242,7 +242,7 @@ mod tests {
             let of = |record: &EpochRecord| (record.epoch, record.part, record.train_loss);
             records.iter().map(of).collect::<Vec<_>>()
         };
-        let (seen, positions, records) = run(Position::default());
+        let (seen, positions, records) = run(TrainerState::default());
         assert_eq!((seen.len(), positions.len(), records.len()), (6, 6, 3));
         for (done, mut from) in (1..).zip(positions) {
             assert_eq!(from.steps(loader.batches_per_epoch()), done);
@@ -290,11 +290,12 @@ mod tests {
                 let unread = left(step);
                 Ok(if later { StepSums::Deferred(unread) } else { StepSums::Sums(unread.read()?) })
             };
-            let after_step = |at: &Position| {
+            let after_step = |at: &TrainerState| {
                 positions.push(at.batches);
                 Ok::<_, Error>(())
             };
-            let (report, begin, test) = (&mut Report::silent(), Position::default(), || Ok(None));
+            let (report, begin, test) =
+                (&mut Report::silent(), TrainerState::default(), || Ok(None));
             let records =
                 continue_epochs(&options, &loader, report, begin, train_batch, after_step, test);
             let of = |record: &EpochRecord| {
