@@ -13,7 +13,7 @@ use super::error_hints::with_hint;
 use super::parse;
 use super::process;
 use crate::interrupt;
-use crate::report::{NobodyReads, remove_partial_files};
+use crate::report::{StdoutClosed, remove_partial_files};
 
 /// A step of ending a program that takes longer than this is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ impl ErrorReport {
             }
         } else if error.is::<UsageError>() {
             (2, Some(error.to_string()))
-        } else if nobody_is_reading(error) {
+        } else if is_stdout_closed(error) {
             (0, None)
         } else {
             (1, Some(with_hint(with_causes(error))))
@@ -159,11 +159,11 @@ fn with_causes(error: &anyhow::Error) -> String {
 
 /// Whether the reader of standard output has closed it, as `| head` does. This is no failure. A FIFO for a file of
 /// results without a reader is a failure.
-fn nobody_is_reading(error: &anyhow::Error) -> bool {
+fn is_stdout_closed(error: &anyhow::Error) -> bool {
     error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<NobodyReads>()))
+        .any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<StdoutClosed>()))
 }
 
 /// Shortens a message of clap to one line, without the usage and the hint at `--help`.
@@ -185,7 +185,7 @@ mod tests {
         let code = |error: io::Error| {
             ErrorReport::of(&anyhow::Error::from(error).context("while training")).code
         };
-        assert_eq!(code(io::Error::new(io::ErrorKind::BrokenPipe, NobodyReads)), 0);
+        assert_eq!(code(io::Error::new(io::ErrorKind::BrokenPipe, StdoutClosed)), 0);
         assert_eq!(code(io::ErrorKind::BrokenPipe.into()), 1);
     }
 
