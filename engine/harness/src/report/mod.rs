@@ -6,14 +6,14 @@
 //! | [`summary`] | the result of a run |
 //! | [`outputs`] | all files of a run |
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | the single files |
-//! | [`lanes`], `colours` | pictures of the work of each rank over time |
+//! | [`chart`], `colours` | pictures of the work of each rank over time |
 //! | [`mod@file`] | files that are never half-written, and special files |
 //! | `format` | numbers as text |
 
+pub mod chart;
 mod colours;
 pub mod file;
 mod format;
-pub mod lanes;
 pub mod metrics;
 pub mod outputs;
 mod plot;
