@@ -17,12 +17,12 @@ use datasets::Batch;
 use datasets::loader::{Epochs, Loader};
 use datasets::source::LoadedData;
 use devices::ComputeDevice;
-use harness::records::{BatchSums, EpochRecord, Position, TrainOptions};
+use harness::records::{BatchSums, EpochRecord, TrainOptions, TrainerState};
 use harness::report::Report;
 use harness::report::trace::{self, COMPUTE, STEPS};
 use ops::backward::backward;
 use ops::parameters::Snapshot;
-use trainer::{Seen, Unread, Waiting};
+use trainer::{DeferredSums, StepSums, SumsReader};
 
 // ANCHOR: train_batch
 /// The results of a step.
@@ -40,10 +40,10 @@ pub struct Step {
 ///
 /// When the batch is empty, or does not fit the model.
 pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> candle_core::Result<Step> {
-    let (unread, gradients) = forward_and_backward(model, batch)?;
+    let (sums, gradients) = forward_and_backward(model, batch)?;
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     // Reading the loss waits for the device. By now, a GPU has the update in its queue.
-    Ok(Step { sums: unread.read()?, gradients })
+    Ok(Step { sums: sums.read()?, gradients })
 }
 
 /// Computes the gradients of a batch that is not empty. Loss and correct answers stay on the device
@@ -51,7 +51,7 @@ pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> candle_c
 fn forward_and_backward(
     model: &Lenet,
     batch: &Batch,
-) -> candle_core::Result<(Unread, Vec<Tensor>)> {
+) -> candle_core::Result<(DeferredSums, Vec<Tensor>)> {
     let (logits, loss) = info_span!(target: COMPUTE, "forward").in_scope(|| {
         let logits = model.forward(&batch.images)?;
         let loss = model.loss(&logits, &batch.labels)?;
@@ -59,7 +59,7 @@ fn forward_and_backward(
     })?;
     let gradients = info_span!(target: COMPUTE, "backward")
         .in_scope(|| model.parameters().gradients(&backward(&loss)?))?;
-    Ok((Unread::new(&loss, &logits, batch)?, gradients))
+    Ok((DeferredSums::new(&loss, &logits, batch)?, gradients))
 }
 // ANCHOR_END: train_batch
 
@@ -80,8 +80,8 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> candle_core::Result<Step
         let gradients = zeros.collect::<Result<_, _>>()?;
         return Ok(Step { sums: BatchSums::of_no_samples(), gradients });
     }
-    let (unread, gradients) = forward_and_backward(model, batch)?;
-    Ok(Step { sums: unread.read()?, gradients })
+    let (sums, gradients) = forward_and_backward(model, batch)?;
+    Ok(Step { sums: sums.read()?, gradients })
 }
 // ANCHOR_END: local_gradients
 
@@ -115,9 +115,9 @@ pub fn train(
         let loader = Loader::new(&data.train, options.batch_size, options.seed, dtype);
         let train_batch = |batch: &Batch| {
             let batch = batch.to_device(device.tensors())?;
-            let (unread, gradients) = forward_and_backward(&model, &batch)?;
+            let (sums, gradients) = forward_and_backward(&model, &batch)?;
             sgd(model.parameters(), &gradients, options.learning_rate, batch.len())?;
-            Ok(unread.seen()?)
+            Ok(sums.into_step_sums()?)
         };
         let evaluate = || Ok(Some(evaluate(&model, &data.test, dtype, device.tensors())?));
         let records = run_epochs::<_, Error, _>(options, &loader, report, train_batch, evaluate)?;
@@ -130,7 +130,7 @@ pub fn train(
 /// Trains for `options.epochs` epochs and measures each.
 ///
 /// `train_batch` gets every batch of the `loader`, in CPU memory. It returns the sums over the
-/// *whole* batch, or [`Unread`] sums to be read later. `evaluate` runs after each epoch and returns
+/// *whole* batch, or [`DeferredSums`] sums to be read later. `evaluate` runs after each epoch and returns
 /// the sums over the test images, or `None` on a device that leaves the evaluation to another
 /// device. The time of an epoch does not include the evaluation.
 ///
@@ -140,14 +140,14 @@ pub fn train(
 /// # Errors
 ///
 /// The first error of either function, or [`Error::NotFinite`].
-pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
+pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
     train_batch: impl FnMut(&L::Batch) -> Result<S, E>,
     evaluate: impl FnMut() -> Result<Option<BatchSums>, E>,
 ) -> Result<Vec<EpochRecord>, E> {
-    let start = Position::default();
+    let start = TrainerState::default();
     continue_epochs(options, loader, report, start, train_batch, |_| Ok(()), evaluate)
 }
 
@@ -160,20 +160,20 @@ pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
 /// # Errors
 ///
 /// The first error of the three functions, or [`Error::NotFinite`].
-pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
+pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
     options: &TrainOptions,
     loader: &L,
     report: &mut Report<'_>,
-    start: Position,
+    start: TrainerState,
     mut train_batch: impl FnMut(&L::Batch) -> Result<S, E>,
-    mut after_step: impl FnMut(&Position) -> Result<(), E>,
+    mut after_step: impl FnMut(&TrainerState) -> Result<(), E>,
     mut evaluate: impl FnMut() -> Result<Option<BatchSums>, E>,
 ) -> Result<Vec<EpochRecord>, E> {
     let TrainOptions { epochs, learning_rate, .. } = *options;
     let batches_per_epoch = loader.batches_per_epoch();
     let mut state = start;
     state.sums.interrupts = 0;
-    let mut waiting = Waiting::default();
+    let mut reader = SumsReader::default();
     while state.epoch() <= epochs {
         let epoch = state.epoch();
         report
@@ -191,7 +191,7 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
             let _span = info_span!(target: STEPS, "step", step).entered();
             let seen = train_batch(&batch.map_err(Error::from)?)?.into();
             let last = step == batches_per_epoch;
-            let Some(sums) = waiting.read(seen, last).map_err(Error::from)? else { continue };
+            let Some(sums) = reader.read(seen, last).map_err(Error::from)? else { continue };
             let updated = (epoch, step) != (1, 1);
             check_loss(sums.loss, epoch, step, learning_rate, updated)?;
             state.sums += sums;
@@ -210,9 +210,9 @@ pub fn continue_epochs<L: Epochs, E: From<Error>, S: Into<Seen>>(
         let part = state.sums.samples as f64 / loader.samples_per_epoch() as f64;
         let record = EpochRecord::new(epoch, part, &state.sums, test, elapsed);
         report.epoch_ends(&record).map_err(Error::from)?;
-        let Position { mut records, sums, .. } = state;
+        let TrainerState { mut records, sums, .. } = state;
         records.push(record);
-        state = Position { records, ..Position::default() };
+        state = TrainerState { records, ..TrainerState::default() };
         if sums.interrupts > 0 {
             break;
         }
@@ -379,7 +379,7 @@ mod tests {
         let options = TrainOptions { epochs: 3, batch_size: 4, learning_rate: 3.0, seed: 1 };
         let loader = Loader::new(&data, options.batch_size, options.seed, DType::F32);
         // Labels of every batch, positions after it, and the records at the end.
-        let run = |from: Position| {
+        let run = |from: TrainerState| {
             let (mut seen, mut positions) = (Vec::new(), Vec::new());
             let train_batch = |batch: &Batch| {
                 let labels = batch.labels.to_vec1::<u32>()?;
@@ -387,7 +387,7 @@ mod tests {
                 seen.push(labels);
                 Ok(BatchSums { loss, samples: batch.len() as u64, ..BatchSums::default() })
             };
-            let after_step = |at: &Position| {
+            let after_step = |at: &TrainerState| {
                 positions.push(at.clone());
                 Ok::<_, Error>(())
             };
@@ -401,7 +401,7 @@ mod tests {
             let of = |record: &EpochRecord| (record.epoch, record.part, record.train_loss);
             records.iter().map(of).collect::<Vec<_>>()
         };
-        let (seen, positions, records) = run(Position::default());
+        let (seen, positions, records) = run(TrainerState::default());
         assert_eq!((seen.len(), positions.len(), records.len()), (6, 6, 3));
         for (done, mut from) in (1..).zip(positions) {
             assert_eq!(from.steps(loader.batches_per_epoch()), done);
@@ -430,11 +430,11 @@ mod tests {
     }
 
     /// What a step leaves on its device: the loss, and one of two answers right.
-    fn left(loss: f64) -> Unread {
+    fn left(loss: f64) -> DeferredSums {
         let tensor = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
         let logits = Tensor::new(&[[0f32, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
         let batch = Batch { images: tensor(&[0, 0]), labels: tensor(&[1, 0]) };
-        Unread::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
+        DeferredSums::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
     }
 
     #[test]
@@ -447,13 +447,14 @@ mod tests {
             let train_batch = |_: &Batch| {
                 step += 1.0;
                 let unread = left(step);
-                Ok(if later { Seen::Later(unread) } else { Seen::Sums(unread.read()?) })
+                Ok(if later { StepSums::Deferred(unread) } else { StepSums::Sums(unread.read()?) })
             };
-            let after_step = |at: &Position| {
+            let after_step = |at: &TrainerState| {
                 positions.push(at.batches);
                 Ok::<_, Error>(())
             };
-            let (report, begin, test) = (&mut Report::silent(), Position::default(), || Ok(None));
+            let (report, begin, test) =
+                (&mut Report::silent(), TrainerState::default(), || Ok(None));
             let records =
                 continue_epochs(&options, &loader, report, begin, train_batch, after_step, test);
             let of = |record: &EpochRecord| {

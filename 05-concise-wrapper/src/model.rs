@@ -9,7 +9,7 @@ use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::evaluate::evaluate;
 use single_gpu::train::Step;
 use tracing::info_span;
-use trainer::{Seen, Unread};
+use trainer::{DeferredSums, StepSums};
 
 use crate::shares::{Hosts, Share};
 use crate::weights::Weights;
@@ -17,7 +17,7 @@ use crate::{Error, Network, Precision};
 
 /// A model that can be trained: plain, or wrapped.
 ///
-/// The loop makes a step of two calls, and knows nothing of devices: [`backward_unread`](Self::backward_unread), then an
+/// The loop makes a step of two calls, and knows nothing of devices: [`backward_deferred`](Self::backward_deferred), then an
 /// update of [`weights`](Self::weights) by the gradients that came back. A model has to have
 /// [`backward`](Self::backward) for it.
 // ANCHOR: model
@@ -41,7 +41,10 @@ pub trait Model {
     /// # Errors
     ///
     /// As [`backward`](Self::backward).
-    fn backward_unread(&self, share: &Share) -> std::result::Result<(Seen, Vec<Tensor>), Error> {
+    fn backward_deferred(
+        &self,
+        share: &Share,
+    ) -> std::result::Result<(StepSums, Vec<Tensor>), Error> {
         let Step { sums, gradients } = self.backward(share)?;
         Ok((sums.into(), gradients))
     }
@@ -90,14 +93,17 @@ impl<M: ModuleT> Model for Network<M> {
     }
 
     fn backward(&self, share: &Share) -> std::result::Result<Step, Error> {
-        let (seen, gradients) = self.backward_unread(share)?;
+        let (seen, gradients) = self.backward_deferred(share)?;
         Ok(Step { sums: seen.read()?, gradients })
     }
 
-    fn backward_unread(&self, share: &Share) -> std::result::Result<(Seen, Vec<Tensor>), Error> {
+    fn backward_deferred(
+        &self,
+        share: &Share,
+    ) -> std::result::Result<(StepSums, Vec<Tensor>), Error> {
         let (loss, unread) = loss_of(self, &share.shards[0])?;
         let gradients = gradients_of(self, &loss)?;
-        Ok((unread.seen()?, gradients))
+        Ok((unread.into_step_sums()?, gradients))
     }
 
     fn precision(&self) -> Precision {
@@ -118,15 +124,18 @@ impl<M: ModuleT> Model for Network<M> {
 ///
 /// An empty shard is stood in for by one black image whose loss counts nothing: so a rank without samples
 /// does what all others do, layer by layer, and all its gradients are zero.
-pub(crate) fn loss_of<M: ModuleT>(network: &Network<M>, shard: &Batch) -> Result<(Tensor, Unread)> {
+pub(crate) fn loss_of<M: ModuleT>(
+    network: &Network<M>,
+    shard: &Batch,
+) -> Result<(Tensor, DeferredSums)> {
     let _span = info_span!(target: COMPUTE, "forward").entered();
     if shard.is_empty() {
-        return Ok((stand_in(network, &shard.images)?, Unread::default()));
+        return Ok((stand_in(network, &shard.images)?, DeferredSums::default()));
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
     let loss = cross_entropy(&logits, &shard.labels)?;
-    let unread = Unread::new(&loss, &logits, &shard)?;
+    let unread = DeferredSums::new(&loss, &logits, &shard)?;
     Ok((loss, unread))
 }
 

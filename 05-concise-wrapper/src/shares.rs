@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use candle_core::DType;
-use datasets::ahead::{Ahead, ahead};
 use datasets::loader::{Epochs, batch_of, epoch_order};
+use datasets::prefetch::{Prefetch, prefetch};
 use datasets::{Batch, Dataset};
 use split_batch::split::shard_range;
 
@@ -74,10 +74,10 @@ impl Epochs for Shares {
         self.dataset.len()
     }
 
-    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Share> {
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<Share> {
         let order = epoch_order(self.dataset.len(), self.seed, epoch);
         let Self { dataset, batch_size, dtype, hosts, .. } = self.clone();
-        ahead(done..self.batches_per_epoch(), move |step| {
+        prefetch(done..self.batches_per_epoch(), move |step| {
             let batch = batch_of(&order, batch_size, step);
             let shard = |shard| {
                 let samples = shard_range(batch.len(), hosts.of, shard);

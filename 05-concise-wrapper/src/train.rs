@@ -56,7 +56,7 @@ pub fn train(
         report,
         start,
         |share| {
-            let (seen, gradients) = model.backward_unread(share)?;
+            let (seen, gradients) = model.backward_deferred(share)?;
             let rate = schedule.rate(steps);
             sgd.borrow_mut().step(model.weights(), &gradients, rate, share.samples)?;
             steps += 1;

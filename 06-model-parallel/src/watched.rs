@@ -11,7 +11,7 @@ use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
-use trainer::Seen;
+use trainer::StepSums;
 
 /// A model, and its weights after the first step.
 pub(crate) struct Watched<'a, M> {
@@ -54,9 +54,9 @@ impl<M: Model> Model for Watched<'_, M> {
         self.model.backward(share)
     }
 
-    fn backward_unread(&self, share: &Share) -> Result<(Seen, Vec<Tensor>), Error> {
+    fn backward_deferred(&self, share: &Share) -> Result<(StepSums, Vec<Tensor>), Error> {
         self.look()?;
-        self.model.backward_unread(share)
+        self.model.backward_deferred(share)
     }
 
     fn begins_after(&self, steps: usize) {
@@ -113,7 +113,7 @@ mod tests {
             for share in shares.epoch(1).take(steps) {
                 let share = share.unwrap();
                 // As the loop does.
-                let (_, gradients) = watched.backward_unread(&share).unwrap();
+                let (_, gradients) = watched.backward_deferred(&share).unwrap();
                 sgd.step(watched.weights(), &gradients, 0.1, share.samples).unwrap();
                 hashes.push(WeightsHash::new(&watched.weights().snapshot().unwrap()).unwrap());
             }

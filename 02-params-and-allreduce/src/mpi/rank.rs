@@ -48,9 +48,9 @@ impl<'a> Rank<'a> {
     /// A second connection to all others, for a thread that talks while this one works.
     ///
     /// What is sent through one connection never meets what is sent through the other. Its tensors are those of the device
-    /// [`beside`](ComputeDevice::beside) this rank's.
+    /// with a second [stream](ComputeDevice::side_stream).
     pub fn background_line(&self) -> Line {
-        Line::new(self.background, self.device.beside())
+        Line::new(self.background, self.device.side_stream())
     }
 }
 

@@ -109,7 +109,7 @@ impl World {
         let (main, its_thread) = connect("main", device.tensors())?;
         // Both listen at the same place, so the first has to be done with it.
         barrier(&main).map_err(of_meeting)?;
-        let (background, other) = connect("background", device.beside())?;
+        let (background, other) = connect("background", device.side_stream())?;
         let threads = vec![its_thread, other];
         Ok(Self { place: place.clone(), device, main, background, threads })
     }
@@ -216,7 +216,7 @@ impl Rank<'_> {
     }
 
     /// A second connection to all others, for a thread that talks while this one works. Its tensors are those of the
-    /// device [`beside`](ComputeDevice::beside) this rank's.
+    /// device with a second [stream](ComputeDevice::side_stream).
     pub fn background_line(&self) -> Line {
         self.0.background.clone()
     }

@@ -86,9 +86,9 @@ impl Rank<'_> {
     /// A second connection to all others, for a thread that talks while this one works.
     ///
     /// What is sent through one connection never meets what is sent through the other. Its tensors are those of the device
-    /// [`beside`](ComputeDevice::beside) this rank's.
+    /// with a second [stream](ComputeDevice::side_stream).
     pub fn background_line(&self) -> Line {
-        Line::new(&self.links.background, self.device.beside())
+        Line::new(&self.links.background, self.device.side_stream())
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use harness::records::{BatchSums, EpochRecord, Position};
+use harness::records::{BatchSums, EpochRecord, TrainerState};
 use ops::weights_hash::WeightsHash;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -69,7 +69,7 @@ pub(super) enum Refusal {
 
 impl Header {
     pub(super) fn new(
-        position: &Position,
+        position: &TrainerState,
         batches_per_epoch: usize,
         configuration: &Configuration,
         tensors: WeightsHash,
@@ -93,9 +93,9 @@ impl Header {
     /// # Errors
     ///
     /// When the numbers contradict each other: the message says which.
-    pub(super) fn position(&self, batches_per_epoch: usize) -> Result<Position, String> {
+    pub(super) fn position(&self, batches_per_epoch: usize) -> Result<TrainerState, String> {
         let Sums { loss, correct, samples, seconds } = self.sums;
-        let position = Position {
+        let position = TrainerState {
             records: self.records.clone(),
             batches: self.batches,
             sums: BatchSums { loss, correct, samples, interrupts: 0 },
@@ -167,7 +167,7 @@ mod tests {
     fn header(loss: f64) -> Header {
         let record =
             EpochRecord { epoch: 1, part: 1.0, test_loss: loss / 3.0, ..Default::default() };
-        let position = Position {
+        let position = TrainerState {
             records: vec![record],
             batches: 2,
             sums: BatchSums { loss, correct: 3, samples: 14, interrupts: 1 },

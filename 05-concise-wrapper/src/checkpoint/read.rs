@@ -140,7 +140,7 @@ impl Checkpoint {
 mod tests {
     use std::fs;
 
-    use harness::records::Position;
+    use harness::records::TrainerState;
 
     use super::super::write::{table, write};
     use super::*;
@@ -162,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
         let hash = WeightsHash::new(&tensors()).unwrap();
-        let header = Header::new(&Position::default(), 5, &Configuration::default(), hash);
+        let header = Header::new(&TrainerState::default(), 5, &Configuration::default(), hash);
         write(&path, &header, &tensors()).unwrap();
         assert_eq!(Checkpoint::open(&path).unwrap().header, header);
         assert_eq!(WeightsHash::new(&read(&path).unwrap()).unwrap(), hash);
@@ -188,7 +188,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
         let hash = WeightsHash::from([0; 32]);
-        let header = Header::new(&Position::default(), 5, &Configuration::default(), hash);
+        let header = Header::new(&TrainerState::default(), 5, &Configuration::default(), hash);
         let whole = Tensor::new(&[1u32, 2], &Device::Cpu).unwrap();
         write(&path, &header, &[("a".to_owned(), whole)]).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
-use harness::records::Position;
+use harness::records::TrainerState;
 use harness::report::Report;
 use ops::weights_hash::WeightsHash;
 
@@ -110,7 +110,7 @@ pub(super) fn restore(
     model: &impl Model,
     sgd: &mut Sgd,
     batches_per_epoch: usize,
-) -> Result<Position, crate::Error> {
+) -> Result<TrainerState, crate::Error> {
     let weights = model.weights();
     let mut header = None;
     if let Some(Found { header: of_file, tensors }) = found {

@@ -4,7 +4,7 @@ use std::cell::LazyCell;
 
 use candle_core::Device;
 use datasets::source::LoadedData;
-use harness::records::{Position, TrainOptions};
+use harness::records::{TrainOptions, TrainerState};
 use harness::report::Report;
 use harness::report::trace::COMPUTE;
 use ops::weights_hash::WeightsHash;
@@ -60,11 +60,11 @@ impl<'a> Run<'a> {
         model: &impl Model,
         sgd: &mut Sgd,
         report: &Report<'_>,
-    ) -> Result<(Saver<'a>, Position), Error> {
+    ) -> Result<(Saver<'a>, TrainerState), Error> {
         if let Some(rank) = model.rank() {
             alike::compare(rank, &self.to_compare())?;
         }
-        let at_the_beginning = Position::default();
+        let at_the_beginning = TrainerState::default();
         let Some(Checkpoints { folder, resume, .. }) = self.checkpoints else {
             return Ok((Saver { run: self, folder: None }, at_the_beginning));
         };
@@ -126,7 +126,7 @@ impl Saver<'_> {
     /// When one cannot be written or removed: the message names it.
     pub(crate) fn after_step(
         &self,
-        position: &Position,
+        position: &TrainerState,
         weights: &Weights,
         sgd: &Sgd,
     ) -> Result<(), Error> {

@@ -43,5 +43,5 @@ pub(super) fn write(
     let named = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
     let bytes = safetensors::serialize(named, Some(metadata))
         .map_err(|error| unwritable(error.to_string()))?;
-    file::write_durably(path, |file| file.write_all(&bytes)).map_err(Error::io("write", path))
+    file::write(path, |file| file.write_all(&bytes)).map_err(Error::io("write", path))
 }

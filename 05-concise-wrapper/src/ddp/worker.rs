@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use candle_core::{Result, Tensor};
-use devices::Moment;
+use devices::Event;
 use harness::report::trace::BACKGROUND;
 use params_and_allreduce::communicator::Communicator;
 #[cfg(feature = "nccl")]
@@ -32,8 +32,8 @@ thread_local! {
 struct Full {
     bucket: usize,
     flat: Tensor,
-    /// From when on it is.
-    since: Moment,
+    /// The event after which the bucket is full.
+    filled: Event,
 }
 
 /// The background thread.
@@ -93,9 +93,9 @@ impl Worker {
 
     /// Hands over a bucket that the device has been told to fill, and goes on.
     pub(super) fn add_up(&self, bucket: usize, flat: &Tensor) -> Result<()> {
-        let since = Moment::of(flat.device())?;
+        let filled = Event::record(flat.device())?;
         // A thread that is gone has left its error behind, for `sum` to find.
-        let _ = self.buckets.send(Full { bucket, flat: flat.clone(), since });
+        let _ = self.buckets.send(Full { bucket, flat: flat.clone(), filled });
         Ok(())
     }
 
@@ -143,9 +143,9 @@ fn add_up(
     full: &Receiver<Full>,
     done: &Sender<Sum>,
 ) {
-    for Full { bucket, flat, since } in full {
+    for Full { bucket, flat, filled } in full {
         let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
-        let carried = since.carry(&flat, communicator.device()).map_err(Into::into);
+        let carried = filled.to_device(&flat, communicator.device()).map_err(Into::into);
         let sum = carried.and_then(|carried| allreduce(communicator, &carried, algorithm));
         let failed = sum.is_err();
         if failed {

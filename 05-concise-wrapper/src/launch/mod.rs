@@ -154,7 +154,7 @@ impl Launch {
     /// # Errors
     ///
     /// Where this process has failed or another has. Of processes, rank 0's has then told the first rank's error, and
-    /// all get a [`ToldElsewhere`](harness::cli::ToldElsewhere).
+    /// all get a [`ReportedElsewhere`](harness::cli::ReportedElsewhere).
     pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
         match self {
             Self::Threads { .. } => outcome,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use devices::DevicePlan;
-use harness::cli::{Complaint, ToldElsewhere, UsageError, tell};
+use harness::cli::{ErrorReport, ReportedElsewhere, UsageError, report_error};
 use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 #[cfg(feature = "mpi")]
@@ -95,11 +95,11 @@ impl World {
     /// See [`Launch::agree`](super::Launch::agree).
     pub(super) fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
         let line = self.line();
-        let mine = outcome.as_ref().err().map(Complaint::of);
+        let mine = outcome.as_ref().err().map(ErrorReport::of);
         let all = values_gathered(&line, &mine)?;
         let first =
             all.into_iter().zip(0usize..).find_map(|(complaint, rank)| Some((rank, complaint?)));
-        let Some((rank, Complaint { code, message })) = value_of_rank_0(&line, &first)? else {
+        let Some((rank, ErrorReport { code, message })) = value_of_rank_0(&line, &first)? else {
             return outcome;
         };
         if self.rank() == 0 {
@@ -107,11 +107,11 @@ impl World {
                 (2, message) => UsageError::new(format_args!("on rank {rank}: {message}")).into(),
                 (_, message) => anyhow!("on rank {rank}: {message}"),
             };
-            tell(&outcome.err().filter(|_| rank == 0).unwrap_or_else(of_other));
+            report_error(&outcome.err().filter(|_| rank == 0).unwrap_or_else(of_other));
         }
         // As soon as one process has ended like this, the others are ended, whatever they were about to say.
         barrier(&line)?;
-        Err(ToldElsewhere(code).into())
+        Err(ReportedElsewhere(code).into())
     }
 
     /// See [`Launch::devices`](super::Launch::devices).

@@ -130,8 +130,7 @@ pub fn obtain(
         let bar = progress_bar(file);
         let bytes =
             try_in_turn(&mut mirrors, file, |url| fetch(&agent, url, file, limits.silence, &bar))?;
-        file::write_durably(&folder.join(file.name), |to| to.write_all(&bytes))
-            .map_err(folder_error)?;
+        file::write(&folder.join(file.name), |to| to.write_all(&bytes)).map_err(folder_error)?;
         bar.finish();
     }
     Ok(())

@@ -9,11 +9,10 @@
 //! | [`download`], [`mirrors`] | downloads Fashion-MNIST into a folder |
 //! | [`synthetic`] | draws garments, for machines without the real images |
 //! | [`loader`] | shuffles an epoch and cuts it into batches |
-//! | [`mod@ahead`] | makes the next batch while a device works on this one |
+//! | [`mod@prefetch`] | makes the next batch while a device works on this one |
 //! | `fingerprint` | a hash that shows whether two data sets are the same |
 //! | [`contact_sheet`] | writes images to a PNG |
 
-pub mod ahead;
 mod batch;
 pub mod contact_sheet;
 mod dataset;
@@ -23,6 +22,7 @@ mod fingerprint;
 pub mod idx;
 pub mod loader;
 pub mod mirrors;
+pub mod prefetch;
 pub mod source;
 pub mod synthetic;
 

@@ -1,11 +1,11 @@
 //! The batches of an epoch: every sample once, in an order that depends on the seed and the epoch alone.
 //!
-//! While a device trains on one batch, a second thread makes the next one (`ahead`).
+//! While a device trains on one batch, a second thread makes the next one (`prefetch`).
 
 use candle_core::DType;
 use rand::seq::SliceRandom;
 
-use super::ahead::{Ahead, ahead};
+use super::prefetch::{Prefetch, prefetch};
 use super::{Batch, Dataset};
 use harness::random;
 
@@ -48,9 +48,9 @@ impl Epochs for Loader {
         self.dataset.len()
     }
 
-    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Batch> {
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<Batch> {
         let (loader, order) = (self.clone(), self.order(epoch));
-        ahead(done..self.batches_per_epoch(), move |batch| {
+        prefetch(done..self.batches_per_epoch(), move |batch| {
             let samples = batch_of(&order, loader.batch_size, batch);
             loader.dataset.batch(samples, loader.dtype)
         })
@@ -69,12 +69,12 @@ pub trait Epochs {
     fn samples_per_epoch(&self) -> usize;
 
     /// Returns the batches of an epoch, in CPU memory. A second thread makes them.
-    fn epoch(&self, epoch: usize) -> Ahead<Self::Batch> {
+    fn epoch(&self, epoch: usize) -> Prefetch<Self::Batch> {
         self.rest_of_epoch(epoch, 0)
     }
 
     /// Returns the batches of an epoch without the first `done`, which are not made.
-    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Ahead<Self::Batch>;
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<Self::Batch>;
 }
 
 /// Returns a permutation of `0..samples` that depends on the seed and the epoch alone.
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn the_rest_of_an_epoch_is_the_end_of_the_whole() {
         let loader = Loader::new(&ten(), 4, 7, DType::F32);
-        let labels = |batches: Ahead<Batch>| {
+        let labels = |batches: Prefetch<Batch>| {
             let of = |batch: Result<Batch>| batch.unwrap().labels.to_vec1::<u32>().unwrap();
             batches.map(of).collect::<Vec<_>>()
         };

@@ -13,7 +13,7 @@ mod arguments;
 mod clock;
 #[cfg(feature = "cuda")]
 mod contexts;
-mod moment;
+mod event;
 mod plan;
 #[cfg(feature = "cuda")]
 mod pool;
@@ -31,7 +31,7 @@ use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
-pub use moment::Moment;
+pub use event::Event;
 pub use plan::{DevicePlan, MAX_DEVICES, MAX_THREADS, PlanError};
 pub use slot::DeviceSlot;
 
@@ -54,7 +54,7 @@ pub struct ComputeDevice {
     slot: DeviceSlot,
     device: Device,
     /// Opened by the first use.
-    beside: OnceLock<Device>,
+    side_stream: OnceLock<Device>,
     pool: Option<ThreadPool>,
 }
 
@@ -67,10 +67,11 @@ impl ComputeDevice {
     /// The same device with a second stream, for a second thread.
     ///
     /// On a GPU, work on one stream does not wait for work on the other. A tensor goes from the main stream to the side
-    /// stream with a [`Moment`], and back with [`move_view`]. If the GPU has no memory for a second stream, this is the main
+    /// stream with a [`Event`], and back with [`move_view`]. If the GPU has no memory for a second stream, this is the main
     /// stream, and the work of both threads is done in one order. A slice of the CPU has no streams.
-    pub fn beside(&self) -> &Device {
-        self.beside.get_or_init(|| self.slot.beside().unwrap_or_else(|| self.device.clone()))
+    pub fn side_stream(&self) -> &Device {
+        self.side_stream
+            .get_or_init(|| self.slot.side_stream().unwrap_or_else(|| self.device.clone()))
     }
 
     /// Runs `work` on this device's threads, and waits until it ends.

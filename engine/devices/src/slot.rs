@@ -38,11 +38,11 @@ impl DeviceSlot {
             // Each replica gets its own stream, so replicas on one GPU do not wait for each other.
             Placement::Gpu { ordinal, .. } => (open_gpu(ordinal)?, None),
         };
-        Ok(ComputeDevice { slot: *self, device, beside: OnceLock::new(), pool })
+        Ok(ComputeDevice { slot: *self, device, side_stream: OnceLock::new(), pool })
     }
 
     /// Opens a second stream of the same GPU. Returns `None` for a CPU slice, or if the GPU has no memory for it.
-    pub(super) fn beside(&self) -> Option<Device> {
+    pub(super) fn side_stream(&self) -> Option<Device> {
         match self.placement {
             Placement::CpuSlice { .. } => None,
             Placement::Gpu { ordinal, .. } => open_gpu(ordinal).ok(),

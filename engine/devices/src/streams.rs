@@ -7,7 +7,7 @@
 //! Each of them takes as long as a small kernel. Moreover, the automatic order is incomplete: candle writes results of
 //! kernels to memory that it has borrowed for reading, and cudarc records no write. So the automatic order is off. The few
 //! places where two streams meet record their own events: uploads, NCCL's collectives, [`transferred`], and
-//! [`Moment`](super::Moment).
+//! [`Event`](super::Event).
 
 #![expect(unsafe_code, reason = "without cudarc's events, the caller has to order the streams")]
 
@@ -16,7 +16,7 @@ use candle_core::{CudaDevice, Device, Error, Result, Tensor};
 /// Switches cudarc's automatic order off. Call this before anything is allocated on the device.
 pub(super) fn order_by_ourselves(gpu: &CudaDevice) {
     // SAFETY: a device's memory is allocated, used and freed on its stream. Four places use it on another stream: this
-    // module, uploads, NCCL's collectives, and the caller of `Moment::carry`. Each of them records events so that the memory
+    // module, uploads, NCCL's collectives, and the caller of `Event::to_device`. Each of them records events so that the memory
     // is used after it was written and freed after it was used.
     unsafe { gpu.disable_event_tracking() };
 }

@@ -143,7 +143,7 @@ pub fn seconds_per_epoch(records: &[EpochRecord]) -> f64 {
 
 /// The state of the training loop between two steps. A checkpoint stores it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Position {
+pub struct TrainerState {
     /// The records of the epochs that have ended.
     pub records: Vec<EpochRecord>,
     /// The number of batches done in the current epoch.
@@ -154,7 +154,7 @@ pub struct Position {
     pub elapsed: Duration,
 }
 
-impl Position {
+impl TrainerState {
     /// The number of the current epoch, counted from 1.
     pub fn epoch(&self) -> usize {
         self.records.len() + 1

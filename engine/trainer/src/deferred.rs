@@ -22,13 +22,13 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 
 /// The loss and the correct answers of one or more steps, on their device. The default has no samples.
 #[derive(Clone, Debug, Default)]
-pub struct Unread {
+pub struct DeferredSums {
     /// `[2]`, f64: loss and correct answers. `None` if there are no samples.
     sums: Option<Tensor>,
     samples: u64,
 }
 
-impl Unread {
+impl DeferredSums {
     /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Unread {
     /// # Errors
     ///
     /// When the device fails.
-    pub fn and(self, later: Self) -> Result<Self> {
+    pub fn merge(self, later: Self) -> Result<Self> {
         let samples = self.samples + later.samples;
         let sums = match (self.sums, later.sums) {
             (Some(sums), Some(later)) => Some(sum(&sums, &later)?),
@@ -74,31 +74,31 @@ impl Unread {
     /// # Errors
     ///
     /// When the device fails.
-    pub fn seen(self) -> Result<Seen> {
+    pub fn into_step_sums(self) -> Result<StepSums> {
         let on_a_gpu = self.sums.as_ref().is_some_and(|sums| !sums.device().is_cpu());
-        Ok(if on_a_gpu { Seen::Later(self) } else { Seen::Sums(self.read()?) })
+        Ok(if on_a_gpu { StepSums::Deferred(self) } else { StepSums::Sums(self.read()?) })
     }
 }
 
-/// Computes and reads the sums of a batch: [`Unread::new`], then [`Unread::read`].
+/// Computes and reads the sums of a batch: [`DeferredSums::new`], then [`DeferredSums::read`].
 ///
 /// # Errors
 ///
 /// The errors of these two functions.
 pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
-    Unread::new(loss, logits, batch)?.read()
+    DeferredSums::new(loss, logits, batch)?.read()
 }
 
 /// The metrics of a step, as the training loop gets them.
 #[derive(Clone, Debug)]
-pub enum Seen {
+pub enum StepSums {
     /// The sums have been read.
     Sums(BatchSums),
     /// The sums are on the device.
-    Later(Unread),
+    Deferred(DeferredSums),
 }
 
-impl Seen {
+impl StepSums {
     /// Returns the sums. Waits for the device if they are deferred.
     ///
     /// # Errors
@@ -107,31 +107,31 @@ impl Seen {
     pub fn read(self) -> Result<BatchSums> {
         match self {
             Self::Sums(sums) => Ok(sums),
-            Self::Later(unread) => unread.read(),
+            Self::Deferred(sums) => sums.read(),
         }
     }
 }
 
-impl From<BatchSums> for Seen {
+impl From<BatchSums> for StepSums {
     fn from(sums: BatchSums) -> Self {
         Self::Sums(sums)
     }
 }
 
-impl From<Unread> for Seen {
-    fn from(unread: Unread) -> Self {
-        Self::Later(unread)
+impl From<DeferredSums> for StepSums {
+    fn from(sums: DeferredSums) -> Self {
+        Self::Deferred(sums)
     }
 }
 
 /// The deferred sums of the steps since the last read.
 #[derive(Default)]
-pub struct Waiting {
-    unread: Unread,
-    read: Option<Instant>,
+pub struct SumsReader {
+    deferred: DeferredSums,
+    last_read: Option<Instant>,
 }
 
-impl Waiting {
+impl SumsReader {
     /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not due.
     ///
     /// The first step of a run is read at once: if its loss is NaN, no update is the cause. The `last` step of an epoch is
@@ -140,19 +140,18 @@ impl Waiting {
     /// # Errors
     ///
     /// When the device fails.
-    pub fn read(&mut self, seen: Seen, last: bool) -> Result<Option<BatchSums>> {
-        let later = match seen {
-            Seen::Sums(sums) => return Ok(Some(sums)),
-            Seen::Later(later) => later,
+    pub fn read(&mut self, step: StepSums, last: bool) -> Result<Option<BatchSums>> {
+        let deferred = match step {
+            StepSums::Sums(sums) => return Ok(Some(sums)),
+            StepSums::Deferred(step) => mem::take(&mut self.deferred).merge(step)?,
         };
-        let unread = mem::take(&mut self.unread).and(later)?;
-        let there_is_time = self.read.is_some_and(|read| read.elapsed() < READ_EVERY);
-        if there_is_time && !last && !interrupt::requested() {
-            self.unread = unread;
+        let is_recent = self.last_read.is_some_and(|time| time.elapsed() < READ_EVERY);
+        if is_recent && !last && !interrupt::requested() {
+            self.deferred = deferred;
             return Ok(None);
         }
-        let sums = unread.read()?;
-        self.read = Some(Instant::now());
+        let sums = deferred.read()?;
+        self.last_read = Some(Instant::now());
         Ok(Some(sums))
     }
 }

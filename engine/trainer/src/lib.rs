@@ -12,7 +12,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
 pub use arguments::{ElementType, TrainArguments, TrainSetup};
-pub use deferred::{Seen, Unread, Waiting, read_sums};
+pub use deferred::{DeferredSums, StepSums, SumsReader, read_sums};
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
 ///

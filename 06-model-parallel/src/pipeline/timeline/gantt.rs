@@ -1,6 +1,6 @@
 //! A Gantt chart: each stage's predicted and measured step, one below the other, along one axis of time.
 
-use harness::report::lanes::{Bar, Chart, Colour, Lane};
+use harness::report::chart::{Bar, Chart, Colour, Row};
 
 use super::{Span, Timeline};
 use crate::pipeline::schedule::Action;
@@ -8,7 +8,7 @@ use crate::pipeline::schedule::Action;
 /// A step of one pipeline, as it was expected and as it was.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside<'a> {
-    /// Above its lanes.
+    /// Above its rows.
     pub name: &'a str,
     /// From what its layers cost.
     pub predicted: &'a Timeline,
@@ -30,18 +30,18 @@ pub fn chart(title: &str, pipelines: &[Beside<'_>]) -> Chart {
             percent(beside.predicted),
             percent(beside.measured)
         );
-        let lanes = (0..beside.measured.stages).flat_map(|stage| {
-            let predicted = lane(beside.predicted, stage, format!("stage {stage} predicted"), true);
-            [predicted, lane(beside.measured, stage, "measured".to_owned(), false)]
+        let rows = (0..beside.measured.stages).flat_map(|stage| {
+            let predicted = row(beside.predicted, stage, format!("stage {stage} predicted"), true);
+            [predicted, row(beside.measured, stage, "measured".to_owned(), false)]
         });
-        (Some(heading), lanes.collect())
+        (Some(heading), rows.collect())
     };
     let groups = pipelines.iter().map(group).collect();
     let title = format!("{title}: one step; micro-batches forward (blue), backward (green)");
     Chart { title, seconds, groups }
 }
 
-fn lane(timeline: &Timeline, stage: usize, name: String, pale: bool) -> Lane {
+fn row(timeline: &Timeline, stage: usize, name: String, pale: bool) -> Row {
     let start = timeline.start();
     let bar = |span: &Span| {
         let (label, colour) = match span.instruction.action {
@@ -52,7 +52,7 @@ fn lane(timeline: &Timeline, stage: usize, name: String, pale: bool) -> Lane {
         };
         Some(Bar { start: span.start - start, end: span.end - start, label, colour })
     };
-    Lane { name, bars: timeline.of_stage(stage).filter_map(bar).collect(), pale }
+    Row { name, bars: timeline.of_stage(stage).filter_map(bar).collect(), pale }
 }
 
 #[cfg(test)]
@@ -77,15 +77,12 @@ mod tests {
         let beside = Beside { name: "1F1B", predicted: &predicted, measured: &measured };
         let chart = chart("title", &[beside]);
         assert!((chart.seconds - measured.makespan()).abs() < 1e-12);
-        let [(heading, lanes)] = chart.groups.as_slice() else { panic!("{:?}", chart.groups) };
+        let [(heading, rows)] = chart.groups.as_slice() else { panic!("{:?}", chart.groups) };
         assert!(heading.as_ref().unwrap().contains("bubble 25 % predicted"), "{heading:?}");
-        assert_eq!(lanes.len(), 4);
-        assert!(lanes.iter().all(|lane| lane.bars.len() == 6));
-        assert_eq!(
-            lanes.iter().map(|lane| lane.pale).collect::<Vec<_>>(),
-            [true, false, true, false]
-        );
-        assert!(lanes[1].bars[0].start.abs() < 1e-12);
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| row.bars.len() == 6));
+        assert_eq!(rows.iter().map(|row| row.pale).collect::<Vec<_>>(), [true, false, true, false]);
+        assert!(rows[1].bars[0].start.abs() < 1e-12);
         assert!(chart.svg().unwrap().contains("stage 1 predicted"));
     }
 }

@@ -12,7 +12,7 @@ use harness::records::BatchSums;
 use ops::cross_entropy;
 use params_and_allreduce::all_reduce::TreeSum;
 use params_and_allreduce::communicator::Communicator as _;
-use trainer::Unread;
+use trainer::DeferredSums;
 
 use super::{Worker, meeting};
 use crate::held::activations;
@@ -32,7 +32,7 @@ pub(super) struct Pass<'a, M> {
     kept: OfEach<Kept>,
     sum: TreeSum,
     total: Total,
-    seen: OfEach<Unread>,
+    seen: OfEach<DeferredSums>,
     bytes: usize,
     peak_bytes: usize,
 }
@@ -171,7 +171,7 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         let labels = batch.labels.to_device(logits.device())?;
         let loss = cross_entropy(logits, &labels)?;
         let batch = Batch { images: batch.images.clone(), labels };
-        self.seen.insert(i, Unread::new(&loss, logits, &batch)?);
+        self.seen.insert(i, DeferredSums::new(&loss, logits, &batch)?);
         Ok(loss)
     }
 

@@ -13,7 +13,7 @@ use super::error_hints::with_hint;
 use super::parse;
 use super::process;
 use crate::interrupt;
-use crate::report::{NobodyReads, remove_partial_files};
+use crate::report::{StdoutClosed, remove_partial_files};
 
 /// A step of ending a program that takes longer than this is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
@@ -41,15 +41,15 @@ impl std::error::Error for UsageError {}
 ///
 /// Of several processes that were started together, one reports an error for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldElsewhere(pub u8);
+pub struct ReportedElsewhere(pub u8);
 
-impl fmt::Display for ToldElsewhere {
+impl fmt::Display for ReportedElsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "exit code {}, for a reason that is reported elsewhere", self.0)
     }
 }
 
-impl std::error::Error for ToldElsewhere {}
+impl std::error::Error for ReportedElsewhere {}
 
 /// The `main` of a program: parses the flags, calls `run`, and returns the exit code.
 pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitCode {
@@ -63,19 +63,19 @@ pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitC
 pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => interrupt::exit_code().map_or(ExitCode::SUCCESS, ExitCode::from),
-        Err(error) => ExitCode::from(tell(&error)),
+        Err(error) => ExitCode::from(report_error(&error)),
     }
 }
 
 /// Reports an error on standard error, and returns its exit code.
 ///
 /// `--help` is printed on standard output.
-pub fn tell(error: &anyhow::Error) -> u8 {
+pub fn report_error(error: &anyhow::Error) -> u8 {
     if let Some(help) = error.downcast_ref::<clap::Error>().filter(|error| !error.use_stderr()) {
         // This is --help or --version. Standard output may be closed.
         let _ = help.print();
     }
-    let Complaint { code, message } = Complaint::of(error);
+    let ErrorReport { code, message } = ErrorReport::of(error);
     if let Some(message) = message {
         // One call, so no other process can print in between. Standard error may be closed.
         let _ = io::stderr().write_all(format!("error: {message}\n").as_bytes());
@@ -92,7 +92,7 @@ pub fn tell(error: &anyhow::Error) -> u8 {
 /// message and goes on.
 #[expect(clippy::disallowed_methods, reason = "where nothing can return")]
 pub fn give_up(error: &anyhow::Error) {
-    let Complaint { code, message } = Complaint::of(error);
+    let ErrorReport { code, message } = ErrorReport::of(error);
     // A progress bar may be in this line.
     let new_line = if io::stderr().is_terminal() { "\n" } else { "" };
     let message = format!("{new_line}error: {}\n", message.unwrap_or_default());
@@ -122,17 +122,17 @@ fn at_most(limit: Duration, work: impl FnOnce() + Send + 'static) {
 
 /// The message and the exit code of an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Complaint {
+pub struct ErrorReport {
     /// The exit code: 2 for flags that make no sense, 1 for any other failure, 0 for `--help`.
     pub code: u8,
     /// The message in one line. `None` if there is nothing to report.
     pub message: Option<String>,
 }
 
-impl Complaint {
+impl ErrorReport {
     /// Returns the message and the exit code of an error.
     pub fn of(error: &anyhow::Error) -> Self {
-        let (code, message) = if let Some(ToldElsewhere(code)) = error.downcast_ref() {
+        let (code, message) = if let Some(ReportedElsewhere(code)) = error.downcast_ref() {
             (*code, None)
         } else if let Some(error) = error.downcast_ref::<clap::Error>() {
             match error.use_stderr() {
@@ -141,7 +141,7 @@ impl Complaint {
             }
         } else if error.is::<UsageError>() {
             (2, Some(error.to_string()))
-        } else if nobody_is_reading(error) {
+        } else if is_stdout_closed(error) {
             (0, None)
         } else {
             (1, Some(with_hint(with_causes(error))))
@@ -159,11 +159,11 @@ fn with_causes(error: &anyhow::Error) -> String {
 
 /// Whether the reader of standard output has closed it, as `| head` does. This is no failure. A FIFO for a file of
 /// results without a reader is a failure.
-fn nobody_is_reading(error: &anyhow::Error) -> bool {
+fn is_stdout_closed(error: &anyhow::Error) -> bool {
     error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<NobodyReads>()))
+        .any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<StdoutClosed>()))
 }
 
 /// Shortens a message of clap to one line, without the usage and the hint at `--help`.
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn a_reader_of_standard_output_may_leave_and_no_other() {
         let code = |error: io::Error| {
-            Complaint::of(&anyhow::Error::from(error).context("while training")).code
+            ErrorReport::of(&anyhow::Error::from(error).context("while training")).code
         };
-        assert_eq!(code(io::Error::new(io::ErrorKind::BrokenPipe, NobodyReads)), 0);
+        assert_eq!(code(io::Error::new(io::ErrorKind::BrokenPipe, StdoutClosed)), 0);
         assert_eq!(code(io::ErrorKind::BrokenPipe.into()), 1);
     }
 

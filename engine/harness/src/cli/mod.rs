@@ -11,7 +11,7 @@ mod names;
 mod parse;
 mod process;
 
-pub use exit::{Complaint, ToldElsewhere, UsageError, conclude, give_up, main, tell};
+pub use exit::{ErrorReport, ReportedElsewhere, UsageError, conclude, give_up, main, report_error};
 pub use files::{ReportArguments, metrics, writable};
 pub use names::{each_once, name_of};
 pub use parse::parse;

@@ -53,7 +53,8 @@ pub fn flag_error(flag: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{flag} {}: {error}", path.display()))
 }
 
-/// Writes a file. An older file is replaced only after `content` has written everything.
+/// Writes a file, and returns when it is on the disk. An older file is replaced only after `content` has written
+/// everything.
 ///
 /// # Errors
 ///
@@ -62,39 +63,18 @@ pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    write_and_sync(path, content, false)
-}
-
-/// Writes a file like [`write()`], and returns when the file is on the disk: it survives a loss of power.
-///
-/// # Errors
-///
-/// The errors of [`write()`].
-pub fn write_durably(
-    path: &Path,
-    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    write_and_sync(path, content, true)
-}
-
-fn write_and_sync(
-    path: &Path,
-    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    durably: bool,
-) -> io::Result<()> {
     if let Some(file) = open_special(path)? {
         return write_content(&file, content);
     }
     let path = &follow_links(path);
     let partial = PartialFile::create(path)?;
     write_content(&partial.file, content)?;
-    if durably {
-        // Before the rename: the name must never lead to content that is not on the disk.
-        partial.file.sync_all()?;
-    }
+    // Before the rename: after a loss of power the name must not lead to content that is not on the disk.
+    partial.file.sync_all()?;
     fs::rename(&partial.path, path)?;
-    if durably && cfg!(unix) {
-        File::open(folder_of(path))?.sync_all()?;
+    if cfg!(unix) {
+        // Not every file system can do this.
+        let _ = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
     }
     Ok(())
 }
@@ -278,33 +258,18 @@ impl Write for LazyFile {
 mod tests {
     use super::*;
 
-    type Content<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
-
     #[test]
     fn a_file_is_replaced_whole_or_not_at_all() {
-        replaces_whole_or_not_at_all(write_any);
-        replaces_whole_or_not_at_all(write_any_durably);
-    }
-
-    fn write_any(path: &Path, content: Content<'_>) -> io::Result<()> {
-        write(path, content)
-    }
-
-    fn write_any_durably(path: &Path, content: Content<'_>) -> io::Result<()> {
-        write_durably(path, content)
-    }
-
-    fn replaces_whole_or_not_at_all(write: fn(&Path, Content<'_>) -> io::Result<()>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result");
-        write(&path, &|file| file.write_all(b"old")).unwrap();
-        let failure = write(&path, &|file| {
+        write(&path, |file| file.write_all(b"old")).unwrap();
+        let failure = write(&path, |file| {
             file.write_all(b"half of the new")?;
             Err(io::Error::other("no more"))
         });
         assert_eq!(failure.unwrap_err().to_string(), "no more");
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        write(&path, &|file| file.write_all(b"new")).unwrap();
+        write(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -351,10 +316,9 @@ mod tests {
             std::os::unix::fs::symlink(leads_to, place(link)).unwrap();
         }
         for (link, end) in [("two", "below/end"), ("far", "below/new")] {
-            for (number, write) in [write_any, write_any_durably].into_iter().enumerate() {
-                let text = format!("{link} {number}");
+            for text in ["first", "second"] {
                 check(&place(link)).unwrap();
-                write(&place(link), &|file| file.write_all(text.as_bytes())).unwrap();
+                write(&place(link), |file| file.write_all(text.as_bytes())).unwrap();
                 assert_eq!(fs::read_to_string(place(end)).unwrap(), text);
                 assert!(fs::symlink_metadata(place(link)).unwrap().is_symlink());
             }
@@ -377,21 +341,14 @@ mod tests {
         let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         std::os::unix::fs::symlink("pipe", &link).unwrap();
-        let content = |file: &mut dyn Write| file.write_all(b"content");
-        for durably in [false, true] {
-            for path in [&pipe, &link] {
-                check(path).unwrap();
-                let (reader, (sender, read)) = (pipe.clone(), std::sync::mpsc::channel());
-                std::thread::spawn(move || sender.send(fs::read_to_string(reader)));
-                let written = match durably {
-                    true => write_durably(path, content),
-                    false => write(path, content),
-                };
-                written.unwrap();
-                assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
-                let read = read.recv_timeout(std::time::Duration::from_secs(60));
-                assert_eq!(read.expect("a writer").unwrap(), "content");
-            }
+        for path in [&pipe, &link] {
+            check(path).unwrap();
+            let (reader, (sender, read)) = (pipe.clone(), std::sync::mpsc::channel());
+            std::thread::spawn(move || sender.send(fs::read_to_string(reader)));
+            write(path, |file| file.write_all(b"content")).unwrap();
+            assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+            let read = read.recv_timeout(std::time::Duration::from_secs(60));
+            assert_eq!(read.expect("a writer").unwrap(), "content");
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
@@ -404,15 +361,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result");
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-        for write in [write_any, write_any_durably] {
-            for permissions in [0o600, 0o640, 0o444, 0o755] {
-                fs::write(&path, "old").unwrap();
-                fs::set_permissions(&path, fs::Permissions::from_mode(permissions)).unwrap();
-                write(&path, &|file| file.write_all(b"new")).unwrap();
-                assert_eq!(fs::read(&path).unwrap(), b"new");
-                assert_eq!(mode(), permissions);
-                fs::remove_file(&path).unwrap();
-            }
+        for permissions in [0o600, 0o640, 0o444, 0o755] {
+            fs::write(&path, "old").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(permissions)).unwrap();
+            write(&path, |file| file.write_all(b"new")).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            assert_eq!(mode(), permissions);
+            fs::remove_file(&path).unwrap();
         }
         fs::write(&path, "").unwrap();
         let usual = mode();

@@ -121,7 +121,10 @@ mod tests {
         assert_eq!(read(), "");
         let mut nowhere = begun();
         drop(folder);
-        let told = nowhere.begin().unwrap_err().to_string();
-        assert!(told.starts_with("--metrics ") && told.contains("metrics.jsonl: "), "{told}");
+        let message = nowhere.begin().unwrap_err().to_string();
+        assert!(
+            message.starts_with("--metrics ") && message.contains("metrics.jsonl: "),
+            "{message}"
+        );
     }
 }

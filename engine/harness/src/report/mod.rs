@@ -6,14 +6,14 @@
 //! | [`summary`] | the result of a run |
 //! | [`outputs`] | all files of a run |
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | the single files |
-//! | [`lanes`], `colours` | pictures of the work of each rank over time |
+//! | [`chart`], `colours` | pictures of the work of each rank over time |
 //! | [`mod@file`] | files that are never half-written, and special files |
 //! | `format` | numbers as text |
 
+pub mod chart;
 mod colours;
 pub mod file;
 mod format;
-pub mod lanes;
 pub mod metrics;
 pub mod outputs;
 mod plot;
@@ -107,7 +107,7 @@ impl<'a> Report<'a> {
 /// The reader of standard output has closed it, for example `| head`.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("nobody reads standard output any more")]
-pub struct NobodyReads;
+pub struct StdoutClosed;
 
 /// Whether this process writes files, and so goes on when standard output has no reader.
 static FILES_ARE_WANTED: AtomicBool = AtomicBool::new(false);
@@ -121,7 +121,7 @@ pub fn files_are_wanted() {
 ///
 /// # Errors
 ///
-/// [`NobodyReads`] in an [`io::Error`] when standard output has no reader, or the system's error. (`println!` panics.) A
+/// [`StdoutClosed`] in an [`io::Error`] when standard output has no reader, or the system's error. (`println!` panics.) A
 /// missing reader is no error when the run still has to write files: after Ctrl-C, which may have ended the reader, too,
 /// and after [`files_are_wanted`].
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
@@ -129,7 +129,7 @@ pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             match interrupt::requested() || FILES_ARE_WANTED.load(Ordering::Relaxed) {
                 true => Ok(()),
-                false => Err(io::Error::new(error.kind(), NobodyReads)),
+                false => Err(io::Error::new(error.kind(), StdoutClosed)),
             }
         }
         Err(error) => Err(io::Error::new(error.kind(), format!("standard output: {error}"))),

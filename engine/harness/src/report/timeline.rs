@@ -1,19 +1,19 @@
 //! `--timeline FILE`: the work of every device in one step, as an SVG picture.
 //!
-//! The step is the one of median length in the last run, from its beginning to its end on rank 0. Each rank has a lane
-//! for computing, a lane for sending and waiting, and a lane for a background thread if there is one. Of nested spans
+//! The step is the one of median length in the last run, from its beginning to its end on rank 0. Each rank has a row
+//! for computing, a row for sending and waiting, and a row for a background thread if there is one. Of nested spans
 //! only the outermost is drawn.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use super::chart::{Bar, Chart, Colour, Row};
 use super::file;
-use super::lanes::{Bar, Chart, Colour, Lane};
 use super::trace::{BACKGROUND, COMMUNICATION, COMPUTE, STEPS, View};
 
-/// The lanes of a rank.
-const LANES: [(&str, Colour); 3] =
+/// The rows of a rank.
+const ROWS: [(&str, Colour); 3] =
     [(COMPUTE, Colour::Blue), (COMMUNICATION, Colour::Orange), (BACKGROUND, Colour::Green)];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -46,9 +46,9 @@ fn step(spans: &[View]) -> Option<(View, Vec<View>)> {
 
 fn draw(title: &str, step: &View, shown: &[View]) -> Result<String, Failure> {
     let since = |time: Duration| time.saturating_sub(step.start).min(step.duration).as_secs_f64();
-    let mut lanes = Vec::new();
+    let mut rows = Vec::new();
     for rank in 0..=shown.iter().map(|span| span.rank).max().unwrap_or(0) {
-        for (target, colour) in LANES {
+        for (target, colour) in ROWS {
             if shown.iter().any(|span| span.rank == rank && span.target == target) {
                 let bar = |span: &View| Bar {
                     start: since(span.start),
@@ -57,25 +57,25 @@ fn draw(title: &str, step: &View, shown: &[View]) -> Result<String, Failure> {
                     colour,
                 };
                 let bars = outermost(shown, rank, target).into_iter().map(bar).collect();
-                lanes.push(Lane { name: format!("rank {rank} {target}"), bars, pale: false });
+                rows.push(Row { name: format!("rank {rank} {target}"), bars, pale: false });
             }
         }
     }
     let title = format!("{title}: one step");
-    Chart { title, seconds: step.duration.as_secs_f64(), groups: vec![(None, lanes)] }.svg()
+    Chart { title, seconds: step.duration.as_secs_f64(), groups: vec![(None, rows)] }.svg()
 }
 
-/// Returns the spans of a lane that lie in no other span.
+/// Returns the spans of a row that lie in no other span.
 fn outermost<'a>(spans: &'a [View], rank: usize, target: &str) -> Vec<&'a View> {
-    let lane: Vec<&View> =
+    let row: Vec<&View> =
         spans.iter().filter(|span| span.rank == rank && span.target == target).collect();
     let inside = |span: &View| {
         let around = |other: &&&View| {
             other.start <= span.start && span.end() <= other.end() && other.duration > span.duration
         };
-        lane.iter().any(|other| around(&other))
+        row.iter().any(|other| around(&other))
     };
-    lane.iter().filter(|span| !inside(span)).copied().collect()
+    row.iter().filter(|span| !inside(span)).copied().collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::cli::ToldElsewhere;
+use harness::cli::ReportedElsewhere;
 use harness::interrupt;
 
 /// How often to look whether a process has ended. Looking takes microseconds.
@@ -194,7 +194,7 @@ fn resident(id: u32) -> Option<u64> {
 
 /// What is left to say of work that ended because of Ctrl-C, to whoever pressed it: an exit code.
 pub(crate) fn interrupted() -> anyhow::Error {
-    ToldElsewhere(interrupt::exit_code().unwrap_or(1)).into()
+    ReportedElsewhere(interrupt::exit_code().unwrap_or(1)).into()
 }
 
 #[cfg(all(test, unix))]

@@ -6,7 +6,7 @@ use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
 use course_tests::html::escaped;
 use course_tests::scaling::Measurement;
-use harness::report::lanes::spacing;
+use harness::report::chart::spacing;
 use harness::report::{counted, thousands};
 use harness::statistics::median;
 use itertools::Itertools as _;

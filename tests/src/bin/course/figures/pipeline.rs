@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use course_tests::html::escaped;
-use harness::report::lanes::ticks;
+use harness::report::chart::ticks;
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::schedule::Action;
 use model_parallel::pipeline::timeline::Span;

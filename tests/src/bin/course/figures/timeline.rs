@@ -1,7 +1,7 @@
 //! What every device did in one step of stage 5, over a link that is slow on purpose.
 
 use anyhow::{Context as _, ensure};
-use harness::report::lanes::ticks;
+use harness::report::chart::ticks;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -52,7 +52,7 @@ pub(super) fn steps(
     let shares: Vec<Share> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
     let mut sgd = Sgd::new(Momentum::default());
     times(arguments.repetitions, warm_up, || {
-        let (seen, gradients) = model.backward_unread(&shares[0])?;
+        let (seen, gradients) = model.backward_deferred(&shares[0])?;
         sgd.step(model.weights(), &gradients, LEARNING_RATE, batch)?;
         // As the scripts do, which wait for the loss of every step.
         Ok(seen.read().map(drop)?)

@@ -1,4 +1,4 @@
-//! A chart of lanes as an SVG picture: bars along a common time axis.
+//! A chart of rows as an SVG picture: bars along a common time axis.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -9,7 +9,7 @@ use super::colours::{GRID, TEXT};
 const WIDTH: u32 = 960;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 20.0;
-const LANE: f64 = 30.0;
+const ROW: f64 = 30.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 40.0;
 
@@ -31,7 +31,7 @@ pub struct Bar {
 
 /// The work of one device or thread, drawn as a row of bars.
 #[derive(Clone, Debug)]
-pub struct Lane {
+pub struct Row {
     /// The name, drawn at the left.
     pub name: String,
     /// The bars.
@@ -40,15 +40,15 @@ pub struct Lane {
     pub pale: bool,
 }
 
-/// A chart of lanes below each other. Time goes from left to right.
+/// A chart of rows below each other. Time goes from left to right.
 #[derive(Clone, Debug)]
 pub struct Chart {
     /// The title, drawn at the top.
     pub title: String,
     /// The length of the time axis in seconds. It begins at 0.
     pub seconds: f64,
-    /// The groups of lanes, each with a heading if it has one.
-    pub groups: Vec<(Option<String>, Vec<Lane>)>,
+    /// The groups of rows, each with a heading if it has one.
+    pub groups: Vec<(Option<String>, Vec<Row>)>,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -63,8 +63,8 @@ impl Chart {
         if !self.seconds.is_finite() || self.seconds <= 0.0 {
             return Err(format!("a chart of {} s", self.seconds).into());
         }
-        let of_group = |(heading, lanes): &(Option<String>, Vec<Lane>)| {
-            LANE * (lanes.len() + usize::from(heading.is_some())) as f64
+        let of_group = |(heading, rows): &(Option<String>, Vec<Row>)| {
+            ROW * (rows.len() + usize::from(heading.is_some())) as f64
         };
         let floor = TOP + self.groups.iter().map(of_group).sum::<f64>();
         let mut svg = String::new();
@@ -82,19 +82,19 @@ impl Chart {
                 area.draw(&text(&label, (at, floor + 18.0), HPos::Center, &TEXT))?;
             }
             let mut top = TOP;
-            for (heading, lanes) in &self.groups {
+            for (heading, rows) in &self.groups {
                 if let Some(heading) = heading {
-                    let at = (LEFT, top + LANE / 2.0);
+                    let at = (LEFT, top + ROW / 2.0);
                     area.draw(&text(heading, at, HPos::Left, &TEXT))?;
-                    top += LANE;
+                    top += ROW;
                 }
-                for Lane { name, bars, pale } in lanes {
-                    let at = (LEFT - 8.0, top + LANE / 2.0);
+                for Row { name, bars, pale } in rows {
+                    let at = (LEFT - 8.0, top + ROW / 2.0);
                     area.draw(&text(name, at, HPos::Right, &TEXT))?;
                     for bar in bars {
                         self.bar(&area, bar, top, *pale)?;
                     }
-                    top += LANE;
+                    top += ROW;
                 }
             }
             area.present()?;
@@ -117,12 +117,12 @@ impl Chart {
         let corners = [
             (begin as i32, (top + 4.0) as i32),
             // There is a gap between neighbouring bars.
-            ((end - 1.0).max(begin + 1.0) as i32, (top + LANE - 4.0) as i32),
+            ((end - 1.0).max(begin + 1.0) as i32, (top + ROW - 4.0) as i32),
         ];
         let (share, ink) = if pale { (0.3, &TEXT) } else { (0.8, &WHITE) };
         area.draw(&Rectangle::new(corners, bar.colour.rgb().mix(share).filled()))?;
         if end - begin > CHARACTER * bar.label.chars().count() as f64 {
-            let at = ((begin + end) / 2.0, top + LANE / 2.0);
+            let at = ((begin + end) / 2.0, top + ROW / 2.0);
             area.draw(&text(&bar.label, at, HPos::Center, ink))?;
         }
         Ok(())
@@ -161,21 +161,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_have_their_names_bars_and_headings() {
+    fn rows_have_their_names_bars_and_headings() {
         let bar = |start, end, label: &str| Bar {
             start,
             end,
             label: label.to_owned(),
             colour: Colour::Blue,
         };
-        let lane = |name: &str, pale| Lane {
+        let row = |name: &str, pale| Row {
             name: name.to_owned(),
             bars: vec![bar(0.0, 0.05, "wide"), bar(0.05, 0.0501, "narrow")],
             pale,
         };
         let groups = vec![
-            (Some("first".to_owned()), vec![lane("stage 0", true), lane("stage 1", false)]),
-            (None, vec![lane("stage 2", false)]),
+            (Some("first".to_owned()), vec![row("stage 0", true), row("stage 1", false)]),
+            (None, vec![row("stage 2", false)]),
         ];
         let svg = Chart { title: "title".to_owned(), seconds: 0.1, groups }.svg().unwrap();
         for text in ["title", "first", "stage 0", "stage 1", "stage 2", "wide", "100 ms"] {

@@ -13,10 +13,10 @@ use candle_core::{Error, Result, bail};
 const READY: usize = 1;
 
 /// Calls `make` for each index in order, in a second thread, ahead of the iterator's user.
-pub fn ahead<T: Send + 'static>(
+pub fn prefetch<T: Send + 'static>(
     items: Range<usize>,
     make: impl Fn(usize) -> Result<T> + Send + 'static,
-) -> Ahead<T> {
+) -> Prefetch<T> {
     let (sender, ready) = mpsc::sync_channel(READY);
     let left = items.len();
     let work = {
@@ -34,17 +34,17 @@ pub fn ahead<T: Send + 'static>(
         // The channel is empty, so this does not wait.
         let _ = sender.send(Err(Error::wrap(error)));
     }
-    Ahead { ready, left }
+    Prefetch { ready, left }
 }
 
 /// An iterator over items that a second thread makes. Dropping it ends the thread.
 #[derive(Debug)]
-pub struct Ahead<T> {
+pub struct Prefetch<T> {
     ready: Receiver<Result<T>>,
     left: usize,
 }
 
-impl<T> Iterator for Ahead<T> {
+impl<T> Iterator for Prefetch<T> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Result<T>> {

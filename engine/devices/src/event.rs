@@ -3,7 +3,7 @@
 //! A thread queues work on a GPU's stream long before the GPU does it. A second thread that uses the same stream waits for
 //! all work that the first thread has queued. With an event, the second thread waits for less: the first thread records an
 //! event after it has queued the work for a tensor. The second thread uses another stream
-//! ([`beside`](super::ComputeDevice::beside)), which waits for this event only:
+//! ([`side_stream`](super::ComputeDevice::side_stream)), which waits for this event only:
 //!
 //! ```text
 //! main stream  … gradients of layer 8 ┊ of layer 7, of layer 6, of layer 5 …
@@ -18,23 +18,23 @@ use candle_core::cuda_backend::cudarc::driver::CudaEvent;
 
 /// A point in a device's queue of work. A slice of the CPU has no queue: its work is always done.
 #[derive(Debug)]
-pub struct Moment {
+pub struct Event {
     #[cfg(feature = "cuda")]
-    reached: Option<CudaEvent>,
+    event: Option<CudaEvent>,
 }
 
-impl Moment {
+impl Event {
     /// Records an event after all work that `device` has in its queue.
     ///
     /// # Errors
     ///
     /// When the GPU fails.
-    pub fn of(device: &Device) -> Result<Self> {
+    pub fn record(device: &Device) -> Result<Self> {
         #[cfg(feature = "cuda")]
         {
-            let Device::Cuda(gpu) = device else { return Ok(Self { reached: None }) };
-            let reached = gpu.cuda_stream().record_event(None);
-            Ok(Self { reached: Some(reached.map_err(candle_core::Error::wrap)?) })
+            let Device::Cuda(gpu) = device else { return Ok(Self { event: None }) };
+            let event = gpu.cuda_stream().record_event(None);
+            Ok(Self { event: Some(event.map_err(candle_core::Error::wrap)?) })
         }
         #[cfg(not(feature = "cuda"))]
         {
@@ -43,22 +43,22 @@ impl Moment {
         }
     }
 
-    /// Returns a contiguous tensor, with its elements at the time of the event, on the device `there`. This is the tensor
-    /// itself if it is on `there`, and a copy otherwise.
+    /// Moves a contiguous tensor, with its elements at the time of the event, to `device`. If the tensor is on `device`,
+    /// nothing is copied.
     ///
     /// The GPU may copy later. The tensor must not change until a result that was computed from the copy is there.
     ///
     /// # Errors
     ///
     /// When the copy fails.
-    pub fn carry(&self, tensor: &Tensor, there: &Device) -> Result<Tensor> {
+    pub fn to_device(&self, tensor: &Tensor, device: &Device) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
-        if let (Some(reached), Device::Cuda(gpu)) = (&self.reached, there)
-            && !tensor.device().same_device(there)
+        if let (Some(event), Device::Cuda(gpu)) = (&self.event, device)
+            && !tensor.device().same_device(device)
         {
-            gpu.cuda_stream().wait(reached).map_err(candle_core::Error::wrap)?;
+            gpu.cuda_stream().wait(event).map_err(candle_core::Error::wrap)?;
         }
-        tensor.to_device(there)
+        tensor.to_device(device)
     }
 }
 
@@ -68,11 +68,12 @@ mod tests {
     use crate::DevicePlan;
 
     #[test]
-    fn a_slice_carries_nothing() {
+    fn a_slice_copies_nothing() {
         let plan = DevicePlan::slices(1).unwrap();
         let slice = plan.slots()[0].open().unwrap();
         let tensor = Tensor::new(&[1f32, 2.0], slice.tensors()).unwrap();
-        let carried = Moment::of(slice.tensors()).unwrap().carry(&tensor, slice.beside()).unwrap();
-        assert_eq!(carried.id(), tensor.id());
+        let event = Event::record(slice.tensors()).unwrap();
+        let moved = event.to_device(&tensor, slice.side_stream()).unwrap();
+        assert_eq!(moved.id(), tensor.id());
     }
 }
