@@ -24,8 +24,8 @@ pub(super) fn is_untracked() -> bool {
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use crate::backward::untracked;
-/// use crate::relu;
+/// use ops::backward::untracked;
+/// use ops::relu;
 ///
 /// let x = Var::new(&[-1f32, 2.0], &Device::Cpu)?;
 /// assert!(relu(&x)?.track_op());
