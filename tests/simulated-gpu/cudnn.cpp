@@ -111,6 +111,16 @@ static size_t workspace_of(int algorithm, const Filter &filter) {
     return algorithm == 0 ? 0 : 256 + (size_t)filter.in * filter.height * filter.width * 64;
 }
 
+// Not every algorithm that heuristics suggest can compute the product: here, transforms of kernels of one pixel cannot.
+static bool works(int algorithm, const Filter &filter) { return algorithm == 0 || filter.height * filter.width > 1; }
+
+static cudnnStatus_t ask_workspace(int algorithm, const cudnnFilterDescriptor_t weight, size_t *size) {
+    const Filter &filter = *(const Filter *)weight;
+    if (!works(algorithm, filter)) return CUDNN_STATUS_NOT_SUPPORTED;
+    *size = workspace_of(algorithm, filter);
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t queue(cudnnHandle_t handle, const void *alpha, const void *beta, int algorithm, Convolution c) {
     auto *known = (Handle *)handle;
     bool wide = c.x.type == Type::f64;
@@ -134,8 +144,7 @@ static cudnnStatus_t queue(cudnnHandle_t handle, const void *alpha, const void *
         simulated_fault("cuDNN: %s", wrong);
         return CUDNN_STATUS_BAD_PARAM;
     }
-    // Now and then cuDNN refuses what its heuristics have suggested: here, transforms of kernels of one pixel.
-    if (algorithm != 0 && c.weight.height * c.weight.width == 1) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (!works(algorithm, c.weight)) return CUDNN_STATUS_NOT_SUPPORTED;
     c.device = known->device;
     c.workspace_size = needed;
     c.transforms = c.pass == OUTPUT && algorithm == CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;
@@ -273,24 +282,21 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, const cudnn
                                                       const cudnnFilterDescriptor_t filter, const cudnnConvolutionDescriptor_t,
                                                       const cudnnTensorDescriptor_t, cudnnConvolutionFwdAlgo_t algorithm,
                                                       size_t *size) {
-    *size = workspace_of(algorithm, *(const Filter *)filter);
-    return CUDNN_STATUS_SUCCESS;
+    return ask_workspace(algorithm, filter, size);
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, const cudnnFilterDescriptor_t filter,
                                                            const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t,
                                                            const cudnnTensorDescriptor_t,
                                                            cudnnConvolutionBwdDataAlgo_t algorithm, size_t *size) {
-    *size = workspace_of(algorithm, *(const Filter *)filter);
-    return CUDNN_STATUS_SUCCESS;
+    return ask_workspace(algorithm, filter, size);
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, const cudnnTensorDescriptor_t,
                                                              const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t,
                                                              const cudnnFilterDescriptor_t filter,
                                                              cudnnConvolutionBwdFilterAlgo_t algorithm, size_t *size) {
-    *size = workspace_of(algorithm, *(const Filter *)filter);
-    return CUDNN_STATUS_SUCCESS;
+    return ask_workspace(algorithm, filter, size);
 }
 
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, const cudnnTensorDescriptor_t x, const void *x_at,

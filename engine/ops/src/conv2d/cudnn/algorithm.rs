@@ -1,6 +1,6 @@
-//! What cuDNN is asked: its algorithms for a product, the memory that one needs, and to run one.
+//! cuDNN's algorithms for a product: which there are, the memory that one needs, and to run one.
 //!
-//! The three products have functions of their own for each, which differ in names and in the order of arguments.
+//! cuDNN has functions for each of the three products, which differ in names and in the order of arguments.
 
 #![expect(unsafe_code, reason = "cuDNN is a library in C")]
 
@@ -26,7 +26,7 @@ pub(super) enum Algorithm {
     WeightGradient(BackwardFilter),
 }
 
-/// The algorithms that every shape has, as far as the documentation says; each is deterministic.
+/// The algorithms that cuDNN documents for every shape; each is deterministic.
 pub(super) fn usual(pass: Pass) -> Vec<Algorithm> {
     match pass {
         Pass::Output | Pass::OutputForRelu => [
@@ -44,11 +44,12 @@ pub(super) fn usual(pass: Pass) -> Vec<Algorithm> {
     }
 }
 
-/// Room for every algorithm with and without tensor cores: there are eight for the output, fewer for the others.
-const ROOM: c_int = 16;
+/// Entries of a list that holds every algorithm with and without tensor cores: there are eight for the output, fewer for
+/// the others.
+const ENTRIES: c_int = 16;
 
-/// Where operands and result of one run lie in the GPU's memory.
-pub(super) struct Places {
+/// Addresses of one run's memory on the GPU.
+pub(super) struct Pointers {
     /// In the order in which [`Pass`] names them.
     pub(super) operands: [*const c_void; 2],
     pub(super) result: *mut c_void,
@@ -57,51 +58,51 @@ pub(super) struct Places {
     pub(super) workspace_size: usize,
 }
 
-/// The algorithms for a product, the most promising first, as cuDNN's heuristics see it: nothing is run.
+/// The algorithms for a product as cuDNN's heuristics rank them, the best first; nothing is run.
 pub(super) fn candidates(
     handle: &Handle,
     pass: Pass,
-    told: &Descriptors,
+    descriptors: &Descriptors,
 ) -> CudnnResult<Vec<Candidate>> {
     let handle = handle.raw();
-    let (x, weight, y) = (told.x.raw(), told.weight.raw(), told.y.raw());
-    let convolution = told.convolution.raw();
-    // SAFETY: the owners of the handle and of the descriptors live. cuDNN writes entries from the first on, no more
-    // than there is room for, and then their number.
+    let (x, weight, y) = (descriptors.x.raw(), descriptors.weight.raw(), descriptors.y.raw());
+    let convolution = descriptors.convolution.raw();
+    // SAFETY: the owners of the handle and of the descriptors live. cuDNN writes no more entries than the list
+    // has, from the first on, and their number.
     unsafe {
         match pass {
-            Pass::Output | Pass::OutputForRelu => listed(|room, count, entries| {
+            Pass::Output | Pass::OutputForRelu => listed(|size, count, entries| {
                 result::get_convolution_forward_algorithm(
                     handle,
                     x,
                     weight,
                     convolution,
                     y,
-                    room,
+                    size,
                     count,
                     entries,
                 )
             }),
-            Pass::InputGradient => listed(|room, count, entries| {
+            Pass::InputGradient => listed(|size, count, entries| {
                 result::get_convolution_backward_data_algorithm(
                     handle,
                     weight,
                     y,
                     convolution,
                     x,
-                    room,
+                    size,
                     count,
                     entries,
                 )
             }),
-            Pass::WeightGradient => listed(|room, count, entries| {
+            Pass::WeightGradient => listed(|size, count, entries| {
                 result::get_convolution_backward_filter_algorithm(
                     handle,
                     x,
                     y,
                     convolution,
                     weight,
-                    room,
+                    size,
                     count,
                     entries,
                 )
@@ -110,20 +111,20 @@ pub(super) fn candidates(
     }
 }
 
-/// What a function of cuDNN's puts on a list that it is given.
+/// The list that a function of cuDNN's fills.
 ///
 /// # Safety
 ///
-/// `ask` is given the room on a list, where to say how many entries it wrote, and the list. It writes them from the
-/// first on, no more than there is room for.
+/// `ask` is given the size of a list, where to write the number of entries, and the list. It writes no more entries than
+/// the size, from the first on.
 unsafe fn listed<E: Into<Candidate>>(
     ask: impl FnOnce(c_int, *mut c_int, *mut E) -> CudnnResult<()>,
 ) -> CudnnResult<Vec<Candidate>> {
-    let mut entries = Vec::with_capacity(ROOM as usize);
+    let mut entries = Vec::with_capacity(ENTRIES as usize);
     let mut count = 0;
-    ask(ROOM, &mut count, entries.as_mut_ptr())?;
-    // SAFETY: that many have been written, says the caller, and there is room for no fewer than ROOM.
-    unsafe { entries.set_len(count.clamp(0, ROOM) as usize) };
+    ask(ENTRIES, &mut count, entries.as_mut_ptr())?;
+    // SAFETY: the caller says that this number has been written, and the capacity is no less than ENTRIES.
+    unsafe { entries.set_len(count.clamp(0, ENTRIES) as usize) };
     Ok(entries.into_iter().map(Into::into).collect())
 }
 
@@ -148,11 +149,15 @@ entry!(cudnnConvolutionBwdDataAlgoPerf_t, Algorithm::InputGradient);
 entry!(cudnnConvolutionBwdFilterAlgoPerf_t, Algorithm::WeightGradient);
 
 impl Algorithm {
-    /// Bytes of memory that it needs to work in, for the kind of multiplication that `told` says.
-    pub(super) fn workspace(self, handle: &Handle, told: &Descriptors) -> CudnnResult<usize> {
+    /// Bytes of workspace that the algorithm needs, with the math that `descriptors` are set to.
+    pub(super) fn workspace(
+        self,
+        handle: &Handle,
+        descriptors: &Descriptors,
+    ) -> CudnnResult<usize> {
         let handle = handle.raw();
-        let (x, weight, y) = (told.x.raw(), told.weight.raw(), told.y.raw());
-        let convolution = told.convolution.raw();
+        let (x, weight, y) = (descriptors.x.raw(), descriptors.weight.raw(), descriptors.y.raw());
+        let convolution = descriptors.convolution.raw();
         // SAFETY: the owners of the handle and of the descriptors live.
         unsafe {
             match self {
@@ -194,22 +199,22 @@ impl Algorithm {
     ///
     /// # Safety
     ///
-    /// The places are in the memory of the handle's device, as large as `told` and [`workspace`](Self::workspace) say,
-    /// and stay so until the stream has come to here. Until then nobody else writes to them, or reads the result or the
-    /// workspace.
+    /// The pointers are into the memory of the handle's device, to as much as `descriptors` and
+    /// [`workspace`](Self::workspace) say, which stays allocated until the stream has come to here. Until then nobody else
+    /// writes to it, or reads the result or the workspace.
     pub(super) unsafe fn queue<S>(
         self,
         handle: &Handle,
-        told: &Descriptors,
-        places: &Places,
+        descriptors: &Descriptors,
+        pointers: &Pointers,
         [one, zero]: &[S; 2],
     ) -> CudnnResult<()> {
         let handle = handle.raw();
-        let (x, weight, y) = (told.x.raw(), told.weight.raw(), told.y.raw());
-        let convolution = told.convolution.raw();
-        let Places { operands: [first, second], result, workspace, workspace_size } = *places;
+        let (x, weight, y) = (descriptors.x.raw(), descriptors.weight.raw(), descriptors.y.raw());
+        let convolution = descriptors.convolution.raw();
+        let Pointers { operands: [first, second], result, workspace, workspace_size } = *pointers;
         let (one, zero) = ((&raw const *one).cast(), (&raw const *zero).cast());
-        // SAFETY: the owners of the handle and of the descriptors live; the caller answers for the places. cuDNN reads
+        // SAFETY: the owners of the handle and of the descriptors live; the caller answers for the pointers. cuDNN reads
         // `one` and `zero` before it returns.
         unsafe {
             match self {

@@ -1,15 +1,17 @@
-//! Sizes as cuDNN wants them told: descriptors, which it makes and has to destroy.
+//! Sizes and types as cuDNN takes them: descriptors, which it makes and has to destroy.
 
 #![expect(unsafe_code, reason = "cuDNN's objects are raw pointers")]
 
-use candle_core::Result;
+use std::ffi::c_int;
+
 use candle_core::cuda_backend::cudarc::cudnn::result::{self, CudnnResult};
 use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnConvolutionDescriptor_t, cudnnConvolutionMode_t as Mode, cudnnFilterDescriptor_t,
     cudnnHandle_t, cudnnMathType_t as Math, cudnnTensorDescriptor_t, cudnnTensorFormat_t as Format,
 };
 
-use super::product::counts;
+use candle_core::{Result, bail};
+
 use super::{Number, refused};
 use crate::conv2d::geometry::Geometry;
 
@@ -25,7 +27,7 @@ macro_rules! owner {
                 $create().map(Self)
             }
 
-            /// What cuDNN knows it by; it lives as long as the owner.
+            /// cuDNN's pointer to it; it lives as long as the owner.
             pub(super) fn raw(&self) -> $raw {
                 self.0
             }
@@ -85,7 +87,7 @@ impl Descriptors {
         let weight = counts([g.out_channels, g.in_channels, g.kernel_h, g.kernel_w])?;
         let y = counts([g.batch, g.out_channels, g.out_h, g.out_w])?;
         let [stride, padding] = counts([g.stride, g.padding])?;
-        let told = || {
+        let made = || {
             let descriptors = Self {
                 x: Tensor::new()?,
                 weight: Filter::new()?,
@@ -113,7 +115,7 @@ impl Descriptors {
             }
             Ok(descriptors)
         };
-        told().map_err(|error| refused(format_args!("sizes {x:?}, {weight:?}, {y:?}"), error))
+        made().map_err(|error| refused(format_args!("sizes {x:?}, {weight:?}, {y:?}"), error))
     }
 }
 
@@ -123,4 +125,16 @@ impl Convolution {
         // SAFETY: the owner lives.
         unsafe { result::set_convolution_math_type(self.raw(), math) }
     }
+}
+
+/// Sizes in the type that cuDNN counts with.
+pub(super) fn counts<const N: usize>(sizes: [usize; N]) -> Result<[c_int; N]> {
+    let mut counts = [0; N];
+    for (count, size) in counts.iter_mut().zip(sizes) {
+        match c_int::try_from(size) {
+            Ok(size) => *count = size,
+            Err(_) => bail!("cuDNN: a size of {size}, and it counts to {} only", c_int::MAX),
+        }
+    }
+    Ok(counts)
 }

@@ -1,59 +1,50 @@
 //! The three products of a convolution, by cuDNN: its output, and the gradients of its input and of its kernel.
 //!
 //! cuDNN has several algorithms for each. Which one is the best depends on the shape, and some add up in an order that
-//! differs from run to run. So the one that is taken here
+//! differs from run to run. So the algorithm that is taken here
 //!
-//! - **depends on the shape alone**: cuDNN's heuristics rank them, except that transforms which were measured to pay come
-//!   first; nothing is timed. Another GPU or another cuDNN may rank them differently. If cuDNN then refuses to run the one
-//!   that it suggested, the next one is taken, by this thread and all that ask later, and at last those that every shape
-//!   has;
+//! - **depends on the shape alone**: cuDNN's heuristics rank the algorithms, except that transforms which were measured to
+//!   pay come first; nothing is timed. Another GPU or another cuDNN may rank them differently;
 //! - **is deterministic**: the same operands give the same bits, again and again;
-//! - **keeps zeros** where a rectifier follows: Winograd's and Fourier's transforms make nearly zero of them. Nor are
-//!   they taken in bf16, where nobody says in what type they transform;
+//! - **needs at most 1 GiB** of memory to work in;
+//! - **keeps zeros** where a relu follows: Winograd's and Fourier's transforms make nearly zero of them. Nor are they taken
+//!   in bf16, as nobody documents in what type they transform;
 //! - **rounds no more than was asked for**: f32 is multiplied on tensor cores, as TF32, where candle's switch for
 //!   matrix products says so ([`gemm_reduced_precision_f32`]), and nowhere else.
 //!
-//! Two variables of the environment are for measuring, if they are 1: with `COURSE_CUDNN_TELL` a program tells on stderr
-//! what cuDNN suggests for each product, and what is taken; with `COURSE_CUDNN_ANY_ORDER` it also takes what is not
-//! deterministic.
+//! With `COURSE_CUDNN_TELL=1` in the environment each thread prints on stderr what cuDNN suggests for each product, and what
+//! is taken.
 //!
 //! cudarc's own convolutions take the first algorithm of the list, whatever it is, so this is written on the layer
 //! below them.
 //!
 //! | file | its idea |
 //! | --- | --- |
-//! | `product` | what is to be computed: sizes, element type, which of the three |
-//! | `descriptors` | the same, as cuDNN wants it told |
-//! | `algorithm` | what cuDNN is asked: algorithms, their memory, and to run one |
-//! | `choice` | which algorithm it will be: a rule about lists |
-//! | `transform` | which algorithms transform, and for which products that pays |
-//! | `plan` | what is chosen for a product, once in a process for each GPU |
-//! | `session` | what a thread keeps for a device: the handle, plans, memory to work in |
+//! | `choice` | which algorithm computes a product: a rule |
+//! | `session` | what a thread keeps for a device: cuDNN's handle, a plan for each product, memory to work in |
+//! | `descriptors` | sizes and types as cuDNN takes them |
+//! | `algorithm` | cuDNN's functions: algorithms, their memory, and to run one |
 
 mod algorithm;
 mod choice;
 mod descriptors;
-mod plan;
-mod product;
 mod session;
 #[cfg(test)]
 mod tests;
-mod transform;
+
+use std::fmt;
 
 use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnDataType_t as DataType, cudnnMathType_t as Math,
 };
 use candle_core::cuda_backend::cudarc::cudnn::{CudnnDataType, CudnnError};
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, CudaView, DeviceRepr, DeviceSlice, ValidAsZeroBits,
-};
-use candle_core::cuda_backend::{CudaDType, CudaDevice, gemm_reduced_precision_f32};
+use candle_core::cuda_backend::cudarc::driver::{CudaView, DeviceRepr, ValidAsZeroBits};
+use candle_core::cuda_backend::{CudaDType, gemm_reduced_precision_f32};
 use candle_core::{CudaStorage, DType, Error, Result, WithDType, bail};
 use half::bf16;
 
 use super::geometry::Geometry;
 use crate::gpu::Operand;
-use product::Product;
 
 /// Which of a convolution's three products, of which operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +60,9 @@ pub(super) enum Pass {
 }
 
 /// A number that cuDNN convolves.
-pub(super) trait Number: WithDType + CudnnDataType + DeviceRepr + ValidAsZeroBits {
+pub(super) trait Number:
+    WithDType + CudaDType + CudnnDataType + DeviceRepr + ValidAsZeroBits
+{
     /// What products are added up in.
     const SUMS: DataType;
 
@@ -103,25 +96,78 @@ impl Number for bf16 {
     }
 }
 
+/// Everything that decides how a product is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Product {
+    geometry: Geometry,
+    dtype: DType,
+    pass: Pass,
+    /// The units that may multiply.
+    math: Math,
+}
+
+impl Product {
+    /// Elements of the two operands, in the order in which [`Pass`] names them, and of the result.
+    fn lengths(&self) -> ([usize; 2], usize) {
+        let g = &self.geometry;
+        let (x, y) = (g.batch * g.image(), g.batch * g.out_image());
+        let weight = g.out_channels * g.patch();
+        match self.pass {
+            Pass::Output | Pass::OutputForRelu => ([x, weight], y),
+            Pass::InputGradient => ([weight, y], x),
+            Pass::WeightGradient => ([x, y], weight),
+        }
+    }
+}
+
+impl fmt::Display for Product {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.pass {
+            Pass::Output => "the output",
+            Pass::OutputForRelu => "the output, with its zeros,",
+            Pass::InputGradient => "the input's gradient",
+            Pass::WeightGradient => "the kernel's gradient",
+        };
+        let g = &self.geometry;
+        write!(
+            f,
+            "{what} of a convolution in {} of [{}, {}, {}, {}] with [{}, {}, {}, {}], stride {}, padding {}",
+            self.dtype.as_str(),
+            g.batch,
+            g.in_channels,
+            g.height,
+            g.width,
+            g.out_channels,
+            g.in_channels,
+            g.kernel_h,
+            g.kernel_w,
+            g.stride,
+            g.padding
+        )
+    }
+}
+
 /// A product of two operands, in the order in which [`Pass`] names them; an output is without a bias.
 ///
 /// # Errors
 ///
-/// Those of [`of_type`], and for a type that cuDNN does not convolve.
+/// When there are no images (but for the kernel's gradient), when the operands are not of one GPU and type or have not the
+/// elements that `geometry` says, when a size is beyond what cuDNN counts with, when it has no algorithm as the module asks
+/// for, and when cuDNN or CUDA fails.
 pub(super) fn product(
     geometry: &Geometry,
     pass: Pass,
     operands: [Operand<'_>; 2],
 ) -> Result<CudaStorage> {
     match operands[0].dtype() {
-        DType::F32 => of_operands::<f32>(geometry, pass, operands),
-        DType::F64 => of_operands::<f64>(geometry, pass, operands),
-        DType::BF16 => of_operands::<bf16>(geometry, pass, operands),
+        DType::F32 => of_type::<f32>(geometry, pass, operands),
+        DType::F64 => of_type::<f64>(geometry, pass, operands),
+        DType::BF16 => of_type::<bf16>(geometry, pass, operands),
         other => bail!("conv2d: works on f32, f64 and bf16, not on {other:?}"),
     }
 }
 
-fn of_operands<T: Number + CudaDType>(
+fn of_type<T: Number>(
     geometry: &Geometry,
     pass: Pass,
     operands: [Operand<'_>; 2],
@@ -130,44 +176,30 @@ fn of_operands<T: Number + CudaDType>(
         let range = operand.start..operand.start + operand.elements;
         Ok(operand.storage.as_cuda_slice::<T>()?.slice(range))
     }
-    let gpu = operands[0].gpu();
-    let [first, second] = &operands;
-    let result = of_type::<T>(gpu, geometry, pass, [&view(first)?, &view(second)?])?;
-    Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
-}
-
-/// A product of operands that lie contiguous in the memory of `device`, in the order in which [`Pass`] names them.
-///
-/// # Errors
-///
-/// When there are no images (but for the kernel's gradient), when a view has not the elements that `geometry` says, when
-/// a size is beyond what cuDNN counts with, when it has no algorithm as the module asks for, and when cuDNN or CUDA fails.
-fn of_type<T: Number>(
-    device: &CudaDevice,
-    geometry: &Geometry,
-    pass: Pass,
-    operands: [&CudaView<'_, T>; 2],
-) -> Result<CudaSlice<T>> {
     let product = Product { geometry: *geometry, dtype: T::DTYPE, pass, math: T::math() };
     let (expected, len) = product.lengths();
-    let found = operands.map(CudaView::len);
+    let found = operands.map(|operand| operand.elements);
     if found != expected {
         bail!("cuDNN: {product} takes {expected:?} elements, not {found:?}");
     }
+    let gpu = operands[0].gpu();
     // Work of one stream is done in its order, and nothing else has to see to that.
-    let stream = device.cuda_stream();
-    if operands.iter().any(|operand| *operand.stream() != stream) {
+    if operands[1].gpu().id() != gpu.id() {
         bail!("cuDNN: {product}: an operand is of another device");
     }
-    match (geometry.batch, pass) {
-        (0, Pass::WeightGradient) => device.alloc_zeros(len),
+    let result = match (geometry.batch, pass) {
+        (0, Pass::WeightGradient) => gpu.alloc_zeros::<T>(len)?,
         // GPUs have no memory of size 0.
         (0, _) => bail!("cuDNN: {product} has no images"),
-        _ => session::compute(device, &product, operands, len),
-    }
+        _ => {
+            let operands = [&view::<T>(&operands[0])?, &view::<T>(&operands[1])?];
+            session::compute(gpu, &product, operands, len)?
+        }
+    };
+    Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
 }
 
-/// What cuDNN answered, with what it was asked.
+/// cuDNN's refusal, with what it was asked for.
 fn refused(what: impl std::fmt::Display, CudnnError(status): CudnnError) -> Error {
     Error::Msg(format!("cuDNN: {what}: {status:?}")).bt()
 }

@@ -1,65 +1,62 @@
 //! The rule by which algorithms are chosen.
 
-use std::collections::VecDeque;
-
 use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::{
-    cudnnConvolutionBwdFilterAlgo_t as Algo, cudnnMathType_t as Math,
+    cudnnConvolutionBwdDataAlgo_t as BackwardData,
+    cudnnConvolutionBwdFilterAlgo_t as BackwardFilter, cudnnConvolutionFwdAlgo_t as Forward,
+    cudnnMathType_t as Math,
 };
 
-use super::super::Pass;
-use super::super::algorithm::Algorithm;
-use super::super::choice::{Candidate, Choice, LARGEST_WORKSPACE, Way, ranked, take_first};
+use super::super::algorithm::Algorithm::{self, InputGradient, Output, WeightGradient};
+use super::super::choice::Transform::{Fft, Winograd};
+use super::super::choice::{
+    Candidate, Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile,
+};
+use super::super::{Pass, Product};
 use super::product_of;
+use crate::conv2d::formula::geometry;
 
-const FIRST: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
-const SECOND: Algorithm = Algorithm::WeightGradient(Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
-
-const WINOGRAD: Algo = Algo::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
+const FIRST: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
+/// The usual one.
+const SECOND: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
 
 /// A good one, for what f32 asks for without TF32.
 const GOOD: Candidate =
     Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
 
-fn first(candidates: &[Candidate], asked: Math) -> Option<Way> {
-    ranked(candidates, asked, false).front().copied()
-}
-
 #[test]
 fn the_first_that_works_and_is_deterministic_is_taken() {
+    let product = product_of(Pass::WeightGradient, DType::F32, Math::CUDNN_FMA_MATH);
+    let algorithms = |suggested: &[Candidate]| -> Vec<Algorithm> {
+        ranked(&product, suggested).into_iter().map(|(algorithm, _)| algorithm).collect()
+    };
     let second = Candidate { algorithm: SECOND, ..GOOD };
-    let taken =
-        |candidate| first(&[candidate, second], Math::CUDNN_FMA_MATH).map(|way| way.algorithm);
-    assert_eq!(taken(GOOD), Some(FIRST));
-    assert_eq!(taken(Candidate { works: false, ..GOOD }), Some(SECOND));
-    assert_eq!(taken(Candidate { deterministic: false, ..GOOD }), Some(SECOND));
-    assert_eq!(first(&[], Math::CUDNN_FMA_MATH), None);
-    assert_eq!(first(&[Candidate { works: false, ..GOOD }], Math::CUDNN_FMA_MATH), None);
-    let in_any_order = Candidate { deterministic: false, ..GOOD };
-    let taken = ranked(&[in_any_order], Math::CUDNN_FMA_MATH, true);
-    assert_eq!(taken.front().map(|way| way.algorithm), Some(FIRST));
-    // The other stands behind it.
-    let both = ranked(&[GOOD, second], Math::CUDNN_FMA_MATH, false);
-    assert_eq!(both.iter().map(|way| way.algorithm).collect::<Vec<_>>(), [FIRST, SECOND]);
+    assert_eq!(algorithms(&[GOOD, second]), [FIRST, SECOND]);
+    assert_eq!(algorithms(&[second, GOOD]), [SECOND, FIRST]);
+    assert_eq!(algorithms(&[Candidate { works: false, ..GOOD }, second]), [SECOND]);
+    assert_eq!(algorithms(&[Candidate { deterministic: false, ..GOOD }, second]), [SECOND]);
+    assert_eq!(algorithms(&[Candidate { works: false, ..GOOD }]), [SECOND]);
+    assert_eq!(algorithms(&[]), [SECOND]);
 }
 
 #[test]
 fn memory_has_a_limit_and_nobody_asks_for_more_than_one_needs() {
-    let ways = [FIRST, SECOND].map(|algorithm| Way { algorithm, math: Math::CUDNN_FMA_MATH });
-    // What is taken, how often it was asked for memory, and how many are left.
+    let ranked = [FIRST, SECOND].map(|algorithm| (algorithm, Math::CUDNN_FMA_MATH));
+    // What is taken, and how often it was asked for memory.
     let taken = |of_first: Option<usize>| {
-        let (mut left, mut asked) = (VecDeque::from(ways), 0);
-        let choice = take_first(&mut left, |way| {
+        let mut asked = 0;
+        let choice = first_that_fits(&ranked, |algorithm, _| {
             asked += 1;
-            if way == ways[0] { of_first } else { Some(0) }
+            if algorithm == FIRST { of_first } else { Some(0) }
         });
-        (choice, asked, left.len())
+        (choice, asked)
     };
-    let choice = |way, workspace| Some(Choice { way, workspace });
-    assert_eq!(taken(Some(LARGEST_WORKSPACE)), (choice(ways[0], LARGEST_WORKSPACE), 1, 1));
-    assert_eq!(taken(Some(LARGEST_WORKSPACE + 1)), (choice(ways[1], 0), 2, 0));
-    assert_eq!(taken(None), (choice(ways[1], 0), 2, 0));
-    assert_eq!(take_first(&mut VecDeque::from(ways), |_| None), None);
+    let choice =
+        |algorithm, workspace| Some(Choice { algorithm, math: Math::CUDNN_FMA_MATH, workspace });
+    assert_eq!(taken(Some(LARGEST_WORKSPACE)), (choice(FIRST, LARGEST_WORKSPACE), 1));
+    assert_eq!(taken(Some(LARGEST_WORKSPACE + 1)), (choice(SECOND, 0), 2));
+    assert_eq!(taken(None), (choice(SECOND, 0), 2));
+    assert_eq!(first_that_fits(&ranked, |_, _| None), None);
 }
 
 #[test]
@@ -74,44 +71,46 @@ fn tensor_cores_multiply_f32_only_where_asked_to() {
         (TENSOR, [Some(FMA), Some(DEFAULT), Some(TENSOR), None]),
     ];
     for (asked, expected) in expected {
-        let found = [FMA, DEFAULT, TENSOR, ANY]
-            .map(|math| first(&[Candidate { math, ..GOOD }], asked).map(|way| way.math));
+        let product = product_of(Pass::WeightGradient, DType::F32, asked);
+        let found = [FMA, DEFAULT, TENSOR, ANY].map(|math| {
+            let ranked = ranked(&product, &[Candidate { math, ..GOOD }]);
+            ranked.into_iter().find_map(|(algorithm, math)| (algorithm == FIRST).then_some(math))
+        });
         assert_eq!(found, expected, "{asked:?}");
     }
 }
 
 #[test]
-fn transforms_suit_neither_a_rectifier_nor_bf16() {
-    use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnConvolutionFwdAlgo_t as Algo;
+fn transforms_suit_neither_a_relu_nor_bf16() {
+    let suits = |algorithm, product: &Product| {
+        let candidate = Candidate { algorithm, math: product.math, ..GOOD };
+        ranked(product, &[candidate]).iter().any(|&(ranked, _)| ranked == algorithm)
+    };
+    let bf16 = |pass| product_of(pass, DType::BF16, Math::CUDNN_TENSOR_OP_MATH);
     for (algorithm, transforms) in [
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, false),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, false),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT, true),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, true),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, true),
-        (Algo::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, true),
+        (Forward::CUDNN_CONVOLUTION_FWD_ALGO_GEMM, false),
+        (Forward::CUDNN_CONVOLUTION_FWD_ALGO_DIRECT, false),
+        (Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT, true),
+        (Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, true),
+        (Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, true),
+        (Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, true),
     ] {
-        let candidate = Candidate { algorithm: Algorithm::Output(algorithm), ..GOOD };
-        for (pass, dtype, either) in [
-            (Pass::Output, DType::F32, true),
-            (Pass::OutputForRelu, DType::F32, false),
-            (Pass::Output, DType::BF16, false),
+        let f32 = |pass| product_of(pass, DType::F32, Math::CUDNN_FMA_MATH);
+        for (product, either) in [
+            (f32(Pass::Output), true),
+            (f32(Pass::OutputForRelu), false),
+            (bf16(Pass::Output), false),
         ] {
-            let product = product_of(pass, dtype, Math::CUDNN_FMA_MATH);
-            assert_eq!(
-                candidate.suits(&product),
-                either || !transforms,
-                "{algorithm:?}, {product}"
-            );
+            let expected = either || !transforms;
+            assert_eq!(suits(Output(algorithm), &product), expected, "{algorithm:?}, {product}");
         }
     }
-    let gradient = Algorithm::WeightGradient(WINOGRAD);
-    let bf16 = product_of(Pass::WeightGradient, DType::BF16, Math::CUDNN_TENSOR_OP_MATH);
-    assert!(!Candidate { algorithm: gradient, ..GOOD }.suits(&bf16));
-    assert!(GOOD.suits(&bf16));
+    let winograd = BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
+    assert!(!suits(WeightGradient(winograd), &bf16(Pass::WeightGradient)));
+    assert!(suits(FIRST, &bf16(Pass::WeightGradient)));
 }
 
-/// Behind what was suggested, each once, and none that rounds more than was asked for.
+/// Each once, and none that rounds more than was asked for.
 #[test]
 fn where_nothing_is_suggested_the_usual_is_left() {
     use Math::{
@@ -124,10 +123,110 @@ fn where_nothing_is_suggested_the_usual_is_left() {
         (DType::BF16, TENSOR, &[TENSOR, DEFAULT, FMA]),
     ] {
         let product = product_of(Pass::WeightGradient, dtype, math);
-        let usual: Vec<_> = Candidate::usual(&product).collect();
-        let found = ranked(&usual, math, false);
-        let found: Vec<_> = found.iter().map(|way| (way.algorithm, way.math)).collect();
         let expected: Vec<_> = expected.iter().map(|&math| (SECOND, math)).collect();
-        assert_eq!(found, expected, "{product}");
+        assert_eq!(ranked(&product, &[]), expected, "{product}");
     }
+}
+
+/// Of ResNet-18: a padded plane is 32×32.
+const LARGE: [usize; 9] = [256, 64, 28, 28, 64, 3, 3, 1, 1];
+/// 8×8.
+const SMALL: [usize; 9] = [256, 512, 4, 4, 512, 3, 3, 1, 1];
+
+fn product(sizes: [usize; 9], pass: Pass, dtype: DType, math: Math) -> Product {
+    Product { geometry: geometry(sizes), dtype, pass, math }
+}
+
+#[test]
+fn it_pays_for_small_kernels_of_many_channels_in_f32() {
+    let plain = |sizes| {
+        let of = |pass| worthwhile(&product(sizes, pass, DType::F32, Math::CUDNN_FMA_MATH));
+        let transforms = of(Pass::Output);
+        assert_eq!(of(Pass::InputGradient), transforms, "{sizes:?}");
+        assert_eq!(of(Pass::WeightGradient), transforms, "{sizes:?}");
+        transforms
+    };
+    // What was measured, and taken to be alike with other numbers of images.
+    assert_eq!(plain(LARGE), [Fft, Winograd]);
+    assert_eq!(plain([32, 128, 14, 14, 128, 3, 3, 1, 1]), [Fft, Winograd]);
+    assert_eq!(plain([32, 256, 7, 7, 256, 3, 3, 1, 1]), [Winograd]);
+    assert_eq!(plain(SMALL), [Winograd]);
+    // Planes that are larger, smaller, long and narrow, or that fill half of a padded one.
+    assert_eq!(plain([8, 64, 56, 56, 64, 3, 3, 1, 1]), [Winograd]);
+    assert_eq!(plain([8, 64, 6, 6, 64, 3, 3, 1, 1]), [Winograd]);
+    assert_eq!(plain([8, 64, 30, 3, 64, 3, 3, 1, 1]), [Winograd]);
+    assert_eq!(plain([8, 64, 23, 23, 64, 3, 3, 1, 1]), [Winograd]);
+    for sizes in [
+        // Few channels on one side.
+        [256, 1, 28, 28, 64, 3, 3, 1, 1],
+        [256, 64, 28, 28, 32, 3, 3, 1, 1],
+        // Steps of two, no padding, other kernels.
+        [256, 64, 28, 28, 128, 3, 3, 2, 1],
+        [256, 64, 28, 28, 64, 3, 3, 1, 0],
+        [256, 64, 28, 28, 64, 1, 1, 1, 1],
+        [256, 64, 28, 28, 64, 3, 5, 1, 1],
+    ] {
+        assert_eq!(plain(sizes), [], "{sizes:?}");
+    }
+    for (dtype, math) in [
+        (DType::F32, Math::CUDNN_DEFAULT_MATH),
+        (DType::F64, Math::CUDNN_DEFAULT_MATH),
+        (DType::BF16, Math::CUDNN_TENSOR_OP_MATH),
+    ] {
+        assert_eq!(worthwhile(&product(LARGE, Pass::Output, dtype, math)), [], "{dtype:?}");
+    }
+}
+
+/// Two algorithms without a transform, and three with one.
+const OUTPUTS: [Algorithm; 5] = [
+    Output(Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM),
+    Output(Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED),
+    Output(Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING),
+    Output(Forward::CUDNN_CONVOLUTION_FWD_ALGO_GEMM),
+    Output(Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT),
+];
+const INPUT_GRADIENTS: [Algorithm; 4] = [
+    InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1),
+    InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED),
+    InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING),
+    InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT),
+];
+const WEIGHT_GRADIENTS: [Algorithm; 4] = [
+    WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1),
+    WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED),
+    WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING),
+    WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT),
+];
+
+/// The first algorithms for a product, of those that are suggested in this order.
+fn first<const N: usize>(product: Product, suggested: &[Algorithm]) -> [Algorithm; N] {
+    let works =
+        |&algorithm| Candidate { algorithm, works: true, deterministic: true, math: product.math };
+    let suggested: Vec<_> = suggested.iter().map(works).collect();
+    let ranked = ranked(&product, &suggested);
+    std::array::from_fn(|place| ranked[place].0)
+}
+
+#[test]
+fn what_pays_is_tried_first_and_the_rest_in_its_order() {
+    let plain = |sizes, pass| product(sizes, pass, DType::F32, Math::CUDNN_FMA_MATH);
+    let [precomputed, winograd, tiles, gemm, fft] = OUTPUTS;
+    let output = |sizes| first(plain(sizes, Pass::Output), &OUTPUTS);
+    assert_eq!(output(LARGE), [fft, winograd, precomputed, tiles, gemm]);
+    assert_eq!(output(SMALL), [winograd, precomputed, tiles, gemm, fft]);
+    assert_eq!(output([256, 1, 28, 28, 64, 3, 3, 1, 1]), OUTPUTS);
+    // Nothing is transformed in front of a relu, or in 16 bits.
+    let products = [
+        plain(LARGE, Pass::OutputForRelu),
+        product(LARGE, Pass::Output, DType::BF16, Math::CUDNN_TENSOR_OP_MATH),
+    ];
+    for product in products {
+        assert_eq!(first(product, &OUTPUTS), [precomputed, gemm], "{product}");
+    }
+    let [plainly, winograd, tiles, fft] = INPUT_GRADIENTS;
+    let found = first(plain(LARGE, Pass::InputGradient), &INPUT_GRADIENTS);
+    assert_eq!(found, [fft, winograd, plainly, tiles]);
+    let [plainly, winograd, tiles, fft] = WEIGHT_GRADIENTS;
+    let found = first(plain(SMALL, Pass::WeightGradient), &WEIGHT_GRADIENTS);
+    assert_eq!(found, [winograd, plainly, tiles, fft]);
 }

@@ -1,18 +1,15 @@
-//! What cuDNN is told, without a GPU; and, with one, all three products against the formula.
+//! cuDNN's descriptors and choices, without a GPU; and, with one, all three products against the formula.
 
 mod choice;
-mod survey;
-mod transform;
 
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 
-use super::descriptors::Descriptors;
-use super::product::counts;
+use super::descriptors::{Descriptors, counts};
 use super::*;
 use crate::conv2d::formula::{Operands, geometry};
+use crate::gpu::{on_gpu, tensor};
 use crate::on_a_gpu::{device, has};
-use devices::ComputeDevice;
 
 fn product_of(pass: Pass, dtype: DType, math: Math) -> Product {
     Product { geometry: geometry([2, 3, 8, 7, 4, 3, 2, 2, 1]), dtype, pass, math }
@@ -48,42 +45,37 @@ fn a_product_tells_its_lengths_and_its_sizes() {
 
 /// Descriptors are host memory: cuDNN makes them, and refuses them, without a GPU.
 #[test]
-fn cudnn_is_told_sizes_that_it_takes() {
-    let told = |sizes| Descriptors::new::<bf16>(&geometry(sizes)).map(|_| ());
-    told([2, 3, 8, 7, 4, 3, 2, 2, 1]).unwrap();
-    let error = told([1, 3, 1 << 16, 1 << 16, 4, 3, 3, 1, 1]).unwrap_err().to_string();
+fn descriptors_are_of_sizes_that_cudnn_takes() {
+    let made = |sizes| Descriptors::new::<bf16>(&geometry(sizes)).map(|_| ());
+    made([2, 3, 8, 7, 4, 3, 2, 2, 1]).unwrap();
+    let error = made([1, 3, 1 << 16, 1 << 16, 4, 3, 3, 1, 1]).unwrap_err().to_string();
     assert!(error.contains("[1, 3, 65536, 65536]"), "{error}");
     assert!(error.contains("CUDNN_STATUS"), "{error}");
 }
 
-fn cuda(device: &ComputeDevice) -> &CudaDevice {
-    match device.tensors() {
-        Device::Cuda(device) => device,
-        other => panic!("{other:?} is no GPU"),
-    }
+/// Values of a type on a GPU.
+fn upload(device: &Device, dtype: DType, values: &[f64]) -> Tensor {
+    Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap().to_device(device).unwrap()
 }
 
 /// Output, input gradient and weight gradient as the GPU has them.
-fn products<T: Number>(
-    device: &CudaDevice,
+fn products(
+    device: &Device,
+    dtype: DType,
     g: &Geometry,
     operands: [&[f64]; 3],
 ) -> Result<[Vec<f64>; 3]> {
-    let upload = |values: &[f64]| {
-        let values: Vec<T> = values.iter().map(|&value| T::from_f64(value)).collect();
-        device.clone_htod(&values)
+    let [x, weight, grad] = operands.map(|values| upload(device, dtype, values));
+    let product = |pass, operands| {
+        let result = on_gpu(operands, |operands| product(g, pass, operands))?;
+        let (_, len) = Product { geometry: *g, dtype, pass, math: f32::math() }.lengths();
+        tensor(result, len).to_dtype(DType::F64)?.to_vec1()
     };
-    let [x, weight, grad] = operands.map(|values| upload(values).unwrap());
-    let [x, weight, grad] = [x.as_view(), weight.as_view(), grad.as_view()];
-    let results = [
-        of_type(device, g, Pass::Output, [&x, &weight])?,
-        of_type(device, g, Pass::InputGradient, [&weight, &grad])?,
-        of_type(device, g, Pass::WeightGradient, [&x, &grad])?,
-    ];
-    let download = |values: &CudaSlice<T>| -> Vec<f64> {
-        device.clone_dtoh(values).unwrap().into_iter().map(T::to_f64).collect()
-    };
-    Ok(results.each_ref().map(download))
+    Ok([
+        product(Pass::Output, [&x, &weight])?,
+        product(Pass::InputGradient, [&weight, &grad])?,
+        product(Pass::WeightGradient, [&x, &grad])?,
+    ])
 }
 
 /// batch, in, height, width, out, kernel height, kernel width, stride, padding: LeNet's and ResNet's layers in small,
@@ -104,7 +96,7 @@ const SHAPES: [[usize; 9]; 8] = [
 /// the largest entry of what one gets by adding up absolute values; and the same question has the same answer.
 fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
     let Some(device) = device() else { return };
-    let device = cuda(&device);
+    let device = device.tensors();
     let rounded = |values: Vec<f64>| -> Vec<f64> {
         values.into_iter().map(|value| T::from_f64(value).to_f64()).collect()
     };
@@ -114,8 +106,8 @@ fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
         let g = geometry(sizes);
         let Operands { x, weight, grad } = Operands::new(&g);
         let (x, weight, grad) = (rounded(x), rounded(weight), rounded(grad));
-        let found = products::<T>(device, &g, [&x, &weight, &grad]).unwrap();
-        let again = products::<T>(device, &g, [&x, &weight, &grad]).unwrap();
+        let found = products(device, T::DTYPE, &g, [&x, &weight, &grad]).unwrap();
+        let again = products(device, T::DTYPE, &g, [&x, &weight, &grad]).unwrap();
         assert!(found == again, "{g:?} in {:?}: other bits the second time", T::DTYPE);
         let operands =
             Operands { x: magnitudes(&x), weight: magnitudes(&weight), grad: magnitudes(&grad) };
@@ -174,9 +166,9 @@ fn in_bf16_a_gpu_rounds_what_it_added_up() {
 #[test]
 fn a_gpu_is_not_asked_for_the_impossible() {
     let Some(device) = device() else { return };
-    let device = cuda(&device);
+    let device = device.tensors();
     let error = |g: &Geometry, operands: [&[f64]; 3]| {
-        products::<f32>(device, g, operands).unwrap_err().to_string()
+        products(device, DType::F32, g, operands).unwrap_err().to_string()
     };
     let g = geometry([2, 1, 3, 3, 1, 2, 2, 1, 0]);
     let message = error(&g, [&[1.0; 17], &[1.0; 4], &[1.0; 8]]);
@@ -187,13 +179,18 @@ fn a_gpu_is_not_asked_for_the_impossible() {
 #[test]
 fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
     let Some(device) = device() else { return };
-    let device = cuda(&device);
+    let device = device.tensors();
     let g = geometry([0, 1, 3, 3, 2, 2, 2, 1, 0]);
-    let some = device.clone_htod(&[1f32]).unwrap();
-    let (none, weight) = (some.slice(0..0), device.clone_htod(&[1f32; 8]).unwrap());
-    let gradient = of_type(device, &g, Pass::WeightGradient, [&none, &none]).unwrap();
-    assert_eq!(device.clone_dtoh(&gradient).unwrap(), [0.0; 8]);
-    let message =
-        of_type(device, &g, Pass::Output, [&none, &weight.as_view()]).unwrap_err().to_string();
+    let (some, weight) =
+        (upload(device, DType::F32, &[1.0]), upload(device, DType::F32, &[1.0; 8]));
+    let product = |pass, weight| {
+        on_gpu([&some, weight], |[some, second]| {
+            let none = Operand { elements: 0, ..some };
+            product(&g, pass, [none, if pass == Pass::Output { second } else { none }])
+        })
+    };
+    let gradient = tensor(product(Pass::WeightGradient, &weight).unwrap(), 8);
+    assert_eq!(gradient.to_vec1::<f32>().unwrap(), [0.0; 8]);
+    let message = product(Pass::Output, &weight).err().unwrap().to_string();
     assert!(message.contains("has no images"), "{message}");
 }
