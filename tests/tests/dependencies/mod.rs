@@ -7,18 +7,12 @@ mod cycles;
 mod modules;
 mod packages;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use modules::Modules;
 use packages::{Package, Place};
 use tempfile::TempDir;
-
-/// The cycles that are there today: the name of a crate's root file, and the modules of each cycle. A cycle that has
-/// gone has to go from here as well.
-const KNOWN: &[(&str, &[&str])] =
-    &[("engine/ops/src/lib.rs", &["conv2d::cudnn: algorithm, choice, transform"])];
 
 /// The root of the workspace.
 fn root() -> &'static Path {
@@ -87,12 +81,6 @@ fn cycles_of(root: &Path) -> Vec<(String, String)> {
 #[test]
 fn modules_that_lie_side_by_side_form_no_cycle() {
     let mut problems = Vec::new();
-    let mut known: BTreeSet<(String, String)> = KNOWN
-        .iter()
-        .flat_map(|(root, cycles)| {
-            cycles.iter().map(move |cycle| (root.to_string(), cycle.to_string()))
-        })
-        .collect();
     for package in packages::of(root()) {
         if package.place() == Place::Elsewhere {
             continue;
@@ -102,21 +90,12 @@ fn modules_that_lie_side_by_side_form_no_cycle() {
             let file = root().join(&name);
             for (cycle, told) in if file.exists() { cycles_of(&file) } else { Vec::new() } {
                 let told = told.replace(&format!("{}/", root().display()), "");
-                let found = (name.clone(), cycle);
-                if !known.remove(&found) {
-                    let (_, cycle) = found;
-                    problems.push(format!(
-                        "{name}: these modules use each other in a circle: {cycle}\n{told}"
-                    ));
-                }
+                problems.push(format!(
+                    "{name}: these modules use each other in a circle: {cycle}\n{told}"
+                ));
             }
         }
     }
-    problems.extend(
-        known
-            .iter()
-            .map(|(root, cycle)| format!("{root}: KNOWN lists a cycle that has gone: {cycle}")),
-    );
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 

@@ -11,11 +11,10 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnConvolutionBwdDataAlgo_t as BackwardData, cudnnConvolutionBwdDataAlgoPerf_t,
     cudnnConvolutionBwdFilterAlgo_t as BackwardFilter, cudnnConvolutionBwdFilterAlgoPerf_t,
     cudnnConvolutionFwdAlgo_t as Forward, cudnnConvolutionFwdAlgoPerf_t, cudnnDeterminism_t,
-    cudnnStatus_t,
+    cudnnMathType_t as Math, cudnnStatus_t,
 };
 
 use super::Pass;
-use super::choice::Candidate;
 use super::descriptors::{Descriptors, Handle};
 
 /// One of cuDNN's algorithms, for one of the products.
@@ -24,6 +23,17 @@ pub(super) enum Algorithm {
     Output(Forward),
     InputGradient(BackwardData),
     WeightGradient(BackwardFilter),
+}
+
+/// What cuDNN says of an algorithm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) algorithm: Algorithm,
+    /// Whether it can compute the product.
+    pub(super) works: bool,
+    pub(super) deterministic: bool,
+    /// The units that it would multiply with.
+    pub(super) math: Math,
 }
 
 /// The algorithms that cuDNN documents for every shape; each is deterministic.

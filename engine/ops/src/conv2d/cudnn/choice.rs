@@ -8,22 +8,11 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 };
 use itertools::Itertools as _;
 
-use super::algorithm::{Algorithm, usual};
+use super::algorithm::{Algorithm, Candidate, usual};
 use super::{Pass, Product};
 
 /// Bytes of workspace that an algorithm may need: 1 GiB. A thread keeps them.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
-
-/// What cuDNN says of an algorithm.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    pub(super) algorithm: Algorithm,
-    /// Whether it can compute the product.
-    pub(super) works: bool,
-    pub(super) deterministic: bool,
-    /// The units that it would multiply with.
-    pub(super) math: Math,
-}
 
 /// The algorithm that computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDevice, DeviceId};
 use candle_core::{Error, Result, bail};
 
-use super::algorithm::{Pointers, candidates};
-use super::choice::{Candidate, Choice, LARGEST_WORKSPACE, first_that_fits, ranked};
+use super::algorithm::{Candidate, Pointers, candidates};
+use super::choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked};
 use super::descriptors::{Descriptors, Handle};
 use super::{Number, Product, refused};
 
