@@ -7,6 +7,7 @@ mod cycles;
 mod modules;
 mod packages;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
