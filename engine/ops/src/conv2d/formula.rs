@@ -1,9 +1,10 @@
-//! The convolution as its definition says: the truth that every way is held against.
+//! The convolution by its definition: the reference for every algorithm.
 
 use super::geometry::Geometry;
 use crate::agreement::noise;
 
-/// batch, in, height, width, out, kernel height, kernel width, stride, padding.
+/// Makes a geometry from nine sizes: batch, in, height, width, out, kernel height, kernel width,
+/// stride, padding.
 pub(crate) fn geometry(sizes: [usize; 9]) -> Geometry {
     let [batch, in_channels, height, width, out_channels, kernel_h, kernel_w, stride, padding] =
         sizes;
@@ -23,14 +24,14 @@ pub(crate) fn geometry(sizes: [usize; 9]) -> Geometry {
     }
 }
 
-/// What goes into a convolution and its backward pass.
+/// The operands of a convolution and of its backward pass.
 pub(crate) struct Operands {
     pub(crate) x: Vec<f64>,
     pub(crate) weight: Vec<f64>,
     pub(crate) grad: Vec<f64>,
 }
 
-/// What comes out.
+/// The results of a convolution and of its backward pass.
 pub(crate) struct Results {
     pub(crate) y: Vec<f64>,
     pub(crate) dx: Vec<f64>,
@@ -50,14 +51,14 @@ impl Operands {
         }
     }
 
-    /// Rounded to f32.
+    /// Makes operands that are rounded to f32.
     pub(crate) fn in_f32(g: &Geometry) -> Self {
         let Self { x, weight, grad } = Self::new(g);
         let round = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect();
         Self { x: round(x), weight: round(weight), grad: round(grad) }
     }
 
-    /// The definition, term by term.
+    /// Evaluates the definition, term by term.
     pub(crate) fn by_the_formula(&self, g: &Geometry) -> Results {
         let mut results = Results {
             y: vec![0.0; self.grad.len()],

@@ -1,4 +1,4 @@
-//! What a backward pass is given, and what it makes.
+//! Operands and results of a backward pass.
 
 use std::ops::Range;
 
@@ -9,20 +9,20 @@ use crate::Element;
 use crate::lanes::{LANES, Lane};
 use crate::room::room;
 
-/// The gradient of a convolution's finished output.
+/// The gradient of a convolution's output after the epilogue.
 pub(super) struct Upstream<'a, T> {
     pub(super) geometry: &'a Geometry,
     pub(super) finish: &'a Finish,
-    /// In the shape of the output.
+    /// The gradient, in the shape of the output.
     pub(super) grad: &'a [T],
-    /// What the forward pass noted ([`Output::signs`](super::output::Output::signs)).
+    /// The relu masks of the forward pass ([`Output::signs`](super::output::Output::signs)).
     pub(super) signs: &'a [Signs],
 }
 
 impl<T: Element> Upstream<'_, T> {
-    /// The gradient of the sums of one channel, for one block of images: fills `sums`.
+    /// Fills `sums` with the gradient of one channel's sums, for one block of images.
     ///
-    /// To the gradient of the channel's bias, where there is one, it adds what the block adds.
+    /// If the channel has a bias, the function also adds the block's share to the bias gradient.
     #[inline(always)]
     pub(super) fn load(
         &self,
@@ -42,17 +42,18 @@ impl<T: Element> Upstream<'_, T> {
     }
 }
 
-/// Gradients with respect to a convolution's arguments, in their shapes.
+/// Gradients with respect to a convolution's arguments, in the arguments' shapes.
 pub(super) struct Gradients<T> {
-    /// `None` when the input needs no gradient.
+    /// The gradient of the input, or `None` when the input needs no gradient.
     pub(super) x: Option<Vec<T>>,
     pub(super) weight: Vec<T>,
-    /// Of each channel's bias. Most convolutions of a ResNet have none, and then nothing is added up.
+    /// The gradient of each channel's bias. Most convolutions of a ResNet have no bias, and nothing
+    /// is added up for them.
     pub(super) bias: Vec<Option<T>>,
 }
 
 impl<T: Element> Gradients<T> {
-    /// Zeros.
+    /// Makes gradients of zeros.
     pub(super) fn new(geometry: &Geometry, want_dx: bool, has_bias: bool) -> Self {
         let Geometry { batch, out_channels, .. } = *geometry;
         Self {
@@ -62,7 +63,8 @@ impl<T: Element> Gradients<T> {
         }
     }
 
-    /// Takes these planes of the input's gradient, and these of the weight's `[O, C]` kernels, from other gradients.
+    /// Copies these planes of the input's gradient and these `[O, C]` kernels of the weight's
+    /// gradient from `other`.
     pub(super) fn take(
         &mut self,
         geometry: &Geometry,

@@ -1,22 +1,26 @@
-//! Two-dimensional convolution, and what follows it.
+//! Two-dimensional convolution with its epilogue.
 //!
-//! Four ways to compute it, behind one operation; which one is taken depends on shapes alone:
+//! Four algorithms compute the convolution behind one operation. The choice depends on shapes
+//! alone:
 //!
-//! | way | for | cost an output and pair of channels |
+//! | algorithm | used for | cost per output and pair of channels |
 //! | --- | --- | --- |
-//! | `direct` | patches of few numbers: a single grey channel | R² multiplications, no preparation |
-//! | `winograd` | 3×3 and 5×5 kernels that move one pixel at a time | a fifth to less than a half of R², and transforms |
-//! | `sampled` | 1×1 kernels that move by several pixels | that of `unfolded`, which is given only what they look at |
-//! | `unfolded` | everything else | R², as one matrix product near the processor's peak |
+//! | `direct` | small patches, such as a single grey channel | R² multiplications, no preparation |
+//! | `winograd` | 3×3 and 5×5 kernels at stride 1 | a fifth to less than a half of R², and transforms |
+//! | `sampled` | strided 1×1 kernels | the cost of `unfolded`, on the pixels that the kernels read |
+//! | `unfolded` | everything else | R², as one im2col matrix product near the processor's peak |
 //!
-//! A NaN or an infinity reaches the results that depend on it, and no others, whatever the way: planes that are not finite
-//! after `winograd` are computed again by `unfolded`.
+//! A NaN or an infinity reaches exactly the results that depend on it, whatever the algorithm.
+//! Planes that are not finite after `winograd` are computed again by `unfolded`.
 //!
-//! All of them work on blocks of sixteen images side by side (`lanes`), hand every finished
-//! plane to what follows (`finish`) while it is in the cache, and divide their work into tasks by shape.
-//! So bits depend on shapes and values alone, never on the number of threads, and an image's result never on what
-//! the other images of its batch are. (How many there are may choose the way.) The backward pass makes what it
-//! needs of the input anew, which is cheaper than keeping it.
+//! All algorithms work on blocks of sixteen images side by side (`lanes`). They run the epilogue
+//! (`finish`) on every finished plane while the plane is in the cache, and divide their work into
+//! tasks by shape. The bits of a result therefore depend on shapes and values alone, never on the
+//! number of threads. An image's result never depends on the contents of the other images of its
+//! batch. The number of images may change the choice of algorithm.
+//!
+//! The backward pass prepares the input again, because this is cheaper than keeping the prepared
+//! input.
 
 mod composed;
 #[cfg(feature = "cudnn")]
@@ -62,16 +66,18 @@ use {crate::gpu::Operand, candle_core::CudaStorage};
 /// Convolves `x` with `weight` and adds `bias`, if there is one.
 ///
 /// `[B, C, H, W]`, `[O, C, KH, KW]`, `[O]` → `[B, O, H', W']` with
-/// `H' = (H + 2·padding − KH) / stride + 1`, rounded down. As everywhere in this field, the kernel is
-/// not flipped. The padding consists of zeros, and zero times a weight that is NaN or infinite is NaN. With finite weights,
-/// an output that sees nothing but zeros is exactly its bias; on a GPU this holds for [`conv2d_relu_pool`], and here is up
-/// to cuDNN.
+/// `H' = (H + 2·padding − KH) / stride + 1`, rounded down. The kernel is not flipped, as usual in
+/// this field. The padding consists of zeros, and zero times a weight that is NaN or infinite is
+/// NaN.
+///
+/// If the weights are finite, an output whose patch is all zeros equals its bias exactly. On a GPU
+/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN.
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype other than
-/// f32, f64 and bf16; on a GPU without cuDNN also when the last patches leave a number of rows over that is not the
-/// number of columns.
+/// When the shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype
+/// other than f32, f64 and bf16. On a GPU without cuDNN also when the last patches leave different
+/// numbers of rows and columns over.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -97,22 +103,24 @@ pub fn conv2d(
     }
 }
 
-/// [`conv2d`](fn@conv2d) at stride 1 without padding, then [`relu`](fn@crate::relu), then
+/// Computes [`conv2d`](fn@conv2d) at stride 1 without padding, then [`relu`](fn@crate::relu), then
 /// [`avg_pool2d`](fn@crate::avg_pool2d) over `pool`×`pool` windows that do not overlap.
 ///
-/// The same bits as the three one after the other (on a GPU, where cuDNN has the same algorithm for both), in a
-/// fraction of the time: on the CPU, what lies between them is never written to memory.
+/// The result has the same bits as the three operations in sequence, in a fraction of the time: the
+/// CPU never writes the intermediate results to memory. On a GPU the bits are the same where cuDNN
+/// has the same algorithm for both.
 ///
-/// An output of the convolution that sees nothing but zeros is exactly its bias, on every device. The relu's slope
-/// changes at 0, and a bias of 0, with which training begins, must not be taken for more.
+/// On every device, an output of the convolution whose patch is all zeros equals its bias exactly.
+/// The slope of the relu changes at 0, and training begins with a bias of 0. A rounding error must
+/// not make this bias positive.
 ///
 /// # Errors
 ///
-/// Those of the three.
+/// The errors of the three operations.
 pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize) -> Result<Tensor> {
     let geometry = Geometry::new(x, weight, Some(bias), 1, 0)?;
     if is_rounded(x) {
-        // What the three write to memory is rounded each time.
+        // The three separate operations round each result that they write to memory.
         avg_pool2d(&relu(&conv2d(x, weight, Some(bias), 1, 0)?)?, pool, pool)
     } else if has_operation(x) {
         let windows = Windows::new(geometry.out_h, geometry.out_w, pool, pool)?;
@@ -122,18 +130,19 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
     }
 }
 
-/// Whether there is an operation of ours for the device: on a GPU, where there is cuDNN.
+/// Returns whether this crate has an operation for the device: for the CPU, and for a GPU with
+/// cuDNN.
 fn has_operation(x: &Tensor) -> bool {
     x.device().is_cpu() || cfg!(feature = "cudnn")
 }
 
-/// One application of the operation.
+/// One application of the convolution with its epilogue.
 struct Conv2d {
     geometry: Geometry,
     finish: Finish,
-    /// What the forward pass noted for the backward pass.
+    /// The relu masks that the forward pass recorded for the backward pass.
     signs: OnceLock<Vec<Signs>>,
-    /// The same on a GPU: what bias and relu were applied to.
+    /// The operand of bias and relu on a GPU, kept for the backward pass.
     #[cfg(feature = "cudnn")]
     before_bias: OnceLock<CudaStorage>,
 }
@@ -166,12 +175,13 @@ impl Conv2d {
         let g = &self.geometry;
         let mut output = Output::new(g, &self.finish, bias);
         Way::new(g).forward(g, x, weight, &mut output);
-        // Nobody set it before: every application has an operation of its own.
+        // The cell is empty: every application has an operation of its own.
         let _ = self.signs.set(output.signs);
         T::to_cpu_storage_owned(output.y)
     }
 
-    /// The gradients of the input, where it is wanted, of the weight, and of the bias, if there is one.
+    /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
+    /// one.
     fn backward(
         &self,
         x: &Tensor,
@@ -187,7 +197,8 @@ impl Conv2d {
         let (x_storage, x_layout) = x.storage_and_layout();
         let (weight_storage, weight_layout) = weight.storage_and_layout();
         let (grad_storage, grad_layout) = grad.storage_and_layout();
-        // The first layer's input is data: its gradient is a third of the work, and nobody wants it.
+        // The first layer's input is data. Its gradient is a third of the work, and nothing uses
+        // it.
         let want_dx = x.track_op();
         let way = if want_dx { Way::with_dx(g) } else { Way::new(g) };
         for_dtype!(x.dtype(), "conv2d", T => {
@@ -200,7 +211,7 @@ impl Conv2d {
             };
             let x = elements(&x_storage, x_layout)?;
             let weights = elements(&weight_storage, weight_layout)?;
-            // Without images nothing is added to the zeros.
+            // An empty batch adds nothing to the zeros.
             if g.batch > 0 {
                 way.backward(g, x, weights, &upstream, &mut gradients);
             }
@@ -263,7 +274,7 @@ impl CustomOp3 for Conv2d {
     }
 }
 
-/// Without a bias.
+/// The convolution without a bias.
 impl CustomOp2 for Conv2d {
     fn name(&self) -> &'static str {
         "conv2d"

@@ -1,4 +1,4 @@
-//! The convolution on a GPU: its products by cuDNN, and kernels of ours for what follows them.
+//! The convolution on a GPU: cuDNN computes the products, our kernels compute the epilogue.
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
@@ -12,7 +12,7 @@ use crate::gpu::{
 };
 
 impl Conv2d {
-    /// The output of the products, before a bias.
+    /// The sizes of the products' output, before a bias.
     fn channels(&self) -> Channels {
         let g = &self.geometry;
         Channels { images: g.batch, channels: g.out_channels, plane: g.pixels() }
@@ -36,7 +36,7 @@ impl Conv2d {
                 let z = product(g, Pass::OutputForRelu, [x, weight])?;
                 let of_z = Operand::whole(&z, sizes.elements());
                 let y = bias_relu_pool(sizes, windows, of_z, bias)?;
-                // The backward pass asks it what was above zero.
+                // The backward pass derives the relu mask from these sums.
                 let _ = self.before_bias.set(z);
                 y
             }
@@ -45,7 +45,8 @@ impl Conv2d {
         Ok((y, self.shape()))
     }
 
-    /// The gradients of the input, where it is wanted, of the weight, and of the bias, if there is one.
+    /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
+    /// one.
     pub(super) fn backward_on_gpu(
         &self,
         x: &Tensor,
@@ -75,7 +76,8 @@ impl Conv2d {
         };
         let product = |pass, operands| on_gpu(operands, |operands| product(g, pass, operands));
         let dweight = product(Pass::WeightGradient, [x, &dz])?;
-        // The first layer's input is data: its gradient is a third of the work, and nobody wants it.
+        // The first layer's input is data. Its gradient is a third of the work, and nothing uses
+        // it.
         let dx = if x.track_op() {
             Some(tensor(product(Pass::InputGradient, [weight, &dz])?, x.shape()))
         } else {
@@ -85,7 +87,7 @@ impl Conv2d {
     }
 }
 
-/// The mean over each window of max(z + bias, 0), for `z` of `sizes`.
+/// Computes the mean over each window of `max(z + bias, 0)`, for `z` of `sizes`.
 pub(crate) fn bias_relu_pool(
     sizes: Channels,
     windows: &Windows,
@@ -102,7 +104,7 @@ pub(crate) fn bias_relu_pool(
         .compute(n, blocks_of(n))
 }
 
-/// The gradients of `z` and of the bias, for windows that do not overlap.
+/// Computes the gradients of `z` and of the bias, for windows that do not overlap.
 pub(crate) fn bias_relu_pool_gradient(
     sizes: Channels,
     windows: &Windows,

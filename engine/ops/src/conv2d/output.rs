@@ -1,4 +1,4 @@
-//! Where a convolution's finished planes go.
+//! The memory of a convolution's output.
 
 use std::ops::Range;
 
@@ -11,22 +11,23 @@ use crate::Element;
 use crate::lanes::{LANES, Lane};
 use crate::room::room;
 
-/// What a forward pass makes.
+/// The result of a forward pass.
 pub(super) struct Output<'a, T> {
     geometry: &'a Geometry,
     finish: &'a Finish,
     bias: Option<&'a [T]>,
-    /// `[B, O, H', W']`, finished.
+    /// The output after the epilogue, `[B, O, H', W']`.
     pub(super) y: Vec<T>,
-    /// For each block and channel, where the sums were above zero, as far as the finish wants to know.
+    /// The relu mask of each block and channel: where the sums were above zero, as far as the
+    /// epilogue needs the mask.
     pub(super) signs: Vec<Signs>,
 }
 
-/// One channel of a block of images, about to be finished.
+/// One channel of a block of images, before the epilogue.
 pub(super) struct Unfinished<'a, T> {
     finish: &'a Finish,
     bias: Option<T>,
-    /// Which block of its run.
+    /// The index of the block in its run.
     pub(super) block: usize,
     pub(super) channel: usize,
     y: Vec<&'a mut [T]>,
@@ -34,12 +35,13 @@ pub(super) struct Unfinished<'a, T> {
 }
 
 impl<T: Element> Unfinished<'_, T> {
-    /// How many images the block has.
+    /// Returns the number of images in the block.
     pub(super) fn images(&self) -> usize {
         self.y.len()
     }
 
-    /// Finishes a plane of sums, which lie in the upper left of `frame`.
+    /// Runs the epilogue on a plane of sums, which lie in the upper left of the padded plane
+    /// `frame`.
     #[inline(always)]
     pub(super) fn finish(&mut self, sums: &mut [Lane<T>], frame: Frame) {
         self.finish.forward(self.bias, sums, frame, self.signs, &mut self.y);
@@ -56,12 +58,12 @@ impl<'a, T: Element> Output<'a, T> {
         Self { geometry, finish, bias, y, signs: vec![[0; LANES]; signs] }
     }
 
-    /// Room for another result of the same convolution.
+    /// Allocates another result of the same convolution.
     pub(super) fn another(&self) -> Self {
         Self::new(self.geometry, self.finish, self.bias)
     }
 
-    /// Takes these planes of another result of the same convolution.
+    /// Copies these planes from another result of the same convolution.
     pub(super) fn take(&mut self, other: &Self, planes: &[Plane]) {
         let (height, width) = self.finish.size(self.geometry);
         let (channels, size) = (self.geometry.out_channels, height * width);
@@ -79,7 +81,8 @@ impl<'a, T: Element> Output<'a, T> {
         }
     }
 
-    /// The planes of a run of images that begins with a block, to be finished in parallel.
+    /// Returns the planes of a run of images, for epilogues in parallel. The run begins with a
+    /// block.
     pub(super) fn planes(
         &mut self,
         images: Range<usize>,
@@ -103,7 +106,7 @@ impl<'a, T: Element> Output<'a, T> {
     }
 }
 
-/// A batch in runs of whole blocks, about `images` long.
+/// Divides a batch into runs of whole blocks, about `images` long.
 pub(super) fn runs(batch: usize, images: usize) -> impl Iterator<Item = Range<usize>> {
     let step = images.next_multiple_of(LANES);
     (0..batch).step_by(step).map(move |start| start..batch.min(start + step))

@@ -1,4 +1,4 @@
-//! Every way against the formula, and what all ways promise.
+//! Compares every algorithm with the formula, and checks the guarantees of all algorithms.
 
 mod not_finite;
 
@@ -11,7 +11,7 @@ use super::way::Way;
 use super::*;
 use crate::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
 
-/// What one way makes of the operands; `dx` stays empty where it isn't wanted.
+/// Computes the results of one algorithm; `dx` stays empty if `want_dx` is false.
 fn results(way: Way, g: &Geometry, operands: &Operands, want_dx: bool) -> Results {
     let Operands { x, weight, grad } = operands;
     let mut output = Output::new(g, &Finish::Plain, None);
@@ -51,7 +51,8 @@ const SHAPES: [[usize; 9]; 14] = [
     [1, 3, 3, 3, 2, 3, 3, 1, 0],
 ];
 
-/// The ways that can compute a convolution of this shape; `Direct` makes no gradient of the input.
+/// Returns the algorithms that can compute a convolution of this shape. `Direct` has no gradient of
+/// the input.
 fn ways(g: &Geometry, want_dx: bool) -> Vec<Way> {
     let mut ways = vec![Way::Unfolded];
     if g.patch() <= direct::LARGEST_PATCH && !want_dx {
@@ -90,7 +91,7 @@ fn every_way_is_the_formula() {
 #[test]
 fn a_shape_chooses_its_way() {
     let way = |sizes| Way::with_dx(&geometry(sizes));
-    // LeNet's two, and a few of ResNet-18's.
+    // LeNet's two shapes, and a few of ResNet-18's.
     assert_eq!(Way::new(&geometry([256, 1, 28, 28, 20, 3, 3, 1, 0])), Way::Direct);
     assert_eq!(way([256, 20, 13, 13, 50, 5, 5, 1, 0]), Way::Winograd3);
     assert_eq!(way([16, 64, 28, 28, 64, 3, 3, 1, 1]), Way::Winograd4);
@@ -98,7 +99,7 @@ fn a_shape_chooses_its_way() {
     assert_eq!(way([64, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd4);
     assert_eq!(way([16, 64, 28, 28, 128, 3, 3, 2, 1]), Way::Unfolded);
     assert_eq!(way([16, 64, 28, 28, 128, 1, 1, 2, 0]), Way::Sampled);
-    // A single pixel has nothing to share with a neighbour, a single channel no sum to save on.
+    // A single pixel shares nothing with a neighbour, and a single channel has no sum to save on.
     assert_eq!(way([16, 64, 1, 1, 64, 3, 3, 1, 1]), Way::Unfolded);
     assert_eq!(way([16, 1, 28, 28, 64, 3, 3, 1, 1]), Way::Unfolded);
 }
@@ -137,7 +138,7 @@ fn threads_never_change_the_bits() {
 fn without_a_bias_it_is_as_with_one_of_zero() {
     for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
         let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
-        // Zeros among them: to one that were negative, a bias of zero would give another sign.
+        // The input contains zeros. A bias of zero would change the sign of a negative zero.
         x.set(&relu(&x.as_detached_tensor()).unwrap()).unwrap();
         let zeros = candle_core::Var::zeros(o, x.dtype(), x.device()).unwrap();
         let results = |bias: Option<&Tensor>| {
@@ -154,7 +155,8 @@ fn without_a_bias_it_is_as_with_one_of_zero() {
 fn other_images_never_matter() {
     for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
         let weight = single("weight", &[o, c, kh, kw]);
-        // The last image among two sets of others; one holds what would spread.
+        // The last image comes after two different sets of images. One set holds numbers that could
+        // spread.
         let last = single("last", &[1, c, h, w]).as_detached_tensor();
         let of_last = |others: Tensor| {
             let x = Tensor::cat(&[others, last.clone()], 0).unwrap();
@@ -215,7 +217,7 @@ fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
 
 #[test]
 fn an_empty_batch_has_gradients_of_zero() {
-    // Without images no transform pays, so that these are all the ways that are taken.
+    // No transform pays for an empty batch, so the list holds all algorithms that can be chosen.
     for ([c, h, w, o, kernel, stride, padding], way) in [
         ([1, 5, 5, 2, 3, 1, 0], Way::Direct),
         ([9, 5, 7, 3, 3, 2, 1], Way::Unfolded),
@@ -225,13 +227,13 @@ fn an_empty_batch_has_gradients_of_zero() {
         assert_eq!(Way::new(&g), way);
         let (weight, bias) = (noise("weight", &[o, c, kernel, kernel]), noise("bias", &[o]));
         let convolve = |x: &Tensor| conv2d(x, &weight, Some(&bias), stride, padding);
-        // What a batch with images leaves in scratch memory must not be taken for gradients.
+        // A batch with images leaves numbers in scratch memory, which must not become gradients.
         let before = convolve(&noise("x", &[2, c, h, w])).unwrap();
         before.sqr().unwrap().sum_all().unwrap().backward().unwrap();
 
         let output = [o, g.out_h, g.out_w];
         assert_empty_batch_is_nothing(&[c, h, w], &output, &[&weight, &bias], convolve);
-        // Images that are data: the gradients of the parameters alone.
+        // The images are data: only the parameters have gradients.
         let x = Tensor::zeros((0, c, h, w), candle_core::DType::F64, weight.device()).unwrap();
         let gradients = convolve(&x).unwrap().sum_all().unwrap().backward().unwrap();
         let sum = gradients.get(&weight).unwrap().abs().unwrap().sum_all().unwrap();
@@ -263,7 +265,7 @@ fn sizes_of_zero_are_refused() {
 #[test]
 fn a_padding_that_nobody_can_count_is_refused() {
     let (x, weight) = (noise("x", &[1, 2, 4, 5]), noise("weight", &[3, 2, 3, 3]));
-    // The first two wrap round when they are doubled, the next when a plane is counted.
+    // The first two overflow when they are doubled, the next when a plane is counted.
     for padding in [usize::MAX, usize::MAX / 2 + 1, usize::MAX / 4, 1 << 32] {
         let error = conv2d(&x, &weight, None, 1, padding).unwrap_err().to_string();
         let expected = format!("padding {padding} is too much for a 4×5 input");

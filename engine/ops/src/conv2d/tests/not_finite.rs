@@ -1,4 +1,4 @@
-//! NaN and infinities: every way gives those of the formula, and numbers everywhere else.
+//! NaN and infinities: every algorithm has them where the formula has them, and numbers elsewhere.
 
 use candle_core::WithDType;
 use proptest::prelude::*;
@@ -16,13 +16,14 @@ struct Case {
     x: Vec<f64>,
     weight: Vec<f64>,
     bias: Vec<f64>,
-    /// The gradient of the finished output.
+    /// The gradient of the output after the epilogue.
     grad: Vec<f64>,
 }
 
 impl Case {
-    /// Multiples of a quarter, which f32 holds. The bias keeps every sum away from zero, where the relu would depend on
-    /// rounding.
+    /// Makes operands that are multiples of a quarter, which f32 represents exactly.
+    ///
+    /// The bias keeps every sum away from zero, where the relu would depend on rounding.
     fn new(sizes: [usize; 9], pooled: bool) -> Self {
         let g = geometry(sizes);
         let Operands { x, weight, .. } = Operands::new(&g);
@@ -44,7 +45,7 @@ impl Case {
         }
     }
 
-    /// All pixels are zero but for those of the first column.
+    /// Sets all pixels to zero except for the first column.
     fn black(self) -> Self {
         let width = self.sizes[3];
         let x = self.x.iter().enumerate();
@@ -52,7 +53,7 @@ impl Case {
         Self { x, ..self }
     }
 
-    /// The input, the weight, the bias or the gradient of the output.
+    /// Returns the input, the weight, the bias or the gradient of the output.
     fn operand(&mut self, nth: usize) -> &mut [f64] {
         [&mut self.x, &mut self.weight, &mut self.bias, &mut self.grad][nth]
     }
@@ -110,7 +111,7 @@ impl Case {
         }
     }
 
-    /// Compares every way in f32 and in f64 with the formula.
+    /// Compares every algorithm in f32 and in f64 with the formula.
     fn assert_as_the_formula(&self) {
         let truth = self.truth();
         let g = geometry(self.sizes);
@@ -142,8 +143,8 @@ fn finish(g: &Geometry, pooled: bool) -> Finish {
     }
 }
 
-/// NaN where the truth is NaN, the same infinity where it is one, and otherwise numbers that differ by at most `bound` of
-/// the largest.
+/// Asserts NaN where the truth is NaN, the same infinity where the truth is infinite, and otherwise
+/// numbers that differ by at most `bound` of the largest.
 fn assert_same_kind(name: &str, found: &[f64], truth: &[f64], bound: f64) {
     assert_eq!(found.len(), truth.len(), "{name}");
     let finite = truth.iter().filter(|truth| truth.is_finite());
@@ -158,11 +159,12 @@ fn assert_same_kind(name: &str, found: &[f64], truth: &[f64], bound: f64) {
     }
 }
 
-/// batch, in, height, width, out, kernel, kernel, stride, padding: for Winograd's ways with partial blocks and tiles.
+/// batch, in, height, width, out, kernel height, kernel width, stride, padding: for Winograd's
+/// algorithms with partial blocks and tiles.
 const WINOGRAD: [[usize; 9]; 3] =
     [[2, 8, 9, 7, 9, 3, 3, 1, 1], [17, 9, 6, 6, 8, 3, 3, 1, 0], [3, 8, 8, 7, 8, 5, 5, 1, 2]];
 
-/// The pixel in the middle of the first image's second channel.
+/// Returns the pixel in the middle of the first image's second channel.
 fn middle(sizes: [usize; 9]) -> usize {
     let [_, _, height, width, ..] = sizes;
     height * width + height / 2 * width + width / 2
@@ -214,13 +216,14 @@ fn huge_numbers_do_not_overflow_on_the_way() {
         let g = geometry(sizes);
         for nth in [0, 1, 3] {
             let mut case = Case::new(sizes, false);
-            // f32 ends below 2¹²⁸. A gradient of the bias is a sum of a whole plane's gradients.
+            // The range of f32 ends below 2¹²⁸. A gradient of the bias is a sum of a whole plane's
+            // gradients.
             let huge = if nth == 3 { 2f64.powi(122) } else { 2f64.powi(125) };
             for other in [0, 1, 3] {
                 let scale = if other == nth { huge } else { 2f64.powi(-7) };
                 case.operand(other).iter_mut().for_each(|value| *value *= scale);
             }
-            // The first image alone.
+            // Only the first image has huge gradients.
             case.grad[g.out_image()..].iter_mut().for_each(|grad| *grad = grad.clamp(-1.0, 1.0));
             let Results { y, dx, dweight, dbias } = case.truth();
             for values in [y, dx, dweight, dbias] {
@@ -278,7 +281,7 @@ fn planes_that_are_finite_keep_their_bits() {
 fn any_case() -> impl Strategy<Value = Case> {
     let batch = prop_oneof![1..4usize, 15..19usize];
     let sides = (3..9usize, 3..9usize);
-    // Most of them with ways of Winograd's.
+    // Most shapes suit Winograd's algorithms.
     let kernel = select(vec![(1, 1), (3, 3), (3, 3), (3, 3), (5, 5), (2, 3)]);
     let stride = select(vec![1usize, 1, 1, 2, 3]);
     let special = (0..4usize, any::<Index>(), select(&NOT_FINITE[..]));
@@ -289,7 +292,7 @@ fn any_case() -> impl Strategy<Value = Case> {
     )
         .prop_map(|(shape, (pooled, black), specials)| {
             let (batch, inputs, (height, width), outputs, (kh, kw), stride, padding) = shape;
-            // A kernel has to fit; behind it, two rows and columns for a window.
+            // A kernel has to fit. A window needs two rows and columns of the kernel's output.
             let pooled = pooled && stride == 1;
             let least = |kernel: usize| (kernel + usize::from(pooled)).saturating_sub(2 * padding);
             let (height, width) = (height.max(least(kh)), width.max(least(kw)));
@@ -306,7 +309,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    // A failing case is printed; it belongs into a test of its own, not into a file beside this one.
+    // A failing case is printed. It belongs in a test of its own, not in a file next to this one.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]

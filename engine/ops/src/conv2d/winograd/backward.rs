@@ -1,4 +1,4 @@
-//! The same road backwards: the gradients of weights, bias and input.
+//! The backward pass: the gradients of weights, bias and input.
 
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             let store = if images.start == 0 { Store::Replace } else { Store::Accumulate };
             let places = sums.par_chunks_mut(g.out_channels * g.in_channels).zip(rooms);
             places.enumerate().for_each(|(place, (sums, dtiles))| {
-                // dW: the sum over columns, run after run.
+                // dU: the sum over columns, run after run.
                 let products = Self::place_of_rows(&products, g.out_channels, columns, place);
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
                 gemm(products, tiles.transposed(), sums, store);
@@ -68,7 +68,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         self.replace_gradients(x, weight, upstream, gradients, not_finite);
     }
 
-    /// A·dy·Aᵀ of every tile of gradients: → `[O, places, columns]`.
+    /// Computes A·dy·Aᵀ of every tile of gradients: → `[O, places, columns]`.
     fn transform_gradients<T: Element>(
         &self,
         upstream: &Upstream<'_, T>,
@@ -107,8 +107,10 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         products
     }
 
-    /// B·dV·Bᵀ of every tile, added up where tiles overlap: `[places, C, columns]` → `[B, C, H, W]`. Returns the planes in
-    /// which a gradient is not finite.
+    /// Computes B·dV·Bᵀ of every tile and adds the tiles where they overlap: `[places, C, columns]`
+    /// → `[B, C, H, W]`.
+    ///
+    /// Returns the planes in which a gradient is not finite.
     fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) -> Vec<Plane> {
         let (g, frame) = (self.geometry, self.input_frame());
         let tiles = lanes(tiles);

@@ -1,12 +1,13 @@
-//! Blank patches: where a convolution is exactly its bias.
+//! The zero mask: where a convolution is exactly its bias.
 //!
-//! A kernel that looks at nothing but zeros, such as the black around a garment, gives 0. Winograd's outputs
-//! are differences of larger numbers, into which all of a tile's pixels went: one that sees only the tile's
-//! zeros comes out as what is left when they cancel, ±1e-18 in f64, ±1e-9 in f32.
+//! A kernel whose patch is all zeros, such as the black around a garment, gives 0. Winograd's
+//! outputs are differences of larger numbers, which depend on all pixels of a tile. An output whose
+//! patch is all zeros is the remainder after these numbers cancel: ±1e-18 in f64, ±1e-9 in f32.
 //!
-//! So small an error matters where a rectifier follows: its slope is 0 at 0 and 1 above. A network that begins
-//! with biases of zero, as LeNet does here, would let half of all black pixels' gradients through, and the
-//! first gradient of that bias is several percent off, in f32 and f64 alike. So what is zero is made zero:
+//! Such a small error matters before a relu, whose slope is 0 at 0 and 1 above. A network that
+//! begins with biases of zero, as LeNet does here, would pass the gradients of half of all black
+//! pixels. The first gradient of that bias would be several percent off, in f32 and f64 alike. The
+//! zero mask therefore sets these outputs to exactly zero:
 //!
 //! ```text
 //! any channel of x ≠ 0       a 3×3 kernel sees      outputs
@@ -17,11 +18,12 @@
 //! · · · · · · ·
 //! ```
 //!
-//! Zeros times a weight that is NaN or infinite are NaN. A plane with such a weight is not finite before it is masked, and
-//! computed again: see [`finite`](super::finite).
+//! Zeros times a weight that is NaN or infinite are NaN. A plane with such a weight is not finite
+//! before the mask is applied, and is computed again: see [`finite`](super::finite).
 //!
-//! The cost is one look at the input, which ends with the first channels that leave no zero: a ResNet's, whose
-//! normalised images have no black, are seldom looked at further than ten channels.
+//! The cost is one pass over the input. The pass ends at the channel after which no pixel is zero
+//! in all channels so far. A ResNet's normalised images have no black, so the pass seldom reads
+//! more than ten channels.
 
 use rayon::prelude::*;
 
@@ -31,11 +33,11 @@ use crate::conv2d::frame::Frame;
 use crate::lanes::{LANES, Lane};
 use crate::simd::vectorised;
 
-/// Of a block of images, the outputs that see nothing but zeros: `[H', W']`.
+/// The zero mask of a block of images: the outputs whose patches are all zeros, `[H', W']`.
 pub(super) struct Blank(Vec<Lane<bool>>);
 
 impl Blank {
-    /// Makes these outputs zero. `sums` lie in the upper left of `frame`.
+    /// Sets the masked outputs to zero. `sums` lie in the upper left of the padded plane `frame`.
     #[inline(always)]
     pub(super) fn clear<T: Element>(&self, sums: &mut [Lane<T>], frame: Frame) {
         let rows = sums.chunks_exact_mut(frame.outer_width);
@@ -48,7 +50,8 @@ impl Blank {
 }
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// For each block of the images `x`: its blank outputs, if it has any.
+    /// Returns the zero mask of each block of the images `x`, or `None` for a block without such
+    /// outputs.
     pub(super) fn blanks<T: Element>(&self, x: &[T]) -> Vec<Option<Blank>> {
         let g = self.geometry;
         let blocks = x.par_chunks(LANES * g.image());
@@ -66,11 +69,11 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         blocks.map(blank_of_block).collect()
     }
 
-    /// Of one image, which outputs see nothing but zeros; `None`, if none does.
+    /// Returns which outputs of one image have patches of zeros only; `None` if no output has.
     fn blank_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
         let g = self.geometry;
         let zeros = zeros_in_all_channels(image, g.height * g.width);
-        // The rows or columns of the image itself that a kernel reaches.
+        // The rows or columns of the image itself, without padding, that a kernel reads.
         let seen = |first: usize, size: usize| {
             let inside = |place: usize| place.saturating_sub(g.padding).min(size);
             inside(first)..inside(first + R)
@@ -85,7 +88,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     }
 }
 
-/// Which of an image's pixels are zero in every channel, of `plane` elements each.
+/// Returns which of an image's pixels are zero in every channel, of `plane` elements each.
 fn zeros_in_all_channels<T: Element>(image: &[T], plane: usize) -> Vec<bool> {
     let mut zeros = vec![true; plane];
     for channel in image.chunks_exact(plane) {
@@ -111,7 +114,8 @@ mod tests {
     use crate::conv2d::formula::{Operands, geometry};
     use crate::conv2d::output::Output;
 
-    /// Each image is zero but for a few rows and columns, that are others in every image, of two channels.
+    /// Makes images that are zero except for a few rows and columns of two channels. These differ
+    /// from image to image.
     fn mostly_black(sizes: [usize; 9]) -> Operands {
         let g = geometry(sizes);
         let mut operands = Operands::new(&g);
@@ -141,7 +145,8 @@ mod tests {
 
     #[test]
     fn what_sees_nothing_but_zeros_is_zero() {
-        // batch, in, height, width, out, kernel, padding: partial blocks and tiles, and a padding beyond the kernel.
+        // batch, in, height, width, out, kernel height, kernel width, stride, padding: partial
+        // blocks and tiles, and a padding beyond the kernel.
         blank_is_exactly_zero::<2, 3, 4>([17, 8, 9, 7, 3, 3, 3, 1, 1]);
         blank_is_exactly_zero::<4, 3, 6>([18, 9, 14, 11, 2, 3, 3, 1, 0]);
         blank_is_exactly_zero::<4, 3, 6>([2, 8, 5, 6, 2, 3, 3, 1, 5]);

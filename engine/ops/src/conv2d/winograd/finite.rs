@@ -1,7 +1,7 @@
 //! Results that are not finite are computed again, by [`Unfolded`].
 //!
-//! In a plain convolution a NaN or an infinity reaches the outputs that see it, and no others. Winograd's
-//! transforms mix the numbers of a tile, so that three things go wrong:
+//! In a plain convolution a NaN or an infinity reaches exactly the outputs whose patches contain
+//! it. Winograd's transforms mix the numbers of a tile. Three cases then go wrong:
 //!
 //! | operands | plain | Winograd's |
 //! | --- | --- | --- |
@@ -9,15 +9,16 @@
 //! | an infinity | an infinity | inf − inf = NaN |
 //! | finite, but close to the largest number of the type | finite | the transforms overflow |
 //!
-//! The zero mask of [`blank`](super::blank) would add a fourth: zeros times a NaN are NaN, and not zero. So each plane of
-//! outputs or of the input's gradient in which a number is not finite is replaced, and likewise each kernel of the weight's
-//! gradient. All others keep their bits, whatever the other images and channels are.
+//! The zero mask of [`blank`](super::blank) would add a fourth: zeros times a NaN are NaN, and not
+//! zero. Each plane of outputs or of the input's gradient in which a number is not finite is
+//! therefore replaced, and likewise each kernel of the weight's gradient. All other planes and
+//! kernels keep their bits, whatever the other images and channels contain.
 //!
-//! Looking at the results is enough. A number that is not finite stays so in every sum, and in every product with an entry
-//! of the matrices. And each result depends on each of its operands at one place of the tile at least: otherwise the
-//! transforms would lose that operand.
+//! A check of the results is enough. A number that is not finite stays so in every sum, and in
+//! every product with an entry of the matrices. Each result depends on each of its operands at one
+//! place of the tile at least: otherwise the transforms would lose that operand.
 //!
-//! Cost: one addition for each result. A sum is finite only if all of its terms are.
+//! The check costs one addition for each result. A sum is finite only if all of its terms are.
 
 use super::Winograd;
 use crate::Element;
@@ -42,14 +43,14 @@ impl<T: Element> Check<T> {
         self.0 = add(self.0, *results);
     }
 
-    /// Whether all results are finite. Where they are not, or where their sum overflows, the answer is no.
+    /// Returns whether all results are finite. The answer is also no if their sum overflows.
     #[inline(always)]
     pub(super) fn passes(&self) -> bool {
         self.0.into_iter().all(T::is_finite)
     }
 }
 
-/// Which of a block's first `images` images have a number in `plane` that is not finite.
+/// Returns which of a block's first `images` images have a number in `plane` that is not finite.
 #[cold]
 pub(super) fn not_finite<T: Element>(plane: &[Lane<T>], frame: Frame, images: usize) -> Vec<usize> {
     let rows = || plane.chunks_exact(frame.outer_width).skip(frame.padding).take(frame.height);
@@ -73,7 +74,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         }
     }
 
-    /// Computes these planes of the input's gradient and these kernels of the weight's again.
+    /// Computes these planes of the input's gradient and these kernels of the weight's gradient
+    /// again.
     pub(super) fn replace_gradients<T: Element>(
         &self,
         x: &[T],

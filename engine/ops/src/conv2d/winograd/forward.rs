@@ -1,4 +1,4 @@
-//! From images to tiles, from tiles to products, from products to outputs.
+//! The forward pass: from images to tiles, from tiles to products, from products to outputs.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::scratch::Scratch;
 use crate::simd::vectorised;
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// Convolves the batch `x` and finishes it into `output`.
+    /// Convolves the batch `x` and runs the epilogue into `output`.
     pub(in crate::conv2d) fn forward<T: Element>(
         &self,
         x: &[T],
@@ -44,7 +44,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         self.replace_outputs(x, weight, output, &planes_not_finite);
     }
 
-    /// Bᵀ·d·B of every tile, `[B, C, H, W]` → `[C, places, columns]`. A column is a tile of an image.
+    /// Computes Bᵀ·d·B of every tile, `[B, C, H, W]` → `[C, places, columns]`. A column is a tile
+    /// of an image.
     pub(super) fn transform_inputs<T: Element>(&self, x: &[T]) -> Scratch<T> {
         let (g, frame) = (self.geometry, self.input_frame());
         let images = x.len() / g.image();
@@ -80,8 +81,10 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         tiles
     }
 
-    /// Aᵀ·P·A of every tile of products, `[places, O, columns]` → finished planes. Returns those in which an output is not
-    /// finite.
+    /// Computes Aᵀ·P·A of every tile of products, `[places, O, columns]` → planes after the
+    /// epilogue.
+    ///
+    /// Returns the planes in which an output is not finite.
     fn transform_outputs<T: Element>(
         &self,
         products: &[T],
@@ -116,7 +119,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                             },
                         );
                     }
-                    // Before the zero mask and the relu, which would hide it.
+                    // The zero mask and the relu would hide such an output, so the check comes
+                    // first.
                     let found = if check.passes() {
                         Vec::new()
                     } else {

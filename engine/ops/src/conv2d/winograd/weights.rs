@@ -1,4 +1,4 @@
-//! Kernels, transformed: once for all tiles.
+//! Transforms of the kernels, once for all tiles.
 
 use itertools::Itertools as _;
 use rayon::prelude::*;
@@ -12,7 +12,8 @@ use crate::scratch::Scratch;
 use crate::simd::vectorised;
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// G·w·Gᵀ of every kernel, `[O, C, R, R]` → `[O, places, C]`. Here sixteen kernels lie side by side.
+    /// Computes G·w·Gᵀ of every kernel, `[O, C, R, R]` → `[O, places, C]`. A SIMD vector holds
+    /// sixteen kernels.
     pub(super) fn transform_weights<T: Element>(&self, weight: &[T]) -> Scratch<T> {
         let channels = self.geometry.in_channels;
         let mut transformed = Scratch::new(self.geometry.out_channels * Self::PLACES * channels);
@@ -47,8 +48,9 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         transformed
     }
 
-    /// Gᵀ·dU·G of every kernel, `[places, O, C]` → `[O, C, R, R]`. Returns which of the O · C kernels' gradients are not
-    /// finite.
+    /// Computes Gᵀ·dU·G of every kernel, `[places, O, C]` → `[O, C, R, R]`.
+    ///
+    /// Returns which of the O · C kernels' gradients are not finite.
     pub(super) fn weight_gradients<T: Element>(
         &self,
         transformed: &[T],
@@ -100,10 +102,10 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     }
 }
 
-/// Sixteen kernels side by side, or as many as there are and zeros.
+/// Puts sixteen kernels side by side, or fewer kernels and zeros.
 ///
-/// All at once, kernel by kernel: a lane that is read right after its sixteen numbers were written, one by one, waits until
-/// they have arrived.
+/// The function writes all kernels before anything is read. A SIMD vector that is read right after
+/// its sixteen numbers were written one by one waits until the writes have completed.
 #[inline(always)]
 fn side_by_side<T: Element, const R: usize>(kernels: &[T]) -> [[Lane<T>; R]; R] {
     let mut lanes = [[[T::zero(); LANES]; R]; R];
