@@ -1,4 +1,5 @@
-//! For tests: every operation on a GPU, against the same on the CPU in f64. Without a GPU they are skipped, and say so.
+//! Tests that compare every operation on a GPU with the operation on the CPU in f64. If there is no
+//! GPU, they are skipped and print a message.
 
 mod kernels;
 mod launches;
@@ -19,25 +20,28 @@ use crate::backward::backward_from;
 use crate::difference::relative_difference;
 use devices::{ComputeDevice, DeviceKind, DevicePlan};
 
-/// Types, and by how much a result may differ from that in f64. Products of 800 terms lose some digits of f32, and bf16
-/// is rounded where it is written: forward, and at each operation backward.
+/// Types, each with the largest difference of a result from the result in f64.
+///
+/// Products of 800 terms lose some digits of f32. bf16 is rounded at every write: forward, and at
+/// each operation backward.
 const TYPES: [(DType, f64); 3] =
     [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::BF16, 1.0 / 64.0)];
 
-/// What is not computed in bf16.
+/// The types for operations that are not computed in bf16.
 const WIDE: &[(DType, f64)] = TYPES.split_at(2).0;
 
-/// The same for convolutions: cuDNN may choose transforms of Winograd's or Fourier's, which cost f32 a digit more.
+/// The types and bounds for convolutions. cuDNN may choose Winograd's or Fourier transforms, which
+/// cost f32 a digit more.
 const OF_CONVOLUTIONS: [(DType, f64); 3] = [TYPES[0], (DType::F32, 1e-4), TYPES[2]];
 
-/// Whether this GPU has kernels for a type: bf16 begins with compute capability 8.0.
+/// Returns whether this GPU has kernels for a type: bf16 begins with compute capability 8.0.
 pub(super) fn has(dtype: DType) -> bool {
     let plan = DevicePlan::new(DeviceKind::Cuda, 1, None).unwrap();
     let capability = plan.slots()[0].compute_capability().unwrap();
     dtype != DType::BF16 || capability.is_some_and(|capability| capability >= (8, 0))
 }
 
-/// A GPU, if there is one.
+/// Opens a GPU, if there is one.
 pub(crate) fn device() -> Option<ComputeDevice> {
     match DevicePlan::new(DeviceKind::Cuda, 1, None) {
         Ok(plan) => Some(plan.slots()[0].open().unwrap()),
@@ -52,7 +56,8 @@ fn gpu() -> Option<Device> {
     device().map(|device| device.tensors().clone())
 }
 
-/// Value and gradients, for a gradient of noise that comes in, in numbers that type `of` has.
+/// Computes the value and the gradients of an operation. The incoming gradient is noise in numbers
+/// that type `of` represents.
 fn outcome(
     device: &Device,
     dtype: DType,
@@ -72,13 +77,14 @@ fn outcome(
 
 type Operation<'a> = &'a dyn Fn(&[&Tensor]) -> Result<Tensor>;
 
-/// Noise of these shapes, in f64.
+/// Makes noise of these shapes, in f64.
 fn noises(shapes: &[&[usize]]) -> Vec<Tensor> {
     let names = ["x", "weight", "bias"].iter().zip(shapes);
     names.map(|(name, shape)| noise(name, shape).as_detached_tensor()).collect()
 }
 
-/// Makes sure that an operation on noise of these shapes is the same there as here, in numbers that every type has.
+/// Asserts that GPU and CPU agree on an operation, for noise of these shapes in numbers that every
+/// type represents.
 fn assert_same(name: &str, types: &[(DType, f64)], shapes: &[&[usize]], operation: Operation<'_>) {
     let Some(gpu) = gpu() else { return };
     let expected = expected(&noises(shapes), DType::BF16, operation);
@@ -89,7 +95,8 @@ fn assert_same(name: &str, types: &[(DType, f64)], shapes: &[&[usize]], operatio
     }
 }
 
-/// Makes sure that an operation on these inputs, rounded to each type, is the same there as here.
+/// Asserts that GPU and CPU agree on an operation, for these inputs after they are rounded to each
+/// type.
 fn assert_same_of(name: &str, types: &[(DType, f64)], inputs: &[Tensor], operation: Operation<'_>) {
     let Some(gpu) = gpu() else { return };
     for &(dtype, bound) in types.iter().filter(|&&(dtype, _)| has(dtype)) {
@@ -103,7 +110,7 @@ fn rounded(tensors: &[Tensor], dtype: DType) -> Vec<Tensor> {
     tensors.iter().map(|tensor| tensor.to_dtype(dtype).unwrap()).collect()
 }
 
-/// Value and gradients as the CPU has them in f64, for inputs that are rounded first.
+/// Computes value and gradients on the CPU in f64, for inputs that are rounded first.
 fn expected(inputs: &[Tensor], of: DType, operation: Operation<'_>) -> Vec<Tensor> {
     let inputs = rounded(inputs, of);
     let expected = outcome(&Device::Cpu, DType::F64, of, &inputs, operation).unwrap();
@@ -120,12 +127,12 @@ fn assert_outcome(name: &str, (dtype, bound): (DType, f64), found: &[Tensor], ex
     }
 }
 
-/// Makes sure that what was computed on a GPU differs from what is expected by no more than `bound`.
+/// Asserts that a result of a GPU differs from the expected result by no more than `bound`.
 #[track_caller]
 fn assert_close(name: &str, found: &Tensor, expected: &Tensor, bound: f64) {
     let found = found.to_dtype(DType::F64).unwrap().to_device(&Device::Cpu).unwrap();
     let error = relative_difference(&found, &expected.to_dtype(DType::F64).unwrap()).unwrap();
-    // A NaN is not close.
+    // A NaN fails this comparison.
     assert!(error <= bound, "{name}: {error:.1e} is above {bound:.1e}");
 }
 
@@ -146,7 +153,8 @@ fn a_gpu_convolves() {
             conv2d(inputs[0], inputs[1], None, stride, padding)
         });
         if (stride, padding) == (1, 0) {
-            // A sum that bf16 rounds to the other side of relu's kink takes its gradient along.
+            // bf16 may round a sum to the other side of relu's kink, and its gradient changes with
+            // it.
             assert_same(
                 "conv2d_relu_pool",
                 &OF_CONVOLUTIONS[..2],
@@ -162,7 +170,7 @@ fn a_gpu_pools_and_rectifies() {
     for (kernel, stride) in [(2, 2), (3, 2), (2, 3)] {
         assert_same("avg_pool2d", &TYPES, &[&[3, 5, 9, 9]], &|x| avg_pool2d(x[0], kernel, stride));
     }
-    // Not whole vectors, whole ones, and whole ones that begin behind where one could.
+    // A partial vector at the end, whole vectors, and whole vectors with an unaligned start.
     for (elements, from) in [(2170, 0), (2240, 0), (2240, 1)] {
         let shape: &[usize] = &[elements + from];
         let view = |x: &Tensor| x.narrow(0, from, elements);
@@ -186,12 +194,12 @@ fn a_gpu_pools_and_rectifies() {
 #[test]
 fn a_gpu_adds_gradients_that_meet() {
     for shape in [&[70, 31][..], &[3, 31, 4, 4]] {
-        // Of 2 · x: the gradient of each use is rounded, and so is their sum.
+        // The sum is 2 · x: the gradient of each use is rounded, and so is their sum.
         assert_same("sum", &TYPES, &[shape], &|x| add_relu(x[0], x[0]));
         assert_same("sum", &TYPES, &[shape, shape], &|x| {
             add_relu(&relu(x[0])?, &add_relu(x[0], x[1])?)
         });
-        // Of what a relu left, whose gradient takes both at once.
+        // The operand is the output of a relu, whose gradient takes both at once.
         assert_same("sum behind a relu", &TYPES, &[shape, shape], &|x| {
             let y = add_relu(x[0], x[1])?;
             add_relu(&y, &relu(&y)?)

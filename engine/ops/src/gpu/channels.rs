@@ -1,5 +1,5 @@
-//! Images gone through channel by channel: how their work is shared out among blocks, sums over a channel, and a bias for
-//! each channel.
+//! Images processed channel by channel: the division of the work into blocks, sums over a channel,
+//! and a bias for each channel.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Tensor, bail};
@@ -10,8 +10,9 @@ use super::operand::{Operand, on_gpu, tensor};
 
 /// Images `[images, channels, plane]`. A dense layer's output has planes of one element.
 ///
-/// The values of a channel are cut into parts, each a block's: so a GPU has work for all its processors even where
-/// channels are few, and yet a block has enough to do.
+/// The values of a channel are divided into parts, and each part belongs to one block. A GPU then
+/// has work for all its processors even if there are few channels, and each block still has enough
+/// work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channels {
     pub(crate) images: usize,
@@ -20,11 +21,11 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// Values of a channel that a block is given, thirty-two for each thread: with fewer, what a block does before and
-    /// after counts for as much as they do.
+    /// The number of a channel's values per block, thirty-two for each thread. With fewer values, a
+    /// block's work before and after its loop would cost as much as the loop.
     const PART: usize = 32 * THREADS;
 
-    /// The sizes of `[B, C, …]`.
+    /// Returns the sizes of `[B, C, …]`.
     pub(crate) fn of(shape: &Shape) -> Result<Self> {
         let [images, channels, plane @ ..] = shape.dims() else {
             bail!("images [B, C, …] were expected, got {shape:?}");
@@ -32,17 +33,17 @@ impl Channels {
         Ok(Self { images: *images, channels: *channels, plane: plane.iter().product() })
     }
 
-    /// Elements of a vector: it must not reach beyond a plane.
+    /// Returns the number of elements in a vector, which must not reach beyond a plane.
     pub(crate) fn vector(&self) -> usize {
         if self.plane.is_multiple_of(VECTOR) { VECTOR } else { 1 }
     }
 
-    /// Parts of a channel.
+    /// Returns the number of parts of a channel.
     pub(crate) fn parts(&self) -> usize {
         (self.images * self.plane).div_ceil(Self::PART).max(1)
     }
 
-    /// A block for each part of each channel.
+    /// Returns the number of blocks: one for each part of each channel.
     pub(crate) fn blocks(&self) -> usize {
         self.channels * self.parts()
     }
@@ -53,18 +54,19 @@ impl Channels {
 }
 
 impl Launch<'_> {
-    /// What kernels that go through images channel by channel begin with; a plane's size is counted in vectors.
+    /// Adds the first arguments of kernels that process images channel by channel. The size of a
+    /// plane is counted in vectors.
     pub(crate) fn channels(self, sizes: Channels) -> Self {
         let plane = sizes.plane / self.vector();
         self.count(sizes.images).count(sizes.channels).count(plane).count(sizes.parts())
     }
 }
 
-/// Sums over parts, which become totals. Where there is only one part, its kernel leaves the totals.
+/// Sums over parts, which become totals. If there is only one part, its kernel writes the totals.
 pub(crate) struct PartialSums {
-    /// `[parts, n]` in f64.
+    /// The sums, `[parts, n]` in f64.
     sums: CudaStorage,
-    /// For the totals, `[n]`.
+    /// The totals, `[n]`.
     rounded: CudaStorage,
     parts: usize,
     n: usize,
@@ -72,20 +74,20 @@ pub(crate) struct PartialSums {
 
 /// The totals of n sums.
 pub(crate) struct Totals<S> {
-    /// In f64: the first n of this memory.
+    /// The totals in f64: the first n elements of this memory.
     pub(crate) exact: S,
-    /// In the type of the parameters whose gradients they are.
+    /// The totals in the type of the parameters whose gradients they are.
     pub(crate) rounded: S,
 }
 
 impl PartialSums {
-    /// Memory for n sums over each of the parts, and for totals of this type.
+    /// Allocates memory for n sums over each of the parts, and for totals of this type.
     pub(crate) fn alloc(gpu: &CudaDevice, parts: usize, n: usize, dtype: DType) -> Result<Self> {
         let (sums, rounded) = (alloc(gpu, parts * n, DType::F64)?, alloc(gpu, n, dtype)?);
         Ok(Self { sums, rounded, parts, n })
     }
 
-    /// The totals, once a kernel has left the sums in [`Launch::sums`].
+    /// Returns the totals, after a kernel has written the sums to [`Launch::sums`].
     pub(crate) fn totals(mut self) -> Result<Totals<CudaStorage>> {
         let Self { sums, rounded, parts, n } = &mut self;
         if *parts > 1 {
@@ -98,14 +100,14 @@ impl PartialSums {
 }
 
 impl<'a> Launch<'a> {
-    /// Where a kernel leaves sums, and totals if there is only one part.
+    /// Adds the memory for a kernel's sums, and for totals if there is only one part.
     pub(crate) fn sums(self, PartialSums { sums, rounded, .. }: &'a mut PartialSums) -> Self {
         self.result(sums).result(rounded)
     }
 }
 
 // ANCHOR: add_bias
-/// y + bias, in place, then max(·, 0) if `relu`.
+/// Computes y + bias in place, then max(·, 0) if `relu`.
 pub(crate) fn add_bias(
     y: &mut CudaStorage,
     sizes: Channels,
@@ -124,8 +126,9 @@ pub(crate) fn add_bias(
 }
 // ANCHOR_END: add_bias
 
-/// The gradients of what a bias was added to and of the bias, `[channels]`, for tensors on a GPU. `behind_relu` is the output
-/// of the relu that follows, if one does.
+/// Computes the gradients of a biased tensor and of its bias, `[channels]`, on a GPU.
+///
+/// `behind_relu` is the output of the relu that follows, if one does.
 pub(crate) fn bias_gradients(
     behind_relu: Option<&Tensor>,
     grad: &Tensor,

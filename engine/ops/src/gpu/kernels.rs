@@ -1,7 +1,7 @@
-//! Kernels: CUDA C++ in `kernels/*.cu`, compiled when they are first used.
+//! Kernels: CUDA C++ in `kernels/*.cu`, compiled at their first use.
 //!
-//! NVRTC, a library of the CUDA toolkit, compiles a file once in a process for each element type, to PTX, which every
-//! driver translates for its GPU.
+//! NVRTC, a library of the CUDA toolkit, compiles a file once in a process for each element type.
+//! The result is PTX, which every driver translates for its GPU.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,11 +16,12 @@ use candle_core::cuda_backend::cudarc::nvrtc::{
 use candle_core::{CudaDevice, DType, Result, bail};
 use harness::lock::locked;
 
-/// Threads of a block, in every launch: a power of two, as blocks add up in a tree.
+/// The number of threads in a block, in every launch. Blocks add up in a tree, so it is a power of
+/// two.
 pub(crate) const THREADS: usize = 256;
 
-/// Elements side by side that a thread reads or writes at once, where they allow it: 16 bytes of f32, the most that a GPU
-/// moves for a thread.
+/// The number of adjacent elements that a thread reads or writes at once, where alignment allows
+/// it. They are 16 bytes of f32, the most that a GPU moves for a thread.
 pub(crate) const VECTOR: usize = 4;
 
 /// The files of kernels.
@@ -35,7 +36,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The kernels, without the prelude.
+    /// Returns the kernels, without the prelude.
     fn text(self) -> &'static str {
         match self {
             Self::BatchNorm => include_str!("kernels/batch_norm.cu"),
@@ -54,20 +55,20 @@ pub(super) struct Kernel {
     pub(super) source: Source,
     pub(super) name: &'static str,
     pub(super) dtype: DType,
-    /// Elements of the vectors in which it reads and writes: [`VECTOR`] or 1.
+    /// The number of elements in the vectors that the kernel reads and writes: [`VECTOR`] or 1.
     pub(super) vector: usize,
 }
 
 impl Kernel {
-    /// The kernel on `gpu`, whose context is current.
+    /// Returns the kernel on `gpu`, whose context is current.
     ///
     /// # Errors
     ///
-    /// For a type that there are no kernels for, and when NVRTC or the driver fails.
+    /// When there are no kernels for the type, and when NVRTC or the driver fails.
     pub(super) fn on(self, gpu: &CudaDevice) -> Result<CudaFunction> {
         thread_local! {
-            /// The kernels that this thread has launched, of each GPU: to ask candle and the driver for one takes as
-            /// long as the launch itself.
+            /// The kernels that this thread has launched on each GPU. A query to candle and the
+            /// driver takes as long as the launch itself.
             static FUNCTIONS: RefCell<HashMap<(DeviceId, Kernel), CudaFunction>> = RefCell::default();
         }
         FUNCTIONS.with_borrow_mut(|functions| match functions.entry((gpu.id(), self)) {
@@ -83,7 +84,7 @@ impl Kernel {
     }
 }
 
-/// A file's kernels as PTX, compiled once in a process.
+/// Returns a file's kernels as PTX, compiled once in a process.
 fn ptx(source: Source, dtype: DType, vector: usize) -> Result<Arc<str>> {
     type Compiled = HashMap<(Source, DType, usize), Arc<str>>;
     static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
@@ -103,9 +104,10 @@ fn compile(source: Source, dtype: DType, vector: usize) -> Result<String> {
         other => bail!("there are kernels for f64, f32 and bf16, not for {}", other.as_str()),
     };
     let options = CompileOptions {
-        // A product that is added to a sum is rounded first, as on the CPU.
+        // A product is rounded before it is added to a sum, as on the CPU.
         fmad: Some(false),
-        // bf16 begins there, with an instruction that rounds to it; newer GPUs have it too.
+        // bf16 begins with compute capability 8.0, which has an instruction that rounds to bf16.
+        // Newer GPUs have the instruction too.
         arch: (dtype == DType::BF16).then_some("compute_80"),
         options: vec![
             format!("-D{stored}"),
@@ -151,7 +153,7 @@ mod tests {
                     let name = kernel.split('(').next().unwrap();
                     assert!(ptx.contains(&format!(".entry {name}(")), "{name}: {ptx}");
                 }
-                // A vector is one access, and never put together in memory.
+                // A vector is one access, never assembled in memory.
                 let has_vectors = matches!(source, Source::BatchNorm | Source::Elementwise);
                 assert_eq!(ptx.contains("ld.global.v"), has_vectors && vector > 1, "{source:?}");
                 assert!(!ptx.contains(".local"), "{source:?}");

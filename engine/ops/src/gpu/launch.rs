@@ -1,4 +1,4 @@
-//! A launch: a kernel with its arguments, which are checked before it is queued.
+//! A launch: a kernel with its arguments, which are checked before the launch is queued.
 
 use candle_core::backend::{BackendDevice as _, BackendStorage as _};
 use candle_core::cuda_backend::CudaStorageSlice;
@@ -10,21 +10,23 @@ use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Shape, bail};
 use super::kernels::{Kernel, Source, THREADS};
 use super::operand::Operand;
 
-/// Elements of a tensor, at most: kernels count in 32 bits, and may count one round too far.
+/// The largest number of elements in a tensor. Kernels count in 32 bits, and may count one round
+/// too far.
 const MOST_ELEMENTS: usize = 1 << 31;
 
-/// A thread that works element by element is given no more blocks than this to share its work with.
+/// The largest number of blocks of an elementwise kernel, whose threads share the work.
 const MOST_BLOCKS: usize = 4096;
 
-/// Blocks for `n` elements, each a thread's.
+/// Returns the number of blocks for `n` elements, each of which belongs to one thread.
 pub(crate) fn blocks_of(n: usize) -> usize {
     n.div_ceil(THREADS).clamp(1, MOST_BLOCKS)
 }
 
-/// Memory for a result, with anything in it: a kernel has to write every element.
+/// Allocates uninitialised memory for a result: a kernel has to write every element.
 #[expect(unsafe_code, reason = "candle calls memory with anything in it unsafe")]
 pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<CudaStorage> {
-    // SAFETY: the memory holds numbers, of which all bits are valid, and a kernel writes each before it is read.
+    // SAFETY: the memory holds numbers, of which all bits are valid, and a kernel writes each
+    // element before it is read.
     unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
 }
 
@@ -32,7 +34,7 @@ pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<C
 enum Argument<'a> {
     /// Memory, from this element on.
     Memory(&'a CudaStorage, usize),
-    /// A number's bits; those of a count are the lower half.
+    /// The bits of a number. A count is the lower half of the bits.
     Bits(u64),
 }
 
@@ -41,12 +43,12 @@ pub(crate) struct Launch<'a> {
     gpu: &'a CudaDevice,
     kernel: Kernel,
     arguments: Vec<Argument<'a>>,
-    /// What the kernel was not written for.
+    /// The first argument that does not fit the kernel.
     mismatch: Option<String>,
 }
 
 impl<'a> Launch<'a> {
-    /// A launch of a kernel that is compiled for elements of this type.
+    /// Makes a launch of a kernel that is compiled for elements of this type.
     pub(crate) fn new(
         gpu: &'a CudaDevice,
         source: Source,
@@ -63,12 +65,12 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Elements of the vectors that the kernel is compiled for.
+    /// Returns the number of elements in the vectors that the kernel is compiled for.
     pub(crate) fn vector(&self) -> usize {
         self.kernel.vector
     }
 
-    /// A size.
+    /// Adds a size.
     pub(crate) fn count(self, count: usize) -> Self {
         self.check(count <= MOST_ELEMENTS, || {
             format!("kernels count up to 2³¹ elements, and there are {count}")
@@ -76,23 +78,23 @@ impl<'a> Launch<'a> {
         .and(Argument::Bits(count as u64))
     }
 
-    /// A yes or no.
+    /// Adds a flag.
     pub(crate) fn flag(self, yes: bool) -> Self {
         self.count(yes.into())
     }
 
-    /// A number in f64.
+    /// Adds a number in f64.
     pub(crate) fn number(self, number: f64) -> Self {
         self.and(Argument::Bits(number.to_bits()))
     }
 
-    /// Memory that is read, or changed in place: this number of elements of the kernel's type.
+    /// Adds memory that is read, or changed in place: this number of elements of the kernel's type.
     pub(crate) fn memory(self, operand: Operand<'a>, elements: usize) -> Self {
         let dtype = self.kernel.dtype;
         self.memory_as(dtype, operand, elements)
     }
 
-    /// [`memory`](Self::memory) that the kernel accesses in its vectors.
+    /// Adds [`memory`](Self::memory) that the kernel accesses in its vectors.
     pub(crate) fn vectors(self, operand: Operand<'a>, elements: usize) -> Self {
         let (vector, start) = (self.kernel.vector, operand.start);
         self.check(start.is_multiple_of(vector), || {
@@ -101,7 +103,7 @@ impl<'a> Launch<'a> {
         .memory(operand, elements)
     }
 
-    /// [`memory`](Self::memory) of a type that the kernel has there whatever its own is.
+    /// Adds [`memory`](Self::memory) of a fixed type, which does not depend on the kernel's type.
     pub(crate) fn memory_as(self, dtype: DType, operand: Operand<'a>, elements: usize) -> Self {
         let found = (operand.elements, operand.dtype());
         self.check(elements <= MOST_ELEMENTS && found == (elements, dtype), || {
@@ -110,16 +112,17 @@ impl<'a> Launch<'a> {
         .and_memory(operand.storage, operand.start)
     }
 
-    /// The memory of a result, as [`alloc`] returns it.
+    /// Adds the memory of a result, which [`alloc`] has returned.
     pub(crate) fn result(self, storage: &'a mut CudaStorage) -> Self {
         self.and_memory(storage, 0)
     }
 
-    /// Queues a kernel whose last argument is its result: n elements of its type, which are allocated for it.
+    /// Queues a kernel whose last argument is its result, and returns the result: n elements of the
+    /// kernel's type, which the function allocates.
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run), and when there is no memory.
+    /// The errors of [`run`](Self::run), and an error when there is no memory.
     pub(crate) fn compute(self, n: usize, blocks: usize) -> Result<CudaStorage> {
         let mut result = alloc(self.gpu, n, self.kernel.dtype)?;
         let launch: Launch<'_> = self;
@@ -145,12 +148,13 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Queues the kernel on this number of blocks, on the GPU's stream; returns before the kernel has run.
+    /// Queues the kernel on this number of blocks, on the GPU's stream. The function returns before
+    /// the kernel has run.
     ///
     /// # Errors
     ///
-    /// When an operand is of another type or size than the kernel has, on another GPU, or larger than the kernel can
-    /// count; and when the kernel cannot be compiled or started.
+    /// When an operand differs from the kernel's in type or size, is on another GPU, or is larger
+    /// than the kernel can count; and when the kernel cannot be compiled or started.
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
     pub(crate) fn run(self, blocks: usize) -> Result<()> {
         let Self { gpu, kernel, arguments, mismatch } = self;
@@ -158,11 +162,11 @@ impl<'a> Launch<'a> {
             bail!("{}: {mismatch}", kernel.name);
         }
         let stream = gpu.cuda_stream();
-        // Functions are found, and launched, in whatever context is current.
+        // The driver finds and launches functions in the context that is current.
         stream.context().bind_to_thread().map_err(Error::wrap)?;
         let function = kernel.on(gpu)?;
         let mut bits = Vec::with_capacity(arguments.len());
-        // cudarc's note of who used the memory, for as long as the launch is not queued.
+        // cudarc records the uses of the memory until the launch is queued.
         let mut uses = Vec::with_capacity(arguments.len());
         for argument in arguments {
             bits.push(match argument {
@@ -184,17 +188,18 @@ impl<'a> Launch<'a> {
             block_dim: (THREADS as u32, 1, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the arguments are of the number and types that the kernel has, and no kernel reaches beyond the
-        // memory that its counts describe: tests run every launch on a simulated GPU, which reports that.
+        // SAFETY: the arguments have the number and types of the kernel's parameters, and no kernel
+        // reaches beyond the memory that its counts describe: tests run every launch on a simulated
+        // GPU, which reports such accesses.
         unsafe { call.launch(shape) }.map_err(Error::wrap)?;
         Ok(())
     }
 }
 
-/// Where a storage begins in its GPU's memory.
+/// Returns the address of a storage in its GPU's memory.
 ///
-/// The memory is lent to be read, and a kernel may write to it, as candle's own kernels do: cudarc's order between
-/// readers and writers is switched off (`devices::streams`).
+/// The memory is borrowed for reading, and a kernel may write to it, as candle's own kernels do:
+/// cudarc's order between readers and writers is switched off (`devices::streams`).
 fn address<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> Result<(u64, SyncOnDrop<'a>)> {
     Ok(match &storage.slice {
         CudaStorageSlice::U32(slice) => slice.device_ptr(stream),
@@ -205,8 +210,10 @@ fn address<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> Result<(u64,
     })
 }
 
-/// A result whose elements a kernel of `elementwise.cu` makes of those at their place, in vectors where all operands begin
-/// and end with one.
+/// Computes each element of a result from the operands' elements at the same index, by a kernel of
+/// `elementwise.cu`.
+///
+/// The kernel works in vectors if all operands begin and end at a vector's boundary.
 pub(crate) fn elementwise<const N: usize>(
     kernel: &'static str,
     operands: [Operand<'_>; N],

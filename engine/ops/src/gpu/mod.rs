@@ -1,27 +1,30 @@
-//! Operations on a GPU, as far as they have something in common; with feature `cuda` only.
+//! Shared code of operations on a GPU, with feature `cuda` only.
 //!
-//! | file | what it is about |
+//! | file | contents |
 //! | --- | --- |
 //! | `kernels/*.cu` | the kernels, in CUDA C++; all begin with `prelude.cuh` |
-//! | `kernels` | how kernels are compiled and found |
-//! | `operand` | tensors as kernels are given them |
+//! | `kernels` | the compilation of kernels and their lookup |
+//! | `operand` | tensors as operands of kernels |
 //! | `launch` | a kernel with its arguments: checks, and the call of the driver |
-//! | `channels` | images gone through channel by channel, and a bias for each |
+//! | `channels` | images processed channel by channel, and a bias for each channel |
 //! | `update` | in-place updates of several tensors in one launch |
 //!
-//! An operation launches its kernels itself, in its `cuda_fwd` and `bwd` or in a file `on_gpu.rs` of its folder. cuBLAS
-//! computes products of matrices, called by candle, and cuDNN those of convolutions (`conv2d::cudnn`).
+//! An operation launches its kernels itself, in its `cuda_fwd` and `bwd` or in a file `on_gpu.rs`
+//! of its folder. candle calls cuBLAS for products of matrices. cuDNN computes the products of
+//! convolutions (`conv2d::cudnn`).
 //!
-//! A kernel is launched as a number of *blocks* of 256 threads. Threads of a block can wait for each other and share
-//! memory, blocks cannot. What a block adds up depends on shapes alone, and blocks' sums are always added in the same
-//! order: the bits of a result never depend on the GPU's timing.
+//! A kernel is launched as a number of *blocks* of 256 threads. Threads of a block can wait for
+//! each other and share memory, blocks cannot. The terms of a block's sum depend on shapes alone,
+//! and the sums of blocks are always added in the same order. The bits of a result therefore never
+//! depend on the GPU's timing.
 //!
-//! **Right before there is a GPU.** `on_a_gpu` compares every operation with the same on the CPU, on a GPU or on a
-//! simulated one (`tests/simulated-gpu`), which also reports a kernel that reaches beyond its memory, or reads what
-//! nobody wrote.
+//! **Tests without a GPU.** `on_a_gpu` compares every operation on a GPU with the operation on the
+//! CPU. The GPU may be a simulated one (`tests/simulated-gpu`). The simulated GPU also reports a
+//! kernel that reaches beyond its memory, or reads memory that nothing has written.
 //!
-//! **Cost.** All kernels are bound by memory. They read each operand and write each result once, except for batch
-//! normalisation, whose statistics have to be complete before anything is normalised.
+//! **Cost.** All kernels are bound by memory. They read each operand and write each result once.
+//! The exception is batch normalisation, whose statistics have to be complete before anything is
+//! normalised.
 
 mod channels;
 mod kernels;

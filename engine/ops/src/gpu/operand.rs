@@ -1,4 +1,4 @@
-//! Tensors on a GPU, as kernels are given them.
+//! Tensors on a GPU as operands of kernels.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::BackpropOp;
@@ -11,13 +11,13 @@ use super::kernels::VECTOR;
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
     pub(crate) storage: &'a CudaStorage,
-    /// Elements of the storage before the tensor's first.
+    /// The number of the storage's elements before the tensor's first element.
     pub(crate) start: usize,
     pub(crate) elements: usize,
 }
 
 impl<'a> Operand<'a> {
-    /// The memory of a tensor.
+    /// Makes an operand of a tensor's memory.
     ///
     /// # Errors
     ///
@@ -29,12 +29,12 @@ impl<'a> Operand<'a> {
         Ok(Self { storage, start, elements: end - start })
     }
 
-    /// All of a storage that was allocated for this number of elements.
+    /// Makes an operand of a whole storage, which was allocated for this number of elements.
     pub(crate) fn whole(storage: &'a CudaStorage, elements: usize) -> Self {
         Self { storage, start: 0, elements }
     }
 
-    /// The GPU that the memory is of.
+    /// Returns the GPU that holds the memory.
     pub(crate) fn gpu(&self) -> &'a CudaDevice {
         self.storage.device()
     }
@@ -43,7 +43,7 @@ impl<'a> Operand<'a> {
         self.storage.dtype()
     }
 
-    /// Elements of the vectors in which the memory can be read.
+    /// Returns the number of elements in the vectors with which the memory can be read.
     pub(super) fn vector(&self) -> usize {
         let whole = [self.start, self.elements].iter().all(|count| count.is_multiple_of(VECTOR));
         if whole { VECTOR } else { 1 }
@@ -54,7 +54,7 @@ impl<'a> Operand<'a> {
 ///
 /// # Errors
 ///
-/// When a tensor is elsewhere or not contiguous, and those of `work`.
+/// When a tensor is not on a GPU or not contiguous, and when `work` fails.
 pub(crate) fn on_gpu<R, const N: usize>(
     tensors: [&Tensor; N],
     work: impl FnOnce([Operand<'_>; N]) -> Result<R>,
@@ -65,12 +65,12 @@ pub(crate) fn on_gpu<R, const N: usize>(
     })
 }
 
-/// [`on_gpu`] for any number of tensors.
+/// Does the same as [`on_gpu`] for any number of tensors.
 pub(super) fn on_gpu_all<R>(
     tensors: &[&Tensor],
     work: impl FnOnce(Vec<Operand<'_>>) -> Result<R>,
 ) -> Result<R> {
-    // A lock is taken once, even where a tensor is two operands: a writer may be waiting between the two.
+    // A tensor that is two operands is locked once: a writer may be waiting between two locks.
     let apart: Vec<&Tensor> = tensors.iter().copied().unique_by(|tensor| tensor.id()).collect();
     let locked: Vec<_> = apart.iter().map(|tensor| tensor.storage_and_layout()).collect();
     let operand = |tensor: &&Tensor| {
@@ -83,12 +83,13 @@ pub(super) fn on_gpu_all<R>(
     work(tensors.iter().map(operand).collect::<Result<_>>()?)
 }
 
-/// A result as a tensor that carries no gradient.
+/// Makes a tensor without a gradient from a result.
 pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
     Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }
 
-/// The same tensor, contiguous and beginning where a vector of this number of elements can.
+/// Returns the same tensor, contiguous and with a start that is aligned for vectors of this number
+/// of elements.
 pub(crate) fn aligned(tensor: &Tensor, vector: usize) -> Result<Tensor> {
     let tensor = tensor.contiguous()?;
     if tensor.layout().start_offset().is_multiple_of(vector) {

@@ -1,7 +1,8 @@
-//! Updates in place, several tensors in one launch.
+//! In-place updates of several tensors in one launch.
 //!
-//! A launch costs the processor some microseconds whatever the kernel has to do, and an update has a tensor for every
-//! layer's weights and another for its bias: most of them small. So one launch changes up to eight.
+//! A launch costs the processor some microseconds, whatever the work of the kernel. An update
+//! changes a tensor for every layer's weights and another for its bias, and most of these tensors
+//! are small. One launch therefore changes up to eight tensors.
 
 use std::ptr;
 
@@ -12,10 +13,10 @@ use super::kernels::Source;
 use super::launch::{Launch, blocks_of};
 use super::operand::on_gpu_all;
 
-/// Slots of the launches that there are kernels for, the most first.
+/// The numbers of slots for which there are kernels, the largest first.
 const SLOTS: [usize; 4] = [8, 4, 2, 1];
 
-/// Kernels that do the same for as many slots as [`SLOTS`] says.
+/// Names of kernels that do the same for the numbers of slots in [`SLOTS`].
 type Kernels = [&'static str; SLOTS.len()];
 
 const SGD_STEP: Kernels = ["sgd_step_8", "sgd_step_4", "sgd_step_2", "sgd_step_1"];
@@ -24,30 +25,34 @@ const MOMENTUM_STEP: Kernels =
 const CAST: Kernels = ["cast_8", "cast_4", "cast_2", "cast_1"];
 const AVERAGE: Kernels = ["average_8", "average_4", "average_2", "average_1"];
 
-/// Tensors that belong together: one that is read, and those of its size that change.
+/// One tensor that is read, and the tensors of the same size that the update changes.
 struct Slot<'a, const N: usize> {
     read: &'a Tensor,
     changed: [&'a Tensor; N],
-    /// A number of this slot's.
+    /// A number for this slot alone.
     scale: Option<f64>,
 }
 
-/// value −= gradient · step, for pairs of a value and its gradient.
+/// Computes `value −= gradient · step` for pairs of a value and its gradient.
 ///
 /// # Errors
 ///
-/// When the two differ in size or type, or do not lie on one GPU, the value contiguous.
+/// When the two tensors differ in size or type or are not on one GPU, or when the value is not
+/// contiguous.
 pub(crate) fn sgd_step(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()> {
     let slots = pairs.iter().map(|&(value, read)| Slot { read, changed: [value], scale: None });
     update(SGD_STEP, &[step], None, &slots.collect_vec())
 }
 
-/// velocity = velocity · momentum + (gradient · share + value · decay), then value −= velocity · rate, for triples of
-/// velocity, value and gradient; `constants` are momentum, share, decay and rate.
+/// Takes a momentum step for triples of velocity, value and gradient.
+///
+/// The kernel computes `velocity = velocity · momentum + (gradient · share + value · decay)`, then
+/// `value −= velocity · rate`. `constants` are momentum, share, decay and rate.
 ///
 /// # Errors
 ///
-/// When the three differ in size or type, or do not lie on one GPU, velocity and value contiguous.
+/// When the three tensors differ in size or type or are not on one GPU, or when velocity or value
+/// is not contiguous.
 pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     let slots = triples.iter().map(|&[velocity, value, read]| Slot {
         read,
@@ -57,22 +62,24 @@ pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Re
     update(MOMENTUM_STEP, &constants, None, &slots.collect_vec())
 }
 
-/// to = from, rounded to the type of `to`, for pairs of the two; `from` is f32.
+/// Computes `to = from`, rounded to the type of `to`, for pairs of the two. `from` is f32.
 ///
 /// # Errors
 ///
-/// When the two differ in size, or do not lie on one GPU, `to` contiguous.
+/// When the two tensors differ in size or are not on one GPU, or when `to` is not contiguous.
 pub(crate) fn cast(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     let slots = pairs.iter().map(|&(to, read)| Slot { read, changed: [to], scale: None });
     update(CAST, &[], Some(DType::F32), &slots.collect_vec())
 }
 
-/// running = (1 − momentum) · running + momentum · scale · fresh, for running averages, each with its fresh values, in f64,
-/// and their scale.
+/// Computes `running = (1 − momentum) · running + momentum · scale · fresh` for running averages.
+///
+/// Each average has its fresh values, in f64, and their scale.
 ///
 /// # Errors
 ///
-/// When the two of one differ in size, or do not lie on one GPU, the running one contiguous.
+/// When a running average and its fresh values differ in size or are not on one GPU, or when the
+/// running average is not contiguous.
 pub(crate) fn average(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Result<()> {
     let slots = averages.iter().map(|&(running, read, scale)| Slot {
         read,
@@ -82,7 +89,8 @@ pub(crate) fn average(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Re
     update(AVERAGE, &[momentum], Some(DType::F64), &slots.collect_vec())
 }
 
-/// Launches kernels until all slots are updated. What is read is of the type `read_as`, or of the changed tensors'.
+/// Launches kernels until all slots are updated. The tensors that are read have the type `read_as`,
+/// or the type of the changed tensors.
 fn update<const N: usize>(
     kernels: Kernels,
     constants: &[f64],
@@ -104,8 +112,8 @@ fn update<const N: usize>(
     Ok(())
 }
 
-/// Whether one launch may update a group: its slots have the same types, and no changed tensor shares its memory with
-/// another tensor.
+/// Returns whether one launch may update a group: its slots have the same types, and no changed
+/// tensor shares its memory with another changed tensor.
 fn are_apart<const N: usize>(group: &[Slot<'_, N>]) -> bool {
     let memory = |tensor: &Tensor| ptr::from_ref(&*tensor.storage_and_layout().0).addr();
     let changed = group.iter().flat_map(|slot| slot.changed).map(memory).collect_vec();
@@ -131,7 +139,7 @@ fn launch<const N: usize>(
         launch = constants.iter().copied().fold(launch, Launch::number);
         let mut all_blocks = 0;
         for (operands, slot) in operands.chunks(1 + N).zip(group) {
-            // Blocks of a tensor's own; the first are the first tensor's.
+            // Each tensor has blocks of its own, in the order of the tensors.
             let n = operands[0].elements;
             let blocks = blocks_of(n);
             launch = launch.count(n).count(blocks);

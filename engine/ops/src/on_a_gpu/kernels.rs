@@ -1,4 +1,5 @@
-//! For tests: each kernel of ours at sizes that do not divide evenly, and at those at which it goes another way.
+//! Tests of each of our kernels at sizes that do not divide evenly, and at sizes at which the
+//! kernel takes another branch.
 
 use candle_core::{DType, Device, Result, Tensor};
 use itertools::Itertools as _;
@@ -8,23 +9,25 @@ use crate::gpu::Channels;
 use crate::relu::{gradient, gradient_of_sum};
 use crate::sum;
 
-/// Types, and by how much a result may differ from the same in f64, for the same inputs: some units in the last place of a
-/// sum, and half a unit of bf16's eight digits, twice where a gradient goes through two roundings.
+/// Types, each with the largest difference of a result from the result in f64 for the same inputs.
+///
+/// The differences are some units in the last place of a sum, and half a unit of bf16's eight
+/// digits. The half unit counts twice where a gradient is rounded twice.
 pub(super) const KERNELS: [(DType, f64); 3] =
     [(DType::F64, 1e-12), (DType::F32, 2e-6), (DType::BF16, 1.0 / 128.0)];
 
-/// Of kernels that round nothing.
+/// Types and bounds for kernels that round nothing.
 const EXACT: [(DType, f64); 3] = [(DType::F64, 0.0), (DType::F32, 0.0), (DType::BF16, 0.0)];
 
-/// Elements that make whole vectors, and that do not.
+/// Numbers of elements with whole vectors only, and with a partial vector.
 const COUNTS: [usize; 2] = [5 * 68, 5 * 67];
 
-/// The types that this GPU has kernels for.
+/// Returns the types for which this GPU has kernels.
 pub(super) fn types() -> impl Iterator<Item = DType> {
     KERNELS.into_iter().map(|(dtype, _)| dtype).filter(|&dtype| has(dtype))
 }
 
-/// Noise, in numbers that a type has.
+/// Makes noise in numbers that a type represents.
 pub(super) fn rounded_noise(name: &str, shape: &[usize], dtype: DType) -> Tensor {
     noise(name, shape).as_detached_tensor().to_dtype(dtype).unwrap()
 }
@@ -32,11 +35,11 @@ pub(super) fn rounded_noise(name: &str, shape: &[usize], dtype: DType) -> Tensor
 #[test]
 fn a_gpu_rectifies_to_the_last_bit() {
     for elements in COUNTS {
-        // Zeros among them, where the derivative is a choice.
+        // The input contains zeros, where the derivative is a choice.
         let x = (noise("x", &[elements]).as_detached_tensor() * 2.0).unwrap().round().unwrap();
         assert_same_of("relu", &EXACT, &[x], &|x| relu(x[0]));
     }
-    // From where a vector could begin, and from one element behind.
+    // An aligned start, and a start one element later.
     for from in 0..=1 {
         let x = noises(&[&[69]]);
         assert_same_of("relu of a view", &EXACT, &x, &|x| relu(&x[0].narrow(0, from, 68)?));
@@ -111,7 +114,8 @@ fn a_gpu_rounds_half_way_bf16_to_even() {
     assert_eq!(y, [[1.0, 1.0 + 4.0 / 256.0]]);
 }
 
-/// Images `[images, channels, plane]`: one part and several, dense layers, fewer values than a block has threads.
+/// Images `[images, channels, plane]`: one part and several, dense layers, fewer values than a
+/// block has threads.
 const IMAGES: [[usize; 3]; 5] =
     [[5, 3, 63], [70, 5, 1], [3, 2, 8331], [1, 300, 1], [1, 1, 33 * 8192 + 1]];
 

@@ -1,4 +1,4 @@
-//! For tests: launches by themselves, and what is refused before it reaches a GPU, or reported by a simulated one.
+//! Tests of single launches: checks before a launch, and reports of a simulated GPU.
 
 use std::env;
 use std::process::Command;
@@ -69,7 +69,7 @@ fn a_gpu_is_not_given_what_a_kernel_cannot_take() {
     assert!(error.contains("CUDA_ERROR_NOT_FOUND"), "{error}");
 }
 
-/// Mistakes of launches, and what a simulated GPU reports of each.
+/// Mistakes of launches, and the simulated GPU's report of each mistake.
 const MISTAKES: [(&str, &str); 2] = [
     ("a result too short", "relu, block 0, thread 23: a write beyond what is allocated"),
     ("an element left out", "relu, block 0, thread 5: a read of memory that nobody wrote"),
@@ -86,12 +86,14 @@ fn make(mistake: &str, x: &Tensor) -> Result<()> {
             let result = launch.count(23).memory(x, 24).compute(24, 1)?;
             elementwise("relu", [Operand::whole(&result, 24)])?
         };
-        // Nothing is done before somebody waits for it.
+        // The simulated GPU does nothing until a thread waits for it.
         tensor(result, 23).to_vec1::<f32>().map(drop)
     })
 }
 
-/// Each mistake is made in a process of its own, as a report ends the GPU's work. A real GPU reports none reliably.
+/// Makes each mistake in a separate process, as a report ends the GPU's work.
+///
+/// A real GPU reports no mistake reliably.
 #[test]
 fn a_gpu_that_is_simulated_reports_mistakes_of_launches() {
     const MISTAKE: &str = "MISTAKE_OF_A_LAUNCH";

@@ -1,4 +1,4 @@
-//! For tests: batch normalisation, whole and in its four pieces.
+//! Tests of batch normalisation, whole and in its four pieces.
 
 use candle_core::{DType, Device, Tensor};
 use itertools::Itertools as _;
@@ -12,7 +12,7 @@ fn a_gpu_normalises_batches() {
     for shape in [[6, 5, 9, 7], [70, 3, 14, 14], [4, 300, 1, 1]] {
         let shapes: [&[usize]; 3] = [&shape, &shape[1..2], &shape[1..2]];
         for relu in [false, true] {
-            // Parameters beside images in bf16 are f32.
+            // Parameters are f32 if the images are bf16.
             let of_channels = |t: &Tensor| cast(t, computed_in(t.dtype()));
             assert_same("batch_norm", &TYPES, &shapes, &|t| {
                 Ok(batch_norm(t[0], &of_channels(t[1])?, &of_channels(t[2])?, 1e-3, relu)?.0)
@@ -40,7 +40,7 @@ fn a_gpu_normalises_images_of_more_parts_than_a_block_has_threads() {
 fn a_gpu_normalises_images_from_wherever_they_begin() {
     const SHAPE: [usize; 4] = [2, 3, 2, 2];
     let elements = SHAPE.iter().product();
-    // One element behind where a vector could.
+    // A start one element after an aligned one.
     let behind = |t: &Tensor| t.narrow(0, 1, elements)?.reshape(&SHAPE);
     let shapes: [&[usize]; 3] = [&[1 + elements], &[3], &[3]];
     assert_same("batch_norm", WIDE, &shapes, &|t| {
@@ -77,13 +77,15 @@ fn a_gpu_normalises_in_four_pieces() {
             continue;
         }
         let epsilon = 1e-5;
-        // Channels whose mean is large beside their deviation: f32 has four digits left for that.
+        // Channels whose mean is large relative to their deviation: f32 has four digits left for
+        // the deviation.
         let mean = if dtype == DType::F32 { 10_000.123_456_789 } else { 0.5 };
         let x = (noise("x", &shape).as_detached_tensor() + mean).unwrap().to_dtype(dtype).unwrap();
         let of_channels = |name| rounded_noise(name, &shape[1..2], computed_in(dtype));
         let inputs = [x, of_channels("weight"), of_channels("bias")];
         let upstream = rounded_noise("upstream", &shape, dtype);
-        // Output and gradients for the batch's own statistics, and for the same if they are given and do not move.
+        // Output and gradients for the batch's own statistics, and for given statistics of the same
+        // values that have no gradient.
         let whole = |device: &Device, wide: bool, given: Option<&Statistics>| {
             let there = |tensor: &Tensor| {
                 let dtype = if wide { DType::F64 } else { tensor.dtype() };

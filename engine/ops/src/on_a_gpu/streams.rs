@@ -1,4 +1,4 @@
-//! The order of a GPU's work, and its time.
+//! Tests of the order of a GPU's work, and of its time.
 
 use candle_core::{DType, Tensor};
 use devices::Event;

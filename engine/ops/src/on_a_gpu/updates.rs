@@ -1,4 +1,4 @@
-//! For tests: updates on a GPU are those of the CPU, to the last bit.
+//! Tests that updates on a GPU equal updates on the CPU, to the last bit.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use itertools::Itertools as _;
@@ -22,13 +22,16 @@ fn a_gpu_updates_in_place() {
             descend(&value, &gradient?.t()?.contiguous()?.t()?, 0.1 / 7.0)?;
             value.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()
         };
-        // To the last bit: the kernel rounds where the CPU does.
+        // The kernel rounds at the same places as the CPU, so the results are equal to the last
+        // bit.
         assert_eq!(updated(&gpu).unwrap(), updated(&Device::Cpu).unwrap(), "{dtype:?}");
     }
 }
 
-/// Eleven tensors: a launch of eight, one of two, and the halves of one tensor, which must not share a launch. Of
-/// gradients one is not contiguous.
+/// Makes eleven tensors: a launch of eight, one of two, and the halves of one tensor, which must
+/// not share a launch.
+///
+/// One of the gradients is not contiguous.
 fn scattered(name: &str, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
     let of = |nth: usize, rows: usize| {
         let shape = [rows, 2, 3 + 20 * nth];
@@ -109,16 +112,18 @@ fn a_gpu_rounds_several_tensors_at_once() {
     }
 }
 
-/// Several tensors of different sizes, each the second row of some memory.
+/// Makes several tensors of different sizes, each the second row of its memory.
 fn second_rows(name: &str, count: usize, dtype: DType) -> Vec<Tensor> {
     let rows = (0..count)
         .map(|nth| rounded_noise(&format!("{name} {nth}"), &[2, 2 * 256 + 3 - 70 * nth], dtype));
     rows.collect()
 }
 
-/// Makes sure that `update` of second rows on a GPU leaves there what `expected` says of each, and first rows as they were.
+/// Asserts that `update` changes second rows on a GPU as `expected` computes them, and leaves first
+/// rows unchanged.
 ///
-/// `update` and `expected` are given the tensors that change, and those that are read, which differ in type.
+/// The arguments of `update` and `expected` are the tensors that change and the tensors that are
+/// read. The two groups differ in type.
 fn assert_updates<const N: usize>(
     changed: [&str; N],
     read_as: Option<DType>,
@@ -158,7 +163,7 @@ fn assert_updates<const N: usize>(
     }
 }
 
-/// a · x + b · y.
+/// Computes a · x + b · y.
 fn combined([a, b]: [f64; 2], x: &Tensor, y: &Tensor) -> Result<Tensor> {
     (x * a)? + (y * b)?
 }
@@ -194,7 +199,7 @@ fn a_gpu_pushes_velocities_and_values_in_one_launch() {
     );
 }
 
-/// To the last bit: as candle rounds on the CPU.
+/// The results equal candle's rounding on the CPU, to the last bit.
 #[test]
 fn a_gpu_rounds_tensors_in_one_launch() {
     assert_updates(

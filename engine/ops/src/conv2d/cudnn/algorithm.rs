@@ -1,6 +1,8 @@
-//! cuDNN's algorithms for a product: which there are, the memory that one needs, and to run one.
+//! cuDNN's algorithms for a product: the list of algorithms, their workspace, and the call that
+//! runs one.
 //!
-//! cuDNN has functions for each of the three products, which differ in names and in the order of arguments.
+//! cuDNN has separate functions for each of the three products. They differ in names and in the
+//! order of arguments.
 
 #![expect(unsafe_code, reason = "cuDNN is a library in C")]
 
@@ -25,18 +27,18 @@ pub(super) enum Algorithm {
     WeightGradient(BackwardFilter),
 }
 
-/// What cuDNN says of an algorithm.
+/// The properties that cuDNN reports of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) algorithm: Algorithm,
-    /// Whether it can compute the product.
+    /// Whether the algorithm can compute the product.
     pub(super) works: bool,
     pub(super) deterministic: bool,
-    /// The units that it would multiply with.
+    /// The math that the algorithm would use: tensor cores or not.
     pub(super) math: Math,
 }
 
-/// The algorithms that cuDNN documents for every shape; each is deterministic.
+/// Returns the algorithms that cuDNN documents for every shape. Each is deterministic.
 pub(super) fn usual(pass: Pass) -> Vec<Algorithm> {
     match pass {
         Pass::Output | Pass::OutputForRelu => [
@@ -54,21 +56,23 @@ pub(super) fn usual(pass: Pass) -> Vec<Algorithm> {
     }
 }
 
-/// Entries of a list that holds every algorithm with and without tensor cores: there are eight for the output, fewer for
-/// the others.
+/// The capacity of a list for every algorithm with and without tensor cores. There are eight
+/// algorithms for the output, fewer for the gradients.
 const ENTRIES: c_int = 16;
 
 /// Addresses of one run's memory on the GPU.
 pub(super) struct Pointers {
-    /// In the order in which [`Pass`] names them.
+    /// The operands, in the order in which [`Pass`] names them.
     pub(super) operands: [*const c_void; 2],
     pub(super) result: *mut c_void,
     pub(super) workspace: *mut c_void,
-    /// In bytes.
+    /// The size of the workspace in bytes.
     pub(super) workspace_size: usize,
 }
 
-/// The algorithms for a product as cuDNN's heuristics rank them, the best first; nothing is run.
+/// Returns the algorithms for a product as cuDNN's heuristics rank them, the best first.
+///
+/// The function runs none of them.
 pub(super) fn candidates(
     handle: &Handle,
     pass: Pass,
@@ -77,8 +81,8 @@ pub(super) fn candidates(
     let handle = handle.raw();
     let (x, weight, y) = (descriptors.x.raw(), descriptors.weight.raw(), descriptors.y.raw());
     let convolution = descriptors.convolution.raw();
-    // SAFETY: the owners of the handle and of the descriptors live. cuDNN writes no more entries than the list
-    // has, from the first on, and their number.
+    // SAFETY: the owners of the handle and of the descriptors live. cuDNN writes no more entries
+    // than the list has, from the first on, and it writes the number of entries.
     unsafe {
         match pass {
             Pass::Output | Pass::OutputForRelu => listed(|size, count, entries| {
@@ -121,24 +125,25 @@ pub(super) fn candidates(
     }
 }
 
-/// The list that a function of cuDNN's fills.
+/// Returns the list that a cuDNN function fills.
 ///
 /// # Safety
 ///
-/// `ask` is given the size of a list, where to write the number of entries, and the list. It writes no more entries than
-/// the size, from the first on.
+/// `ask` receives the size of a list, the address of the number of entries, and the list. `ask`
+/// must write the number of entries and no more entries than the size, from the first on.
 unsafe fn listed<E: Into<Candidate>>(
     ask: impl FnOnce(c_int, *mut c_int, *mut E) -> CudnnResult<()>,
 ) -> CudnnResult<Vec<Candidate>> {
     let mut entries = Vec::with_capacity(ENTRIES as usize);
     let mut count = 0;
     ask(ENTRIES, &mut count, entries.as_mut_ptr())?;
-    // SAFETY: the caller says that this number has been written, and the capacity is no less than ENTRIES.
+    // SAFETY: the caller guarantees that this number of entries has been written, and the capacity
+    // is no less than ENTRIES.
     unsafe { entries.set_len(count.clamp(0, ENTRIES) as usize) };
     Ok(entries.into_iter().map(Into::into).collect())
 }
 
-/// An entry of a list is the same in all three but for the algorithm's type.
+/// Converts an entry of a list. The entries of the three lists differ only in the algorithm's type.
 macro_rules! entry {
     ($entry:ty, $algorithm:path) => {
         impl From<$entry> for Candidate {
@@ -159,7 +164,8 @@ entry!(cudnnConvolutionBwdDataAlgoPerf_t, Algorithm::InputGradient);
 entry!(cudnnConvolutionBwdFilterAlgoPerf_t, Algorithm::WeightGradient);
 
 impl Algorithm {
-    /// Bytes of workspace that the algorithm needs, with the math that `descriptors` are set to.
+    /// Returns the bytes of workspace that the algorithm needs, with the math that `descriptors`
+    /// are set to.
     pub(super) fn workspace(
         self,
         handle: &Handle,
@@ -203,15 +209,16 @@ impl Algorithm {
         }
     }
 
-    /// Queues the computation on the handle's stream. The result is overwritten.
+    /// Queues the computation on the handle's stream and overwrites the result.
     ///
-    /// `one` and `zero` are of the type of cuDNN's scaling parameters: f64 for f64, otherwise f32.
+    /// `one` and `zero` have the type of cuDNN's scaling parameters: f64 for f64, otherwise f32.
     ///
     /// # Safety
     ///
-    /// The pointers are into the memory of the handle's device, to as much as `descriptors` and
-    /// [`workspace`](Self::workspace) say, which stays allocated until the stream has come to here. Until then nobody else
-    /// writes to it, or reads the result or the workspace.
+    /// The pointers must point into memory of the handle's device, with the sizes that
+    /// `descriptors` and [`workspace`](Self::workspace) report. The memory must stay allocated
+    /// until the stream has finished this computation. Until then nothing else may write to the
+    /// memory, or read the result or the workspace.
     pub(super) unsafe fn queue<S>(
         self,
         handle: &Handle,
@@ -224,8 +231,8 @@ impl Algorithm {
         let convolution = descriptors.convolution.raw();
         let Pointers { operands: [first, second], result, workspace, workspace_size } = *pointers;
         let (one, zero) = ((&raw const *one).cast(), (&raw const *zero).cast());
-        // SAFETY: the owners of the handle and of the descriptors live; the caller answers for the pointers. cuDNN reads
-        // `one` and `zero` before it returns.
+        // SAFETY: the owners of the handle and of the descriptors live, and the caller guarantees
+        // the pointers. cuDNN reads `one` and `zero` before it returns.
         unsafe {
             match self {
                 Self::Output(algorithm) => result::convolution_forward(

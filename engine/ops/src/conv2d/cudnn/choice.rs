@@ -1,4 +1,4 @@
-//! Which algorithm computes a product: a rule about shapes and about what cuDNN suggests.
+//! The choice of an algorithm for a product: a rule about shapes and cuDNN's suggestions.
 
 use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::{
@@ -11,7 +11,8 @@ use itertools::Itertools as _;
 use super::algorithm::{Algorithm, Candidate, usual};
 use super::{Pass, Product};
 
-/// Bytes of workspace that an algorithm may need: 1 GiB. A thread keeps them.
+/// The largest workspace that an algorithm may need, in bytes: 1 GiB. Each thread keeps its
+/// workspace.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
 
 /// The algorithm that computes a product.
@@ -19,15 +20,16 @@ pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
 pub(super) struct Choice {
     pub(super) algorithm: Algorithm,
     pub(super) math: Math,
-    /// Bytes of memory to work in.
+    /// The size of the workspace in bytes.
     pub(super) workspace: usize,
 }
 
-/// The algorithms that may compute a product, each with the math that it may use, the best first.
+/// Ranks the algorithms that may compute a product, each with the math that it may use, the best
+/// first.
 ///
-/// They work, are deterministic, and round no more than the product allows. Those with a transform that pays come first,
-/// then the others in the order in which cuDNN suggests them. The usual ones come last: cuDNN's heuristics may have nothing
-/// to say of a shape.
+/// The algorithms work, are deterministic, and round no more than the product allows. Algorithms
+/// with a transform that pays come first. The others follow in the order of cuDNN's suggestions.
+/// The usual algorithms come last, because cuDNN's heuristics may have no suggestion for a shape.
 pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorithm, Math)> {
     let maths = [product.math, Math::CUDNN_DEFAULT_MATH, Math::CUDNN_FMA_MATH];
     let usual = usual(product.pass).into_iter().cartesian_product(maths);
@@ -37,7 +39,8 @@ pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorit
         deterministic: true,
         math,
     });
-    // Transforms leave rounding errors where there were zeros; and in bf16 perhaps those of 16 bits on the way.
+    // Transforms leave rounding errors in place of zeros. In bf16 they may also round intermediate
+    // numbers to 16 bits.
     let as_they_are = product.pass == Pass::OutputForRelu || product.dtype == DType::BF16;
     let transforms = worthwhile(product);
     let place = |algorithm: Algorithm| {
@@ -55,10 +58,11 @@ pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorit
         .collect()
 }
 
-/// The first algorithm that makes do with [`LARGEST_WORKSPACE`].
+/// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`].
 ///
-/// `workspace` returns the bytes that one needs, `None` if it does not work after all. Each is a question to cuDNN, so those
-/// behind the choice are not asked about.
+/// `workspace` returns the bytes that an algorithm needs, or `None` if the algorithm does not work
+/// after all. Each call is a query to cuDNN, so there is no call for the algorithms behind the
+/// choice.
 pub(super) fn first_that_fits(
     ranked: &[(Algorithm, Math)],
     mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
@@ -69,47 +73,55 @@ pub(super) fn first_that_fits(
     })
 }
 
-/// The math for an algorithm that wants `wanted`; `None` if that rounds more than `asked`.
+/// Returns the math for an algorithm that wants `wanted`, or `None` if `wanted` rounds more than
+/// `asked`.
 fn granted(asked: Math, wanted: Math) -> Option<Math> {
     use Math::{
         CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA,
         CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION as ANY,
     };
     match (asked, wanted) {
-        // For f32, the default would let TF32 in.
+        // The default math would allow TF32 for f32.
         (FMA, FMA | DEFAULT) => Some(FMA),
         (FMA, _) => None,
-        // It would cut f32 down to 16 bits.
+        // This math would round f32 to 16 bits.
         (_, ANY) => None,
         (_, wanted) => Some(wanted),
     }
 }
 
-/// What an algorithm transforms operands and sums with: it then multiplies less, and leaves a rounding error of either sign
-/// where products of zeros were added up.
+/// The transform that an algorithm applies to operands and sums.
+///
+/// An algorithm with a transform multiplies less. It leaves a rounding error of either sign where
+/// all products are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transform {
-    /// Fourier's, of a whole plane at once.
+    /// The Fourier transform of a whole plane at once.
     Fft,
-    /// Fourier's, of tiles of a plane.
+    /// The Fourier transform of tiles of a plane.
     FftTiling,
-    /// Winograd's.
+    /// Winograd's transform.
     Winograd,
 }
 
-/// The transforms that pay for a product, the best first: none, or of 3×3 kernels in f32, on units that are no tensor cores,
-/// with many channels on both sides.
+/// Returns the transforms that pay for a product, the best first.
 ///
-/// Such a kernel is 9 multiplications for each pixel of the output and each pair of channels. Winograd's transform makes do
-/// with 36 for 4×4 pixels. Fourier's has about 2 for each number of a plane that is padded to a power of two: as few, if the
-/// plane nearly fills that. The transforms themselves cost something for each image and channel, and for each pair of channels
-/// of the kernel, so many channels have to share them.
+/// Transforms pay for f32 without tensor cores, for 3×3 kernels at stride 1 with padding 1 and many
+/// channels on both sides. The list is empty for all other products.
 ///
-/// That is why there is such a rule; what it says was measured (`book/data/gpu-convolutions.json`), on an H200, with 256 images.
-/// cuDNN's heuristics put a slower algorithm first in 8 of the 12 products of ResNet-18 that it is about, by up to a factor of 7. A
-/// step took 31.1 ms as suggested, and takes 19.0 ms by this rule. With tensor cores, cuDNN's first suggestion was the best for
-/// all 12. Of other numbers of images, planes between the measured ones (28×28, 14×14, 7×7, 4×4) and other GPUs nothing was
-/// measured: the rule takes them to be alike.
+/// A plain 3×3 kernel takes 9 multiplications for each pixel of the output and each pair of
+/// channels. Winograd's transform takes 36 for 4×4 pixels. The Fourier transform takes about 2 for
+/// each number of a plane that is padded to a power of two: as few, if the plane nearly fills the
+/// padded plane. The transforms themselves have a cost for each image and channel, and for each
+/// pair of channels of the kernel. Many channels have to share this cost.
+///
+/// These counts explain the rule; its limits were measured on an H200 with 256 images
+/// (`book/data/gpu-convolutions.json`). The rule concerns 12 products of ResNet-18. For 8 of them
+/// cuDNN's heuristics put a slower algorithm first, by up to a factor of 7. A step took 31.1 ms
+/// with cuDNN's suggestions, and takes 19.0 ms with this rule. With tensor cores, cuDNN's first
+/// suggestion was the best for all 12. Nothing was measured for other numbers of images, for planes
+/// between the measured ones (28×28, 14×14, 7×7, 4×4) and for other GPUs: the rule treats them
+/// alike.
 pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     let g = &product.geometry;
     let fits = (g.kernel_h, g.kernel_w, g.stride, g.padding) == (3, 3, 1, 1);
@@ -120,7 +132,8 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     }
     let padded = |len: usize| (len + 2).next_power_of_two();
     let (plane, padded) = (g.height * g.width, padded(g.height) * padded(g.width));
-    // Planes that fill three quarters of a padded one: 14×14 and 28×28 do, 4×4 and 7×7 do not, nor any smaller one.
+    // Transforms of planes that fill three quarters of the padded plane: 14×14 and 28×28 do. 4×4
+    // and 7×7 do not, nor any smaller plane.
     if 4 * plane >= 3 * padded && padded <= LARGEST_FOR_FFT {
         &[Transform::Fft, Transform::Winograd]
     } else {
@@ -128,13 +141,14 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     }
 }
 
-/// The fewest with which all three products were measured to gain by it.
+/// The fewest channels with which all three products were measured to be faster with a transform.
 const MANY_CHANNELS: usize = 64;
-/// Pixels of the largest padded plane with which Fourier's transform was measured to be the faster one: 32×32.
+/// Pixels of the largest padded plane for which the Fourier transform was measured to be faster:
+/// 32×32.
 const LARGEST_FOR_FFT: usize = 1 << 10;
 
 impl Algorithm {
-    /// `None` if it multiplies the operands as they are.
+    /// Returns the algorithm's transform, or `None` if it multiplies the operands as they are.
     pub(super) fn transform(self) -> Option<Transform> {
         use Transform::{Fft, FftTiling, Winograd};
         match self {

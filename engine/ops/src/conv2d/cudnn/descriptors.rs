@@ -1,4 +1,4 @@
-//! Sizes and types as cuDNN takes them: descriptors, which it makes and has to destroy.
+//! cuDNN's descriptors: objects of cuDNN that hold sizes and types and have to be destroyed.
 
 #![expect(unsafe_code, reason = "cuDNN's objects are raw pointers")]
 
@@ -15,19 +15,19 @@ use candle_core::{Result, bail};
 use super::{Number, refused};
 use crate::conv2d::geometry::Geometry;
 
-/// Declares the owner of one of cuDNN's objects.
+/// Declares the owner of a cuDNN object.
 macro_rules! owner {
     ($(#[$doc:meta])* $name:ident, $raw:ty, $create:path, $destroy:path) => {
         $(#[$doc])*
         pub(super) struct $name($raw);
 
         impl $name {
-            /// Makes one.
+            /// Makes an object.
             pub(super) fn new() -> CudnnResult<Self> {
                 $create().map(Self)
             }
 
-            /// cuDNN's pointer to it; it lives as long as the owner.
+            /// cuDNN's pointer to the object, which lives as long as the owner.
             pub(super) fn raw(&self) -> $raw {
                 self.0
             }
@@ -35,8 +35,9 @@ macro_rules! owner {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // A failure leaves something lying about, and nobody could do anything about it.
-                // SAFETY: it was made by `new`, nobody else destroys it, and nobody uses it after its owner.
+                // A failure leaks the object, and the caller could do nothing about it. SAFETY: the
+                // object was made by `new`, nothing else destroys it, and nothing uses it after its
+                // owner.
                 let _ = unsafe { $destroy(self.0) };
             }
         }
@@ -44,7 +45,7 @@ macro_rules! owner {
 }
 
 owner!(
-    /// A handle to cuDNN, which belongs to the context that was current when it was made.
+    /// A handle to cuDNN, which belongs to the context that was current when the handle was made.
     Handle,
     cudnnHandle_t,
     result::create_handle,
@@ -65,14 +66,14 @@ owner!(
     result::destroy_filter_descriptor
 );
 owner!(
-    /// How a kernel moves, and what multiplies.
+    /// The stride and padding of a convolution, and the math that it may use.
     Convolution,
     cudnnConvolutionDescriptor_t,
     result::create_convolution_descriptor,
     result::destroy_convolution_descriptor
 );
 
-/// A convolution's tensors, or their gradients, which have the same shapes.
+/// Descriptors of a convolution's tensors, and of their gradients, which have the same shapes.
 pub(super) struct Descriptors {
     pub(super) x: Tensor,
     pub(super) weight: Filter,
@@ -81,7 +82,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Of contiguous tensors of `T`.
+    /// Makes the descriptors of contiguous tensors of `T`.
     pub(super) fn new<T: Number>(g: &Geometry) -> Result<Self> {
         let x = counts([g.batch, g.in_channels, g.height, g.width])?;
         let weight = counts([g.out_channels, g.in_channels, g.kernel_h, g.kernel_w])?;
@@ -96,7 +97,7 @@ impl Descriptors {
             };
             let Self { x: x_is, weight: weight_is, y: y_is, convolution } = &descriptors;
             let (format, dtype) = (Format::CUDNN_TENSOR_NCHW, T::DATA_TYPE);
-            // SAFETY: the four have just been made, and their owners live.
+            // SAFETY: the four descriptors have just been made, and their owners live.
             unsafe {
                 result::set_tensor4d_descriptor(x_is.raw(), format, dtype, x)?;
                 result::set_filter4d_descriptor(weight_is.raw(), dtype, format, weight)?;
@@ -120,14 +121,14 @@ impl Descriptors {
 }
 
 impl Convolution {
-    /// Says which units may multiply.
+    /// Sets the math that the convolution may use.
     pub(super) fn set_math(&self, math: Math) -> CudnnResult<()> {
         // SAFETY: the owner lives.
         unsafe { result::set_convolution_math_type(self.raw(), math) }
     }
 }
 
-/// Sizes in the type that cuDNN counts with.
+/// Converts sizes to cuDNN's integer type.
 pub(super) fn counts<const N: usize>(sizes: [usize; N]) -> Result<[c_int; N]> {
     let mut counts = [0; N];
     for (count, size) in counts.iter_mut().zip(sizes) {

@@ -1,29 +1,33 @@
-//! The three products of a convolution, by cuDNN: its output, and the gradients of its input and of its kernel.
+//! The three products of a convolution, by cuDNN: its output, and the gradients of its input and of
+//! its kernel.
 //!
-//! cuDNN has several algorithms for each. Which one is the best depends on the shape, and some add up in an order that
-//! differs from run to run. So the algorithm that is taken here
+//! cuDNN has several algorithms for each product. The fastest algorithm depends on the shape, and
+//! some algorithms add up in an order that differs from run to run. The choice here has five
+//! properties:
 //!
-//! - **depends on the shape alone**: cuDNN's heuristics rank the algorithms, except that transforms which were measured to
-//!   pay come first; nothing is timed. Another GPU or another cuDNN may rank them differently;
-//! - **is deterministic**: the same operands give the same bits, again and again;
-//! - **needs at most 1 GiB** of memory to work in;
-//! - **keeps zeros** where a relu follows: Winograd's and Fourier's transforms make nearly zero of them. Nor are they taken
-//!   in bf16, as nobody documents in what type they transform;
-//! - **rounds no more than was asked for**: f32 is multiplied on tensor cores, as TF32, where candle's switch for
-//!   matrix products says so ([`gemm_reduced_precision_f32`]), and nowhere else.
+//! - **It depends on the shape alone.** cuDNN's heuristics rank the algorithms, except that
+//!   transforms which were measured to pay come first. Nothing is timed. Another GPU or another
+//!   version of cuDNN may rank the algorithms differently.
+//! - **It is deterministic.** The same operands give the same bits, again and again.
+//! - **It needs at most 1 GiB** of workspace.
+//! - **It keeps zeros** before a relu: Winograd's and Fourier's transforms turn zeros into nearly
+//!   zero. These transforms are not used in bf16 either, because their intermediate type is not
+//!   documented.
+//! - **It rounds no more than the caller allows.** Tensor cores multiply f32, as TF32, only if
+//!   candle's switch for matrix products allows it ([`gemm_reduced_precision_f32`]).
 //!
-//! With `COURSE_CUDNN_TELL=1` in the environment each thread prints on stderr what cuDNN suggests for each product, and what
-//! is taken.
+//! If `COURSE_CUDNN_TELL=1` is in the environment, each thread prints cuDNN's suggestions and the
+//! choice for each product on stderr.
 //!
-//! cudarc's own convolutions take the first algorithm of the list, whatever it is, so this is written on the layer
-//! below them.
+//! cudarc's own convolutions take the first algorithm of the list, whatever its properties. This
+//! module therefore uses the layer below them.
 //!
 //! | file | its idea |
 //! | --- | --- |
-//! | `choice` | which algorithm computes a product: a rule |
-//! | `session` | what a thread keeps for a device: cuDNN's handle, a plan for each product, memory to work in |
-//! | `descriptors` | sizes and types as cuDNN takes them |
-//! | `algorithm` | cuDNN's functions: algorithms, their memory, and to run one |
+//! | `choice` | the rule that chooses an algorithm for a product |
+//! | `session` | a thread's state for a device: cuDNN's handle, a plan for each product, a workspace |
+//! | `descriptors` | sizes and types as cuDNN's descriptors |
+//! | `algorithm` | cuDNN's functions: algorithms, their workspace, and the call that runs one |
 
 mod algorithm;
 mod choice;
@@ -46,12 +50,13 @@ use half::bf16;
 use super::geometry::Geometry;
 use crate::gpu::Operand;
 
-/// Which of a convolution's three products, of which operands.
+/// One of a convolution's three products, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
     /// The output, `[B, O, H', W']`, of the input, `[B, C, H, W]`, and the kernel, `[O, C, KH, KW]`.
     Output,
-    /// The same, for a relu: what sees nothing but zeros is zero, never nearly zero, as its slope changes there.
+    /// The output before a relu: a patch of zeros gives exactly zero, never nearly zero, because
+    /// the slope of the relu changes there.
     OutputForRelu,
     /// The gradient of the input, from the kernel and the output's gradient.
     InputGradient,
@@ -59,14 +64,14 @@ pub(super) enum Pass {
     WeightGradient,
 }
 
-/// A number that cuDNN convolves.
+/// An element type that cuDNN convolves.
 pub(super) trait Number:
     WithDType + CudaDType + CudnnDataType + DeviceRepr + ValidAsZeroBits
 {
-    /// What products are added up in.
+    /// The type in which products are added up.
     const SUMS: DataType;
 
-    /// The units that may multiply.
+    /// The math that cuDNN may use.
     fn math() -> Math;
 }
 
@@ -89,25 +94,28 @@ impl Number for f64 {
 impl Number for bf16 {
     const SUMS: DataType = DataType::CUDNN_DATA_FLOAT;
 
-    /// Tensor cores, on every GPU that has bf16. The default leaves them out for 16 bits: a step of ResNet-18 on an H200 took
-    /// 190 ms with it, and takes 7 to 10.
+    /// Tensor cores, on every GPU that has bf16.
+    ///
+    /// cuDNN's default math does not use tensor cores for 16 bits. A step of ResNet-18 on an H200
+    /// took 190 ms with the default, and takes 7 to 10 ms with tensor cores.
     fn math() -> Math {
         Math::CUDNN_TENSOR_OP_MATH
     }
 }
 
-/// Everything that decides how a product is computed.
+/// All inputs of the choice of an algorithm for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Product {
     geometry: Geometry,
     dtype: DType,
     pass: Pass,
-    /// The units that may multiply.
+    /// The math that cuDNN may use.
     math: Math,
 }
 
 impl Product {
-    /// Elements of the two operands, in the order in which [`Pass`] names them, and of the result.
+    /// Returns the number of elements of the two operands, in the order in which [`Pass`] names
+    /// them, and of the result.
     fn lengths(&self) -> ([usize; 2], usize) {
         let g = &self.geometry;
         let (x, y) = (g.batch * g.image(), g.batch * g.out_image());
@@ -147,13 +155,15 @@ impl fmt::Display for Product {
     }
 }
 
-/// A product of two operands, in the order in which [`Pass`] names them; an output is without a bias.
+/// Computes a product of two operands, in the order in which [`Pass`] names them. An output has no
+/// bias yet.
 ///
 /// # Errors
 ///
-/// When there are no images (but for the kernel's gradient), when the operands are not of one GPU and type or have not the
-/// elements that `geometry` says, when a size is beyond what cuDNN counts with, when it has no algorithm as the module asks
-/// for, and when cuDNN or CUDA fails.
+/// When there are no images, except for the kernel's gradient; when the operands are on different
+/// GPUs, differ in type or do not have the sizes of `geometry`; when a size exceeds cuDNN's integer
+/// type; when cuDNN has no algorithm with the properties that the module requires; and when cuDNN
+/// or CUDA fails.
 pub(super) fn product(
     geometry: &Geometry,
     pass: Pass,
@@ -183,13 +193,13 @@ fn of_type<T: Number>(
         bail!("cuDNN: {product} takes {expected:?} elements, not {found:?}");
     }
     let gpu = operands[0].gpu();
-    // Work of one stream is done in its order, and nothing else has to see to that.
+    // All memory belongs to one stream, whose order is the only synchronisation.
     if operands[1].gpu().id() != gpu.id() {
         bail!("cuDNN: {product}: an operand is of another device");
     }
     let result = match (geometry.batch, pass) {
         (0, Pass::WeightGradient) => gpu.alloc_zeros::<T>(len)?,
-        // GPUs have no memory of size 0.
+        // GPUs cannot allocate memory of size 0.
         (0, _) => bail!("cuDNN: {product} has no images"),
         _ => {
             let operands = [&view::<T>(&operands[0])?, &view::<T>(&operands[1])?];
@@ -199,7 +209,7 @@ fn of_type<T: Number>(
     Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
 }
 
-/// cuDNN's refusal, with what it was asked for.
+/// Makes an error from cuDNN's status and a description of the call.
 fn refused(what: impl std::fmt::Display, CudnnError(status): CudnnError) -> Error {
     Error::Msg(format!("cuDNN: {what}: {status:?}")).bt()
 }

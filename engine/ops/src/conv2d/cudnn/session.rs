@@ -1,4 +1,4 @@
-//! What a thread keeps for a device.
+//! A thread's cuDNN state for a device.
 
 #![expect(unsafe_code, reason = "cuDNN takes raw pointers; lengths are checked")]
 
@@ -26,39 +26,42 @@ use super::{Number, Product, refused};
 static LOGS: LazyLock<bool> =
     LazyLock::new(|| env::var_os("COURSE_CUDNN_TELL").is_some_and(|value| value == "1"));
 
-/// cuDNN on one device, in one thread: a handle must not be in use in two threads at once.
+/// cuDNN on one device, in one thread: two threads must not use a handle at the same time.
 struct Session {
     handle: Handle,
-    /// The device's, on which all work is queued.
+    /// The device's stream, on which all work is queued.
     stream: Arc<CudaStream>,
     plans: HashMap<Product, Plan>,
-    /// As large as any product has needed so far.
+    /// A workspace as large as any product has needed so far.
     workspace: Option<CudaSlice<u8>>,
 }
 
-/// How a product is computed.
+/// The descriptors and the algorithm for a product.
 struct Plan {
-    /// They are set to the choice's math.
+    /// The descriptors, which are set to the choice's math.
     descriptors: Descriptors,
     choice: Choice,
 }
 
 thread_local! {
-    /// Kept until the thread ends, so a device that a thread has made and dropped leaves its session behind.
+    /// The sessions of this thread, kept until the thread ends. The session of a device outlives
+    /// the device.
     static SESSIONS: RefCell<HashMap<DeviceId, Session>> = RefCell::default();
 }
 
-/// Queues a product of `operands` on the device's stream; the result has `len` elements.
+/// Queues a product of `operands` on the device's stream and returns the result, which has `len`
+/// elements.
 ///
-/// The operands and `len` are as [`Product::lengths`] says, there are images, and the operands are of that stream.
+/// The lengths of the operands and `len` must agree with [`Product::lengths`]. There must be
+/// images, and the operands must belong to the device's stream.
 pub(super) fn compute<T: Number>(
     device: &CudaDevice,
     product: &Product,
     operands: [&CudaView<'_, T>; 2],
     len: usize,
 ) -> Result<CudaSlice<T>> {
-    // SAFETY: cuDNN writes every element, and reads none, because what was there counts for nothing (`zero`). If it
-    // fails, nobody gets to see the memory.
+    // SAFETY: cuDNN writes every element and reads none, because the scale of the previous contents
+    // is `zero`. If cuDNN fails, nothing reads the memory.
     let mut result = unsafe { device.alloc::<T>(len) }?;
     SESSIONS.with_borrow_mut(|sessions| {
         let session = match sessions.entry(device.id()) {
@@ -73,10 +76,11 @@ pub(super) fn compute<T: Number>(
 impl Session {
     fn new(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
-        // A handle belongs to whatever context is current, and making one does not set it.
+        // A handle belongs to the context that is current, and making a handle does not set the
+        // context.
         stream.context().bind_to_thread().map_err(Error::wrap)?;
         let handle = Handle::new().map_err(|error| refused("no handle", error))?;
-        // SAFETY: both have their owners, and the session keeps them.
+        // SAFETY: handle and stream have their owners, and the session keeps both owners.
         unsafe { result::set_stream(handle.raw(), stream.cu_stream().cast()) }
             .map_err(|error| refused("no stream", error))?;
         Ok(Self { handle, stream, plans: HashMap::new(), workspace: None })
@@ -89,7 +93,7 @@ impl Session {
         [first, second]: [&CudaView<'_, T>; 2],
         result: &mut CudaSlice<T>,
     ) -> Result<()> {
-        // cuDNN launches kernels in whatever context is current.
+        // cuDNN launches kernels in the context that is current.
         self.stream.context().bind_to_thread().map_err(Error::wrap)?;
         let Plan { descriptors, choice } = match self.plans.entry(*product) {
             Entry::Occupied(plan) => plan.into_mut(),
@@ -104,18 +108,20 @@ impl Session {
             operands: [first as *const c_void, second as *const c_void],
             result: result as *mut c_void,
             workspace: workspace.as_ref().map_or(ptr::null_mut(), |&(place, _)| place as *mut _),
-            // Not all that there is: what earlier products needed has no say in this one.
+            // The size of this product's workspace, not of the whole allocation: earlier products
+            // must have no influence on this one.
             workspace_size: choice.workspace,
         };
         let scales = [T::one(), T::zero()].map(T::into_scaling_parameter);
-        // SAFETY: operands and result have the elements that the descriptors say, and all memory here is of the
-        // handle's stream: `product` and `compute` see to both. What is queued there later, on whatever memory, is
-        // done later, and memory is given back in the stream's order as well. So operands and result stay as they
-        // are until the product is computed, and one workspace serves one product after the other.
+        // SAFETY: operands and result have the elements that the descriptors describe, and all
+        // memory here belongs to the handle's stream: `product` and `compute` check both. Work that
+        // is queued on the stream later, on any memory, runs later, and memory is freed in the
+        // stream's order too. So operands and result stay unchanged until the product is computed,
+        // and one workspace serves one product after another.
         let queued =
             unsafe { choice.algorithm.queue(&self.handle, descriptors, &pointers, &scales) };
         queued.or_else(|error| {
-            // Where work of before has failed, that is the error.
+            // If earlier work has failed, its error is the cause and is returned instead.
             self.stream.synchronize().map_err(Error::wrap)?;
             Err(refused(format_args!("{product}, by {:?}", choice.algorithm), error))
         })
@@ -124,7 +130,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The handle and the workspace are given back in their context. If it is gone, so are they.
+        // The handle and the workspace are freed in their context. If the context is gone, they are
+        // gone too.
         let _ = self.stream.context().bind_to_thread();
     }
 }
@@ -134,7 +141,8 @@ impl Plan {
         let descriptors = Descriptors::new::<T>(&product.geometry)?;
         let asked = descriptors.convolution.set_math(product.math);
         let suggested = asked.and_then(|()| candidates(handle, product.pass, &descriptors));
-        // An error may mean that heuristics have nothing to say of what can be computed all the same.
+        // An error may mean that the heuristics have no suggestion for a product that cuDNN can
+        // compute.
         let candidates = suggested.as_deref().unwrap_or_default();
         let choice = first_that_fits(&ranked(product, candidates), |algorithm, math| {
             descriptors.convolution.set_math(math).ok()?;
@@ -156,17 +164,18 @@ impl Plan {
     }
 }
 
-/// One line for a product with its algorithm, and one for each that cuDNN suggests.
+/// Prints one line for a product with its algorithm, and one line for each of cuDNN's suggestions.
 fn log(product: &Product, suggested: &[Candidate], choice: Option<Choice>) {
     let mut text = format!("cuDNN: {product}: {choice:?}\n");
     for candidate in suggested {
         text += &format!("  suggested: {candidate:?}\n");
     }
-    // In one piece, as other threads may print there. Nothing is left to be done about a stderr that is gone.
+    // One write keeps the lines together, as other threads may print there. A closed stderr is
+    // ignored.
     drop(io::stderr().write_all(text.as_bytes()));
 }
 
-/// At least `size` bytes of memory to work in, none if that is 0.
+/// Returns a workspace of at least `size` bytes, or none if the size is 0.
 fn grown<'a>(
     kept: &'a mut Option<CudaSlice<u8>>,
     stream: &Arc<CudaStream>,
@@ -176,9 +185,10 @@ fn grown<'a>(
         return Ok(None);
     }
     if kept.as_ref().is_none_or(|memory| memory.len() < size) {
-        // Given back first: the new one may then lie in its place.
+        // The old workspace is freed first: the new one may then take its place.
         *kept = None;
-        // SAFETY: cuDNN reads nothing there that it has not written, and nobody else reads it.
+        // SAFETY: cuDNN reads nothing in the workspace that it has not written, and nothing else
+        // reads it.
         *kept = Some(unsafe { stream.alloc(size) }.map_err(Error::wrap)?);
     }
     Ok(kept.as_mut())

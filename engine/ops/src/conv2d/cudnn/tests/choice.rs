@@ -1,4 +1,4 @@
-//! The rule by which algorithms are chosen.
+//! Tests of the rule that chooses algorithms.
 
 use candle_core::DType;
 use candle_core::cuda_backend::cudarc::cudnn::sys::{
@@ -17,10 +17,10 @@ use super::product_of;
 use crate::conv2d::formula::geometry;
 
 const FIRST: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
-/// The usual one.
+/// The usual algorithm.
 const SECOND: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
 
-/// A good one, for what f32 asks for without TF32.
+/// A candidate that suits f32 without TF32.
 const GOOD: Candidate =
     Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
 
@@ -42,7 +42,7 @@ fn the_first_that_works_and_is_deterministic_is_taken() {
 #[test]
 fn memory_has_a_limit_and_nobody_asks_for_more_than_one_needs() {
     let ranked = [FIRST, SECOND].map(|algorithm| (algorithm, Math::CUDNN_FMA_MATH));
-    // What is taken, and how often it was asked for memory.
+    // The choice, and the number of queries for a workspace.
     let taken = |of_first: Option<usize>| {
         let mut asked = 0;
         let choice = first_that_fits(&ranked, |algorithm, _| {
@@ -110,7 +110,7 @@ fn transforms_suit_neither_a_relu_nor_bf16() {
     assert!(suits(FIRST, &bf16(Pass::WeightGradient)));
 }
 
-/// Each once, and none that rounds more than was asked for.
+/// Each usual algorithm appears once, and none rounds more than the product allows.
 #[test]
 fn where_nothing_is_suggested_the_usual_is_left() {
     use Math::{
@@ -128,9 +128,9 @@ fn where_nothing_is_suggested_the_usual_is_left() {
     }
 }
 
-/// Of ResNet-18: a padded plane is 32×32.
+/// A shape of ResNet-18 whose padded plane is 32×32.
 const LARGE: [usize; 9] = [256, 64, 28, 28, 64, 3, 3, 1, 1];
-/// 8×8.
+/// A shape of ResNet-18 whose padded plane is 8×8.
 const SMALL: [usize; 9] = [256, 512, 4, 4, 512, 3, 3, 1, 1];
 
 fn product(sizes: [usize; 9], pass: Pass, dtype: DType, math: Math) -> Product {
@@ -146,12 +146,12 @@ fn it_pays_for_small_kernels_of_many_channels_in_f32() {
         assert_eq!(of(Pass::WeightGradient), transforms, "{sizes:?}");
         transforms
     };
-    // What was measured, and taken to be alike with other numbers of images.
+    // Measured shapes, and the same shapes with other numbers of images.
     assert_eq!(plain(LARGE), [Fft, Winograd]);
     assert_eq!(plain([32, 128, 14, 14, 128, 3, 3, 1, 1]), [Fft, Winograd]);
     assert_eq!(plain([32, 256, 7, 7, 256, 3, 3, 1, 1]), [Winograd]);
     assert_eq!(plain(SMALL), [Winograd]);
-    // Planes that are larger, smaller, long and narrow, or that fill half of a padded one.
+    // Planes that are larger, smaller, long and narrow, or that fill half of a padded plane.
     assert_eq!(plain([8, 64, 56, 56, 64, 3, 3, 1, 1]), [Winograd]);
     assert_eq!(plain([8, 64, 6, 6, 64, 3, 3, 1, 1]), [Winograd]);
     assert_eq!(plain([8, 64, 30, 3, 64, 3, 3, 1, 1]), [Winograd]);
@@ -160,7 +160,7 @@ fn it_pays_for_small_kernels_of_many_channels_in_f32() {
         // Few channels on one side.
         [256, 1, 28, 28, 64, 3, 3, 1, 1],
         [256, 64, 28, 28, 32, 3, 3, 1, 1],
-        // Steps of two, no padding, other kernels.
+        // Stride 2, no padding, other kernels.
         [256, 64, 28, 28, 128, 3, 3, 2, 1],
         [256, 64, 28, 28, 64, 3, 3, 1, 0],
         [256, 64, 28, 28, 64, 1, 1, 1, 1],
@@ -198,7 +198,7 @@ const WEIGHT_GRADIENTS: [Algorithm; 4] = [
     WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT),
 ];
 
-/// The first algorithms for a product, of those that are suggested in this order.
+/// Returns the first algorithms for a product whose suggestions come in this order.
 fn first<const N: usize>(product: Product, suggested: &[Algorithm]) -> [Algorithm; N] {
     let works =
         |&algorithm| Candidate { algorithm, works: true, deterministic: true, math: product.math };
@@ -215,7 +215,7 @@ fn what_pays_is_tried_first_and_the_rest_in_its_order() {
     assert_eq!(output(LARGE), [fft, winograd, precomputed, tiles, gemm]);
     assert_eq!(output(SMALL), [winograd, precomputed, tiles, gemm, fft]);
     assert_eq!(output([256, 1, 28, 28, 64, 3, 3, 1, 1]), OUTPUTS);
-    // Nothing is transformed in front of a relu, or in 16 bits.
+    // No transform is used before a relu, or in 16 bits.
     let products = [
         plain(LARGE, Pass::OutputForRelu),
         product(LARGE, Pass::Output, DType::BF16, Math::CUDNN_TENSOR_OP_MATH),

@@ -1,4 +1,5 @@
-//! cuDNN's descriptors and choices, without a GPU; and, with one, all three products against the formula.
+//! Tests of cuDNN's descriptors and choices without a GPU. A GPU also computes all three products,
+//! which are compared with the formula.
 
 mod choice;
 
@@ -22,7 +23,7 @@ fn sizes_beyond_an_int_are_refused() {
     assert!(error.contains("a size of 2147483648, and it counts to 2147483647 only"), "{error}");
 }
 
-/// For 16 bits cuDNN's default leaves tensor cores out; for f32 it lets them in.
+/// cuDNN's default math does not use tensor cores for 16 bits, and uses them for f32.
 #[test]
 fn tensor_cores_are_asked_for_by_name() {
     assert_eq!(bf16::math(), Math::CUDNN_TENSOR_OP_MATH);
@@ -53,12 +54,12 @@ fn descriptors_are_of_sizes_that_cudnn_takes() {
     assert!(error.contains("CUDNN_STATUS"), "{error}");
 }
 
-/// Values of a type on a GPU.
+/// Copies values of a type to a GPU.
 fn upload(device: &Device, dtype: DType, values: &[f64]) -> Tensor {
     Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap().to_device(device).unwrap()
 }
 
-/// Output, input gradient and weight gradient as the GPU has them.
+/// Computes output, input gradient and weight gradient on the GPU.
 fn products(
     device: &Device,
     dtype: DType,
@@ -78,9 +79,11 @@ fn products(
     ])
 }
 
-/// batch, in, height, width, out, kernel height, kernel width, stride, padding: LeNet's and ResNet's layers in small,
-/// one pixel, rows left over that are not the columns left over, enough to add up in more than one block, and so many
-/// channels that Winograd's transform pays, and Fourier's.
+/// batch, in, height, width, out, kernel height, kernel width, stride, padding.
+///
+/// The shapes are LeNet's and ResNet's layers in small, one pixel, different numbers of rows and
+/// columns left over, enough numbers for sums in more than one block, and so many channels that
+/// Winograd's and Fourier's transforms pay.
 const SHAPES: [[usize; 9]; 8] = [
     [1, 1, 1, 1, 1, 1, 1, 1, 0],
     [3, 1, 28, 28, 6, 5, 5, 1, 2],
@@ -92,8 +95,11 @@ const SHAPES: [[usize; 9]; 8] = [
     [2, 64, 14, 14, 64, 3, 3, 1, 1],
 ];
 
-/// Compares with the formula: the largest error stays below `bound`, which is given the terms of the longest sum, of
-/// the largest entry of what one gets by adding up absolute values; and the same question has the same answer.
+/// Compares the products with the formula, and asserts that a second run gives the same result.
+///
+/// The largest error must stay below `bound` of the largest magnitude. A magnitude is the sum of
+/// absolute values that belongs to an entry. The argument of `bound` is the number of terms in the
+/// longest sum.
 fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
     let Some(device) = device() else { return };
     let device = device.tensors();
@@ -121,7 +127,7 @@ fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
         for (found, (name, truth, magnitude, terms)) in found.iter().zip(cases) {
             assert_eq!(found.len(), truth.len(), "{name}, {g:?}");
             let errors: Vec<f64> = found.iter().zip(truth).map(|(a, b)| (a - b).abs()).collect();
-            // Not a number is no small error.
+            // A NaN must not pass as a small error.
             assert!(found.iter().all(|value| value.is_finite()), "{name}, {g:?}");
             let error = largest(&errors) / largest(magnitude);
             let bound = bound(terms);
@@ -139,18 +145,22 @@ fn in_f64_a_gpu_computes_the_formula() {
     assert_as_the_formula::<f64>(|_| 1e-12);
 }
 
-/// A sum of n products in f32, in whatever order, errs by at most n·2⁻²⁴ of its magnitude. An algorithm of Winograd's
-/// or with Fourier transforms errs by more, because what it adds up on the way is larger: `winograd::rounding` has
-/// measured up to 25 times as much. In long sums errors cancel: those of numbers of both signs err by a few 2⁻²⁴ however long
-/// they are, so n counts up to 8, and the bound is 1.2e-5 at the most. Of these sums TF32, with half of 2⁻¹⁰ of each operand,
-/// loses 2.7e-5 in the longest and more in all others.
+/// A sum of n products in f32 errs by at most n·2⁻²⁴ of its magnitude, in any order.
+///
+/// An algorithm with Winograd's or Fourier transforms errs by more, because its intermediate
+/// numbers are larger: `winograd::rounding` has measured up to 25 times as much. In long sums
+/// errors cancel. Sums of numbers of both signs err by a few 2⁻²⁴ at any length, so n counts up to
+/// 8, and the bound is 1.2e-5 at the most. TF32 loses half of 2⁻¹⁰ of each operand. Its error in
+/// these sums is 2.7e-5 in the longest and more in all others.
 #[test]
 fn in_f32_a_gpu_is_as_near_as_f32() {
     assert_as_the_formula::<f32>(|terms| 25.0 * terms.min(8) as f64 * 2f64.powi(-24));
 }
 
-/// The operands are numbers of bf16, their products are exact in f32, where they are added up; the result is rounded
-/// to eight bits, by up to 2⁻⁸. Adding up costs less than that again, even if each step cuts bits off.
+/// The operands are numbers of bf16. Their products are exact in f32, the type of the sums.
+///
+/// The result is rounded to eight bits, by up to 2⁻⁸. The additions cost less than the same again,
+/// even if each step cuts bits off.
 #[test]
 fn in_bf16_a_gpu_rounds_what_it_added_up() {
     if device().is_none() {
@@ -175,7 +185,7 @@ fn a_gpu_is_not_asked_for_the_impossible() {
     assert!(message.contains("takes [18, 4] elements, not [17, 4]"), "{message}");
 }
 
-/// Without images there is nothing to add up.
+/// An empty batch has nothing to add up.
 #[test]
 fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
     let Some(device) = device() else { return };
