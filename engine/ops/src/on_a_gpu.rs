@@ -1,5 +1,5 @@
 //! Tests that compare every operation on a GPU with the operation on the CPU in f64. If there is no
-//! GPU, they are skipped and print a message.
+//! GPU, the tests are skipped and print a message.
 
 mod kernels;
 mod launches;
@@ -153,8 +153,7 @@ fn a_gpu_convolves() {
             conv2d(inputs[0], inputs[1], None, stride, padding)
         });
         if (stride, padding) == (1, 0) {
-            // bf16 may round a sum to the other side of relu's kink, and its gradient changes with
-            // it.
+            // bf16 may round a sum to the other side of relu's kink, and this changes the gradient.
             assert_same(
                 "conv2d_relu_pool",
                 &OF_CONVOLUTIONS[..2],
@@ -199,7 +198,8 @@ fn a_gpu_adds_gradients_that_meet() {
         assert_same("sum", &TYPES, &[shape, shape], &|x| {
             add_relu(&relu(x[0])?, &add_relu(x[0], x[1])?)
         });
-        // The operand is the output of a relu, whose gradient takes both at once.
+        // Both operands derive from one relu's output, and the gradient of this relu takes both
+        // gradients at once.
         assert_same("sum behind a relu", &TYPES, &[shape, shape], &|x| {
             let y = add_relu(x[0], x[1])?;
             add_relu(&y, &relu(&y)?)

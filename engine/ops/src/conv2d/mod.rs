@@ -6,11 +6,11 @@
 //! | algorithm | used for | cost per output and pair of channels |
 //! | --- | --- | --- |
 //! | `direct` | small patches, such as a single grey channel | R² multiplications, no preparation |
-//! | `winograd` | 3×3 and 5×5 kernels at stride 1 | a fifth to less than a half of R², and transforms |
-//! | `sampled` | strided 1×1 kernels | the cost of `unfolded`, on the pixels that the kernels read |
+//! | `winograd` | 3×3, 5×5 kernels at stride 1 | a fifth to less than half of R², and transforms |
+//! | `sampled` | strided 1×1 kernels | the cost of `unfolded`, on the pixels that kernels read |
 //! | `unfolded` | everything else | R², as one im2col matrix product near the processor's peak |
 //!
-//! A NaN or an infinity reaches exactly the results that depend on it, whatever the algorithm.
+//! A NaN or an infinity reaches the results that depend on it, and no others, with every algorithm.
 //! Planes that are not finite after `winograd` are computed again by `unfolded`.
 //!
 //! All algorithms work on blocks of sixteen images side by side (`lanes`). They run the epilogue
@@ -70,7 +70,7 @@ use {crate::gpu::Operand, candle_core::CudaStorage};
 /// this field. The padding consists of zeros, and zero times a weight that is NaN or infinite is
 /// NaN.
 ///
-/// If the weights are finite, an output whose patch is all zeros equals its bias exactly. On a GPU
+/// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU
 /// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN.
 ///
 /// # Errors
@@ -110,9 +110,9 @@ pub fn conv2d(
 /// CPU never writes the intermediate results to memory. On a GPU the bits are the same where cuDNN
 /// has the same algorithm for both.
 ///
-/// On every device, an output of the convolution whose patch is all zeros equals its bias exactly.
-/// The slope of the relu changes at 0, and training begins with a bias of 0. A rounding error must
-/// not make this bias positive.
+/// On every device, an output of the convolution with a patch of zeros equals its bias exactly. The
+/// slope of the relu changes at 0, and training begins with a bias of 0. A rounding error must not
+/// turn this 0 into a positive number.
 ///
 /// # Errors
 ///

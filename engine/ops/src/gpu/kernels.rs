@@ -16,12 +16,12 @@ use candle_core::cuda_backend::cudarc::nvrtc::{
 use candle_core::{CudaDevice, DType, Result, bail};
 use harness::lock::locked;
 
-/// The number of threads in a block, in every launch. Blocks add up in a tree, so it is a power of
-/// two.
+/// The number of threads in a block, in every launch: a power of two, because blocks add up in a
+/// tree.
 pub(crate) const THREADS: usize = 256;
 
-/// The number of adjacent elements that a thread reads or writes at once, where alignment allows
-/// it. They are 16 bytes of f32, the most that a GPU moves for a thread.
+/// The number of adjacent elements that a thread reads or writes at once, if the alignment allows
+/// vectors. Four elements of f32 are 16 bytes, the most that a GPU moves for a thread.
 pub(crate) const VECTOR: usize = 4;
 
 /// The files of kernels.

@@ -14,7 +14,7 @@ use super::operand::Operand;
 /// too far.
 const MOST_ELEMENTS: usize = 1 << 31;
 
-/// The largest number of blocks of an elementwise kernel, whose threads share the work.
+/// The largest number of blocks that share the work of an elementwise kernel.
 const MOST_BLOCKS: usize = 4096;
 
 /// Returns the number of blocks for `n` elements, each of which belongs to one thread.
@@ -166,7 +166,7 @@ impl<'a> Launch<'a> {
         stream.context().bind_to_thread().map_err(Error::wrap)?;
         let function = kernel.on(gpu)?;
         let mut bits = Vec::with_capacity(arguments.len());
-        // cudarc records the uses of the memory until the launch is queued.
+        // cudarc's guards for the memory that the launch uses, held until the launch is queued.
         let mut uses = Vec::with_capacity(arguments.len());
         for argument in arguments {
             bits.push(match argument {

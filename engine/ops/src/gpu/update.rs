@@ -113,7 +113,7 @@ fn update<const N: usize>(
 }
 
 /// Returns whether one launch may update a group: its slots have the same types, and no changed
-/// tensor shares its memory with another changed tensor.
+/// tensor shares its memory with another tensor.
 fn are_apart<const N: usize>(group: &[Slot<'_, N>]) -> bool {
     let memory = |tensor: &Tensor| ptr::from_ref(&*tensor.storage_and_layout().0).addr();
     let changed = group.iter().flat_map(|slot| slot.changed).map(memory).collect_vec();

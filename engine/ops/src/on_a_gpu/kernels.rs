@@ -107,7 +107,8 @@ fn a_gpu_rounds_half_way_bf16_to_even() {
         let values = Tensor::new(values, &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap();
         values.to_device(&gpu).unwrap()
     };
-    // 1 + 1/256 lies between 1 and 1 + 2/256, 1 + 3/256 between that and 1 + 4/256.
+    // 1 + 1/256 lies halfway between 1 and 1 + 2/256, and 1 + 3/256 halfway between 1 + 2/256 and 1
+    // + 4/256. bf16 rounds both to the even neighbour.
     let ones = numbers(&[1.0, 1.0]).reshape((1, 2)).unwrap();
     let y = add_bias(&ones, &numbers(&[1.0 / 256.0, 3.0 / 256.0])).unwrap();
     let y = y.to_dtype(DType::F64).unwrap().to_vec2::<f64>().unwrap();
@@ -136,8 +137,10 @@ fn a_gpu_pools_whole_planes() {
     assert_same_of("global_avg_pool", &KERNELS, &x, &|x| global_avg_pool(x[0]));
 }
 
-/// Height, width, kernel, stride: with and without rows and columns that are in no window, windows that overlap, windows
-/// with gaps between them, more than one part.
+/// Height, width, kernel, stride.
+///
+/// Some shapes leave rows and columns that are in no window, and some have windows that overlap,
+/// windows with gaps between them, or more than one part.
 const WINDOWS: [[usize; 4]; 6] =
     [[9, 9, 2, 2], [7, 5, 3, 3], [4, 6, 2, 2], [8, 7, 3, 2], [9, 8, 2, 3], [83, 79, 2, 2]];
 

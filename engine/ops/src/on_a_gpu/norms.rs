@@ -29,7 +29,7 @@ fn a_gpu_normalises_batches() {
 
 #[test]
 fn a_gpu_normalises_images_of_more_parts_than_a_block_has_threads() {
-    // 258 parts of a channel.
+    // A channel with 258 parts.
     let shapes: [&[usize]; 3] = [&[168, 1, 112, 112], &[1], &[1]];
     assert_same("batch_norm", &TYPES[1..2], &shapes, &|t| {
         Ok(batch_norm(t[0], t[1], t[2], 1e-3, true)?.0)

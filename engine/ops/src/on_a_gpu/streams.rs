@@ -8,8 +8,10 @@ use super::device;
 use crate::parameters::overwrite;
 use crate::relu;
 
-/// A copy waits for the event and not for later work. A real GPU might have done the later work before it copies; the
-/// simulated GPU does nothing until a thread waits for it.
+/// A copy waits for the event and not for later work.
+///
+/// A real GPU might have done the later work before the copy. The simulated GPU does nothing until
+/// a thread waits for it.
 #[test]
 fn a_copy_waits_for_its_event_and_no_later_work() {
     let Some(device) = device() else { return };
@@ -25,7 +27,8 @@ fn a_copy_waits_for_its_event_and_no_later_work() {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if set("SIMULATED_GPUS") && !set("SIMULATED_GPU_EAGER") {
         let event = Event::record(here).unwrap();
-        // This breaks the rule that the tensor must not change. A copy that waited for this later write would have ones.
+        // This breaks the rule that the tensor must not change. A copy that waited for this later
+        // write would have ones.
         overwrite(&twos, &ones).unwrap();
         assert_eq!(values(&event.to_device(&twos, there).unwrap()), [2.0; 1000]);
         assert_eq!(values(&twos), [1.0; 1000]);

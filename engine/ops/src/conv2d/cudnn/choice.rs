@@ -110,18 +110,20 @@ pub(super) enum Transform {
 /// channels on both sides. The list is empty for all other products.
 ///
 /// A plain 3×3 kernel takes 9 multiplications for each pixel of the output and each pair of
-/// channels. Winograd's transform takes 36 for 4×4 pixels. The Fourier transform takes about 2 for
-/// each number of a plane that is padded to a power of two: as few, if the plane nearly fills the
-/// padded plane. The transforms themselves have a cost for each image and channel, and for each
-/// pair of channels of the kernel. Many channels have to share this cost.
+/// channels. Winograd's transform takes 36 for 4×4 pixels. The Fourier transform pads a plane to a
+/// power of two and takes about 2 for each number of the padded plane. This is as few as
+/// Winograd's, if the plane nearly fills the padded plane. The transforms themselves have a cost
+/// for each image and channel, and for each pair of channels of the kernel. Many channels have to
+/// share this cost.
 ///
 /// These counts explain the rule; its limits were measured on an H200 with 256 images
 /// (`book/data/gpu-convolutions.json`). The rule concerns 12 products of ResNet-18. For 8 of them
 /// cuDNN's heuristics put a slower algorithm first, by up to a factor of 7. A step took 31.1 ms
 /// with cuDNN's suggestions, and takes 19.0 ms with this rule. With tensor cores, cuDNN's first
-/// suggestion was the best for all 12. Nothing was measured for other numbers of images, for planes
-/// between the measured ones (28×28, 14×14, 7×7, 4×4) and for other GPUs: the rule treats them
-/// alike.
+/// suggestion was the best for all 12.
+///
+/// Nothing was measured for other numbers of images, other GPUs, and planes between the measured
+/// ones (28×28, 14×14, 7×7, 4×4). The rule assumes that they behave alike.
 pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     let g = &product.geometry;
     let fits = (g.kernel_h, g.kernel_w, g.stride, g.padding) == (3, 3, 1, 1);
@@ -132,8 +134,8 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     }
     let padded = |len: usize| (len + 2).next_power_of_two();
     let (plane, padded) = (g.height * g.width, padded(g.height) * padded(g.width));
-    // Transforms of planes that fill three quarters of the padded plane: 14×14 and 28×28 do. 4×4
-    // and 7×7 do not, nor any smaller plane.
+    // Planes that fill three quarters of the padded plane. 14×14 and 28×28 do; 4×4 and 7×7 do not,
+    // nor does any smaller plane.
     if 4 * plane >= 3 * padded && padded <= LARGEST_FOR_FFT {
         &[Transform::Fft, Transform::Winograd]
     } else {

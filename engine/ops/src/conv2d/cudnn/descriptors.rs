@@ -1,4 +1,5 @@
-//! cuDNN's descriptors: objects of cuDNN that hold sizes and types and have to be destroyed.
+//! cuDNN's descriptors of sizes and types. cuDNN allocates them, and their owners here destroy
+//! them.
 
 #![expect(unsafe_code, reason = "cuDNN's objects are raw pointers")]
 
@@ -35,9 +36,9 @@ macro_rules! owner {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // A failure leaks the object, and the caller could do nothing about it. SAFETY: the
-                // object was made by `new`, nothing else destroys it, and nothing uses it after its
-                // owner.
+                // A failure leaks the object, and the caller could do nothing about it.
+                // SAFETY: the object was made by `new`, nothing else destroys it, and nothing uses
+                // it after its owner.
                 let _ = unsafe { $destroy(self.0) };
             }
         }

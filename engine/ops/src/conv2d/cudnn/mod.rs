@@ -25,7 +25,7 @@
 //! | file | its idea |
 //! | --- | --- |
 //! | `choice` | the rule that chooses an algorithm for a product |
-//! | `session` | a thread's state for a device: cuDNN's handle, a plan for each product, a workspace |
+//! | `session` | a thread's state for a device: a handle, a plan for each product, a workspace |
 //! | `descriptors` | sizes and types as cuDNN's descriptors |
 //! | `algorithm` | cuDNN's functions: algorithms, their workspace, and the call that runs one |
 
@@ -53,7 +53,8 @@ use crate::gpu::Operand;
 /// One of a convolution's three products, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
-    /// The output, `[B, O, H', W']`, of the input, `[B, C, H, W]`, and the kernel, `[O, C, KH, KW]`.
+    /// The output, `[B, O, H', W']`, from the input, `[B, C, H, W]`, and the kernel,
+    /// `[O, C, KH, KW]`.
     Output,
     /// The output before a relu: a patch of zeros gives exactly zero, never nearly zero, because
     /// the slope of the relu changes there.
@@ -160,10 +161,12 @@ impl fmt::Display for Product {
 ///
 /// # Errors
 ///
-/// When there are no images, except for the kernel's gradient; when the operands are on different
-/// GPUs, differ in type or do not have the sizes of `geometry`; when a size exceeds cuDNN's integer
-/// type; when cuDNN has no algorithm with the properties that the module requires; and when cuDNN
-/// or CUDA fails.
+/// - When there are no images, except for the kernel's gradient.
+/// - When the operands are on different GPUs, differ in type or do not have the sizes of
+///   `geometry`.
+/// - When a size exceeds cuDNN's integer type.
+/// - When cuDNN has no algorithm with the properties that the module requires.
+/// - When cuDNN or CUDA fails.
 pub(super) fn product(
     geometry: &Geometry,
     pass: Pass,

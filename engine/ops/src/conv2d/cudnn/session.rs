@@ -44,8 +44,8 @@ struct Plan {
 }
 
 thread_local! {
-    /// The sessions of this thread, kept until the thread ends. The session of a device outlives
-    /// the device.
+    /// The sessions of this thread, kept until the thread ends. A device that a thread has opened
+    /// and dropped leaves its session behind.
     static SESSIONS: RefCell<HashMap<DeviceId, Session>> = RefCell::default();
 }
 

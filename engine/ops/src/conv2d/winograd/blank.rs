@@ -1,13 +1,13 @@
 //! The zero mask: where a convolution is exactly its bias.
 //!
-//! A kernel whose patch is all zeros, such as the black around a garment, gives 0. Winograd's
-//! outputs are differences of larger numbers, which depend on all pixels of a tile. An output whose
-//! patch is all zeros is the remainder after these numbers cancel: ±1e-18 in f64, ±1e-9 in f32.
+//! A kernel that reads a patch of zeros, such as the black around a garment, gives 0. Winograd's
+//! outputs are differences of larger numbers, which depend on all pixels of a tile. For a patch of
+//! zeros these numbers cancel except for a remainder: ±1e-18 in f64, ±1e-9 in f32.
 //!
-//! Such a small error matters before a relu, whose slope is 0 at 0 and 1 above. A network that
-//! begins with biases of zero, as LeNet does here, would pass the gradients of half of all black
-//! pixels. The first gradient of that bias would be several percent off, in f32 and f64 alike. The
-//! zero mask therefore sets these outputs to exactly zero:
+//! Such a small error matters before a relu, because the relu's slope is 0 at 0 and 1 above. A
+//! network that begins with biases of zero, as LeNet does here, would pass the gradients of half of
+//! all black pixels. The first gradient of that bias would be several percent off, in f32 and f64
+//! alike. The zero mask therefore sets these outputs to exactly zero:
 //!
 //! ```text
 //! any channel of x ≠ 0       a 3×3 kernel sees      outputs
@@ -33,7 +33,7 @@ use crate::conv2d::frame::Frame;
 use crate::lanes::{LANES, Lane};
 use crate::simd::vectorised;
 
-/// The zero mask of a block of images: the outputs whose patches are all zeros, `[H', W']`.
+/// The zero mask of a block of images: the outputs with patches of zeros, `[H', W']`.
 pub(super) struct Blank(Vec<Lane<bool>>);
 
 impl Blank {
@@ -69,7 +69,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         blocks.map(blank_of_block).collect()
     }
 
-    /// Returns which outputs of one image have patches of zeros only; `None` if no output has.
+    /// Returns which outputs of one image have patches of zeros; `None` if no output has.
     fn blank_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
         let g = self.geometry;
         let zeros = zeros_in_all_channels(image, g.height * g.width);

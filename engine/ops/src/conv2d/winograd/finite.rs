@@ -1,7 +1,7 @@
 //! Results that are not finite are computed again, by [`Unfolded`].
 //!
-//! In a plain convolution a NaN or an infinity reaches exactly the outputs whose patches contain
-//! it. Winograd's transforms mix the numbers of a tile. Three cases then go wrong:
+//! In a plain convolution a NaN or an infinity reaches the outputs that read it, and no others.
+//! Winograd's transforms mix the numbers of a tile. Three cases then go wrong:
 //!
 //! | operands | plain | Winograd's |
 //! | --- | --- | --- |
@@ -9,10 +9,12 @@
 //! | an infinity | an infinity | inf − inf = NaN |
 //! | finite, but close to the largest number of the type | finite | the transforms overflow |
 //!
-//! The zero mask of [`blank`](super::blank) would add a fourth: zeros times a NaN are NaN, and not
-//! zero. Each plane of outputs or of the input's gradient in which a number is not finite is
-//! therefore replaced, and likewise each kernel of the weight's gradient. All other planes and
-//! kernels keep their bits, whatever the other images and channels contain.
+//! The zero mask of [`blank`](super::blank) would add a fourth case: zeros times a NaN are NaN, and
+//! not zero.
+//!
+//! Each plane of outputs in which a number is not finite is therefore replaced, and so is each such
+//! plane of the input's gradient and each such kernel of the weight's gradient. All other planes
+//! and kernels keep their bits, independent of the contents of other images and channels.
 //!
 //! A check of the results is enough. A number that is not finite stays so in every sum, and in
 //! every product with an entry of the matrices. Each result depends on each of its operands at one

@@ -40,11 +40,11 @@
 //! | --- | --- | --- | --- |
 //! | weights | U = G·w·Gᵀ | \[O, places, C\] | output channels |
 //! | tiles | V = Bᵀ·d·B | \[C, places, T\] | input channels |
-//! | products | P = U·V at each place | \[places, O, T\] | places |
+//! | products | P = U·V per place | \[places, O, T\] | places |
 //! | outputs | y = Aᵀ·P·A | images | output channels |
 //! | gradients | dP = A·dy·Aᵀ | \[O, places, T\] | output channels |
-//! | weights | dU = Σ dP·Vᵀ at each place, dw = Gᵀ·dU·G | \[places, O, C\] | places, output channels |
-//! | tiles | dV = Uᵀ·dP at each place, dx = Σ B·dV·Bᵀ | \[places, C, T\] | places, input channels |
+//! | weights | dU = Σ dP·Vᵀ per place, dw = Gᵀ·dU·G | \[places, O, C\] | places, output channels |
+//! | tiles | dV = Uᵀ·dP per place, dx = Σ B·dV·Bᵀ | \[places, C, T\] | places, input channels |
 //!
 //! The last sum adds the tiles where they overlap.
 //!

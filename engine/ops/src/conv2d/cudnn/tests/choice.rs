@@ -128,9 +128,9 @@ fn where_nothing_is_suggested_the_usual_is_left() {
     }
 }
 
-/// A shape of ResNet-18 whose padded plane is 32×32.
+/// A shape of ResNet-18 with a padded plane of 32×32.
 const LARGE: [usize; 9] = [256, 64, 28, 28, 64, 3, 3, 1, 1];
-/// A shape of ResNet-18 whose padded plane is 8×8.
+/// A shape of ResNet-18 with a padded plane of 8×8.
 const SMALL: [usize; 9] = [256, 512, 4, 4, 512, 3, 3, 1, 1];
 
 fn product(sizes: [usize; 9], pass: Pass, dtype: DType, math: Math) -> Product {
@@ -198,7 +198,7 @@ const WEIGHT_GRADIENTS: [Algorithm; 4] = [
     WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT),
 ];
 
-/// Returns the first algorithms for a product whose suggestions come in this order.
+/// Returns the first algorithms for a product if cuDNN suggests algorithms in this order.
 fn first<const N: usize>(product: Product, suggested: &[Algorithm]) -> [Algorithm; N] {
     let works =
         |&algorithm| Candidate { algorithm, works: true, deterministic: true, math: product.math };

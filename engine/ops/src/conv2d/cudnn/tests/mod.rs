@@ -1,5 +1,5 @@
-//! Tests of cuDNN's descriptors and choices without a GPU. A GPU also computes all three products,
-//! which are compared with the formula.
+//! Tests of cuDNN's descriptors and choices without a GPU. On a GPU the tests also compare all
+//! three products with the formula.
 
 mod choice;
 
@@ -81,9 +81,9 @@ fn products(
 
 /// batch, in, height, width, out, kernel height, kernel width, stride, padding.
 ///
-/// The shapes are LeNet's and ResNet's layers in small, one pixel, different numbers of rows and
-/// columns left over, enough numbers for sums in more than one block, and so many channels that
-/// Winograd's and Fourier's transforms pay.
+/// The shapes are one pixel, then LeNet's and ResNet's layers in small. One shape leaves different
+/// numbers of rows and columns over. The sums of some shapes need more than one block. The last two
+/// shapes have so many channels that Winograd's and Fourier's transforms pay.
 const SHAPES: [[usize; 9]; 8] = [
     [1, 1, 1, 1, 1, 1, 1, 1, 0],
     [3, 1, 28, 28, 6, 5, 5, 1, 2],
