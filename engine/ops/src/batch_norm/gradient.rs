@@ -34,8 +34,8 @@ impl GradientSums {
     /// Computes the sums over a batch of images `x` and the output's gradient `grad`, both
     /// `[B, C, H, W]`.
     ///
-    /// A batch norm with a relu also needs its `output`, because the relu passes no gradient where the
-    /// output is zero.
+    /// A batch norm with a relu also needs its `output`, because the relu passes no gradient where
+    /// the output is zero.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use crate::backward::apply3;
 use crate::element::computed_in;
 use crate::gpu::{self, Channels, Launch, Operand, PartialSums, Source, Totals, alloc, on_gpu};
 
-/// Moves images to an address from which the kernels can read whole vectors.
+/// Returns the images contiguous, at an address from which the kernels can read whole vectors.
 pub(super) fn aligned(images: &Tensor) -> Result<Tensor> {
     gpu::aligned(images, Channels::of(images.shape())?.vector())
 }
