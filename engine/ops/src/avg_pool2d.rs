@@ -11,9 +11,9 @@
 //! · · · · ·
 //! ```
 //!
-//! A pixel outside every window does not change the output, so its gradient is zero. candle's
-//! backward spreads gradient over such pixels, because it enlarges the output's gradient to the whole
-//! input.
+//! A pixel outside every window does not change the output, so its gradient is zero. The backward
+//! of candle's pooling spreads gradient over such pixels, because it enlarges the output's gradient
+//! to the whole input.
 //!
 //! Cost: one addition for each element of a window. Each plane is read once, and a smaller plane is
 //! written. A task is a plane. [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) pools right after a

@@ -16,9 +16,9 @@
 //!
 //! The course has its own operations because candle's are wrong or slow for its networks. The
 //! gradient of candle's pooling is wrong when the input is not a multiple of the kernel. The
-//! derivative of its relu at 0 is 1. Its backward of a convolution is far below the processor's
-//! speed. Every gradient of this crate is checked against finite differences and against PyTorch
-//! before a stage uses several devices.
+//! derivative of candle's relu at 0 is 1. The backward of candle's convolution is far below the
+//! processor's speed. Every gradient of this crate is checked against finite differences and
+//! against PyTorch before a stage uses several devices.
 //!
 //! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would (`rounded`), which
 //! shows the effect of the rounding. A batch norm takes images in bf16 and computes in f32, with
