@@ -16,8 +16,8 @@
 //! | [`train`] | a step, and the loop over epochs |
 //! | [`evaluate`] | accuracy on images that were not trained on |
 //!
-//! Devices, images, fast layers and reports come from the engine: the crates `devices`, `datasets`, `ops`, `harness` and
-//! `trainer`.
+//! Devices, images, fast layers and reports come from the engine: the crates `devices`, `datasets`,
+//! `ops`, `harness` and `trainer`.
 //!
 //! Two conventions hold from here to the last stage. A loss is the *sum* over its samples, and the
 //! update divides once, by the size of the whole batch. The gradients of shards of any size then

@@ -130,9 +130,9 @@ pub fn train(
 /// Trains for `options.epochs` epochs and measures each.
 ///
 /// `train_batch` gets every batch of the `loader`, in CPU memory. It returns the sums over the
-/// *whole* batch, or [`DeferredSums`] sums to be read later. `evaluate` runs after each epoch and returns
-/// the sums over the test images, or `None` on a device that leaves the evaluation to another
-/// device. The time of an epoch does not include the evaluation.
+/// *whole* batch, or [`DeferredSums`] sums to be read later. `evaluate` runs after each epoch and
+/// returns the sums over the test images, or `None` on a device that leaves the evaluation to
+/// another device. The time of an epoch does not include the evaluation.
 ///
 /// When the sums of a step count an interrupt, that step is the last one. Its epoch ends early, and
 /// is evaluated and recorded as far as it went.

@@ -26,7 +26,7 @@ use crate::room::room;
 use crate::rounded::is_rounded;
 use crate::simd::vectorised;
 
-/// The first half of backward, `[2, C]` in f64: the row Σ dy and then the row Σ dy·x̂.
+/// The first half of backward, `[2, C]` in f64: Σ dy of each channel, then Σ dy·x̂ of each.
 #[derive(Clone, Debug)]
 pub struct GradientSums(Tensor);
 

@@ -68,8 +68,7 @@ impl Statistics {
         Ok(Self { mean, variance, count })
     }
 
-    /// Estimates the variance of the distribution of the values, without bias: n / (n − 1) ·
-    /// variance.
+    /// Returns the unbiased estimate of the distribution's variance: n / (n − 1) · variance.
     ///
     /// A single value gives no estimate of a variance; the result is 0 then.
     ///
