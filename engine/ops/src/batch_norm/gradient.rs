@@ -4,8 +4,8 @@
 //! that passes the relu. The closed form is from Ioffe, Szegedy, "Batch Normalization", 2015:
 //!
 //! ```text
-//! first half, sums over a channel:      Σdy   and   Σ dy·x̂
-//! second half, by element:              dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n)
+//! first half, sums over a channel:  Σdy   and   Σ dy·x̂
+//! second half, by element:          dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n)
 //! ```
 //!
 //! The sums are the gradients of β and γ. Every x moves its channel's mean and variance, which
