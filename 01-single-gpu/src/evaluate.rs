@@ -31,8 +31,8 @@ pub fn evaluate(
     Ok(evaluate_part(model, dataset, Part::WHOLE, dtype, device)?.total())
 }
 
-/// Does the same for each batch of a part of the data set, in order. The devices of a run share the
-/// batches of a data set in this way from stage 4 on.
+/// Does the same for each batch of a part of the data set, in order. From stage 4 on, the devices
+/// of a run share the batches of a data set in this way.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! Stage 1: one device, from images to a trained network.
 //!
-//! A model that is to be trained on many devices must first be trained well on one: with gradients
-//! that have been checked, at a speed that is worth multiplying. This stage builds that baseline
-//! from parameters up.
+//! A model must be trained well on one device before it is trained on many. Its gradients must be
+//! checked, and its speed must be worth multiplying. This stage builds that baseline from
+//! parameters up.
 //!
 //! The lesson, in reading order:
 //!
@@ -16,12 +16,12 @@
 //! | [`train`] | a step, and the loop over epochs |
 //! | [`evaluate`] | accuracy on images that were not trained on |
 //!
-//! Devices, images, fast layers and reports come from the engine: the crates `devices`, `datasets`, `ops`, `harness` and
-//! `trainer`.
+//! Devices, images, fast layers and reports come from the engine: the crates `devices`, `datasets`,
+//! `ops`, `harness` and `trainer`.
 //!
 //! Two conventions hold from here to the last stage. A loss is the *sum* over its samples, and the
-//! update divides once, by the size of the whole batch: then shards of any size add up exactly. And
-//! initial weights depend on their name and the seed alone.
+//! update divides once, by the size of the whole batch. The gradients of shards of any size then
+//! add up exactly. Initial weights depend on their name and the seed alone.
 //!
 //! Left out on purpose: other networks (stage 5), optimisers beyond plain SGD, data augmentation.
 

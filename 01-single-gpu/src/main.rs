@@ -21,7 +21,7 @@ use trainer::{TrainArguments, TrainSetup};
 /// Images of each class on a contact sheet.
 const SHEET_COLUMNS: usize = 20;
 
-/// The flags about training, which a contact sheet does not use.
+/// The flags for training, which a contact sheet does not use.
 const OF_TRAINING: [&str; 13] = [
     "device",
     "threads_per_device",
@@ -67,7 +67,7 @@ impl Arguments {
             return Err(on_a_gpu());
         }
         let plan = self.device.plan(1)?;
-        // With --device auto, the plan has a GPU where there is one.
+        // The plan of `--device auto` is a GPU on a machine that has one.
         if self.layers == Layers::Plain && !plan.is_of_slices() {
             return Err(on_a_gpu());
         }
@@ -169,7 +169,8 @@ mod tests {
     fn every_flag_is_about_training_or_goes_with_a_contact_sheet() {
         let goes = ["data", "train_size", "test_size", "contact_sheet"];
         let command = Arguments::command();
-        // Where data are, and come from, may be said by a variable.
+        // Flags that an environment variable can set are left out. They name the location and the
+        // source of data.
         let flags = command.get_arguments().filter(|flag| flag.get_env().is_none());
         let flags: BTreeSet<_> = flags.map(|flag| flag.get_id().as_str()).collect();
         assert_eq!(flags, OF_TRAINING.into_iter().chain(goes).collect());

@@ -130,9 +130,9 @@ pub fn train(
 /// Trains for `options.epochs` epochs and measures each.
 ///
 /// `train_batch` gets every batch of the `loader`, in CPU memory. It returns the sums over the
-/// *whole* batch, or [`DeferredSums`] sums to be read later. `evaluate` runs after each epoch and returns
-/// the sums over the test images, or `None` on a device that leaves the evaluation to another
-/// device. The time of an epoch does not include the evaluation.
+/// *whole* batch, or [`DeferredSums`] sums to be read later. `evaluate` runs after each epoch and
+/// returns the sums over the test images, or `None` on a device that leaves the evaluation to
+/// another device. The time of an epoch does not include the evaluation.
 ///
 /// When the sums of a step count an interrupt, that step is the last one. Its epoch ends early, and
 /// is evaluated and recorded as far as it went.
@@ -151,11 +151,11 @@ pub fn run_epochs<L: Epochs, E: From<Error>, S: Into<StepSums>>(
     continue_epochs(options, loader, report, start, train_batch, |_| Ok(()), evaluate)
 }
 
-/// As [`run_epochs`], from a position of an earlier run on: the loop leaves out the batches that
-/// the earlier run finished. An interrupt that ended the earlier run does not end this one.
+/// Continues [`run_epochs`] from the position of an earlier run. The loop leaves out the batches
+/// that the earlier run finished. An interrupt that ended the earlier run does not end this run.
 ///
-/// `after_step` gets the position after each step. When sums are read later, it gets the position
-/// after the steps with which they are read. Its time counts.
+/// `after_step` gets the position after each step. When sums are read later, `after_step` gets the
+/// position after the steps of those sums. The time of an epoch includes `after_step`.
 ///
 /// # Errors
 ///
@@ -250,7 +250,7 @@ pub enum Error {
     NotFinite {
         /// Counted from 1.
         epoch: usize,
-        /// Counted from 1, within the epoch. Where losses are read later, an earlier step may have
+        /// Counted from 1, within the epoch. When losses are read later, an earlier step may have
         /// been the first.
         step: usize,
         /// The loss.
@@ -271,7 +271,7 @@ fn likely_cause(updated: bool, learning_rate: f64) -> String {
         return "no update was made yet, so the images or the initial weights are not finite"
             .to_owned();
     }
-    // As Debug, a very large or small rate has an exponent.
+    // Debug prints a very large or small rate with an exponent.
     format!(
         "the weights have run away, most likely because the learning rate {learning_rate:?} is too \
          large; try a tenth of it"
@@ -341,7 +341,7 @@ mod tests {
         assert!(
             error.to_string().contains("the learning rate 3.0 is too large; try a tenth of it")
         );
-        // Before the first update it cannot be the learning rate.
+        // Before the first update, the learning rate cannot be the reason.
         assert!(not_a_number_at(1).to_string().contains("the initial weights are not finite"));
     }
 
@@ -429,7 +429,7 @@ mod tests {
         }
     }
 
-    /// What a step leaves on its device: the loss, and one of two answers right.
+    /// Returns a step's sums on its device: the loss, and one right answer of two.
     fn left(loss: f64) -> DeferredSums {
         let tensor = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
         let logits = Tensor::new(&[[0f32, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
@@ -466,7 +466,8 @@ mod tests {
         let (later, positions) = run(true);
         assert_eq!(later, at_once);
         assert_eq!(every_step, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]);
-        // The first step, and then nothing before an epoch was over, unless this machine took a tenth of a second.
+        // The list has the first step and nothing more before the epoch's end, unless a tenth of a
+        // second passed.
         assert!(positions.starts_with(&[1]) && positions.ends_with(&[4]), "{positions:?}");
         assert!(positions.len() < every_step.len(), "{positions:?}");
     }

@@ -1,31 +1,34 @@
-//! A data set's batches, shared out among devices, and what these have found of them.
+//! The division of a data set's batches among devices, and the sums over the batches.
 
 use candle_core::{Device, Result, Tensor};
 
 use harness::records::BatchSums;
 use trainer::sums_from_tensor;
 
-/// What one device evaluates of a data set, where several share it: every `of`-th batch, from the `nth` on.
+/// A device's part of a data set that several devices evaluate: every `of`-th batch, from the `nth`
+/// on.
 ///
-/// Whole batches, and not shares of each: then every batch is computed as one device would, to the last bit.
+/// A part has whole batches, not a share of each batch. Every batch is then computed exactly as on
+/// one device, to the last bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which part, counted from 0; less than `of`.
+    /// The index of this part, counted from 0; less than `of`.
     pub nth: usize,
-    /// How many parts there are.
+    /// The number of parts.
     pub of: usize,
 }
 
 impl Part {
-    /// All batches.
+    /// The part with all batches.
     pub const WHOLE: Self = Self { nth: 0, of: 1 };
 
-    /// What `evaluate` finds in each of this part's batches, of so many `samples` in batches of `size`; the last may be
-    /// shorter.
+    /// Calls `evaluate` for each batch of this part and returns the sums by batch.
+    ///
+    /// The data set has so many `samples`, in batches of `size`; the last batch may be shorter.
     ///
     /// # Errors
     ///
-    /// The first of `evaluate`'s.
+    /// The first error of `evaluate`.
     pub fn evaluate<E>(
         self,
         samples: usize,
@@ -41,11 +44,11 @@ impl Part {
     }
 }
 
-/// The sums of each batch of a data set, in order, as far as they are known: zeros for the batches of other parts.
+/// The sums of each batch of a data set, in order. Batches of other parts have zeros.
 ///
-/// What several devices have found is added up batch by batch, and in whatever order that happens, a number and zeros have
-/// the number as their sum. The batches are added up last, in their own order. So the total does not depend on the number of
-/// devices in any bit.
+/// Each device sends zeros for the batches that it did not evaluate. Adding zeros to a number
+/// changes nothing, so the order of the devices does not matter. The batches are added last, in
+/// their own order. The total therefore has the same bits for any number of devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumsByBatch(Vec<BatchSums>);
 
@@ -57,7 +60,7 @@ impl SumsByBatch {
         total
     }
 
-    /// These, and what another device has found of the same data set.
+    /// Adds the sums of another device for the same data set.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         debug_assert_eq!(self.0.len(), other.0.len(), "batches of two data sets");
@@ -80,11 +83,11 @@ impl SumsByBatch {
         Tensor::from_vec(sums, (self.0.len(), 4), device)
     }
 
-    /// The sums that such a tensor holds.
+    /// Builds the sums from such a tensor.
     ///
     /// # Errors
     ///
-    /// When it is not `[batches, 4]`, f64.
+    /// When the tensor is not `[batches, 4]` in f64.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
         let batches = (0..tensor.dim(0)?).map(|batch| sums_from_tensor(&tensor.get(batch)?));
         Ok(Self(batches.collect::<Result<_>>()?))
@@ -95,7 +98,7 @@ impl SumsByBatch {
 mod tests {
     use super::*;
 
-    /// Sums that tell what was evaluated. In f64 they have another total in any other order.
+    /// Returns sums that identify the evaluated batch. In f64, another order gives another total.
     fn told(samples: &[u32]) -> Result<BatchSums> {
         let (first, count) = (f64::from(samples[0]), samples.len() as u64);
         Ok(BatchSums { loss: (first + 1.0).ln(), samples: count, ..BatchSums::default() })
@@ -139,7 +142,7 @@ mod tests {
             }
             assert_eq!(sums, expected);
             assert_eq!(sums.total(), expected.total(), "{of} parts");
-            // The totals of parts, added up, are another number: the test can tell.
+            // The sum of the parts' totals is another number, so the test can see the difference.
             let mut by_part = BatchSums::default();
             (0..of).for_each(|nth| by_part += of_part(nth, of).total());
             assert_ne!(by_part.loss, expected.total().loss, "{of} parts");

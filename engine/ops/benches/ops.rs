@@ -1,10 +1,13 @@
-//! The operations by the shapes that LeNet and ResNet-18 have, in operations a second, on one core.
+//! Benchmarks the operations at the shapes of LeNet and ResNet-18, in operations a second, on one
+//! core.
 //!
-//! Throughput counts the additions and multiplications of the *definition*, two for each weight and output:
-//! `Gelem/s` reads as GFLOP/s. Beside them stands a square matrix product, the best that this processor does
-//! (`peak`). A convolution that does better than that has found a way to multiply less.
+//! Throughput counts the additions and multiplications of the *definition*, two for each weight and
+//! output, so `Gelem/s` reads as GFLOP/s. The benchmark `peak` is a square matrix product, the
+//! fastest work of this processor. A convolution above `peak` uses an algorithm with fewer
+//! multiplications.
 //!
-//! `cargo bench -p single-gpu --bench ops`; `-- --quick` for a first look, `-- conv2d` for a part.
+//! Run `cargo bench -p single-gpu --bench ops`. Add `-- --quick` for a first look, or `-- conv2d`
+//! for one group.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use criterion::measurement::WallTime;
@@ -14,7 +17,7 @@ use harness::random;
 use rand_distr::{Distribution as _, StandardNormal};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Batch, channels in, image's side, channels out, kernel's side, stride, padding.
+/// Batch, input channels, image side, output channels, kernel side, stride, padding.
 const CONVOLUTIONS: [(&str, [usize; 7]); 14] = [
     ("LeNet 1", [256, 1, 28, 20, 3, 1, 0]),
     ("LeNet 2", [256, 20, 13, 50, 5, 1, 0]),
@@ -39,7 +42,7 @@ fn noise(shape: &[usize]) -> Var {
     Var::from_vec(values, shape, &Device::Cpu).expect("memory for a few tensors")
 }
 
-/// Runs an operation, and the operation with its gradients, on one core.
+/// Benchmarks an operation, and the operation with its backward, on one core.
 fn both(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -73,7 +76,7 @@ fn all(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("conv2d");
     for (name, [batch, inputs, side, outputs, kernel, stride, padding]) in CONVOLUTIONS {
         let x = noise(&[batch, inputs, side, side]);
-        // A grey image is data and wants no gradient.
+        // A grey image is data and needs no gradient.
         let (x, gradients) = match inputs {
             1 => (x.as_detached_tensor(), 1),
             _ => (x.as_tensor().clone(), 2),
@@ -100,7 +103,7 @@ fn all(criterion: &mut Criterion) {
     });
     group.finish();
 
-    // Bound by memory: in elements a second.
+    // Memory bounds these operations, so their throughput is in elements a second.
     let mut group = criterion.benchmark_group("elements");
     let (x, weight, bias) = (noise(&[16, 64, 28, 28]), noise(&[64]), noise(&[64]));
     let elements = x.elem_count();

@@ -1,11 +1,11 @@
-//! A number for each channel, and the rectifier behind it, added to what others have summed up.
+//! Adds a bias for each channel to a tensor, with an optional relu after it.
 //!
-//! Convolutions and dense layers add their bias by themselves. Where an output is the sum of several devices' terms, the
-//! bias has to wait for the sum.
+//! Convolutions and dense layers add their own bias. When an output is the sum of several devices'
+//! terms, the bias must be added after the sum, by this operation.
 //!
-//! Cost: forward, each element is read once and written once (on a GPU twice, as a copy is made first). Backward, its
-//! gradient is read once; behind a rectifier the output is read too, and what passes is written (and on a processor read
-//! again).
+//! Cost: forward reads and writes each element once. On a GPU it does both twice, because it copies
+//! the tensor first. Backward reads the gradient once. After a relu it also reads the output and
+//! writes the gradient that passes, which the CPU then reads again.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
@@ -22,7 +22,7 @@ use {
     candle_core::CudaStorage,
 };
 
-/// x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`.
+/// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`.
 ///
 /// # Errors
 ///
@@ -31,11 +31,11 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     apply(x, bias, false)
 }
 
-/// [`add_bias`], then [`relu`](fn@crate::relu), in one pass over memory.
+/// Computes [`add_bias`] and then [`relu`](fn@crate::relu), in one pass over memory.
 ///
 /// # Errors
 ///
-/// Those of [`add_bias`].
+/// The errors of [`add_bias`].
 pub fn add_bias_relu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     apply(x, bias, true)
 }
@@ -54,10 +54,10 @@ fn apply(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     apply2(&x.contiguous()?, &bias.contiguous()?, AddBias { channels, plane, with_relu })
 }
 
-/// One application.
+/// The operation on the tape.
 struct AddBias {
     channels: usize,
-    /// Numbers of a channel of one image.
+    /// The number of elements of a channel of one image.
     plane: usize,
     with_relu: bool,
 }
@@ -79,9 +79,10 @@ impl AddBias {
         y
     }
 
-    /// Sums over images and planes, in f64: in f32, thousands of terms would cost digits.
+    /// Adds up the gradient over images and planes in f64. In f32, thousands of terms would lose
+    /// digits.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
-        /// Neighbouring numbers of a task, at least: a line of cache in f32.
+        /// The least number of neighbouring elements of a task: a cache line in f32.
         const NUMBERS: usize = 16;
         let Self { channels, plane, .. } = *self;
         let of_task = NUMBERS.div_ceil(plane.max(1));
@@ -167,10 +168,10 @@ mod tests {
 
     #[test]
     fn composed_of_candles_operations_it_is_the_same() {
-        // More channels than a task has, too.
+        // Some shapes have more channels than one task.
         for shape in [&[5, 3][..], &[5, 37], &[5, 37, 7], &[2, 3, 4, 5]] {
             let (x, bias) = (noise("x", shape), noise("bias", &shape[1..2]));
-            // Sums of zero among them, where the derivative is a choice.
+            // Rounding gives some sums of zero, where the derivative is a choice.
             for x in [&x, &bias] {
                 x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
             }
@@ -180,7 +181,7 @@ mod tests {
             assert_agree(&[&x, &bias], || add_bias_relu(&x, &bias), || relu(&composed()?));
             assert!(is_remembered(&add_bias(&x, &bias).unwrap()));
         }
-        // Views that begin in the middle of their memory, and one that is turned.
+        // The views begin in the middle of their memory, and one is transposed.
         let (x, both) = (noise("x", &[6, 3, 3]), noise("bias", &[2, 3]));
         let bias = both.get(1).unwrap();
         let column = bias.reshape((3, 1)).unwrap();

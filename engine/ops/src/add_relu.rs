@@ -1,9 +1,11 @@
-//! A sum and its relu, where a short cut meets what it went round.
+//! The sum of two tensors and its relu, as at the end of a shortcut.
 //!
-//! Apart, the sum would be written and read again, and forward and backward each go through memory once more.
+//! Two separate operations would write the sum and read it again. Forward and backward would each
+//! make one more pass over memory.
 //!
-//! Cost: two elements are read and one is written; backward likewise, for both inputs together, as their gradients
-//! are the same tensor. Where the next short cut begins, two gradients come in: they are added up in the same pass.
+//! Cost: forward reads two elements and writes one. Backward costs the same for both inputs
+//! together, because their gradients are the same tensor. At the start of the next shortcut two
+//! gradients arrive, and the same pass adds them up.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
@@ -19,7 +21,8 @@ use {
     candle_core::CudaStorage,
 };
 
-/// max(x + y, 0) by element; both of one shape and type, any shape.
+/// Computes max(x + y, 0) by element, for tensors of the same type and of the same shape, any
+/// shape.
 ///
 /// # Errors
 ///
@@ -94,7 +97,7 @@ mod tests {
     #[test]
     fn together_they_are_what_they_are_apart() {
         let (x, y) = (noise("x", &[3, 7]), noise("y", &[3, 7]));
-        // Sums of zero among them, where the derivative is a choice.
+        // Rounding gives some sums of zero, where the derivative is a choice.
         for x in [&x, &y] {
             x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
         }

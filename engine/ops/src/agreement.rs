@@ -1,4 +1,4 @@
-//! For tests: an operation of ours and the same composed of candle's.
+//! Test helpers that compare an operation with the same operation composed of candle's.
 
 use approx::assert_abs_diff_eq;
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -7,7 +7,7 @@ use crate::difference::relative_difference;
 use harness::random;
 use rand_distr::{Distribution as _, StandardNormal};
 
-/// A variable of noise in f64: N(0, 1), the same for the same name.
+/// Returns a variable of noise from N(0, 1) in f64. The same name gives the same noise.
 pub(super) fn noise(name: &str, shape: &[usize]) -> Var {
     let mut generator = random::generator(7, &format!("weights/{name}"));
     let count = shape.iter().product();
@@ -15,7 +15,7 @@ pub(super) fn noise(name: &str, shape: &[usize]) -> Var {
     Var::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
-/// Makes sure that two functions of the same variables have the same value and the same gradients.
+/// Checks that two functions of the same variables have the same value and the same gradients.
 pub(super) fn assert_agree(
     inputs: &[&Var],
     ours: impl Fn() -> Result<Tensor>,
@@ -33,7 +33,7 @@ pub(super) fn assert_agree(
     }
 }
 
-/// Makes sure that an operation on no images gives none, and gradients of zero to what it is applied with.
+/// Checks an operation on an empty batch: an empty output, and zero gradients of the parameters.
 ///
 /// `image` and `output` are shapes without the batch's axis.
 pub(super) fn assert_empty_batch_is_nothing(

@@ -1,22 +1,23 @@
 //! Average pooling.
 //!
-//! Windows start every `stride` rows and columns, and only whole windows count. A 5×5 image pooled 2×2 gives
-//! 2×2, and its last row and column are in no window:
+//! Windows start every `stride` rows and columns, and only whole windows count. Pooling a 5×5 image
+//! by 2×2 gives 2×2, and no window contains the image's last row and column:
 //!
 //! ```text
 //! a a b b ·
-//! a a b b ·         ā b̄         gradient of each a: that of ā, divided by 4
+//! a a b b ·         ā b̄         gradient of each a: the gradient of ā, divided by 4
 //! c c d d ·   →     c̄ d̄         gradient of each ·: exactly 0
 //! c c d d ·
 //! · · · · ·
 //! ```
 //!
-//! What is in no window has no influence on the output, so its gradient is zero. (The stock backward spreads
-//! gradient over it: it enlarges the output's gradient to the whole input.)
+//! A pixel outside every window does not change the output, so its gradient is zero. The backward
+//! of candle's pooling spreads gradient over such pixels, because it enlarges the output's gradient
+//! to the whole input.
 //!
-//! Cost: one addition for each element of a window, each plane read once and a smaller one written; a task
-//! is a plane. Behind a convolution and a relu,
-//! [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) saves the reading.
+//! Cost: one addition for each element of a window. Each plane is read once, and a smaller plane is
+//! written. A task is a plane. [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) pools right after a
+//! convolution and a relu and does not read the plane again.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};
@@ -32,7 +33,7 @@ use {
     candle_core::CudaStorage,
 };
 
-/// The mean over `kernel`×`kernel` windows every `stride` rows and columns.
+/// Computes the mean over `kernel`×`kernel` windows that start every `stride` rows and columns.
 ///
 /// `[B, C, H, W]` → `[B, C, H', W']` with `H' = (H − kernel) / stride + 1`, rounded down.
 ///
@@ -87,13 +88,13 @@ impl Windows {
         self.out_height * self.out_width
     }
 
-    /// 1 / window area: each element of a window has this share of its mean.
+    /// 1 / window area: the weight of each element in its window's mean.
     pub(super) fn share<T: Element>(&self) -> T {
         <T as WithDType>::from_f64(1.0 / (self.kernel * self.kernel) as f64)
     }
 
-    /// Calls `visit(output index, first input index of the window)` for every window, row by row, in a
-    /// plane whose rows lie `pitch` elements apart.
+    /// Calls `visit(output index, first input index of the window)` for every window, row by row.
+    /// The plane's rows lie `pitch` elements apart.
     #[inline(always)]
     pub(super) fn for_each(&self, pitch: usize, mut visit: impl FnMut(usize, usize)) {
         for row in 0..self.out_height {
@@ -130,7 +131,7 @@ impl Windows {
         let chunks = dx.par_chunks_mut(self.in_plane()).zip(grad.par_chunks(self.out_plane()));
         chunks.for_each(|(dx, grad)| {
             self.for_each(self.width, |out, first| {
-                // Added, not stored: with stride < kernel an element lies in several windows.
+                // The gradients are added: with stride < kernel an element lies in several windows.
                 let grad = grad[out] * share;
                 for row in dx[first..].chunks_mut(self.width).take(self.kernel) {
                     for value in &mut row[..self.kernel] {
@@ -146,7 +147,8 @@ impl Windows {
 
 #[cfg(feature = "cuda")]
 impl Launch<'_> {
-    /// The sizes of windows, and what each element has of its window's mean.
+    /// Adds the sizes of the windows to the launch, and the weight of an element in its window's
+    /// mean.
     pub(super) fn windows(self, windows: &Windows) -> Self {
         let Windows { height, width, kernel, stride, out_height, out_width } = *windows;
         let sizes = [height, width, kernel, stride, out_height, out_width];
@@ -157,7 +159,7 @@ impl Launch<'_> {
 struct AvgPool2d(Windows);
 
 impl AvgPool2d {
-    /// What images of this layout become.
+    /// Returns the shape of the output for images of this layout.
     fn shape(&self, layout: &Layout) -> Result<Shape> {
         let (batch, channels, _, _) = layout.shape().dims4()?;
         Ok((batch, channels, self.0.out_height, self.0.out_width).into())
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_no_window_covers_gets_exactly_no_gradient() {
-        // LeNet's second pool: 9×9 → 4×4, the last row and column dropped.
+        // LeNet's second pool turns 9×9 into 4×4 and drops the last row and column.
         let x = Var::from_tensor(
             &Tensor::ones((1, 1, 9, 9), candle_core::DType::F64, &Device::Cpu).unwrap(),
         )

@@ -1,7 +1,8 @@
-//! A tensor once more, in another shape, order or type.
+//! Copies of a tensor in another shape, order or type.
 //!
-//! candle has all of these, the first two without a copy. But candle's operations do not remember their inputs for
-//! [`backward`](mod@crate::backward), which is worth more than a copy of what is small.
+//! candle has all of these operations, and the first two do not copy. But candle's operations do
+//! not put their inputs on the tape of [`backward`](mod@crate::backward). The tape is worth more
+//! than the copy of a small tensor.
 //!
 //! Cost: each element is read and written once.
 
@@ -15,8 +16,10 @@ use {
     candle_core::CudaStorage,
 };
 
-/// All axes but the first become one: `[B, …]` → `[B, n]`. A copy is made only where there is something to remember: of
-/// a tensor that carries a gradient, and has not two axes already.
+/// Merges all axes but the first into one: `[B, …]` → `[B, n]`.
+///
+/// The function copies only for the tape: when the tensor carries a gradient and does not have two
+/// axes already.
 ///
 /// # Errors
 ///
@@ -30,7 +33,7 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
     if x.track_op() { apply1(&x.contiguous()?, Kind::Shape(shape)) } else { x.reshape(shape) }
 }
 
-/// Rows become columns: `[M, N]` → `[N, M]`, contiguous.
+/// Exchanges rows and columns: `[M, N]` → `[N, M]`, contiguous.
 ///
 /// # Errors
 ///
@@ -40,7 +43,7 @@ pub fn transpose(x: &Tensor) -> Result<Tensor> {
     apply1(x, Kind::Transposed)
 }
 
-/// Rounded to another type; any shape. The gradient is rounded to that of `x`.
+/// Converts a tensor of any shape to another type, with rounding. The gradient has the type of `x`.
 ///
 /// # Errors
 ///
@@ -49,7 +52,7 @@ pub fn cast(x: &Tensor, to: DType) -> Result<Tensor> {
     if x.dtype() == to { Ok(x.clone()) } else { apply1(x, Kind::Type(to)) }
 }
 
-/// What is another in the copy.
+/// The difference between the tensor and its copy.
 enum Kind {
     Shape(Shape),
     Transposed,
@@ -83,8 +86,8 @@ impl CustomOp1 for Kind {
         self.forward(x, layout)
     }
 
-    /// A transpose has a kernel of ours: candle's copy of a strided tensor sends shape and strides to the GPU first, from
-    /// memory that may keep the processor waiting until the GPU is as far.
+    /// Transposes with our own kernel. candle's copy of a strided tensor first sends shape and
+    /// strides to the GPU, from memory that may make the CPU wait until the GPU reaches the copy.
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
         if let (Self::Transposed, &[rows, columns]) = (self, layout.dims())

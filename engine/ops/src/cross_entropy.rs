@@ -1,11 +1,12 @@
 //! Cross-entropy, summed over the batch.
 //!
-//! The *sum*, not the mean: the sum over a batch is the sum of its shards' sums, however unequal the
-//! shards are. The one division, by the size of the whole batch, happens in the update
-//! ([`sgd`](single_gpu::sgd)). A mean per shard, averaged, is right only when all shards are equal.
+//! The loss is the *sum*, not the mean. The sum over a batch is the sum of its shards' sums, even
+//! when the shards have different sizes. The one division, by the size of the whole batch, happens
+//! in the update ([`sgd`](single_gpu::sgd)). The average of the shards' means is right only when
+//! all shards have the same size.
 //!
-//! Cost: an exponential for each logit, forward and backward. For 256 rows of ten classes that is some
-//! hundredth of a millisecond, so it is one plain loop in one thread.
+//! Cost: an exponential for each logit, forward and backward. For 256 rows of ten classes the loss
+//! takes some hundredth of a millisecond, so one thread runs one plain loop.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{
@@ -20,17 +21,18 @@ use {
     candle_core::CudaStorage,
 };
 
-/// Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
+/// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) →
+/// scalar.
 ///
-/// The largest logit of a row is subtracted before exponentials are taken, so that large logits do not
+/// The largest logit of a row is subtracted before the exponentials, so large logits do not
 /// overflow. The gradient of a row is softmax(logits) − one-hot(label).
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, there are no classes (a batch may be empty), the logits are neither f32 nor f64,
-/// the labels are not u32, or a label is not below the number of classes.
-/// (On a GPU nobody can be told of a label: one that is not below makes the loss NaN. Whoever made them has
-/// checked them, as [`Dataset`](datasets::Dataset) does.)
+/// When the shapes do not fit, when there are no classes, when the logits are neither f32 nor f64,
+/// when the labels are not u32, or when a label is not below the number of classes. An empty batch
+/// is not an error. A GPU cannot report a wrong label: there the loss becomes NaN. The caller
+/// checks the labels first, and [`Dataset`](datasets::Dataset) does.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (batch, classes) = logits.dims2()?;
     if classes == 0 {
@@ -43,15 +45,17 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
             labels.dims()
         );
     }
-    // A GPU would take bf16, and lose the digits of the sum.
+    // A GPU would accept bf16 and lose the digits of the sum.
     check_dtype(logits.dtype(), "cross_entropy")?;
     apply2(&logits.contiguous()?, &labels.contiguous()?, CrossEntropy)
 }
 
-/// The loss of a batch, and how many rows of `logits` have their largest element at the label: `[2]`, f64, on their
-/// device, where nothing waits for it. Of equal elements the first counts, and a NaN counts as the largest.
+/// Returns the loss of a batch and the number of rows with their largest logit at the label.
 ///
-/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]`. It carries no gradient.
+/// The result is `[2]` in f64, on the device of `logits`, and nothing waits for the device. The
+/// first of equal logits counts as the largest, and a NaN is larger than every number.
+///
+/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]`. The result carries no gradient.
 ///
 /// # Errors
 ///
@@ -73,7 +77,7 @@ pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Resu
         return Ok(tensor(sums, 2));
     }
     let logits = logits.detach();
-    // A comparison with a NaN is false, and candle's maximum would pass over it.
+    // A comparison with a NaN is false, so candle's maximum would skip a NaN.
     let nan = logits.ne(&logits)?;
     let (has_nan, first_nan) = (nan.max(D::Minus1)?, nan.argmax(D::Minus1)?);
     let answers = has_nan.where_cond(&first_nan, &logits.argmax(D::Minus1)?)?;
@@ -81,7 +85,7 @@ pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Resu
     Tensor::stack(&[loss.detach().to_dtype(DType::F64)?, correct], 0)
 }
 
-/// A launch of a kernel, with what all of them begin with.
+/// Starts the launch of a kernel with the arguments that all kernels of this file share.
 #[cfg(feature = "cuda")]
 fn launch<'a>(
     kernel: &'static str,
@@ -165,7 +169,7 @@ impl CustomOp2 for CrossEntropy {
     }
 }
 
-/// A row's largest logit, and the sum of exp(logit − largest).
+/// Returns a row's largest logit and the sum of exp(logit − largest).
 fn normaliser<T: Element>(row: &[T]) -> (T, T) {
     let largest = row.iter().copied().fold(T::neg_infinity(), num_traits::Float::max);
     (largest, row.iter().map(|&logit| (logit - largest).exp()).sum())
@@ -177,7 +181,7 @@ fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
         let (largest, sum) = normaliser(row);
         sum.ln() - (row[label as usize] - largest)
     });
-    // In f64: an f32 that has become large loses the digits of what is added to it.
+    // The sum is in f64: a large f32 loses the digits of each small term that is added to it.
     T::from_f64(losses.map(WithDType::to_f64).sum())
 }
 
@@ -216,7 +220,7 @@ mod tests {
         let logits = Tensor::zeros((samples, 10), DType::F32, &Device::Cpu).unwrap();
         let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu).unwrap();
         let loss = cross_entropy(&logits, &labels).unwrap().to_scalar::<f32>().unwrap();
-        // Each row's has one rounding, and the sum another.
+        // Each row's loss has one rounding, and the sum has another.
         let expected = f64::from(10f32.ln()) * samples as f64;
         assert_eq!(loss, expected as f32);
     }
@@ -245,7 +249,8 @@ mod tests {
                     let loss = wide(&loss).to_scalar::<f64>().unwrap();
                     let gradient = wide(gradients.get(&logits).unwrap());
                     let gradient = gradient.get(0).unwrap().to_vec1::<f64>().unwrap();
-                    // All but the last are NaN. There, a class that is impossible is as good as none.
+                    // Every row but the last gives NaN. In the last row the logit −∞ has
+                    // probability 0 and does not change the other classes.
                     if row < 6 {
                         assert!(loss.is_nan(), "{loss}");
                         assert!(gradient.iter().all(|gradient| gradient.is_nan()), "{gradient:?}");
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_nan_is_the_largest_logit() {
-        // Where `torch.argmax` finds them.
+        // These are the answers of `torch.argmax`.
         let answers = Tensor::new(&[0u32, 1, 2, 0, 1, 0, 2], &Device::Cpu).unwrap();
         let loss = Tensor::new(0.5, &Device::Cpu).unwrap();
         for dtype in [DType::BF16, DType::F32, DType::F64] {

@@ -1,6 +1,6 @@
-//! The mean of each plane, as a network ends that takes images of any size.
+//! The mean of each plane, at the end of a network that takes images of any size.
 //!
-//! Cost: each element is read once; backward, each is written once.
+//! Cost: forward reads each element once, and backward writes each element once.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::ReduceOp;
@@ -14,7 +14,7 @@ use {
     candle_core::CudaStorage,
 };
 
-/// The mean over all pixels: `[B, C, H, W]` → `[B, C]`.
+/// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ struct GlobalAvgPool {
 }
 
 impl GlobalAvgPool {
-    /// What images of this layout become.
+    /// Returns the shape of the output for images of this layout.
     fn shape(&self, layout: &Layout) -> Result<Shape> {
         let (batch, channels, _, _) = layout.shape().dims4()?;
         Ok((batch, channels).into())
@@ -55,7 +55,7 @@ impl CustomOp1 for GlobalAvgPool {
             sums.affine(&Layout::contiguous(&shape), 1.0 / self.pixels as f64, 0.0)
         };
         let mean = if x.dtype() == DType::BF16 {
-            // Added up in f32, and rounded once.
+            // The sum is in f32, and the mean is rounded once.
             let wide = x.to_dtype(layout, DType::F32)?;
             mean(&wide, 0)?.to_dtype(&Layout::contiguous(&shape), DType::BF16)?
         } else {

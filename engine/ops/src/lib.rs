@@ -2,32 +2,35 @@
 //!
 //! | module | operation |
 //! | --- | --- |
-//! | [`conv2d`](mod@conv2d) | convolution, in the way that suits its shape, with relu and pooling if they follow |
-//! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; rows and columns that no window covers get no gradient |
+//! | [`conv2d`](mod@conv2d) | convolution by the algorithm for its shape, with relu and pooling |
+//! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; pixels outside all windows get no gradient |
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
-//! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, behind what devices have summed up |
-//! | [`add_relu`](mod@add_relu) | max(x + y, 0): where a short cut ends |
+//! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, after a sum over devices |
+//! | [`add_relu`](mod@add_relu) | max(x + y, 0), at the end of a shortcut |
 //! | [`global_avg_pool`](mod@global_avg_pool) | the mean of each plane |
-//! | [`copies`] | a tensor once more, in another shape, order or type |
+//! | [`copies`] | a copy of a tensor in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
-//! | [`sum`](mod@sum) | x + y of gradients, or of what devices have: without a backward |
+//! | [`sum`](mod@sum) | x + y of gradients or of devices' tensors, without a backward |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
 //!
-//! They are our own because the stock ones are wrong or slow where this course needs them: a pooling
-//! gradient that is wrong when the input is not a multiple of the kernel, a relu whose derivative at 0
-//! is 1, a convolution backward far below what the processor can do. Every gradient is checked against
-//! finite differences and against PyTorch before anything is parallel.
+//! The course has its own operations because candle's are wrong or slow for its networks. The
+//! gradient of candle's pooling is wrong when the input is not a multiple of the kernel. The
+//! derivative of candle's relu at 0 is 1. The backward of candle's convolution is far below the
+//! processor's speed. Every gradient of this crate is checked against finite differences and
+//! against PyTorch before a stage uses several devices.
 //!
-//! Layers also work on bf16: on the CPU as a GPU's tensor cores would (`rounded`), to see what its rounding
-//! does. Batch norms take images in it and compute in f32, with f32 parameters. Losses add up too much for it, and refuse
-//! it on any device.
+//! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would (`rounded`), which
+//! shows the effect of the rounding. A batch norm takes images in bf16 and computes in f32, with
+//! f32 parameters. A loss adds up too many terms for bf16 and refuses the type on every device.
 //!
-//! On the CPU each operation runs on the threads of the device that calls it. On a GPU it is kernels of our own
-//! (`gpu`), and products by NVIDIA's libraries: cuBLAS for matrices, cuDNN for convolutions, where the build has it.
-//! Either way its bits depend on shapes and values only, never on how many threads there are or on their timing.
+//! On the CPU each operation runs on the threads of the device that calls it. On a GPU an operation
+//! runs kernels of this crate (`gpu`) and NVIDIA's libraries: cuBLAS for matrix products, and cuDNN
+//! for convolutions when the build has it. On both, the bits of a result depend on shapes and
+//! values only, never on the number of threads or on their timing.
 
-/// Elements of a parallel task of an operation by element, at least: enough work to be worth handing to another thread.
+/// The least number of elements of a parallel task of an elementwise operation. A task of this size
+/// has enough work to be worth handing to another thread.
 pub const BLOCK: usize = 16 * 1024;
 
 #[cfg(test)]

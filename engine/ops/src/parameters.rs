@@ -8,20 +8,21 @@ use devices::move_view;
 /// One trainable tensor and its name.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Unique within its model. The initial value depends on it ([`init`](single_gpu::init)).
+    /// The name, unique within its model. The initial value depends on it
+    /// ([`init`](single_gpu::init)).
     pub name: String,
     /// The value. Cloning a `Var` shares it; a replica needs a copy.
     pub value: Var,
 }
 
-/// That a backward pass has not come to a parameter of this name.
+/// Returns the message that backward has not reached a parameter of this name.
 pub fn no_gradient(name: &str) -> String {
     format!(
         "parameter {name} has no gradient: the loss does not depend on it, or only through an operation that has no backward pass"
     )
 }
 
-/// Values by name, in CPU memory, that training does not change.
+/// A model's values by name, in CPU memory. Training does not change a snapshot.
 pub type Snapshot = Vec<(String, Tensor)>;
 
 /// The parameters of one replica, in the order in which the model uses them.
@@ -35,7 +36,7 @@ impl Parameters {
     ///
     /// # Errors
     ///
-    /// When two have the same name.
+    /// When two parameters have the same name.
     pub fn new(parameters: Vec<Parameter>) -> Result<Self> {
         for (position, parameter) in parameters.iter().enumerate() {
             if parameters[..position].iter().any(|earlier| earlier.name == parameter.name) {
@@ -45,32 +46,34 @@ impl Parameters {
         Ok(Self(parameters))
     }
 
-    /// The parameters, first layer first.
+    /// Iterates over the parameters, first layer first.
     pub fn iter(&self) -> std::slice::Iter<'_, Parameter> {
         self.0.iter()
     }
 
-    /// How many tensors there are.
+    /// The number of parameters.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of the parameter with this name.
+    /// Returns the value of the parameter with this name.
     pub fn get(&self, name: &str) -> Option<&Var> {
         self.0.iter().find(|parameter| parameter.name == name).map(|parameter| &parameter.value)
     }
 
-    /// The gradient of every parameter, in order, out of what [`backward`](fn@crate::backward::backward) returned.
+    /// Returns the gradient of every parameter, in order, from the result of
+    /// [`backward`](fn@crate::backward::backward).
     ///
     /// # Errors
     ///
-    /// When a parameter has none, because the loss does not depend on it, or only through an operation that has no backward
-    /// pass: an all-reduce that waits for the missing tensor would hang every other device.
+    /// When a parameter has no gradient: the loss does not depend on it, or only through an
+    /// operation without a backward pass. An all-reduce that waits for the missing tensor would
+    /// hang every other device.
     pub fn gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
         self.iter()
             .map(|Parameter { name, value }| match found.get(value) {
@@ -80,7 +83,7 @@ impl Parameters {
             .collect()
     }
 
-    /// Copies of all values.
+    /// Copies all values to CPU memory.
     ///
     /// # Errors
     ///
@@ -105,24 +108,29 @@ impl<'a> IntoIterator for &'a Parameters {
     }
 }
 
-/// Overwrites a tensor's elements, in place, with those of another of its shape and type, which may be on
-/// another device. Whatever shares the tensor's memory sees the new values.
+/// Overwrites the elements of `tensor` in place with the elements of `value`.
+///
+/// `value` has the same shape and type and may be on another device. Tensors that share the memory
+/// of `tensor` see the new values.
 ///
 /// # Errors
 ///
-/// When the two differ in shape or type, or share memory.
+/// When the two tensors differ in shape or type, or share memory.
 pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
     let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
-    // A new axis in front, as a scalar cannot be sliced.
+    // A scalar cannot be sliced, so both tensors get a new first axis.
     tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
 }
 
-/// Overwrites tensors' elements, in place, with those of others of their shapes, rounded to their types: pairs of what is
-/// overwritten and its value, on one device. What is kept in f32 is rounded on a GPU by few launches.
+/// Overwrites tensors in place with values of the same shapes, rounded to the types of the tensors.
+///
+/// A pair is a tensor and its value, on one device. When all values are f32 on a GPU, a few
+/// launches round them.
 ///
 /// # Errors
 ///
-/// When the two of a pair differ in shape, or share memory, or the device has no such conversion.
+/// When the two tensors of a pair differ in shape or share memory, or when the device has no such
+/// conversion.
 pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     if let Some((tensor, value)) =
         pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())

@@ -1,10 +1,11 @@
-//! The rectifier, max(x, 0).
+//! The relu, max(x, 0).
 //!
-//! Its derivative at exactly 0 is a choice. Ours is 0, as in PyTorch. It matters: the black border of an
-//! image and a bias that starts at zero put many activations at exactly 0.
+//! Its derivative at exactly 0 is a choice. The derivative here is 0, the same as in PyTorch. The
+//! choice matters: the black border of an image and a bias that starts at zero put many activations
+//! at exactly 0.
 //!
-//! Cost: memory. Every element is read and written once, by all threads where there are many. Where a convolution
-//! or a dense layer comes before it, their operations with a relu of their own save that.
+//! Cost: the speed of memory limits a relu. All threads together read and write every element once.
+//! Convolutions and dense layers have variants with a relu, which save this pass.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
@@ -19,7 +20,7 @@ use {
     candle_core::CudaStorage,
 };
 
-/// max(x, 0) by element; any shape.
+/// Computes max(x, 0) by element, for any shape.
 ///
 /// # Errors
 ///
@@ -56,7 +57,7 @@ impl CustomOp1 for Relu {
     }
 }
 
-/// What of the gradient of a relu's output `y` passes it, by element.
+/// Returns the part of `grad` that passes the relu with output `y`, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let grad = grad.contiguous()?;
     #[cfg(feature = "cuda")]
@@ -73,7 +74,8 @@ pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// The same of a gradient that is the sum of two; contiguous, and of the shape and type of `y`.
+/// Does the same for the sum of two gradients. All tensors are contiguous, of the shape and type of
+/// `y`.
 pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if y.device().is_cuda() {
@@ -91,15 +93,16 @@ pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor
     })
 }
 
-/// max(x, 0) of one number, for every operation that ends in a relu.
+/// Returns max(x, 0) of one number, for every operation that ends in a relu.
 ///
-/// Written as "not above zero" turned round, so that a NaN stays one and is found where it arises.
+/// The code compares with "not above zero", so a NaN stays a NaN and is found where it arises.
 #[inline(always)]
 pub(super) fn rectified<T: Element>(x: T) -> T {
     if x <= T::zero() { T::zero() } else { x }
 }
 
-/// What of a gradient passes a relu whose output was `y`. Where that is a NaN, all of it does.
+/// Returns the gradient if it passes the relu with output `y`, else 0. At a NaN, the gradient
+/// passes.
 #[inline(always)]
 pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
     if y <= T::zero() { T::zero() } else { grad }
@@ -121,7 +124,7 @@ mod tests {
     use crate::agreement::{assert_agree, noise};
     use crate::{add_bias_relu, add_relu, linear_relu};
 
-    /// Selecting gives derivative 0 at 0, where candle's own relu has 1.
+    /// Selection gives derivative 0 at 0, but candle's own relu has 1.
     fn composed(x: &Tensor) -> Result<Tensor> {
         x.detach().le(0.0)?.where_cond(&x.zeros_like()?, x)
     }
@@ -134,7 +137,7 @@ mod tests {
         let zero = zeros.get(0).unwrap();
         let identity = Tensor::eye(1, DType::F64, &Device::Cpu).unwrap();
         let columns = x.t().unwrap();
-        // Every operation that ends in a relu, of this x and nothing else.
+        // The list has every operation that ends in a relu, each with this x as its only term.
         for y in [
             relu(&x).unwrap(),
             add_relu(&x, &zeros).unwrap(),
@@ -154,7 +157,7 @@ mod tests {
     #[test]
     fn composed_of_candles_operations_it_is_the_same() {
         let x = noise("x", &[3, 7]);
-        // Zeros among them, where the derivative is a choice.
+        // Rounding gives some zeros, where the derivative is a choice.
         x.set(&(x.as_detached_tensor() * 2.0).unwrap().round().unwrap()).unwrap();
         assert_agree(&[&x], || relu(&x), || composed(&x));
     }

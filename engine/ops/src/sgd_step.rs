@@ -1,8 +1,9 @@
 //! Updates of tensors in place: the kernels of stochastic gradient descent.
 //!
-//! A tensor is updated where it lies, in one walk over its elements and those of its gradient: 12 bytes of memory traffic and
-//! two operations for each element in f32. As a formula of tensors the same update makes two temporary tensors and a copy,
-//! which is four times the traffic. On a GPU eight tensors share one launch.
+//! A kernel updates a tensor in place, in one pass over its elements and the elements of its
+//! gradient. In f32 the update costs 12 bytes of memory traffic and two operations for each
+//! element. The same update as a formula of tensors makes two temporary tensors and a copy, which
+//! is four times the traffic. On a GPU eight tensors share one launch.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
@@ -11,21 +12,21 @@ use crate::element::cpu_elements;
 use crate::simd::vectorised;
 use crate::{BLOCK, Element};
 
-/// value −= step · direction, in place, of one tensor.
+/// Updates one tensor in place: value −= step · direction.
 ///
 /// # Errors
 ///
-/// When the two differ in shape or dtype.
+/// When value and direction differ in shape or dtype.
 pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
     descend_all([(value, direction)], step)
 }
 
-/// value −= step · direction, in place, of several tensors with their directions.
+/// Updates several tensors in place, each with its direction: value −= step · direction.
 ///
 /// # Errors
 ///
-/// When a value and its direction differ in shape or dtype; then nothing was changed. When the values are not all on the
-/// first one's device, or the device fails.
+/// When a value and its direction differ in shape or dtype; then no value was changed. When a value
+/// is on another device than the first value, or when the device fails.
 pub fn descend_all<'a>(
     pairs: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
     step: f64,
@@ -51,12 +52,15 @@ pub fn descend_all<'a>(
     })
 }
 
-/// velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity, in place, for
-/// all triples of velocity, value and gradient, on a GPU. `constants` are momentum, share, decay and rate.
+/// Updates all triples of velocity, value and gradient in place, on a GPU.
+///
+/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value −
+/// rate · velocity. `constants` are momentum, share, decay and rate.
 ///
 /// # Errors
 ///
-/// When the three are not of one type and size, or do not lie on one GPU, velocity and value contiguous.
+/// When the three tensors differ in type or size, when they are not on one GPU, or when velocity or
+/// value is not contiguous.
 pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     #[cfg(feature = "cuda")]
     return crate::gpu::update::momentum_step(slots, constants);
@@ -64,12 +68,12 @@ pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     bail!("{} tensors with {constants:?}: this program was built without CUDA", slots.len());
 }
 
-/// Whether two tensors have one shape and one type.
+/// Whether two tensors have the same shape and type.
 fn are_alike(a: &Tensor, b: &Tensor) -> bool {
     a.shape() == b.shape() && a.dtype() == b.dtype()
 }
 
-/// value −= gradient · step, in place.
+/// The operation value −= gradient · step, in place.
 struct Descend(f64);
 
 impl InplaceOp2 for Descend {
@@ -102,7 +106,8 @@ impl InplaceOp2 for Descend {
     }
 }
 
-/// The product is rounded before it is subtracted, as in a formula of tensors: both give the same bits.
+/// Updates one value. The product is rounded before the subtraction, so a formula of tensors gives
+/// the same bits.
 fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
     let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
     blocks.for_each(|(value, gradient)| {

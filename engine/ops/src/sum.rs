@@ -1,11 +1,16 @@
-//! The sum of two tensors: of two gradients, where both of those who used a tensor have sent theirs; of losses; of what
-//! several devices have.
+//! The sum of two tensors, without a backward.
 //!
-//! candle adds with the threads of its own pool, which is left at one so that devices do not share it
-//! ([`prepare`](harness::cli::prepare)); this, with those of the device, or in the thread that asks if that is none of them: DDP's
-//! that adds up buckets, whose work must not wait for theirs, as they wait for its sums. On a GPU, three in four of the threads
-//! that candle starts have nothing to add; and before the first addition the GPU's driver translates all of candle's operations
-//! of two tensors, if it has not kept them from an earlier program. That took nine seconds on an H200.
+//! It adds up two gradients of a tensor with two uses, losses, and the tensors of several devices.
+//!
+//! candle adds with the threads of its own pool. [`prepare`](harness::cli::prepare) leaves that
+//! pool at one thread, because the devices would share it. This function adds with the threads of
+//! the device. A caller outside the device's threads adds in its own thread. DDP's thread that adds
+//! up buckets is such a caller: it must not wait for the device's threads, because they wait for
+//! its sums.
+//!
+//! On a GPU, three in four of the threads that candle starts have nothing to add. Before candle's
+//! first addition the GPU's driver also translates all of candle's operations of two tensors,
+//! unless it has kept them from an earlier program. The translation took nine seconds on an H200.
 //!
 //! Cost: two elements are read and one is written.
 
@@ -16,7 +21,7 @@ use super::room::of_two;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, elementwise, on_gpu};
 
-/// a + b by element; both of one shape and type. The sum carries no gradient.
+/// Computes a + b by element, for tensors of the same shape and type. The sum carries no gradient.
 ///
 /// # Errors
 ///
@@ -58,7 +63,7 @@ mod tests {
                 noise(name, &[rows, 5]).as_detached_tensor().to_dtype(dtype).expect("a type")
             };
             let (a, b) = (of("a"), of("b"));
-            // One that is turned, too.
+            // One tensor is transposed.
             for b in [b.clone(), b.t().unwrap().contiguous().unwrap().t().unwrap()] {
                 let (found, expected) = (sum(&a, &b).unwrap(), (&a + &b).unwrap());
                 assert_eq!((found.dims(), found.dtype()), (a.dims(), dtype));

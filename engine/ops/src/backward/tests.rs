@@ -14,12 +14,12 @@ fn noise(shape: &[usize]) -> Var {
 }
 
 fn bits(tensor: &Tensor) -> Vec<u64> {
-    // A zero's sign is left out.
+    // Adding 0 removes the sign of a zero, which may differ.
     let values = (tensor.to_dtype(DType::F64).unwrap() + 0.0).unwrap();
     values.flatten_all().unwrap().to_vec1::<f64>().unwrap().into_iter().map(f64::to_bits).collect()
 }
 
-/// Makes sure that both passes find the same gradients, to the last bit.
+/// Checks that both backward passes find the same gradients, to the last bit.
 fn assert_as_candles(loss: &Tensor, variables: &[&Tensor]) {
     let (ours, candles) = (backward(loss).unwrap(), loss.backward().unwrap());
     for (number, variable) in variables.iter().enumerate() {
@@ -55,10 +55,11 @@ fn lenets_gradients_are_candles_to_the_last_bit() {
 fn what_is_used_more_than_once_gets_the_sum() {
     let (x, weight, bias) = (noise(&[4, 4]), noise(&[4, 4, 1]), noise(&[4]));
     let weight = Var::from_tensor(&weight.squeeze(2).unwrap()).unwrap();
-    // The same layer twice, a short cut round it, and a tensor that is both inputs of an operation.
+    // The graph has the same layer twice, a shortcut, and a tensor that is both inputs of an
+    // operation.
     let y = linear(&linear(&x, &weight, &bias).unwrap(), &weight, &bias).unwrap();
     let y = add_relu(&y, &x).unwrap();
-    // Two gradients of a sum that a relu made, and then three.
+    // A sum from a relu gets two gradients, and then three.
     let twice = add_relu(&y, &relu(&y).unwrap()).unwrap();
     let thrice = add_relu(&twice, &y).unwrap();
     for loss in [add_relu(&y, &y).unwrap(), twice, thrice] {
@@ -67,7 +68,7 @@ fn what_is_used_more_than_once_gets_the_sum() {
     }
 }
 
-/// The sum of two, whose gradients it counts where there are two.
+/// The sum of two tensors; its backward counts the calls with two gradients.
 struct Counting;
 
 static BY_TWO: AtomicUsize = AtomicUsize::new(0);
@@ -138,7 +139,7 @@ fn copies_and_means_have_candles_values_and_gradients() {
     }
 }
 
-/// Whoever lays gradients into a bucket, or gives them to a kernel, counts on it.
+/// Gradients are contiguous: a bucket or a kernel that takes gradients relies on their layout.
 #[test]
 fn gradients_lie_in_memory_as_variables_do() {
     let (x, gradient) = (noise(&[3, 4]), noise(&[4, 3]).as_detached_tensor());
@@ -191,7 +192,7 @@ fn variables_that_a_result_does_not_depend_on_have_no_gradient() {
     let (x, other) = (noise(&[3, 4]), noise(&[2]));
     let gradients = backward(&relu(&x).unwrap()).unwrap();
     assert!(gradients.get(&other).is_none());
-    // Nor do constants, and results on the way.
+    // Constants and intermediate results have no gradient either.
     let (weight, bias) = (noise(&[4, 2]).as_detached_tensor(), noise(&[2]));
     let y = relu(&x).unwrap();
     let gradients = backward(&linear(&y, &weight, &bias).unwrap()).unwrap();
@@ -225,12 +226,12 @@ fn a_graph_that_is_dropped_is_forgotten() {
     assert!(node.upgrade().is_some());
     drop(z);
     assert!(node.upgrade().is_none());
-    // Nor does the list grow for ever.
+    // The list of nodes stays short.
     for _ in 0..5000 {
         relu(&x).unwrap();
     }
     assert!(node::listed() < 4000, "{}", node::listed());
-    // What carries no gradient is not remembered at all.
+    // A tensor without a gradient has no node at all.
     assert!(node::remembered(&relu(&x.as_detached_tensor()).unwrap()).is_none());
 }
 
@@ -242,10 +243,10 @@ fn what_is_computed_untracked_keeps_nothing_and_has_the_same_bits() {
     assert!(is_remembered(&tracked) && tracked.track_op());
     assert!(!result.track_op() && node::remembered(&result).is_none());
     assert_eq!(bits(&result), bits(&tracked));
-    // A flat copy is for the graph alone.
+    // Only the graph needs the copy that flattens.
     let images = noise(&[3, 2, 2]);
     assert!(!untracked(|| flatten(&relu(&images)?)).unwrap().track_op());
-    // What was tracked before can still be differentiated.
+    // A result that was tracked before still has its backward.
     assert_as_candles(&tracked, &[&x, &weight, &bias]);
 }
 

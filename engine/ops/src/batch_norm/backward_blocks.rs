@@ -10,7 +10,7 @@ use super::statistics::Moments;
 use crate::Element;
 use crate::element::elements;
 
-/// What both halves of backward walk over, contiguous.
+/// The contiguous tensors that both halves of backward read.
 pub(super) struct Tensors {
     pub(super) x: Tensor,
     pub(super) output: Option<Tensor>,
@@ -29,7 +29,7 @@ impl Tensors {
     ) -> Result<R> {
         let (x, x_layout) = self.x.storage_and_layout();
         let (grad, grad_layout) = self.grad.storage_and_layout();
-        // Without a relu nothing asks for the output; the gradient stands in for it.
+        // Without a relu no loop reads the output, so the gradient serves as a placeholder.
         let (y, y_layout) = self.output.as_ref().unwrap_or(&self.grad).storage_and_layout();
         work(Operands {
             x: elements(&x, x_layout)?,
@@ -50,7 +50,7 @@ pub(super) struct Operands<'a, T> {
 }
 
 impl<'a, T: Element> Operands<'a, T> {
-    /// For each image, what a block holds of all three.
+    /// Iterates over the images, and returns for each image the block's elements of x, y and grad.
     #[inline(always)]
     fn of(
         self,
@@ -62,7 +62,7 @@ impl<'a, T: Element> Operands<'a, T> {
     }
 }
 
-/// [`GradientSums`] in plain memory, of all channels or of a block of them.
+/// [`GradientSums`](super::GradientSums) in plain memory, for all channels or for a block of them.
 pub(super) struct Sums {
     pub(super) bias: Vec<f64>,
     pub(super) weight: Vec<f64>,
@@ -90,7 +90,7 @@ impl Sums {
         }
         for channel in 0..channels.len() {
             let mean = moments.mean[channel];
-            // The distances were taken from the mean as `T` holds it.
+            // The loops took the distances from the mean rounded to `T`.
             let beside = loops::beside(loops::centre::<T>(mean), mean);
             sums.weight[channel] += beside * sums.bias[channel];
             sums.weight[channel] *= moments.inverse_deviation(channel, epsilon);
@@ -121,7 +121,8 @@ impl Sums {
     }
 }
 
-/// What each channel of a block does to its gradient; without `sums`, where statistics were given.
+/// Builds the gradient loop of each channel of a block. `sums` is `None` when the statistics were
+/// given.
 pub(super) fn gradient_lines<T: Element>(
     moments: &Moments,
     weight: &[f64],

@@ -1,16 +1,16 @@
 //! The gradients of a batch normalisation, in two halves.
 //!
-//! With x̂ = (x − mean) / √(variance + ε), n values in a channel, and dy what passes the relu (Ioffe,
-//! Szegedy, "Batch Normalization", 2015, in closed form):
+//! Let x̂ = (x − mean) / √(variance + ε), n the number of values in a channel, and dy the gradient
+//! that passes the relu. The closed form is from Ioffe, Szegedy, "Batch Normalization", 2015:
 //!
 //! ```text
-//! first half, sums over a channel:      Σdy   and   Σ dy·x̂
-//! second half, by element:              dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n)
+//! first half, sums over a channel:  Σdy   and   Σ dy·x̂
+//! second half, by element:          dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n)
 //! ```
 //!
-//! The sums are the gradients of β and γ. The two terms they give to dx are there because every x moves
-//! its channel's mean and variance; where statistics are given, as in evaluation, both are absent.
-//! Between the halves is where ranks that share their statistics must add their sums up.
+//! The sums are the gradients of β and γ. Every x moves its channel's mean and variance, which
+//! gives the two terms of dx with the sums. When the statistics are given, as in evaluation, both
+//! terms are absent. Ranks that share their statistics add up their sums between the two halves.
 
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
@@ -26,13 +26,16 @@ use crate::room::room;
 use crate::rounded::is_rounded;
 use crate::simd::vectorised;
 
-/// The first half of backward, `[2, C]` in f64: Σ dy of each channel and then Σ dy·x̂.
+/// The first half of backward, `[2, C]` in f64: Σ dy of each channel, then Σ dy·x̂ of each.
 #[derive(Clone, Debug)]
 pub struct GradientSums(Tensor);
 
 impl GradientSums {
-    /// The sums over a batch of images `x` with the output's gradient `grad`, both `[B, C, H, W]`; with
-    /// the `output` too if a relu made it, which passes no gradient where the output is zero.
+    /// Computes the sums over a batch of images `x` and the output's gradient `grad`, both
+    /// `[B, C, H, W]`.
+    ///
+    /// A batch norm with a relu also needs its `output`, because the relu passes no gradient where
+    /// the output is zero.
     ///
     /// # Errors
     ///
@@ -67,11 +70,11 @@ impl GradientSums {
         })
     }
 
-    /// Sums that were added up elsewhere, as over several ranks: `[2, C]` in f64.
+    /// Takes sums that were added up elsewhere, for example over several ranks: `[2, C]` in f64.
     ///
     /// # Errors
     ///
-    /// When they are something else.
+    /// When the tensor has another shape or dtype.
     pub fn new(sums: Tensor) -> Result<Self> {
         match (sums.dtype(), sums.dims()) {
             (DType::F64, [2, _]) => Ok(Self(sums)),
@@ -81,7 +84,7 @@ impl GradientSums {
         }
     }
 
-    /// Both, `[2, C]`.
+    /// Both sums, `[2, C]`.
     pub fn as_tensor(&self) -> &Tensor {
         &self.0
     }
@@ -90,7 +93,7 @@ impl GradientSums {
     ///
     /// # Errors
     ///
-    /// None that is known.
+    /// None is known.
     pub fn bias(&self) -> Result<Tensor> {
         self.0.get(0)
     }
@@ -99,17 +102,17 @@ impl GradientSums {
     ///
     /// # Errors
     ///
-    /// None that is known.
+    /// None is known.
     pub fn weight(&self) -> Result<Tensor> {
         self.0.get(1)
     }
 }
 
-/// The second half of backward: the gradient of `x`.
+/// Computes the second half of backward: the gradient of `x`.
 ///
-/// `x`, `output` and `grad` as for [`GradientSums::of`], `[B, C, H, W]`, and `weight` `[C]` → `[B, C, H, W]`.
-/// `statistics` are those of the batch that `sums` were taken over, on however many ranks:
-/// `statistics.count` is the n that divides the sums.
+/// `x`, `output` and `grad` are the arguments of [`GradientSums::of`], `[B, C, H, W]`, and `weight`
+/// is `[C]`; the result is `[B, C, H, W]`. `statistics` describe the same batch as `sums`, on any
+/// number of ranks: `statistics.count` is the n that divides the sums.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
 //! The loops over one plane.
 //!
-//! A plane is summed in [`LANES`] interleaved sums, which a processor keeps in one or a few vector
-//! registers; the lanes are added as a tree. Sums of planes go on in f64, whatever the plane's type.
+//! A loop adds up a plane in [`LANES`] interleaved sums, which a processor keeps in one or a few
+//! vector registers. The lanes are then added as a tree. The sums of planes are added in f64,
+//! whatever the plane's type.
 
 use candle_core::WithDType;
 
@@ -9,7 +10,7 @@ use crate::Element;
 use crate::lanes::{LANES, Lane};
 use crate::relu;
 
-/// The sum of all lanes, as a tree, and of what was left over after whole rows of lanes.
+/// Adds up all lanes as a tree, and then `rest`, the sum of the elements after the last whole row.
 #[inline(always)]
 fn total<T: Element>(lanes: Lane<T>, rest: T) -> f64 {
     let (mut eight, mut four) = ([T::zero(); 8], [T::zero(); 4]);
@@ -19,8 +20,8 @@ fn total<T: Element>(lanes: Lane<T>, rest: T) -> f64 {
     for lane in 0..4 {
         four[lane] = eight[lane] + eight[lane + 4];
     }
-    // Through memory: where the compiler sees the end of this tree behind a loop, it arranges the loop's
-    // vectors for it, with shuffles in every round.
+    // The sums go through memory. If the compiler sees the end of this tree after a loop, it
+    // arranges the loop's vectors for the tree, with shuffles in every iteration.
     let [a, b, c, d] = std::hint::black_box(four);
     WithDType::to_f64((a + c) + (b + d)) + WithDType::to_f64(rest)
 }
@@ -40,11 +41,11 @@ fn sum<T: Element>(x: &[T]) -> f64 {
     total(lanes, last)
 }
 
-/// Mean of a plane, and the sum of squared distances from it.
+/// Returns the mean of a plane and the sum of squared distances from the mean.
 ///
-/// Two passes, the second with what rounding left over of the first (Chan, Golub, LeVeque, "Algorithms
-/// for computing the sample variance", 1983): with K near the mean, Σ(x − K)² − (Σ(x − K))² / n loses
-/// nothing, however far the mean is from zero.
+/// There are two passes, and the second corrects the rounding of the first (Chan, Golub, LeVeque,
+/// "Algorithms for computing the sample variance", 1983). With K near the mean,
+/// Σ(x − K)² − (Σ(x − K))² / n loses no digits, however far the mean is from zero.
 #[inline(always)]
 pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
     let share = 1.0 / x.len() as f64;
@@ -66,18 +67,18 @@ pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
     }
     let (first, squares) = (total(firsts, last_first), total(squares, last_square));
     let squares = squares - first * first * share;
-    // Rounding can take it below zero; a NaN stays one.
+    // Rounding can make the sum negative. A NaN stays a NaN.
     let squares = if squares < 0.0 { 0.0 } else { squares };
     (WithDType::to_f64(near) + first * share, squares)
 }
 
-/// The gradient that passes the relu, if there is one, whose output was `y`.
+/// Returns the gradient that passes the relu with output `y`, or all of `grad` without a relu.
 #[inline(always)]
 fn passed<T: Element, const RELU: bool>(y: T, grad: T) -> T {
     if RELU { relu::passed(y, grad) } else { grad }
 }
 
-/// y = (x − centre) · scale + shift, for a plane, then max(y, 0) if `RELU`.
+/// y = (x − centre) · scale + shift over a plane, followed by max(y, 0) if `RELU`.
 #[derive(Clone, Copy)]
 pub(super) struct Line<T> {
     centre: T,
@@ -86,8 +87,8 @@ pub(super) struct Line<T> {
 }
 
 impl<T: Element> Line<T> {
-    /// (x − mean) · scale + bias. The mean is rounded to `T`; what that takes away goes to the shift, so
-    /// that digits are not lost where the mean is much larger than the deviations.
+    /// Builds (x − mean) · scale + bias. The mean is rounded to `T`, and the shift takes the
+    /// rounding error. No digits are lost when the mean is much larger than the deviations.
     pub(super) fn new(mean: f64, scale: f64, bias: f64) -> Self {
         let centre = centre::<T>(mean);
         Self {
@@ -111,19 +112,20 @@ impl<T: Element> Line<T> {
     }
 }
 
-/// A mean as the loops subtract it.
+/// Rounds a mean to the type in which the loops subtract it.
 #[inline(always)]
 pub(super) fn centre<T: Element>(mean: f64) -> T {
     WithDType::from_f64(mean)
 }
 
-/// What rounding added to a mean. An infinite mean is what it was.
+/// Returns the rounding error of a mean, `centre` − `mean`. An infinite mean has no rounding error.
 #[inline(always)]
 pub(super) fn beside<T: Element>(centre: T, mean: f64) -> f64 {
     if centre.is_finite() { WithDType::to_f64(centre) - mean } else { 0.0 }
 }
 
-/// Σ dy and Σ dy · (x − centre) over a plane, with dy what passes the relu.
+/// Returns Σ dy and Σ dy · (x − centre) over a plane, where dy is the gradient that passes the
+/// relu.
 #[inline(always)]
 pub(super) fn gradient_sums<T: Element>(
     relu: bool,
@@ -159,20 +161,22 @@ fn sums_of<T: Element, const RELU: bool>(x: &[T], y: &[T], grad: &[T], centre: T
     (total(firsts, last_first), total(products, last_product))
 }
 
-/// dx = dy · slope − (x − centre) · pull − push, for a plane, with dy what passes the relu.
+/// dx = dy · slope − (x − centre) · pull − push over a plane, where dy is the gradient that passes
+/// the relu.
 #[derive(Clone, Copy)]
 pub(super) struct GradientLine<T> {
     centre: T,
     slope: T,
     pull: T,
     push: T,
-    /// Whether the statistics are constants, so that nothing is pulled or pushed.
+    /// Whether the statistics are constants; then pull and push are zero.
     constant: bool,
 }
 
 impl<T: Element> GradientLine<T> {
-    /// dy · slope − (x − mean) · pull − push, the mean rounded as in [`Line::new`]. Pull and push are what goes through the
-    /// statistics, where these are not constants.
+    /// Builds dy · slope − (x − mean) · pull − push, with the mean rounded as in [`Line::new`].
+    /// Pull and push are the gradient through the statistics. They are `None` when the statistics
+    /// are constants.
     pub(super) fn new(mean: f64, slope: f64, pull_and_push: Option<(f64, f64)>) -> Self {
         let centre = centre::<T>(mean);
         let (pull, push) = pull_and_push.unwrap_or((0.0, 0.0));

@@ -1,35 +1,37 @@
 //! Batch normalisation.
 //!
-//! Every channel of a batch is shifted to mean 0 and scaled to variance 1, then scaled and shifted again
-//! by two learnt numbers of the channel:
+//! Every channel of a batch is shifted to mean 0 and scaled to variance 1. Then two learnt numbers
+//! of the channel, γ and β, scale and shift it again:
 //!
 //! ```text
 //! y = (x − mean) / √(variance + ε) · γ + β          then max(y, 0), if a relu follows
 //! ```
 //!
-//! (Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
-//! Covariate Shift", 2015). In training, mean and variance are those of the batch at hand, over images
-//! and pixels, and the gradient flows through them: [`batch_norm`]. In evaluation they are given, running
-//! averages of what training saw: [`batch_norm_with`].
+//! The method is from Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by
+//! Reducing Internal Covariate Shift", 2015. In training, [`batch_norm`] takes mean and variance of
+//! the batch at hand, over images and pixels, and the gradient flows through both. In evaluation,
+//! [`batch_norm_with`] takes given statistics, the running averages of training.
 //!
-//! It is four pieces, because devices that share a batch may want to share its statistics, and then have
-//! something to say between them:
+//! The module has four pieces. Devices that share a batch may want to share its statistics, and
+//! then they communicate between the pieces:
 //!
 //! | | piece | between the pieces |
 //! | --- | --- | --- |
-//! | forward | [`Statistics::of`] | [`Statistics::merge`] of all ranks' |
+//! | forward | [`Statistics::of`] | [`Statistics::merge`] over all ranks |
 //! | | [`batch_norm_with`] | |
-//! | backward | [`GradientSums::of`] | the sum of all ranks' |
+//! | backward | [`GradientSums::of`] | the sum over all ranks |
 //! | | [`input_gradient`] | |
 //!
-//! Images may be bf16: then parameters are f32, and so is everything that is computed. Sums over thousands of values,
-//! and differences of nearly equal ones, leave nothing of eight binary digits.
+//! Images may be bf16. Then the parameters are f32, and all computation is in f32. The eight binary
+//! digits of bf16 are too few for sums over thousands of values and for differences of nearly equal
+//! values.
 //!
-//! **Cost.** A few operations for each byte, so it is as fast as memory is. [`batch_norm`] and its
-//! backward take each block of channels through both their pieces while it is in the cache, if it fits.
-//! Then of each element, in f32, forward reads `x` and writes `y`: 8 bytes and 8 operations. Backward
-//! reads `x`, the output's gradient and, for the relu, the output, and writes `dx`: 16 bytes and 9
-//! operations. The pieces by themselves read everything twice: 12 and 28 bytes.
+//! **Cost.** A batch norm does a few operations for each byte, so the speed of memory limits it.
+//! [`batch_norm`] and its backward take each block of channels through both their pieces while the
+//! block is in the cache, if it fits. Then in f32, for each element, forward reads `x` and writes
+//! `y`: 8 bytes and 8 operations. Backward reads `x`, the output's gradient and, for the relu, the
+//! output, and writes `dx`: 16 bytes and 9 operations. The separate pieces read everything twice:
+//! 12 and 28 bytes.
 
 mod backward_blocks;
 mod gradient;
@@ -79,15 +81,15 @@ impl Statistics {
     }
 }
 
-/// Normalises a batch by its own statistics, and returns them.
+/// Normalises a batch by its own statistics, and returns the output and the statistics.
 ///
-/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel whose
-/// values are all the same, of a single pixel for instance, gives `bias`.
+/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel
+/// of equal values, such as a channel of a single pixel, becomes `bias`.
 ///
 /// # Errors
 ///
-/// When the shapes or dtypes do not fit (beside `x` in bf16 the parameters are f32), when there are no values, when
-/// `epsilon` is not positive, or on a dtype other than f32, f64 and bf16.
+/// When the shapes or dtypes do not fit, when there are no values, when `epsilon` is not positive,
+/// or on a dtype other than f32, f64 and bf16. When `x` is bf16, the parameters must be f32.
 pub fn batch_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -115,11 +117,11 @@ pub fn batch_norm(
 
 /// Normalises a batch by given statistics, such as running averages in evaluation.
 ///
-/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. The statistics are constants to the gradient.
+/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. The gradient treats the statistics as constants.
 ///
 /// # Errors
 ///
-/// As [`batch_norm`], and when the statistics are of another number of channels.
+/// The errors of [`batch_norm`], and when the statistics have another number of channels.
 pub fn batch_norm_with(
     x: &Tensor,
     weight: &Tensor,
@@ -144,7 +146,7 @@ pub fn batch_norm_with(
     apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, op)
 }
 
-/// bf16 images on the CPU as they are computed with.
+/// Converts bf16 images on the CPU to the type that the loops compute in.
 fn widened(x: &Tensor) -> Result<Tensor> {
     cast(x, computed_in(x.dtype()))
 }
@@ -165,7 +167,7 @@ fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Pla
             );
         }
     }
-    // A NaN is not positive either.
+    // The comparison also refuses a NaN.
     if epsilon.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
         bail!("batch_norm: epsilon must be above 0, got {epsilon}");
     }

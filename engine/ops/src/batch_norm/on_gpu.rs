@@ -1,4 +1,4 @@
-//! Batch normalisation on a GPU: the same pieces, as kernels. Statistics and sums stay there.
+//! Batch normalisation on a GPU: the same pieces as kernels. Statistics and sums stay on the GPU.
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
@@ -8,7 +8,7 @@ use crate::backward::apply3;
 use crate::element::computed_in;
 use crate::gpu::{self, Channels, Launch, Operand, PartialSums, Source, Totals, alloc, on_gpu};
 
-/// Images, from where kernels can read them.
+/// Returns the images contiguous, at an address from which the kernels can read whole vectors.
 pub(super) fn aligned(images: &Tensor) -> Result<Tensor> {
     gpu::aligned(images, Channels::of(images.shape())?.vector())
 }
@@ -18,18 +18,18 @@ fn all_aligned(Tensors { x, output, grad }: &Tensors) -> Result<Tensors> {
     Ok(Tensors { x: aligned(x)?, output, grad: aligned(grad)? })
 }
 
-/// Numbers of channels, as kernels take them.
+/// Converts one number per channel to f64, contiguous, as the kernels expect it.
 fn in_f64(of_channels: &Tensor) -> Result<Tensor> {
     of_channels.detach().to_dtype(DType::F64)?.contiguous()
 }
 
-/// A launch of a kernel for images `x`, which begins with their sizes.
+/// Starts the launch of a kernel whose first arguments are the sizes of images `x`.
 fn launch<'a>(kernel: &'static str, x: Operand<'a>, sizes: Channels) -> Launch<'a> {
     let launch = Launch::new(x.gpu(), Source::BatchNorm, kernel, x.dtype());
     launch.by_vectors(sizes.vector()).channels(sizes)
 }
 
-/// [`Statistics::of`].
+/// Implements [`Statistics::of`] on a GPU.
 pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
     let sizes = Channels::of(x.shape())?;
     let (parts, channels) = (sizes.blocks(), sizes.channels);
@@ -42,7 +42,8 @@ pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
             .result(&mut squares)
             .run(parts)?;
         if sizes.parts() == 1 {
-            // Of the only part, these are the channel's mean and variance.
+            // A single part is the whole channel, so its moments are the channel's mean and
+            // variance.
             return Ok((means, squares));
         }
         let (mut mean, mut variance) = (alloc(channels)?, alloc(channels)?);
@@ -58,10 +59,10 @@ pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
     Ok(Statistics { mean, variance, count: sizes.images * sizes.plane })
 }
 
-/// One application: normalises by given statistics.
+/// The operation that normalises by given statistics.
 pub(super) struct Normalise {
     statistics: Statistics,
-    /// 1 / n where the statistics are the batch's own, and so move with it; else 0.
+    /// 1 / n when the gradient flows through the batch's own statistics; 0 when they are constants.
     share: f64,
     epsilon: f64,
     relu: bool,
@@ -154,13 +155,14 @@ impl CustomOp3 for Normalise {
 }
 
 impl<'a> Launch<'a> {
-    /// What went in, what came out, and its gradient. A kernel that is told of no relu does not look at what came out.
+    /// Adds the input, the output and the output's gradient to the launch. A kernel without a relu
+    /// does not read the output.
     fn images(self, images: [Operand<'a>; 3], sizes: Channels) -> Self {
         images.into_iter().fold(self, |launch, images| launch.vectors(images, sizes.elements()))
     }
 }
 
-/// Σ dy and Σ dy·x̂ of each channel, `[2, C]`, for tensors that are aligned.
+/// Computes Σ dy and Σ dy·x̂ of each channel, `[2, C]`, for aligned tensors.
 fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Totals<Tensor>> {
     let Tensors { x, output, grad } = tensors;
     let sizes = Channels::of(x.shape())?;
@@ -184,7 +186,7 @@ fn sums(tensors: &Tensors, statistics: &Statistics, epsilon: f64) -> Result<Tota
     Ok(Totals { exact, rounded })
 }
 
-/// The tensor of [`GradientSums::of`](super::GradientSums::of).
+/// Computes the tensor of [`GradientSums::of`](super::GradientSums::of).
 pub(super) fn gradient_sums(
     tensors: &Tensors,
     statistics: &Statistics,
@@ -193,23 +195,23 @@ pub(super) fn gradient_sums(
     Ok(sums(&all_aligned(tensors)?, statistics, epsilon)?.exact)
 }
 
-/// What the images' gradient is made of besides them.
+/// The arguments of the images' gradient that do not have the shape of the images.
 pub(super) struct Constants<'a> {
     pub(super) weight: &'a Tensor,
     pub(super) statistics: &'a Statistics,
     /// Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
     pub(super) sums: &'a Tensor,
-    /// 1 / n of what the statistics were taken over; 0 where they were given.
+    /// 1 / n, where n is the number of values of the statistics; 0 when the statistics were given.
     pub(super) share: f64,
     pub(super) epsilon: f64,
 }
 
-/// [`input_gradient`](super::input_gradient).
+/// Implements [`input_gradient`](super::input_gradient) on a GPU.
 pub(super) fn input_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
     images_gradient(&all_aligned(tensors)?, constants)
 }
 
-/// The images' gradient, for tensors that are aligned.
+/// Computes the images' gradient, for aligned tensors.
 fn images_gradient(tensors: &Tensors, constants: &Constants<'_>) -> Result<Tensor> {
     let Tensors { x, output, grad } = tensors;
     let Constants { weight, statistics, sums, share, epsilon } = *constants;

@@ -4,19 +4,19 @@ use candle_core::{DType, Result, Tensor, Var, bail};
 
 use super::Statistics;
 
-/// A running average, and what is averaged into it.
+/// A running average and the tensor that is averaged into it.
 #[derive(Clone, Copy, Debug)]
 pub struct Average<'a> {
     /// The average so far, `[C]`, in f32 or f64.
     pub running: &'a Var,
-    /// What is new, `[C]`, in f64.
+    /// The new values, `[C]`, in f64.
     pub fresh: &'a Tensor,
-    /// What it is multiplied by before.
+    /// The factor that multiplies the new values before the average.
     pub scale: f64,
 }
 
 impl Average<'_> {
-    /// Moves it; the sum is taken in f64.
+    /// Updates the running average; the sum is taken in f64.
     fn moved(&self, momentum: f64) -> Result<()> {
         let old = self.running.as_detached_tensor().to_dtype(DType::F64)?;
         let fresh = ((self.fresh.detach() * self.scale)? * momentum)?;
@@ -25,12 +25,14 @@ impl Average<'_> {
     }
 }
 
-/// running = (1 − momentum) · running + momentum · scale · fresh, for each of `averages`: PyTorch's convention, with its
-/// default momentum of 0.1. On a GPU a launch moves up to eight of them.
+/// Updates every average: running = (1 − momentum) · running + momentum · scale · fresh.
+///
+/// This is PyTorch's convention, with its default momentum of 0.1. On a GPU one launch updates up
+/// to eight averages.
 ///
 /// # Errors
 ///
-/// When the two tensors of one are not of one shape and on one device, or what is new is not f64.
+/// When the two tensors of an average differ in shape or device, or `fresh` is not f64.
 pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
     let does_not_fit = |of: &&Average<'_>| {
         of.running.dims() != of.fresh.dims()
@@ -55,7 +57,8 @@ pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
 }
 
 impl Statistics {
-    /// What moves the running averages of the mean and of the unbiased variance.
+    /// Pairs the running mean and the running variance with this batch's mean and unbiased
+    /// variance.
     pub fn averages<'a>(&'a self, mean: &'a Var, variance: &'a Var) -> [Average<'a>; 2] {
         [
             Average { running: mean, fresh: &self.mean, scale: 1.0 },

@@ -11,21 +11,21 @@ use crate::Element;
 use crate::element::{elements, for_dtype};
 use crate::simd::vectorised;
 
-/// Mean and variance of each channel over `count` values, `[C]` and `[C]`, in f64 whatever the images
-/// are, so that merging and averaging lose nothing. They carry no gradient.
+/// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
+/// type of images, because merging and averaging then lose no digits. They carry no gradient.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     /// The mean, `[C]`.
     pub mean: Tensor,
-    /// The mean squared distance from the mean, `[C]`: what a batch is normalised with, not the unbiased
-    /// estimate.
+    /// The mean squared distance from the mean, `[C]`. A batch is normalised with this variance,
+    /// not with the unbiased estimate.
     pub variance: Tensor,
-    /// Values of one channel, B·H·W.
+    /// The number of values of one channel, B·H·W.
     pub count: usize,
 }
 
 impl Statistics {
-    /// [`of`](Self::of) on the CPU, for images in f32 or f64.
+    /// Implements [`of`](Self::of) on the CPU, for images in f32 or f64.
     pub(super) fn of_cpu(x: &Tensor, planes: &Planes) -> Result<Self> {
         let x = x.contiguous()?;
         let (storage, layout) = x.storage_and_layout();
@@ -40,11 +40,13 @@ impl Statistics {
         })
     }
 
-    /// The statistics of several batches as one, such as each rank's share of a global batch.
+    /// Merges the statistics of several batches into one, such as each rank's share of a global
+    /// batch.
     ///
-    /// The mean of everything is the mean of the means, weighted by counts; the variance of everything is
-    /// the mean of the variances plus the variance of the means (Chan, Golub, LeVeque 1983, for many parts
-    /// at once). The parts are added in the order given, so that the same parts give the same bits.
+    /// The mean of all values is the mean of the means, weighted by counts. The variance of all
+    /// values is the mean of the variances plus the variance of the means (Chan, Golub, LeVeque
+    /// 1983, for many parts at once). The parts are added in the order given, so the same parts
+    /// give the same bits.
     ///
     /// # Errors
     ///
@@ -66,9 +68,9 @@ impl Statistics {
         Ok(Self { mean, variance, count })
     }
 
-    /// The unbiased estimate of the variance that the values were drawn from: n / (n − 1) of theirs.
+    /// Returns the unbiased estimate of the distribution's variance: n / (n − 1) · variance.
     ///
-    /// One value says nothing about a variance; its estimate is 0 here.
+    /// A single value gives no estimate of a variance; the result is 0 then.
     ///
     /// # Errors
     ///
@@ -77,7 +79,7 @@ impl Statistics {
         &self.variance * self.unbiased_over_biased()
     }
 
-    /// n / (n − 1).
+    /// n / (n − 1), or 1 for a single value.
     pub(super) fn unbiased_over_biased(&self) -> f64 {
         self.count as f64 / self.count.saturating_sub(1).max(1) as f64
     }
@@ -95,7 +97,7 @@ impl Statistics {
     }
 }
 
-/// Makes sure that a tensor has a value for each channel.
+/// Checks that a tensor has one value for each channel.
 pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Result<()> {
     if tensor.dims() != [channels] {
         bail!(
@@ -106,7 +108,7 @@ pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Re
     Ok(())
 }
 
-/// [`Statistics`] in plain memory, of all channels or of a block of them.
+/// [`Statistics`] in plain memory, for all channels or for a block of them.
 #[derive(Clone, Debug)]
 pub(super) struct Moments {
     pub(super) mean: Vec<f64>,
@@ -114,11 +116,11 @@ pub(super) struct Moments {
     pub(super) count: usize,
 }
 
-/// Mean and variance of a channel, value by value in f64.
+/// Computes mean and variance of a channel, value by value in f64.
 ///
-/// The sums of [`mean_and_squares`] are sums of `T`: the squares of numbers above 1e19 overflow in f32. An infinite variance
-/// would make zeros of all that is normalised. With an infinity among the values their mean is infinite, and their variance
-/// NaN.
+/// The sums of [`mean_and_squares`] are sums of `T`: in f32, the squares of numbers above 1e19
+/// overflow. An infinite variance would turn the whole normalised channel into zeros. If a value is
+/// infinite, the mean is infinite and the variance NaN.
 #[cold]
 fn by_definition<T: Element>(planes: &Planes, x: &[T], channel: usize) -> (f64, f64) {
     let values = || planes.of(x, &(channel..channel + 1)).flatten().map(|&x| WithDType::to_f64(x));
@@ -129,11 +131,12 @@ fn by_definition<T: Element>(planes: &Planes, x: &[T], channel: usize) -> (f64, 
 }
 
 impl Moments {
-    /// The moments of a block's channels.
+    /// Computes the moments of a block's channels.
     ///
-    /// Each plane is one more part for its channel's sums so far (the pairwise formula of Chan, Golub and
-    /// LeVeque): with `before` planes seen, δ from the old mean to the plane's moves the mean by
-    /// δ / (before + 1) and adds δ² · plane · before / (before + 1) to the squares.
+    /// Each plane is one more part that is merged into its channel's sums, by the pairwise formula
+    /// of Chan, Golub and LeVeque. Let `before` be the number of earlier planes, and δ the distance
+    /// from the old mean to the plane's mean. The plane moves the mean by δ / (before + 1). It adds
+    /// δ² · plane · before / (before + 1) to the squares.
     #[inline(always)]
     pub(super) fn of_block<T: Element>(planes: &Planes, x: &[T], channels: &Range<usize>) -> Self {
         let mut mean = vec![0.0; channels.len()];
@@ -167,7 +170,7 @@ impl Moments {
         all
     }
 
-    /// The part for a block's channels.
+    /// The moments of a block's channels.
     pub(super) fn block(&self, channels: &Range<usize>) -> Self {
         Self {
             mean: self.mean[channels.clone()].to_vec(),
@@ -203,7 +206,7 @@ mod tests {
     #[test]
     fn statistics_of_parts_merge_into_those_of_all() {
         let x = noise("x", &[7, 3, 4, 5]);
-        // Parts whose means are far apart, so that the variance between them counts.
+        // The means of the parts are far apart, and the variance between them counts.
         let offsets =
             Tensor::arange(0.0, 7.0, &Device::Cpu).unwrap().reshape((7, 1, 1, 1)).unwrap();
         let x = x.broadcast_add(&offsets).unwrap();
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn f32_keeps_its_digits_where_the_mean_is_large() {
-        // Deviations of 1 around 10 000: f32 has four digits left for them, which must all count.
+        // Deviations of 1 around 10 000 leave four digits in f32, and all four must count.
         let x = (noise("x", &[5, 2, 9, 7]).as_detached_tensor() + 1e4).unwrap();
         let x = x.to_dtype(DType::F32).unwrap();
         let single = Statistics::of(&x).unwrap();
@@ -230,7 +233,7 @@ mod tests {
             let error = relative_difference(single, double).unwrap();
             assert!(error < 1e-6, "{error:.1e}");
         }
-        // The mean alone would pass rounded to f32.
+        // The relative error of the mean would pass even if the mean were rounded to f32.
         let apart = (single.mean - double.mean).unwrap().abs().unwrap().max(0).unwrap();
         assert!(apart.to_scalar::<f64>().unwrap() < 1e-6);
     }

@@ -1,4 +1,4 @@
-//! What batch normalisation promises beyond its formula.
+//! Tests the properties of batch normalisation that do not follow from its formula.
 
 use approx::assert_abs_diff_eq;
 use candle_core::{DType, Device, Var};
@@ -14,7 +14,7 @@ fn inputs(shape: &[usize]) -> (Var, Var, Var) {
     (noise("x", shape), noise("weight", &shape[1..2]), noise("bias", &shape[1..2]))
 }
 
-/// Statistics of another batch.
+/// Returns the statistics of another batch.
 fn given(channels: usize) -> Statistics {
     let other = noise("other", &[2, channels, 3, 3]);
     Statistics::of(&(other.as_detached_tensor() + 0.5).unwrap()).unwrap()
@@ -86,7 +86,7 @@ fn assert_close(a: &Tensor, b: &Tensor) {
 #[test]
 fn the_four_pieces_one_by_one_make_the_whole() {
     let (x, weight, bias) = inputs(&[3, 4, 5, 3]);
-    // Not contiguous: pieces may be called with any tensors.
+    // The pieces accept any layout, so the gradient is not contiguous.
     let upstream = noise("upstream", &[3, 4, 3, 5]);
     let upstream = upstream.as_detached_tensor().transpose(2, 3).unwrap();
     for relu in [false, true] {
@@ -105,11 +105,12 @@ fn the_four_pieces_one_by_one_make_the_whole() {
     }
 }
 
-/// Output, statistics and gradients of a batch, as bits.
+/// Returns output, statistics and gradients of a batch as bits.
 fn bits(threads: usize, dtype: DType) -> Vec<u64> {
     let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
-        // Planes that fill no vector, more blocks than threads, the last one smaller.
+        // The planes fill no vector. There are more blocks than threads, and the last block is
+        // smaller.
         let (x, weight, bias) = inputs(&[5, 23, 13, 17]);
         let [x, weight, bias] = [x, weight, bias]
             .map(|var| Var::from_tensor(&var.as_detached_tensor().to_dtype(dtype).unwrap()))
@@ -119,7 +120,7 @@ fn bits(threads: usize, dtype: DType) -> Vec<u64> {
         let mut all = vec![y, statistics.mean, statistics.variance];
         all.extend([&x, &weight, &bias].map(|input| gradients.get(input).unwrap().clone()));
         let values = all.iter().flat_map(|tensor| {
-            // f32 to f64 keeps every bit's meaning.
+            // The conversion from f32 to f64 is exact.
             let tensor = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
             tensor.to_vec1::<f64>().unwrap()
         });
@@ -141,7 +142,7 @@ fn the_number_of_threads_changes_no_bit() {
 fn f32_keeps_its_digits_where_the_mean_is_large() {
     let (x, weight, bias) = inputs(&[5, 3, 9, 7]);
     let single = |tensor: Tensor| tensor.to_dtype(DType::F32).unwrap();
-    // An odd mean, so that it has more digits than f32 holds.
+    // The mean needs more digits than f32 holds.
     let x = single((x.as_detached_tensor() + 10_000.123_456_789).unwrap());
     let upstream = single(noise("upstream", &[5, 3, 9, 7]).as_detached_tensor());
     let run = |dtype: DType| {
@@ -166,7 +167,7 @@ fn a_single_pixel_becomes_the_bias() {
     assert_eq!(y.flatten_all().unwrap().to_vec1::<f64>().unwrap(), bias.to_vec1::<f64>().unwrap());
     assert_eq!(statistics.variance.to_vec1::<f64>().unwrap(), [0.0, 0.0]);
     assert_eq!(statistics.unbiased_variance().unwrap().to_vec1::<f64>().unwrap(), [0.0, 0.0]);
-    // Whatever its value, the output is the same: no gradient, and a finite one.
+    // The output is the same for every input, so the gradient is zero, and in particular finite.
     let gradients = y.sum_all().unwrap().backward().unwrap();
     let dx = gradients.get(&x).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
     assert_eq!(dx, [0.0, 0.0]);
@@ -186,7 +187,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     wide.to_vec1().unwrap()
 }
 
-/// NaN where the truth is NaN, the same infinity where it is one, and nearly the same numbers.
+/// Checks for NaN where the truth is NaN, for the same infinity, and for nearly the same numbers.
 fn assert_same_kind(found: &[f64], truth: &[f64]) {
     assert_eq!(found.len(), truth.len());
     for (found, truth) in found.iter().zip(truth) {
@@ -303,7 +304,7 @@ fn what_does_not_fit_is_refused_in_words() {
     assert!(GradientSums::of(&x, None, &weight, &statistics, EPSILON).is_err());
 }
 
-/// On the CPU: in f32, from and to images that are rounded.
+/// On the CPU, the computation is in f32, from and to rounded images.
 #[test]
 fn images_may_be_bf16_and_everything_else_is_not() {
     let cast = |x: &Tensor, to| x.detach().to_dtype(to).unwrap();

@@ -1,4 +1,4 @@
-//! The dense layer, and the rectifier behind it.
+//! The dense layer, with an optional relu after it.
 //!
 //! | | product | shape | in parallel over |
 //! | --- | --- | --- | --- |
@@ -15,8 +15,9 @@
 //!                        I
 //! ```
 //!
-//! Cost: 2·B·I·O operations each. Bias and rectifier are added while a task's rows are in the cache. Each
-//! row of each result is made by one task, so threads never change the bits.
+//! Cost: 2·B·I·O operations for each product. Bias and relu are added while a task's rows are in
+//! the cache. One task computes each row of each result, so the number of threads never changes the
+//! bits.
 
 #[cfg(feature = "cuda")]
 mod on_gpu;
@@ -36,28 +37,31 @@ use crate::rounded::{is_rounded, rounded};
 #[cfg(feature = "cuda")]
 use {crate::gpu::Operand, candle_core::CudaStorage};
 
-/// Rows of a task: enough that reading the other matrix is a small part of the work.
+/// The number of rows of a task. At this size, reading the other matrix is a small part of the
+/// work.
 const ROWS: usize = 64;
 
-/// Samples whose bias gradients are added up in the type of the tensors.
+/// The number of samples whose bias gradients are added up in the type of the tensors.
 const RUN: usize = 256;
 
-/// x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
+/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
 ///
 /// # Errors
 ///
-/// When the shapes do not fit, when there are no inputs or no outputs (a batch may be empty), or on a dtype
-/// other than f32, f64 and bf16.
+/// When the shapes do not fit, when there are no inputs or no outputs, or on a dtype other than
+/// f32, f64 and bf16. An empty batch is not an error.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     apply(x, weight, bias, false)
 }
 
-/// [`linear`](fn@linear), then [`relu`](fn@crate::relu): the same bits, without a pass over memory of
-/// its own.
+/// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu).
+///
+/// The bits are the same as those of the two operations, but the relu needs no separate pass over
+/// memory.
 ///
 /// # Errors
 ///
-/// Those of [`linear`](fn@linear).
+/// The errors of [`linear`](fn@linear).
 pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     apply(x, weight, bias, true)
 }
@@ -84,7 +88,7 @@ fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<
     }
 }
 
-/// One application.
+/// The operation on the tape.
 struct Linear {
     inputs: usize,
     outputs: usize,
@@ -109,13 +113,13 @@ impl Linear {
         y
     }
 
-    /// The gradient of the sums, before the rectifier.
+    /// Returns the gradient of the sums before the relu.
     fn sums<'a, T: Element>(&self, y: &[T], grad: &'a [T]) -> Cow<'a, [T]> {
         if self.with_relu { of_two(y, grad, passed).into() } else { grad.into() }
     }
 
-    /// Samples are added up by runs of [`RUN`], and the sums of runs in f64: an f32 that has become large loses the digits
-    /// of what is added to it, one sample at a time.
+    /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64. A large f32
+    /// loses the digits of each small term that is added to it.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let mut dbias = vec![0.0; self.outputs];
         let mut of_run = vec![T::zero(); self.outputs];
@@ -137,7 +141,7 @@ impl Linear {
         let Self { inputs, outputs, .. } = *self;
         let samples = x.len() / inputs;
         let mut dweight = room(inputs * outputs);
-        // There are no columns to give a task.
+        // An empty batch has no columns to split into tasks.
         if samples == 0 {
             return dweight;
         }
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn an_empty_batch_has_gradients_of_zero() {
-        // More inputs than one task has.
+        // The layer has more inputs than one task.
         let (weight, bias) = (noise("weight", &[130, 5]), noise("bias", &[5]));
         for with_relu in [false, true] {
             let apply = |x: &Tensor| apply(x, &weight, &bias, with_relu);

@@ -1,4 +1,4 @@
-//! The dense layer on a GPU: its products by cuBLAS, and kernels of ours for bias and relu.
+//! The dense layer on a GPU: cuBLAS computes the products, and our kernels add bias and relu.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CudaStorage, Layout, Result, Shape, Tensor};
@@ -21,7 +21,7 @@ impl Linear {
         Ok((y, shape))
     }
 
-    /// The gradients of input, weight and bias.
+    /// Computes the gradients of input, weight and bias.
     pub(super) fn backward_on_gpu(
         &self,
         x: &Tensor,

@@ -1,7 +1,9 @@
-// Batch normalisation: statistics, output, and the two halves of the gradient. `plane` counts vectors.
+// Batch normalisation: statistics, output, and the two halves of the gradient. `plane` counts
+// vectors.
 
-// Mean of a part's values, and the sum of squared distances from it; of the only part of a channel, the variance.
-// Distances are taken from a value of the part, so that nothing is lost however far the mean is from zero.
+// Computes the mean of a part's values and the sum of squared distances from the mean. If the part
+// is the whole channel, the second result is the variance. Distances are taken from a value of the
+// part, so no digits are lost, however far the mean is from zero.
 KERNEL moments_of_parts(
     Count images, Count channels, Count plane, Count parts, const Vector *x, double *mean, double *squares
 ) {
@@ -20,20 +22,21 @@ KERNEL moments_of_parts(
         double first = sums.of[0], second = sums.of[1];
         double values = part.end > part.begin ? (part.end - part.begin) * VECTOR : 1;
         mean[part.place()] = from + first / values;
-        // Rounding can take it below zero; a NaN stays one.
+        // Rounding can make the sum negative. A NaN stays a NaN.
         second -= first * first / values;
         if (second < 0) second = 0;
         squares[part.place()] = part.is_whole() ? second / values : second;
     }
 }
 
-// No part is empty where there are values.
+// If there are values, no part is empty.
 __device__ inline double values_of_part(Count part, Count share, Count vectors) {
     Count left = vectors - part * share;
     return (double)(left < share ? left : share) * VECTOR;
 }
 
-// The parts of each channel as one, a channel's by a block: the mean of their means, and what they spread about it.
+// Merges the parts of each channel, one block per channel: the mean of the means, and the variance
+// within and between the parts.
 KERNEL merged_moments(
     Count images, Count channels, Count plane, Count parts, const double *means, const double *squares, double *mean,
     double *variance
@@ -55,13 +58,13 @@ KERNEL merged_moments(
 
 __device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
-// What becomes of a channel's values: (x − centre) · scale + shift.
+// The line of a channel's values: (x − centre) · scale + shift.
 struct Line {
     Real centre, scale, shift;
 };
 
-// y = (x − mean) / √(variance + ε) · γ + β; γ and β are Real. The mean is rounded; what that takes away goes to the
-// shift.
+// Computes y = (x − mean) / √(variance + ε) · γ + β, where γ and β are Real. The mean is rounded to
+// Real, and the shift takes the rounding error.
 KERNEL normalise(
     Count images,
     Count channels,
@@ -77,7 +80,7 @@ KERNEL normalise(
     Vector *y
 ) {
     Part part(images, channels, plane, parts);
-    // By one thread for all: many GPUs are slow in double.
+    // One thread computes the line for all threads, because many GPUs are slow in double.
     __shared__ Line of_channel;
     if (threadIdx.x == 0) {
         Count channel = part.channel;
@@ -99,7 +102,8 @@ KERNEL normalise(
     }
 }
 
-// The gradients at a place of the output, or what of them passes the relu, if there is one, whose output was `y`.
+// The gradients of one vector of the output. After a relu with output `y`, only the gradients that
+// pass the relu are left.
 struct Passed {
     Real of[VECTOR];
 
@@ -111,8 +115,9 @@ struct Passed {
     }
 };
 
-// Σ dy and Σ dy · x̂ of each part, [parts, 2, channels], with dy what passes the relu, if there is one, whose output was
-// `y`. Where channels are whole, these are their gradients.
+// Computes Σ dy and Σ dy · x̂ of each part, [parts, 2, channels], where dy is the gradient that
+// passes the relu with output `y`, if there is a relu. If a part is a whole channel, the sums are
+// also rounded as the gradients of β and γ.
 KERNEL gradient_sums_of_parts(
     Count images,
     Count channels,
@@ -144,7 +149,7 @@ KERNEL gradient_sums_of_parts(
         double sum = of_part.of[0], product = of_part.of[1];
         double *of_bias = sums + part.number * 2 * channels, *of_weight = of_bias + channels;
         of_bias[part.channel] = sum;
-        // What rounding took from the mean belongs to every product.
+        // The rounding error of the mean is in every product.
         product += (centre - mean[part.channel]) * sum;
         product *= inverse_deviation(variance[part.channel], epsilon);
         of_weight[part.channel] = product;
@@ -155,13 +160,13 @@ KERNEL gradient_sums_of_parts(
     }
 }
 
-// What becomes of a channel's gradients: (dy − push − (x − centre) · pull) · slope.
+// The line of a channel's gradients: (dy − push − (x − centre) · pull) · slope.
 struct GradientLine {
     Real centre, push, pull, slope;
 };
 
-// dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n); `share` is 1 / n, or 0 where statistics were given, and
-// `sums` are [2, channels].
+// Computes dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n). `share` is 1 / n, or 0
+// for given statistics, and `sums` are [2, channels].
 KERNEL input_gradient(
     Count images,
     Count channels,

@@ -1,4 +1,4 @@
-// A bias for each channel, what follows it, and its gradient.
+// A bias for each channel, an optional relu after it, and the gradients of both.
 
 // ANCHOR: add_bias
 KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *bias, Stored *y) {
@@ -18,7 +18,7 @@ KERNEL channel_sums(
     leave_sum(part, own, sums, rounded);
 }
 
-// The same behind a relu whose output was `y`, and the gradient that passes the relu.
+// Computes the gradient that passes the relu with output `y`, and its sums by channel.
 KERNEL relu_gradient_and_channel_sums(
     Count images,
     Count channels,
@@ -41,7 +41,7 @@ KERNEL relu_gradient_and_channel_sums(
     leave_sum(part, own, sums, rounded);
 }
 
-// Of sums [parts, n], the first row becomes the total of all; a block for each of the n.
+// Adds up the rows of sums [parts, n] into the first row, with one block for each of the n.
 KERNEL merged_sums(Count n, Count parts, double *sums, Stored *rounded) {
     double sum = 0;
     FOR_EACH_PART(part, parts) sum += sums[part * n + blockIdx.x];

@@ -1,4 +1,4 @@
-// Cross-entropy, summed over the batch. A row of logits is a thread's.
+// Cross-entropy, summed over the batch. One thread computes a row of logits.
 
 // A row's largest logit, and the sum of exp(logit − largest).
 struct Normaliser {
@@ -11,7 +11,7 @@ struct Normaliser {
     }
 };
 
-// One block. A label that is no class makes the loss NaN.
+// Runs as one block. A label that is not below the number of classes makes the loss NaN.
 KERNEL cross_entropy(Count rows, Count classes, const Stored *logits, const unsigned *labels, Stored *loss) {
     double sum = 0;
     FOR_EACH(i, rows) {
@@ -42,11 +42,11 @@ KERNEL cross_entropy_gradient(
     }
 }
 
-// A NaN is the largest.
+// A NaN is larger than every number.
 __device__ inline bool is_larger(Real a, Real b) { return a > b || (a != a && b == b); }
 
-// One block. The loss of a batch, and how many rows have their largest logit at the label; of equal ones the first
-// counts.
+// Runs as one block. Returns the loss of a batch and the number of rows with their largest logit at
+// the label. The first of equal logits counts as the largest.
 KERNEL loss_and_correct(
     Count rows, Count classes, const Stored *logits, const unsigned *labels, const Stored *loss, double *sums
 ) {

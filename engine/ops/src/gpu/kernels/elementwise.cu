@@ -1,4 +1,4 @@
-// Kernels that make each element of the result of those at its place, and the transpose. `n` counts vectors.
+// Elementwise kernels, and the transpose. `n` counts vectors.
 
 KERNEL sum(Count n, const Vector *x, const Vector *y, Vector *sum) {
     FOR_EACH(i, n) {
@@ -24,7 +24,7 @@ KERNEL add_relu(Count n, const Vector *x, const Vector *y, Vector *sum) {
     }
 }
 
-// The sum is rounded as it would be if it were stored.
+// The sum is rounded as if it were stored.
 KERNEL relu_gradient_of_sum(Count n, const Vector *y, const Vector *a, const Vector *b, Vector *dx) {
     FOR_EACH(i, n) {
         Vector values = y[i], gradients = a[i], others = b[i];
@@ -44,7 +44,8 @@ KERNEL relu_gradient(Count n, const Vector *y, const Vector *grad, Vector *dx) {
     }
 }
 
-// A matrix [rows, columns] with its axes exchanged. Threads write side by side, and read from far apart: for small ones.
+// Transposes a matrix [rows, columns]. Neighbouring threads write neighbouring elements, but read
+// distant elements, so the kernel suits small matrices.
 KERNEL transpose(Count rows, Count columns, const Stored *x, Stored *y) {
     FOR_EACH(i, rows * columns) y[i] = x[i % rows * columns + i / rows];
 }

@@ -1,9 +1,9 @@
-// Average pooling, and what a convolution leaves to be done before it.
+// Average pooling, with the bias and relu of a convolution before it.
 
-// The windows of a plane.
+// The sizes of a plane and of its windows.
 #define WINDOWS Count height, Count width, Count kernel, Count stride, Count out_height, Count out_width
 
-// The window of an output element: its plane, and where its first element lies.
+// The window of an output element: its plane and the index of its first element.
 struct Window {
     Count plane, first;
 
@@ -15,8 +15,9 @@ struct Window {
     }
 };
 
-// The sum of what `value` makes of a window's places, counted from its first. Of two by two, as most windows are, all
-// four are read before one is waited for.
+// Adds up `value(offset)` over a window, with offsets from the window's first element. Most windows
+// are 2×2. For this size the loop is unrolled, so a thread reads all four elements before it waits
+// for one.
 template <class Value> __device__ inline Real sum_over_window(Count width, Count kernel, Value value) {
     if (kernel == 2) return value(0) + value(1) + value(width) + value(width + 1);
     Real sum = 0;
@@ -34,7 +35,7 @@ KERNEL avg_pool2d(Count n, WINDOWS, double share, const Stored *x, Stored *y) {
     }
 }
 
-// The first window that reaches a row, or a column, and the one after the last.
+// The first window that contains a row or column. `end_of_windows` is the index after the last one.
 __device__ inline Count first_window(Count at, Count kernel, Count stride) {
     return at < kernel ? 0 : (at - kernel) / stride + 1;
 }
@@ -44,7 +45,7 @@ __device__ inline Count end_of_windows(Count at, Count stride, Count windows) {
     return end < windows ? end : windows;
 }
 
-// Collected, not spread: each element of the input adds up what its windows give it, in their order.
+// Each element of the input adds up the gradients of its windows, in the order of the windows.
 KERNEL avg_pool2d_gradient(Count n, WINDOWS, double share, const Stored *grad, Stored *dx) {
     FOR_EACH(i, n) {
         Count column = i % width, row = i / width % height, plane = i / width / height;
@@ -58,7 +59,7 @@ KERNEL avg_pool2d_gradient(Count n, WINDOWS, double share, const Stored *grad, S
     }
 }
 
-// Pooled max(z + bias, 0).
+// Pools max(z + bias, 0).
 KERNEL bias_relu_pool(Count n, Count channels, WINDOWS, double share, const Stored *z, const Stored *bias, Stored *y) {
     FOR_EACH(out, n) {
         Window window(out, height, width, kernel, stride, out_height, out_width);
@@ -69,10 +70,10 @@ KERNEL bias_relu_pool(Count n, Count channels, WINDOWS, double share, const Stor
     }
 }
 
-// The window that a row, or a column, lies in, where they do not overlap.
+// The window that contains a row or column, for windows that do not overlap.
 __device__ inline Count window_of(Count at, Count kernel) { return kernel == 2 ? at / 2 : at / kernel; }
 
-// The gradient of z, for windows that do not overlap, and its sums by channel.
+// Computes the gradient of z, for windows that do not overlap, and its sums by channel.
 KERNEL bias_relu_pool_gradient(
     Count images,
     Count channels,
@@ -93,7 +94,7 @@ KERNEL bias_relu_pool_gradient(
         Count at = walk.at();
         Count column = window_of(walk.pixel % width, kernel), row = window_of(walk.pixel / width, kernel);
         Real through = 0;
-        // Rows and columns at the end may be in no window.
+        // Rows and columns at the end may be outside every window.
         if (row < out_height && column < out_width) {
             Count of_image = walk.image * channels + part.channel;
             Real upstream = real(grad[(of_image * out_height + row) * out_width + column]) * (Real)share;
@@ -105,7 +106,8 @@ KERNEL bias_relu_pool_gradient(
     leave_sum(part, own, sums, rounded);
 }
 
-// The mean of each plane, as small as they are where a network ends.
+// Computes the mean of each plane. Planes are small at the end of a network, so a thread reads a
+// whole plane.
 KERNEL global_avg_pool(Count n, Count pixels, const Stored *x, Stored *y) {
     FOR_EACH(plane, n) {
         double sum = 0;

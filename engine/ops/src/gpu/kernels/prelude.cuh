@@ -1,5 +1,6 @@
-// What every kernel of this folder begins with. Elements are stored as `Stored` and computed with as `Real`, which is
-// wider for bf16. A thread adds up the few elements that it has as `Real`, and threads' sums are added up in double.
+// The definitions at the start of every kernel file of this folder. Elements are stored as `Stored`
+// and computed with as `Real`, which is wider for bf16. A thread adds up its few elements as
+// `Real`, and the threads' sums are added up in double.
 
 #define KERNEL extern "C" __global__ void
 
@@ -25,7 +26,7 @@ __device__ inline Real real(Stored stored) {
 #endif
 }
 
-// To the nearest, and to even half-way.
+// Rounds to the nearest value; a value half-way between two rounds to even.
 __device__ inline Stored stored(Real real) {
 #if defined(STORED_BF16)
     Stored rounded;
@@ -36,19 +37,19 @@ __device__ inline Stored stored(Real real) {
 #endif
 }
 
-// Elements that lie side by side: VECTOR of them, four or one. A thread reads or writes four in one access (of f64 in
-// two), so that more of the memory is on its way at a time.
+// VECTOR neighbouring elements, four or one. A thread reads or writes four elements in one access,
+// or in two accesses for f64. Larger accesses keep more memory traffic in flight.
 struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vector {
     Stored of[VECTOR];
 };
 
 #define FOR_EACH_OF_VECTOR(k) for (Count k = 0; k < VECTOR; k++)
 
-// Every element once, whatever the number of blocks; or every vector, if `n` counts those.
+// Visits every element once for any number of blocks, or every vector if `n` counts vectors.
 #define FOR_EACH(i, n) for (Count i = blockIdx.x * THREADS + threadIdx.x; i < (n); i += gridDim.x * THREADS)
 
-// A block's share of images [images, channels, plane]: one part of the values of one channel. Where `plane` counts
-// vectors, so does everything here.
+// A block's part of images [images, channels, plane]: some of the values of one channel. If `plane`
+// counts vectors, every size here counts vectors.
 struct Part {
     Count channel, number, begin, end, channels, plane, parts;
 
@@ -62,17 +63,18 @@ struct Part {
         end = begin + share > values ? values : begin + share;
     }
 
-    // Whether it is all of its channel.
+    // Whether the part is the whole channel.
     __device__ bool is_whole() const { return parts == 1; }
 
-    // Where its first value lies.
+    // The index of the part's first value.
     __device__ Count first() const { return (begin / plane * channels + channel) * plane + begin % plane; }
 
-    // Where what is known of this part lies, in [parts, channels].
+    // The index of the part's results in [parts, channels].
     __device__ Count place() const { return number * channels + channel; }
 };
 
-// A thread's way through the values of a part: with a step from one to the next in place of a division for each.
+// A thread's walk over the values of a part. A step to the next value replaces a division per
+// value.
 struct Walk {
     const Part &part;
     Count value, image, pixel, images_on, pixels_on;
@@ -83,7 +85,7 @@ struct Walk {
 
     __device__ bool inside() const { return value < part.end; }
 
-    // Where the value lies.
+    // The index of the current value.
     __device__ Count at() const { return (image * part.channels + part.channel) * part.plane + pixel; }
 
     __device__ void step() {
@@ -99,15 +101,16 @@ struct Walk {
 
 #define FOR_EACH_OF(part, walk) for (Walk walk(part); walk.inside(); walk.step())
 
-// Sums over a block's threads, always in the same order; all of them call it, and all get them. Eight at a time: a tree
-// of pairs would have all wait for each other twice as often.
+// Adds up a block's threads, always in the same order. All threads of the block call this function
+// and all receive the sums. In each round a thread adds up eight sums. A tree of pairs would
+// synchronise the threads twice as often.
 template <Count N> struct Sums {
     double of[N];
 };
 
 template <Count N> __device__ inline Sums<N> block_sums(Sums<N> own) {
     __shared__ Sums<N> sums[THREADS];
-    // Those before may not have been read by all.
+    // Some threads may not have read the previous sums yet.
     __syncthreads();
     sums[threadIdx.x] = own;
     for (Count left = THREADS; left > 1;) {
@@ -126,11 +129,11 @@ template <Count N> __device__ inline Sums<N> block_sums(Sums<N> own) {
 
 __device__ inline double block_sum(double value) { return block_sums(Sums<1>{{value}}).of[0]; }
 
-// What a thread adds up of the parts' numbers: every THREADS-th of them.
+// A thread's share of the parts: every THREADS-th part.
 #define FOR_EACH_PART(part, parts) for (Count part = threadIdx.x; part < (parts); part += THREADS)
 
-// Adds up what each thread has of a part, and leaves the sum at the part's place in [parts, channels]. The only part of a
-// channel has its total.
+// Adds up the threads' sums of a part and stores the sum at the part's index in [parts, channels].
+// If the part is a whole channel, the sum is also rounded to the channel's total.
 __device__ inline void leave_sum(const Part &part, Real own, double *sums, Stored *rounded) {
     double sum = block_sum(own);
     if (threadIdx.x != 0) return;
@@ -138,8 +141,8 @@ __device__ inline void leave_sum(const Part &part, Real own, double *sums, Store
     if (part.is_whole()) rounded[part.channel] = stored(sum);
 }
 
-// max(x, 0), as "not above zero" turned round: a NaN stays one.
+// Returns max(x, 0). The comparison is "not above zero", so a NaN stays a NaN.
 __device__ inline Real rectified(Real x) { return x <= 0 ? 0 : x; }
 
-// What of a gradient passes a relu whose output was `y`.
+// Returns the gradient if it passes the relu with output `y`, else 0.
 __device__ inline Real passed(Real y, Real grad) { return y <= 0 ? 0 : grad; }
