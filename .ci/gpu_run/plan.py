@@ -85,7 +85,7 @@ def chapters(device, train, small):
 
 
 def busy(train):
-    """What becomes of a GPU's time: kernels, copies, gaps. A program says so at its end."""
+    """Where the time of a step goes on a GPU: a trace of each."""
     once = [*train, "--test-size=500", "--epochs=1"]
 
     def lenet(precision, program, *chosen):

@@ -6,7 +6,7 @@ from pathlib import Path
 from .execution import OUT_OF_TIME, STOPPED
 
 # What a step says of parts of it that were not done.
-NOT_DONE = re.compile("SKIPPED: .*|note: the trace does not say .*")
+NOT_DONE = re.compile("SKIPPED: .*")
 # What a program of tests says that has none of the names that it was asked for.
 NO_TESTS = re.compile(r"^running 0 tests$", re.MULTILINE)
 # What compute-sanitizer says of an option that its version does not have.

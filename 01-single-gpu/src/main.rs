@@ -134,7 +134,7 @@ fn compare_layers(setup: &TrainSetup, device: &ComputeDevice) -> candle_core::Re
     let fast = device.run(|| seconds_per_step(Layers::Fast, 7))?;
     Ok(format!(
         "A step on {} takes {} s with the plain layers and {} s with the fast ones, which are \
-         {:.0} times as fast.",
+         {:.1}× as fast.",
         counted(images, "image"),
         seconds(plain),
         seconds(fast),

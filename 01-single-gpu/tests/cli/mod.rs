@@ -78,7 +78,7 @@ fn the_same_seed_gives_the_same_bits_with_any_number_of_threads() {
 fn plain_layers_train_alike_and_show_how_much_faster_the_fast_ones_are() {
     let compared = contains("A step on 16 images takes ")
         .and(contains(" s with the plain layers and "))
-        .and(contains(" times as fast.\n"));
+        .and(contains("× as fast.\n"));
     single_gpu(&SMALL).arg("--layers=plain").assert().success().stdout(compared);
     single_gpu(&SMALL).assert().success().stdout(contains("plain layers").not());
     let folder = tempfile::tempdir().unwrap();

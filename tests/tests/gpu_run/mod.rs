@@ -84,7 +84,7 @@ fn each_step_has_a_trace_of_its_own_and_says_how_the_gpu_was() {
     package.run(&["--only", "busy"]).assert().success();
     let results = package.results();
     let steps = results["steps"].as_array().unwrap();
-    assert_eq!(steps.len(), 7);
+    assert_eq!(steps.len(), 6);
     for step in steps {
         let trace = format!("results/{}.json", step["name"].as_str().unwrap());
         assert_eq!(fs::read_to_string(package.root().join(trace)).unwrap(), "traced\n");
