@@ -1,6 +1,6 @@
 //! LeNet's layers as their definitions: plain loops, forward and backward.
 //!
-//! The fast layers of [`ops`](ops) compute the same in about a hundredth of the time. The
+//! The fast layers of [`ops`] compute the same in about a hundredth of the time. The
 //! plain layers show the formulas, and the fast layers are tested against them.
 //!
 //! Letters, here and in the code: a capital is a size, and the small letter is an index that counts

@@ -2,7 +2,7 @@
 //!
 //! The loss is the *sum*, not the mean. The sum over a batch is the sum of its shards' sums, even
 //! when the shards have different sizes. The one division, by the size of the whole batch, happens
-//! in the update ([`sgd`](single_gpu::sgd)). The average of the shards' means is right only when
+//! in the update (`sgd` of stage 1). The average of the shards' means is right only when
 //! all shards have the same size.
 //!
 //! Cost: an exponential for each logit, forward and backward. For 256 rows of ten classes the loss
@@ -32,7 +32,7 @@ use {
 /// When the shapes do not fit, when there are no classes, when the logits are neither f32 nor f64,
 /// when the labels are not u32, or when a label is not below the number of classes. An empty batch
 /// is not an error. A GPU cannot report a wrong label: there the loss becomes NaN. The caller
-/// checks the labels first, and [`Dataset`](datasets::Dataset) does.
+/// checks the labels first, and `Dataset` of `datasets` does.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (batch, classes) = logits.dims2()?;
     if classes == 0 {

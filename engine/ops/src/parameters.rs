@@ -9,7 +9,7 @@ use devices::move_view;
 #[derive(Clone, Debug)]
 pub struct Parameter {
     /// The name, unique within its model. The initial value depends on it
-    /// ([`init`](single_gpu::init)).
+    /// (`init` of stage 1).
     pub name: String,
     /// The value. Cloning a `Var` shares it; a replica needs a copy.
     pub value: Var,

@@ -8,10 +8,9 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 };
 
 use super::super::algorithm::Algorithm::{self, InputGradient, Output, WeightGradient};
+use super::super::algorithm::Candidate;
 use super::super::choice::Transform::{Fft, Winograd};
-use super::super::choice::{
-    Candidate, Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile,
-};
+use super::super::choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile};
 use super::super::{Pass, Product};
 use super::product_of;
 use crate::conv2d::formula::geometry;
