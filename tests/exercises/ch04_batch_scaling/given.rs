@@ -6,11 +6,11 @@
 //! cargo course check ch04_batch_scaling
 //! ```
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -1,10 +1,10 @@
 //! k decides how large the global batch is, and the rate if that was asked for. It divides nothing.
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -6,12 +6,12 @@
 //! cargo course check ch04_learning_rate
 //! ```
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -1,13 +1,13 @@
 //! Fresh weights for every run, and an update that divides by the global batch: so k changes nothing.
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 use split_batch::split_batch;
 
 /// Trains once for every learning rate on every number of devices, and measures on the test images.

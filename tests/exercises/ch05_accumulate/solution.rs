@@ -1,10 +1,10 @@
 //! Sums of sums: first over micro-batches, alone, then over ranks, together. Only the update divides.
 
 use candle_core::Tensor;
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -1,9 +1,9 @@
 //! Two passes: first the mean of everything, then the distances of everything from it. Only sums travel.
 
 use candle_core::{DType, Tensor};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use ops::batch_norm::Statistics;
 
 /// Mean and variance of each channel over the images of *all* ranks: on every rank the same, to the last bit.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

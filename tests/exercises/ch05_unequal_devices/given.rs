@@ -7,13 +7,13 @@
 //! ```
 
 use candle_core::bail;
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::{Speed, step_seconds};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 
 /// How many samples of a batch each device works on, so that the step ends as soon as it can.
 ///

@@ -1,13 +1,13 @@
 //! Each sample goes to whoever is done with it first. The update knows nothing of that.
 
 use candle_core::{Tensor, bail};
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 
 /// How many samples of a batch each device works on, so that the step ends as soon as it can.
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {

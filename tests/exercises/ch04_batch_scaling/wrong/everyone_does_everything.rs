@@ -1,9 +1,9 @@
 // expect: rank 0 computes the gradients of 8 samples
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::communicator::{Communicator, Error};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
 
 /// Every rank works on the whole batch: the update is right, nobody talks, and nothing is gained.

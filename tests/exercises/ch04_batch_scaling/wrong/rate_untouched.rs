@@ -1,10 +1,10 @@
 // expect: RateRule::Linear, step 0: the update is 1/2 of
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -1,13 +1,13 @@
 // expect: other rows than asked for
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 use split_batch::split_batch;
 
 /// Goes through the devices first: every number stands beside another rate.

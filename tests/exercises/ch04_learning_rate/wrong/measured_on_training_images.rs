@@ -1,13 +1,13 @@
 // expect: law: a model is judged by images that it has not seen
 
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 use split_batch::split_batch;
 
 /// Reports the loss and accuracy of the images it has just trained on.

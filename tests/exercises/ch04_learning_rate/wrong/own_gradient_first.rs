@@ -1,13 +1,13 @@
 // expect: replicas part
 
 use candle_core::Tensor;
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 use split_batch::split_batch;
 
 /// Trains once for every learning rate on every number of devices, and measures on the test images.

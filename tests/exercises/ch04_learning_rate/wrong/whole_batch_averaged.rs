@@ -2,11 +2,11 @@
 
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
 use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 
 pub fn rate_table(
     experiment: &Experiment,

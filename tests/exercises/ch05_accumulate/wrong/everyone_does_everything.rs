@@ -1,9 +1,9 @@
 // expect: rank 0 computes the gradients of other samples
 
 use candle_core::Tensor;
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use params_and_allreduce::communicator::{Communicator, Error};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
 
 /// Every rank works on whole micro-batches: the updates are right, nobody talks, and nothing is gained.

@@ -1,10 +1,10 @@
 // expect: 3 ranks: the messages sent grow with the channels
 
 use candle_core::{DType, Device, Tensor};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use ops::batch_norm::Statistics;
 
 /// Right numbers: but each channel pays for messages of its own.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

@@ -1,10 +1,10 @@
 // expect: 3 ranks: the bytes sent grow with the images
 
 use candle_core::{DType, Device, Tensor};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use ops::batch_norm::Statistics;
 
 /// Right numbers: every rank gets all images of all ranks, in every layer.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

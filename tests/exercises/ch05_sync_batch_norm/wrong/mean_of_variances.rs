@@ -1,10 +1,10 @@
 // expect: the mean of the ranks' variances: the spread between their means is missing
 
 use candle_core::{DType, Device, Tensor};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use ops::batch_norm::Statistics;
 
 /// The mean is right. The variances are averaged like means, by their counts, and what lies between the shards'
 /// means is lost.

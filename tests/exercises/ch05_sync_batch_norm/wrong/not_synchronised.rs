@@ -1,10 +1,10 @@
 // expect: the mean of this rank's images alone
 
 use candle_core::{DType, Device, Tensor};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use ops::batch_norm::Statistics;
 
 /// What PyTorch's BatchNorm does under DDP unless it is converted: every rank by its own images.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

@@ -1,10 +1,10 @@
 // expect: the count of this rank alone
 
 use candle_core::{DType, Device, Tensor};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use ops::batch_norm::Statistics;
 
 /// Mean and variance of all, with the count of one: the unbiased variance made of it is too large.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

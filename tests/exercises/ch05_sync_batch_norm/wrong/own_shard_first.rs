@@ -1,10 +1,10 @@
 // expect: to the last bit, what rank 1 has
 
 use candle_core::{DType, Device, Tensor};
+use ops::batch_norm::Statistics;
 use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use ops::batch_norm::Statistics;
 
 /// Merges its own shard first and then the others': on every rank in another order, and rounded otherwise.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

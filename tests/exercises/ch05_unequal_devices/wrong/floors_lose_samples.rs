@@ -1,13 +1,13 @@
 // expect: a batch of 9; device 0 needs 3 s per sample, device 1 needs 1 s per sample: the shares hold 8 samples
 
 use candle_core::{Tensor, bail};
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 
 /// In proportion to speed, rounded down: what is left over is nobody's.
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {

@@ -1,12 +1,12 @@
 // expect: replicas part
 
 use candle_core::{Tensor, bail};
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
-use params_and_allreduce::communicator::{Communicator, Error};
-use datasets::Batch;
-use single_gpu::sgd::sgd;
 use harness::records::BatchSums;
+use params_and_allreduce::communicator::{Communicator, Error};
+use single_gpu::sgd::sgd;
 
 /// How many samples of a batch each device works on, so that the step ends as soon as it can.
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {

@@ -1,13 +1,13 @@
 // expect: with shares [6, 3, 1]: all wait for device 2
 
 use candle_core::{Tensor, bail};
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 
 /// In proportion to speed; those with the largest fractions are rounded up. That is the nearest to equal
 /// times, and not the shortest.

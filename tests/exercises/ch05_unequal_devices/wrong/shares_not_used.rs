@@ -1,13 +1,13 @@
 // expect: shares [6, 2]: rank 0 works on another number of samples
 
 use candle_core::{Tensor, bail};
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 use split_batch::split_batch;
 
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {

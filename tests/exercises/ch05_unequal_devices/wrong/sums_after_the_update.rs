@@ -1,13 +1,13 @@
 // expect: rank 0 tells another loss, or other answers
 
 use candle_core::{Tensor, bail};
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
     refuse(devices)?;

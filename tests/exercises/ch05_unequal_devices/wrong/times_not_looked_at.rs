@@ -1,13 +1,13 @@
 // expect: device 1 needs NaN s per sample: not refused
 
 use candle_core::{Tensor, bail};
+use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::{Algorithm, allreduce};
-use datasets::Batch;
 use single_gpu::sgd::sgd;
-use harness::records::BatchSums;
 
 /// Refuses times below zero, and lets NaN pass, which is neither below nor above.
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {

@@ -40,6 +40,23 @@ impl<T: Element> Check<T> {
         Self([T::zero(); LANES])
     }
 
+    /// Adds up a plane in four sums, because an addition waits for the previous addition to the same
+    /// sum.
+    #[inline(always)]
+    pub(super) fn of(plane: &[Lane<T>]) -> Self {
+        let mut sums = [[T::zero(); LANES]; 4];
+        let (fours, rest) = plane.as_chunks::<4>();
+        for four in fours {
+            for (sum, results) in sums.iter_mut().zip(four) {
+                *sum = add(*sum, *results);
+            }
+        }
+        for results in rest {
+            sums[0] = add(sums[0], *results);
+        }
+        Self(add(add(sums[0], sums[1]), add(sums[2], sums[3])))
+    }
+
     #[inline(always)]
     pub(super) fn add(&mut self, results: &Lane<T>) {
         self.0 = add(self.0, *results);
