@@ -70,7 +70,11 @@ fn metrics_have_every_number_of_the_tables() {
     let file = folder.path().join("metrics.jsonl");
     let output = params_and_allreduce(&["--devices=3", "--metrics"]).arg(&file).output();
     let text = String::from_utf8(output.expect("a run").stdout).expect("text");
-    let written = std::fs::read_to_string(file).expect("a metrics file");
+    // The file begins with the first number. On a busy machine the interrupt may come before it.
+    let written = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        written => written.expect("a metrics file"),
+    };
     let lines: Vec<serde_json::Value> =
         written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     // Five rows of four sizes on 2, 3 and 4 devices.
@@ -126,7 +130,11 @@ fn interrupted(
     told.extend(lines);
     assert_eq!(run.wait().expect("an end").code(), Some(code), "{told}");
     assert!(told.ends_with("4 devices: left out after the interrupt\n"), "{told}");
-    let written = std::fs::read_to_string(file).expect("a metrics file");
+    // The file begins with the first number. On a busy machine the interrupt may come before it.
+    let written = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        written => written.expect("a metrics file"),
+    };
     let written = written.lines().map(|line| serde_json::from_str(line).expect("JSON"));
     (told, written.collect())
 }
