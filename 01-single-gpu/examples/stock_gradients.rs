@@ -14,7 +14,7 @@ const SIZE: usize = 9;
 const KERNEL: usize = 2;
 
 fn main() -> std::process::ExitCode {
-    cli::main(|_: Arguments| run())
+    cli::conclude(cli::arguments().and_then(run))
 }
 
 /// Show two gradients of candle's own operations, beside finite differences and the course's.
@@ -22,7 +22,7 @@ fn main() -> std::process::ExitCode {
 #[command(version)]
 struct Arguments {}
 
-fn run() -> anyhow::Result<()> {
+fn run(_: Arguments) -> anyhow::Result<()> {
     line("gradient of the sum of a 9×9 image, average-pooled 2×2 to 4×4\n")?;
     line(format_args!(
         "{:<20}{:>14}{:>12}{:>12}{:>12}",

@@ -14,8 +14,8 @@ use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use crate::{init, layers};
 use datasets::CLASSES;
+use ops::flatten;
 use ops::parameters::Parameters;
-use ops::{conv2d_relu_pool, flatten, linear_relu};
 
 /// The standard deviation of the initial weights.
 pub const WEIGHT_STD: f64 = 0.01;
@@ -100,7 +100,11 @@ impl Lenet {
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
+}
+// ANCHOR_END: model
 
+// ANCHOR: forward
+impl Lenet {
     /// Computes the logits of a batch: `[B, 1, 28, 28]` → `[B, 10]`.
     ///
     /// # Errors
@@ -109,10 +113,27 @@ impl Lenet {
     /// on a GPU.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let values: Vec<&Tensor> = self.parameters.iter().map(|p| p.value.as_tensor()).collect();
-        let Ok(values) = values.try_into() else { bail!("LeNet has {} parameters", SHAPES.len()) };
+        let [w1, b1, w2, b2, w3, b3, w4, b4] = values[..] else { bail!("LeNet has 8 parameters") };
         match self.layers {
-            Layers::Plain => forward_plain(values, images),
-            Layers::Fast => forward(values, images),
+            Layers::Plain => {
+                let x = layers::conv2d(images, w1, b1)?;
+                let x = layers::relu(&x)?;
+                let x = layers::avg_pool2d(&x)?;
+                let x = layers::conv2d(&x, w2, b2)?;
+                let x = layers::relu(&x)?;
+                let x = layers::avg_pool2d(&x)?;
+                let x = flatten(&x)?;
+                let x = layers::linear(&x, w3, b3)?;
+                let x = layers::relu(&x)?;
+                layers::linear(&x, w4, b4)
+            }
+            Layers::Fast => {
+                let x = ops::conv2d_relu_pool(images, w1, b1, 2)?;
+                let x = ops::conv2d_relu_pool(&x, w2, b2, 2)?;
+                let x = flatten(&x)?;
+                let x = ops::linear_relu(&x, w3, b3)?;
+                ops::linear(&x, w4, b4)
+            }
         }
     }
 
@@ -129,52 +150,13 @@ impl Lenet {
         }
     }
 }
+// ANCHOR_END: forward
 
 impl Module for Lenet {
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
         self.forward(images)
     }
 }
-// ANCHOR_END: model
-
-/// Computes the logits of a batch with the plain layers, from LeNet's parameters in their order:
-/// `[B, 1, 28, 28]` → `[B, 10]`.
-///
-/// # Errors
-///
-/// When the shapes do not fit, and on a GPU.
-// ANCHOR: forward_plain
-pub fn forward_plain(parameters: [&Tensor; 8], images: &Tensor) -> Result<Tensor> {
-    let [w1, b1, w2, b2, w3, b3, w4, b4] = parameters;
-    let x = layers::conv2d(images, w1, b1)?;
-    let x = layers::relu(&x)?;
-    let x = layers::avg_pool2d(&x)?;
-    let x = layers::conv2d(&x, w2, b2)?;
-    let x = layers::relu(&x)?;
-    let x = layers::avg_pool2d(&x)?;
-    let x = flatten(&x)?;
-    let x = layers::linear(&x, w3, b3)?;
-    let x = layers::relu(&x)?;
-    layers::linear(&x, w4, b4)
-}
-// ANCHOR_END: forward_plain
-
-/// Computes the logits of a batch with the fast layers, from LeNet's parameters in their order:
-/// `[B, 1, 28, 28]` → `[B, 10]`.
-///
-/// # Errors
-///
-/// When the shapes or dtypes do not fit.
-// ANCHOR: forward
-pub fn forward(parameters: [&Tensor; 8], images: &Tensor) -> Result<Tensor> {
-    let [w1, b1, w2, b2, w3, b3, w4, b4] = parameters;
-    let x = conv2d_relu_pool(images, w1, b1, 2)?;
-    let x = conv2d_relu_pool(&x, w2, b2, 2)?;
-    let x = flatten(&x)?;
-    let x = linear_relu(&x, w3, b3)?;
-    ops::linear(&x, w4, b4)
-}
-// ANCHOR_END: forward
 
 #[cfg(test)]
 mod tests {

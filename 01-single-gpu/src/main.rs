@@ -76,7 +76,7 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    cli::main(run)
+    cli::conclude(cli::arguments().and_then(run))
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -96,9 +96,18 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(note) = plan.note() {
         line(format_args!("note: {note}"))?;
     }
-    let device = plan.slots()[0].open()?;
+    let device = plan.slots()[0].open_in_this_thread()?;
     if arguments.layers == Layers::Plain {
-        line(compare_layers(&setup, &device)?)?;
+        let plain = seconds_per_step(Layers::Plain, 1, &setup, &device)?;
+        let fast = seconds_per_step(Layers::Fast, 7, &setup, &device)?;
+        let images = counted(setup.options.batch_size.min(setup.data.train.len()), "image");
+        line(format_args!(
+            "A step on {images} takes {} s with the plain layers and {} s with the fast ones, which are \
+             {:.1}× as fast.",
+            seconds(plain),
+            seconds(fast),
+            plain / fast
+        ))?;
     }
     let mut outputs = std::mem::take(&mut setup.outputs);
     let mut report = outputs.report("one device");
@@ -114,32 +123,24 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Times training steps on one batch, with plain and with fast layers, and returns the result as a
-/// sentence.
-fn compare_layers(setup: &TrainSetup, device: &ComputeDevice) -> candle_core::Result<String> {
+/// Times training steps of a fresh LeNet on one batch. Returns the median in seconds.
+fn seconds_per_step(
+    layers: Layers,
+    steps: usize,
+    setup: &TrainSetup,
+    device: &ComputeDevice,
+) -> candle_core::Result<f64> {
     let TrainOptions { batch_size, learning_rate, seed, .. } = setup.options;
     let images = batch_size.min(setup.data.train.len());
     let batch = setup.data.train.batch(&Vec::from_iter(0..images as u32), setup.dtype)?;
-    let seconds_per_step = |layers, steps| -> candle_core::Result<f64> {
-        let lenet = Lenet::new(seed, setup.dtype, device.tensors())?.with_layers(layers);
-        let mut times = Vec::new();
-        for _ in 0..steps {
-            let started = Instant::now();
-            train_batch(&lenet, &batch, learning_rate)?;
-            times.push(started.elapsed().as_secs_f64());
-        }
-        Ok(median(times))
-    };
-    let plain = device.run(|| seconds_per_step(Layers::Plain, 1))?;
-    let fast = device.run(|| seconds_per_step(Layers::Fast, 7))?;
-    Ok(format!(
-        "A step on {} takes {} s with the plain layers and {} s with the fast ones, which are \
-         {:.1}× as fast.",
-        counted(images, "image"),
-        seconds(plain),
-        seconds(fast),
-        plain / fast
-    ))
+    let lenet = Lenet::new(seed, setup.dtype, device.tensors())?.with_layers(layers);
+    let mut times = Vec::new();
+    for _ in 0..steps {
+        let started = Instant::now();
+        train_batch(&lenet, &batch, learning_rate)?.read()?;
+        times.push(started.elapsed().as_secs_f64());
+    }
+    Ok(median(times))
 }
 
 /// Writes the first images of each class to a PNG file, a class per row.

@@ -46,7 +46,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    cli::main(run)
+    cli::conclude(cli::arguments().and_then(run))
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
-use single_gpu::train::{self, Step, local_gradients};
+use single_gpu::train::{Step, local_gradients};
 
 use crate::Error;
 use crate::train_batch::{allreduce_all, allreduce_sums, cut_shard};
@@ -64,9 +64,9 @@ impl Breakage {
 
     /// The bug as the cause of a loss that ran away, where it is one. The other bugs make smaller updates or the same: a
     /// loss that runs away with them does so without them.
-    pub fn explains(self, error: &train::Error) -> Option<RanAway> {
+    pub fn explains(self, error: &trainer::Error) -> Option<RanAway> {
         match (self, error) {
-            (Self::ReduceParams, &train::Error::NotFinite { epoch, step, loss, .. }) => {
+            (Self::ReduceParams, &trainer::Error::NotFinite { epoch, step, loss, .. }) => {
                 Some(RanAway { epoch, step, loss })
             }
             _ => None,

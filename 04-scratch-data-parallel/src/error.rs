@@ -1,7 +1,6 @@
 //! What can go wrong in data-parallel training.
 
 use params_and_allreduce::communicator;
-use single_gpu::train;
 
 use crate::breakage::{Breakage, RanAway};
 use crate::replicas::Differs;
@@ -17,7 +16,7 @@ pub enum Error {
     Communication(#[from] communicator::Error),
     /// The training loop stopped.
     #[error(transparent)]
-    Train(#[from] train::Error),
+    Train(#[from] trainer::Error),
     /// The loss became infinite or not a number, as was to be expected.
     #[error(transparent)]
     BrokenOnPurpose(#[from] RanAway),

@@ -89,7 +89,7 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    cli::main(run)
+    cli::conclude(cli::arguments().and_then(run))
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {

@@ -1,10 +1,11 @@
 //! A whole run on k devices.
 
 use candle_core::{DType, Device};
+use datasets::Dataset;
 use datasets::loader::Loader;
 use datasets::source::LoadedData;
 use devices::DevicePlan;
-use harness::records::{EpochRecord, TrainOptions};
+use harness::records::{BatchSums, EpochRecord, TrainOptions};
 use harness::report::Report;
 use harness::report::trace;
 use ops::parameters::Snapshot;
@@ -16,7 +17,7 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, ForRank0, RankFailure, run_r
 use params_and_allreduce::{Algorithm, nccl::with_nccl};
 use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::lenet::Lenet;
-use single_gpu::train::run_epochs;
+use trainer::TrainingRun;
 
 use crate::evaluate::evaluate_together;
 use crate::{Error, Method, replicas};
@@ -70,10 +71,10 @@ pub fn train(
         #[cfg(feature = "nccl")]
         if method.algorithm() == Some(Algorithm::Nccl) {
             return with_nccl(rank, DEFAULT_TIMEOUT, |rank| {
-                Replica { rank, model, options, dtype, method }.train(data, report)
+                Replica { rank, model, options, dtype, method }.run(data, report)
             });
         }
-        Replica { rank, model, options, dtype, method }.train(data, report)
+        Replica { rank, model, options, dtype, method }.run(data, report)
     })?;
     let hash = |outcome: &RankOutcome| WeightsHash::new(&outcome.weights);
     let hashes = outcomes.iter().map(hash).collect::<Result<_, _>>().map_err(in_rank_0)?;
@@ -100,38 +101,43 @@ impl<C: Communicator> Replica<'_, C> {
         }
     }
 
+    /// Trains this replica. A bug on purpose is named as the cause of a loss that ran away.
+    fn run(&self, data: &LoadedData, report: &mut Report<'_>) -> Result<RankOutcome, Error> {
+        self.train(data, report).map_err(|error| error.blame(self.method.breakage()))
+    }
+
     fn train(&self, data: &LoadedData, report: &mut Report<'_>) -> Result<RankOutcome, Error> {
         let options = &self.options();
         let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
         let mut after_first_step = Vec::new();
-        let records = run_epochs::<_, Error, _>(
-            options,
-            &loader,
-            report,
-            |batch| {
-                let rate = options.learning_rate;
-                let step = self.method.step(self.rank, &self.model, batch, rate)?;
+        let mut run = TrainingRun::new(options, &loader, report);
+        while run.next_epoch()? {
+            while let Some(batch) = run.next_batch()? {
+                let step =
+                    self.method.step(self.rank, &self.model, &batch, options.learning_rate)?;
                 if after_first_step.is_empty() {
                     after_first_step = self.model.parameters().snapshot()?;
                 }
-                Ok(step.sums)
-            },
-            || {
-                let evaluate = |part| -> Result<_, Error> {
-                    let device = self.rank.device();
-                    Ok(evaluate_part(&self.model, &data.test, part, self.dtype, device)?)
-                };
-                if self.method.breakage().is_some() {
-                    // Replicas may differ, and some may have left: rank 0 answers for itself.
-                    let alone = || Ok(evaluate(Part::WHOLE)?.total());
-                    return (self.rank.rank() == 0).then(alone).transpose();
-                }
-                replicas::compare::<Error>(self.rank, || self.model.parameters().snapshot())?;
-                evaluate_together(self.rank, evaluate)
-            },
-        );
-        let records = records.map_err(|error| error.blame(self.method.breakage()))?;
+                run.step_done(step.sums)?;
+            }
+            run.epoch_done(self.evaluate(&data.test)?)?;
+        }
+        let records = run.into_records();
         let weights = self.model.parameters().snapshot()?;
         Ok(RankOutcome { records, after_first_step, weights })
+    }
+
+    /// Evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0. First compares the
+    /// replicas, unless the method breaks them: then rank 0 evaluates all images alone.
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        let evaluate = |part| -> Result<_, Error> {
+            Ok(evaluate_part(&self.model, images, part, self.dtype, self.rank.device())?)
+        };
+        if self.method.breakage().is_some() {
+            let alone = || Ok(evaluate(Part::WHOLE)?.total());
+            return (self.rank.rank() == 0).then(alone).transpose();
+        }
+        replicas::compare::<Error>(self.rank, || self.model.parameters().snapshot())?;
+        evaluate_together(self.rank, evaluate)
     }
 }

@@ -3,7 +3,6 @@
 use params_and_allreduce::communicator;
 use scratch_data_parallel::breakage::RanAway;
 use scratch_data_parallel::replicas::Differs;
-use single_gpu::train;
 
 use crate::checkpoint;
 
@@ -18,7 +17,7 @@ pub enum Error {
     Communication(#[from] communicator::Error),
     /// The training loop stopped.
     #[error(transparent)]
-    Train(#[from] train::Error),
+    Train(#[from] trainer::Error),
     /// A checkpoint was not written, or cannot be used.
     #[error(transparent)]
     Checkpoint(Box<checkpoint::Error>),

@@ -3,7 +3,8 @@
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::init::{Init, ZERO};
-use single_gpu::lenet::{SHAPES, WEIGHT_STD, forward};
+use ops::{conv2d_relu_pool, flatten, linear, linear_relu};
+use single_gpu::lenet::{SHAPES, WEIGHT_STD};
 
 /// LeNet: `[B, 1, 28, 28]` → `[B, 10]`; names, shapes, initial weights and results of stage 1's.
 pub struct LeNet {
@@ -33,6 +34,11 @@ impl LeNet {
 
 impl Module for LeNet {
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        forward(self.values.each_ref(), images)
+        let [w1, b1, w2, b2, w3, b3, w4, b4] = &self.values;
+        let x = conv2d_relu_pool(images, w1, b1, 2)?;
+        let x = conv2d_relu_pool(&x, w2, b2, 2)?;
+        let x = flatten(&x)?;
+        let x = linear_relu(&x, w3, b3)?;
+        linear(&x, w4, b4)
     }
 }

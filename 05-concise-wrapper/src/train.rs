@@ -1,12 +1,10 @@
 //! The loop: written once, for a model on one device and for one on many.
 
-use std::cell::RefCell;
-
 use datasets::loader::Epochs as _;
 use datasets::source::LoadedData;
 use harness::records::{EpochRecord, TrainOptions};
 use harness::report::Report;
-use single_gpu::train::continue_epochs;
+use trainer::TrainingRun;
 
 use crate::checkpoint::{Checkpoints, Run};
 use crate::optimiser::{Extras, Schedule, Sgd};
@@ -44,29 +42,26 @@ pub fn train(
     let shares = Shares::new(&data.train, batch_size, seed, precision.weights(), model.hosts());
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let mut sgd = Sgd::new(extras.constants);
-    let run = Run::new(checkpoints, data, options, extras, precision, shares.batches_per_epoch());
-    let (saver, start) = run.begin(model, &mut sgd, report)?;
+    let about_run =
+        Run::new(checkpoints, data, options, extras, precision, shares.batches_per_epoch());
+    let (saver, start) = about_run.begin(model, &mut sgd, report)?;
     let mut steps = start.steps(shares.batches_per_epoch());
     model.begins_after(steps);
-    // The step and the checkpoint after it use the optimiser in turn.
-    let sgd = RefCell::new(sgd);
-    let records = continue_epochs::<_, Error, _>(
-        options,
-        &shares,
-        report,
-        start,
-        |share| {
-            let (seen, gradients) = model.backward_deferred(share)?;
-            let rate = schedule.rate(steps);
-            sgd.borrow_mut().step(model.weights(), &gradients, rate, share.samples)?;
+    let mut run = TrainingRun::resume(options, &shares, report, start);
+    while run.next_epoch()? {
+        while let Some(share) = run.next_batch()? {
+            let (sums, gradients) = model.backward_deferred(&share)?;
+            sgd.step(model.weights(), &gradients, schedule.rate(steps), share.samples)?;
             steps += 1;
             // A checkpoint has the sums of all steps before it.
-            Ok(if checkpoints.is_some() { seen.read()?.into() } else { seen })
-        },
-        |position| saver.after_step(position, model.weights(), &sgd.borrow()),
-        || model.evaluate(&data.test),
-    )?;
+            let sums = if checkpoints.is_some() { sums.read()?.into() } else { sums };
+            if let Some(state) = run.step_done(sums)? {
+                saver.after_step(state, model.weights(), &sgd)?;
+            }
+        }
+        run.epoch_done(model.evaluate(&data.test)?)?;
+    }
     model.ends()?;
-    Ok(Trained { records, weights: model.weights().snapshot()? })
+    Ok(Trained { records: run.into_records(), weights: model.weights().snapshot()? })
 }
 // ANCHOR_END: train

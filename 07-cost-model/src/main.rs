@@ -13,7 +13,7 @@ use harness::cli::{self, UsageError};
 use params_and_allreduce::mpirun;
 
 fn main() -> ExitCode {
-    cli::main(run)
+    cli::conclude(cli::arguments().and_then(run))
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {

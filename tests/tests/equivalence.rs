@@ -26,7 +26,7 @@ use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
 use scratch_data_parallel::{Error, train_batch};
 use single_gpu::lenet::Lenet;
-use single_gpu::train::{self, Step};
+use single_gpu::train::{self, Step, local_gradients};
 
 const STEPS: usize = 5;
 const BATCH: usize = 50;
@@ -90,7 +90,10 @@ fn on_one_device(dtype: DType) -> Vec<Trace> {
     let model = Lenet::with_parameters(values).unwrap();
     let step = |batch: &Batch| {
         let batch = batch.to_device(&device()).unwrap();
-        Trace::of(train::train_batch(&model, &batch, RATE).unwrap(), &model).unwrap()
+        let step = local_gradients(&model, &batch).unwrap();
+        let sums = train::train_batch(&model, &batch, RATE).unwrap().read().unwrap();
+        assert_eq!(sums, step.sums);
+        Trace::of(step, &model).unwrap()
     };
     batches(dtype).iter().map(step).collect()
 }

@@ -19,7 +19,7 @@ use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, train_batch_reproducible};
 use single_gpu::lenet::Lenet;
-use single_gpu::train;
+use single_gpu::train::local_gradients;
 
 const SHARDS: usize = 8;
 const STEPS: usize = 3;
@@ -96,7 +96,7 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
 fn it_is_the_step_of_one_device_up_to_rounding() {
     let batch = &batches(&synthetic::dataset(Split::Train, 64), 64)[0];
     let one = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
-    let expected = train::train_batch(&one, batch, 0.5).unwrap();
+    let expected = local_gradients(&one, batch).unwrap();
     let steps = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;
         let mut step = train_batch_reproducible(rank, &model, batch, 0.5, SHARDS)?;

@@ -149,7 +149,7 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
         if let Some(recording) = self.recording {
             all.iter()
                 .try_for_each(|lines| recording.write(lines))
-                .map_err(single_gpu::train::Error::from)?;
+                .map_err(trainer::Error::from)?;
         }
         Ok(())
     }

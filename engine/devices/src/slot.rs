@@ -31,9 +31,24 @@ impl DeviceSlot {
     ///
     /// When the GPU cannot be opened or the slice's threads cannot be started.
     pub fn open(&self) -> Result<ComputeDevice> {
+        self.open_with(false)
+    }
+
+    /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread then
+    /// runs on the device without [`ComputeDevice::run`]. For a program with one device: a thread belongs to one device
+    /// only, and its memory in the thread pool is never freed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](Self::open), and when the calling thread belongs to a device already.
+    pub fn open_in_this_thread(&self) -> Result<ComputeDevice> {
+        self.open_with(true)
+    }
+
+    fn open_with(&self, this_thread: bool) -> Result<ComputeDevice> {
         let (device, pool) = match self.placement {
             Placement::CpuSlice { threads } => {
-                (Device::Cpu, Some(self.start_threads(threads.get())?))
+                (Device::Cpu, Some(self.start_threads(threads.get(), this_thread)?))
             }
             // Each replica gets its own stream, so replicas on one GPU do not wait for each other.
             Placement::Gpu { ordinal, .. } => (open_gpu(ordinal)?, None),
@@ -61,16 +76,14 @@ impl DeviceSlot {
         }
     }
 
-    fn start_threads(&self, threads: usize) -> Result<ThreadPool> {
+    fn start_threads(&self, threads: usize, this_thread: bool) -> Result<ThreadPool> {
         let index = self.index;
-        ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(move |thread| format!("cpu:{index}/{thread}"))
-            .build()
-            .map_err(|error| {
-                let threads = counted(threads, "thread");
-                candle_core::Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
-            })
+        let pool = ThreadPoolBuilder::new().num_threads(threads);
+        let pool = if this_thread { pool.use_current_thread() } else { pool };
+        pool.thread_name(move |thread| format!("cpu:{index}/{thread}")).build().map_err(|error| {
+            let threads = counted(threads, "thread");
+            candle_core::Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
+        })
     }
 }
 
@@ -98,6 +111,22 @@ mod tests {
     #[test]
     fn a_slice_has_no_compute_capability() {
         assert_eq!(slice(0, 1).compute_capability().unwrap(), None);
+    }
+
+    #[test]
+    fn the_opening_thread_is_one_of_the_slices_threads() {
+        let opened = std::thread::spawn(|| {
+            let device = slice(1, 3).open_in_this_thread().unwrap();
+            let this = std::thread::current().id();
+            assert_eq!(device.run(|| std::thread::current().id()), this);
+            assert_eq!(rayon::current_num_threads(), 3);
+            let threads = rayon::broadcast(|_| std::thread::current().id());
+            assert!(threads.contains(&this));
+            // A thread belongs to one device.
+            slice(2, 1).open_in_this_thread().unwrap_err().to_string()
+        });
+        let error = opened.join().unwrap();
+        assert!(error.starts_with("cpu:2: cannot start 1 thread"), "{error}");
     }
 
     #[test]

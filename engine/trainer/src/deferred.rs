@@ -99,6 +99,16 @@ pub enum StepSums {
 }
 
 impl StepSums {
+    /// Computes the sums of a batch. `loss` is the sum over its samples. In CPU memory, the sums are read at once; on a GPU
+    /// they stay deferred.
+    ///
+    /// # Errors
+    ///
+    /// When the shapes do not fit, or the device fails.
+    pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
+        DeferredSums::new(loss, logits, batch)?.into_step_sums()
+    }
+
     /// Returns the sums. Waits for the device if they are deferred.
     ///
     /// # Errors

@@ -1,18 +1,24 @@
-//! The parts that the training programs share: flags, the loaded setup, and deferred metrics.
+//! The parts that the training programs share: flags, the loaded setup, the course of a run, and deferred metrics.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `arguments` | the flags of a training run, checked, and the loaded data |
+//! | `run` | the course of a run: the next batch, the metrics, the reason to stop |
 //! | `deferred` | metrics that stay on a GPU until a report needs them |
+//! | `error` | the reasons why training stops early |
 
 mod arguments;
 mod deferred;
+mod error;
+mod run;
 
 use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
 pub use arguments::{ElementType, TrainArguments, TrainSetup};
 pub use deferred::{DeferredSums, StepSums, SumsReader, read_sums};
+pub use error::Error;
+pub use run::TrainingRun;
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
 ///

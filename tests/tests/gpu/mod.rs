@@ -57,7 +57,7 @@ fn train(
     let batch = batch.to_device(device)?;
     let mut sums = BatchSums::default();
     for _ in 0..STEPS {
-        sums = train_batch(&model, &batch, RATE)?.sums;
+        sums = train_batch(&model, &batch, RATE)?.read()?;
     }
     Ok((sums, model.parameters().snapshot()?))
 }

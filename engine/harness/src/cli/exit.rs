@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error_hints::with_hint;
-use super::parse;
 use super::process;
 use crate::interrupt;
 use crate::report::{StdoutClosed, remove_partial_files};
@@ -50,12 +49,6 @@ impl fmt::Display for ReportedElsewhere {
 }
 
 impl std::error::Error for ReportedElsewhere {}
-
-/// The `main` of a program: parses the flags, calls `run`, and returns the exit code.
-pub fn main<A: clap::Parser>(run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitCode {
-    process::prepare();
-    conclude(parse::<A>().map_err(anyhow::Error::from).and_then(run))
-}
 
 /// Reports an error, if there is one, and returns the exit code for `main`.
 ///

@@ -11,8 +11,8 @@ mod names;
 mod parse;
 mod process;
 
-pub use exit::{ErrorReport, ReportedElsewhere, UsageError, conclude, give_up, main, report_error};
+pub use exit::{ErrorReport, ReportedElsewhere, UsageError, conclude, give_up, report_error};
 pub use files::{ReportArguments, metrics, writable};
 pub use names::{each_once, name_of};
-pub use parse::parse;
+pub use parse::{arguments, parse};
 pub use process::{DATA_FOLDER, DATA_MIRRORS, prepare};

@@ -2,6 +2,27 @@
 
 use clap::{Command, Error, Parser};
 
+use super::prepare;
+
+/// Prepares the process and parses the command line: the first thing that a program's `main` does.
+///
+/// ```no_run
+/// # use harness::cli;
+/// # #[derive(clap::Parser)] struct Arguments {}
+/// # fn run(arguments: Arguments) -> anyhow::Result<()> { Ok(()) }
+/// fn main() -> std::process::ExitCode {
+///     cli::conclude(cli::arguments().and_then(run))
+/// }
+/// ```
+///
+/// # Errors
+///
+/// clap's error. `--help` is one, too.
+pub fn arguments<A: Parser>() -> anyhow::Result<A> {
+    prepare();
+    Ok(parse()?)
+}
+
 /// Parses the command line.
 ///
 /// # Errors

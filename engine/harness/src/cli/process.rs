@@ -35,8 +35,8 @@ pub(super) fn may_be_ended() -> bool {
 /// - A file that exceeds the system's limit causes an error with the name of the file.
 /// - [`give_up`](super::give_up) ends the process.
 ///
-/// [`main`](super::main()) calls this function. A benchmark has no such `main` and calls it directly, so it measures the
-/// same settings.
+/// [`arguments`](super::arguments) calls this function. A benchmark has no flags and calls it directly, so it measures
+/// the same settings.
 #[expect(
     unsafe_code,
     reason = "candle offers no other way to set its number of threads, nor clap to leave out a variable"

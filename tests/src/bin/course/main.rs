@@ -100,7 +100,11 @@ fn which_command() -> cli::UsageError {
 }
 
 fn main() -> ExitCode {
-    cli::main(|arguments: Arguments| match arguments.command.ok_or_else(which_command)? {
+    cli::conclude(cli::arguments().and_then(run))
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    match arguments.command.ok_or_else(which_command)? {
         Command::Exercises(command) => exercises::run(&command),
         Command::Doctor => doctor::run(),
         Command::Peers(arguments) => peers::run(&arguments),
@@ -115,5 +119,5 @@ fn main() -> ExitCode {
         Command::Scaling => scaling::run(),
         Command::Divergence(arguments) => divergence::run(&arguments),
         Command::ReleaseNotes(arguments) => release_notes::run(&arguments),
-    })
+    }
 }

@@ -25,7 +25,7 @@ pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
         let model = Lenet::new(1, DType::F32, device.tensors())?;
         times(arguments.repetitions, arguments.warm_up(), || {
             let batch = batch.to_device(device.tensors())?;
-            train::train_batch(&model, &batch, LEARNING_RATE).map(|_| ())
+            train::train_batch(&model, &batch, LEARNING_RATE)?.read().map(|_| ())
         })
     })?;
     Ok(in_seconds([("step", seconds)]))

@@ -13,7 +13,7 @@ use super::{Answer, Arguments, LEARNING_RATE, named};
 /// The most memory that this process has had, in the end and before there was any data.
 pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
     let start = peak()?;
-    let device = arguments.plan(1)?.slots()[0].open()?;
+    let device = arguments.plan(1)?.slots()[0].open_in_this_thread()?;
     let images = arguments.images.get();
     let data = garments(images, images / 6);
     let options =

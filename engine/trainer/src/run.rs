@@ -1,0 +1,375 @@
+//! The course of a training run: the next batch, the metrics, the reason to stop.
+//!
+//! A training loop asks a [`TrainingRun`] for epochs and batches, and gives it the sums of each step:
+//!
+//! ```text
+//! while run.next_epoch()? {
+//!     while let Some(batch) = run.next_batch()? {
+//!         let sums = …;                        // a step on the batch
+//!         run.step_done(sums)?;
+//!     }
+//!     run.epoch_done(test)?;                   // the sums over the test images
+//! }
+//! run.into_records()
+//! ```
+//!
+//! Each stage writes this loop with its own step. All stages measure, report, stop and resume in the same way.
+
+use std::mem;
+use std::time::{Duration, Instant};
+
+use tracing::info_span;
+use tracing::span::EnteredSpan;
+
+use datasets::loader::Epochs;
+use datasets::prefetch::Prefetch;
+use harness::records::{BatchSums, EpochRecord, TrainOptions, TrainerState};
+use harness::report::Report;
+use harness::report::trace::{COMPUTE, STEPS};
+
+use crate::{Error, StepSums, SumsReader};
+
+/// A training run between its first step and its last.
+pub struct TrainingRun<'a, 'r, L: Epochs> {
+    // A step lies within its epoch, so its span is dropped first.
+    step_span: Option<EnteredSpan>,
+    epoch_span: Option<EnteredSpan>,
+    options: TrainOptions,
+    loader: &'a L,
+    report: &'a mut Report<'r>,
+    state: TrainerState,
+    reader: SumsReader,
+    /// The rest of the current epoch.
+    batches: Option<Prefetch<L::Batch>>,
+    /// The current step, counted from 1 within its epoch.
+    step: usize,
+    started: Instant,
+    /// The training time of the current epoch in an earlier run.
+    earlier: Duration,
+    interrupted: bool,
+}
+
+impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
+    /// Begins a run of `options.epochs` epochs over the batches of `loader`.
+    pub fn new(options: &TrainOptions, loader: &'a L, report: &'a mut Report<'r>) -> Self {
+        Self::resume(options, loader, report, TrainerState::default())
+    }
+
+    /// Resumes an earlier run from its state. The batches that the earlier run finished are left out. An interrupt that
+    /// ended the earlier run does not end this run.
+    pub fn resume(
+        options: &TrainOptions,
+        loader: &'a L,
+        report: &'a mut Report<'r>,
+        mut state: TrainerState,
+    ) -> Self {
+        state.sums.interrupts = 0;
+        Self {
+            step_span: None,
+            epoch_span: None,
+            options: *options,
+            loader,
+            report,
+            state,
+            reader: SumsReader::default(),
+            batches: None,
+            step: 0,
+            started: Instant::now(),
+            earlier: Duration::ZERO,
+            interrupted: false,
+        }
+    }
+
+    /// Begins the next epoch. Returns `false` after the last epoch, and after an interrupt.
+    ///
+    /// # Errors
+    ///
+    /// When the report cannot be written.
+    pub fn next_epoch(&mut self) -> Result<bool, Error> {
+        let (epoch, epochs, done) = (self.state.epoch(), self.options.epochs, self.state.batches);
+        if self.interrupted || epoch > epochs {
+            return Ok(false);
+        }
+        self.report.epoch_begins(epoch, epochs, self.loader.batches_per_epoch(), done)?;
+        (self.earlier, self.started) = (self.state.elapsed, Instant::now());
+        self.epoch_span = Some(info_span!(target: STEPS, "epoch", epoch).entered());
+        self.batches = Some(self.loader.rest_of_epoch(epoch, done));
+        self.step = done;
+        Ok(true)
+    }
+
+    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, and after the step whose
+    /// sums count an interrupt. There the time of the epoch ends: it does not include the evaluation.
+    ///
+    /// # Errors
+    ///
+    /// When the batch cannot be made.
+    pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
+        self.step_span = None;
+        if self.state.sums.interrupts > 0 {
+            self.batches = None;
+        }
+        let load = info_span!(target: COMPUTE, "load").entered();
+        let batch = self.batches.as_mut().and_then(Iterator::next);
+        drop(load);
+        let Some(batch) = batch else {
+            self.batches = None;
+            self.epoch_span = None;
+            self.state.elapsed = self.earlier + self.started.elapsed();
+            return Ok(None);
+        };
+        self.step += 1;
+        self.step_span = Some(info_span!(target: STEPS, "step", step = self.step).entered());
+        Ok(Some(batch?))
+    }
+
+    /// Counts a step. `sums` are those of the *whole* batch, over all devices.
+    ///
+    /// Returns the state after the step. Returns `None` while the sums stay on their device: the state then counts this
+    /// step as soon as they are read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFinite`], or the device's error when the sums are read.
+    pub fn step_done(&mut self, sums: impl Into<StepSums>) -> Result<Option<&TrainerState>, Error> {
+        let last = self.step == self.loader.batches_per_epoch();
+        let Some(sums) = self.reader.read(sums.into(), last)? else { return Ok(None) };
+        let updated = (self.state.epoch(), self.step) != (1, 1);
+        self.check_loss(sums.loss, updated)?;
+        self.state.sums += sums;
+        self.state.batches = self.step;
+        self.state.elapsed = self.earlier + self.started.elapsed();
+        self.report.batches_done(self.step, &self.state.sums, self.state.elapsed);
+        Ok(Some(&self.state))
+    }
+
+    /// Ends the epoch. `test` are the sums over the test images, or `None` on a device that leaves the evaluation to
+    /// another device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFinite`], or when the report cannot be written.
+    pub fn epoch_done(&mut self, test: Option<BatchSums>) -> Result<(), Error> {
+        if let Some(test) = test {
+            // The test images are the first that see the last update.
+            self.check_loss(test.loss, true)?;
+        }
+        let TrainerState { mut records, sums, elapsed, .. } = mem::take(&mut self.state);
+        let part = sums.samples as f64 / self.loader.samples_per_epoch() as f64;
+        let record = EpochRecord::new(records.len() + 1, part, &sums, test, elapsed);
+        self.report.epoch_ends(&record)?;
+        records.push(record);
+        self.state.records = records;
+        self.interrupted = sums.interrupts > 0;
+        Ok(())
+    }
+
+    /// Returns the measurements of each epoch.
+    pub fn into_records(self) -> Vec<EpochRecord> {
+        self.state.records
+    }
+
+    /// Refuses a loss that is infinite or NaN.
+    fn check_loss(&self, loss: f64, updated: bool) -> Result<(), Error> {
+        if loss.is_finite() {
+            return Ok(());
+        }
+        let (epoch, step) = (self.state.epoch(), self.step);
+        Err(Error::NotFinite {
+            epoch,
+            step,
+            loss,
+            learning_rate: self.options.learning_rate,
+            updated,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Result as CandleResult, Tensor};
+
+    use super::*;
+    use crate::DeferredSums;
+    use datasets::loader::Loader;
+    use datasets::{Batch, Dataset, PIXELS};
+    use harness::records::epochs_trained;
+
+    const OPTIONS: TrainOptions =
+        TrainOptions { epochs: 3, batch_size: 2, learning_rate: 3.0, seed: 1 };
+
+    /// Batches of two of these many samples with labels from 0.
+    fn loader(samples: u8, batch_size: usize) -> Loader {
+        let data = Dataset::new(vec![[0; PIXELS]; samples.into()], (0..samples).collect()).unwrap();
+        Loader::new(&data, batch_size, OPTIONS.seed, DType::F32)
+    }
+
+    /// Trains from `state` on. `step` returns the sums of a batch, `after_step` gets each state, and `test` are the sums
+    /// over the test images.
+    fn train<S: Into<StepSums>>(
+        loader: &Loader,
+        state: TrainerState,
+        mut step: impl FnMut(&Batch) -> CandleResult<S>,
+        mut after_step: impl FnMut(&TrainerState),
+        test: Option<BatchSums>,
+    ) -> Result<Vec<EpochRecord>, Error> {
+        let report = &mut Report::silent();
+        let mut run = TrainingRun::resume(&OPTIONS, loader, report, state);
+        while run.next_epoch()? {
+            while let Some(batch) = run.next_batch()? {
+                if let Some(state) = run.step_done(step(&batch)?)? {
+                    after_step(state);
+                }
+            }
+            run.epoch_done(test)?;
+        }
+        Ok(run.into_records())
+    }
+
+    /// Trains for three epochs of three steps of two samples. `sums` gets the number of the step, from 1, and of its
+    /// samples.
+    fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {
+        let mut number = 0;
+        let step = |batch: &Batch| {
+            number += 1;
+            Ok(sums(number, batch.len() as u64))
+        };
+        train(&loader(6, 2), TrainerState::default(), step, |_| (), None)
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_stops_with_its_step() {
+        let not_a_number_at = |bad| {
+            run(|step, samples| {
+                let loss = if step == bad { f64::NAN } else { 1.0 };
+                BatchSums { loss, samples, ..BatchSums::default() }
+            })
+            .unwrap_err()
+        };
+        let error = not_a_number_at(5);
+        assert!(matches!(error, Error::NotFinite { epoch: 2, step: 2, .. }), "{error}");
+        assert!(
+            error.to_string().contains("the learning rate 3.0 is too large; try a tenth of it")
+        );
+        // Before the first update, the learning rate cannot be the reason.
+        assert!(not_a_number_at(1).to_string().contains("the initial weights are not finite"));
+    }
+
+    /// An epoch of one step: the test images are the first that see its update.
+    #[test]
+    fn a_loss_of_the_test_images_that_is_not_finite_is_the_updates() {
+        let sums = |loss| BatchSums { loss, samples: 2, ..BatchSums::default() };
+        let step = |_: &Batch| Ok(sums(1.0));
+        let test = Some(sums(f64::NAN));
+        let error = train(&loader(2, 8), TrainerState::default(), step, |_| (), test).unwrap_err();
+        let message = error.to_string();
+        let expected = "the loss is NaN at step 1 of epoch 1: the weights have";
+        assert!(message.starts_with(expected), "{message}");
+    }
+
+    #[test]
+    fn after_an_interrupt_that_is_the_last_step_that_was_made() {
+        let step = |_: &Batch| Ok(BatchSums { samples: 2, interrupts: 1, ..BatchSums::default() });
+        let test = Some(BatchSums { loss: f64::NAN, samples: 6, ..BatchSums::default() });
+        let error = train(&loader(6, 2), TrainerState::default(), step, |_| (), test).unwrap_err();
+        assert!(matches!(error, Error::NotFinite { epoch: 1, step: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_run_goes_on_from_any_of_its_states() {
+        let loader = loader(6, 4);
+        // Labels of every batch, states after it, and the records at the end.
+        let run = |from: TrainerState| {
+            let (mut labels_seen, mut states) = (Vec::new(), Vec::new());
+            let step = |batch: &Batch| {
+                let labels = batch.labels.to_vec1::<u32>()?;
+                let loss = labels.iter().zip(1..).map(|(&label, at)| f64::from(label * at)).sum();
+                labels_seen.push(labels);
+                Ok(BatchSums { loss, samples: batch.len() as u64, ..BatchSums::default() })
+            };
+            let after_step = |state: &TrainerState| states.push(state.clone());
+            let records = train(&loader, from, step, after_step, None);
+            (labels_seen, states, records.unwrap())
+        };
+        let measured = |records: &[EpochRecord]| {
+            let of = |record: &EpochRecord| (record.epoch, record.part, record.train_loss);
+            records.iter().map(of).collect::<Vec<_>>()
+        };
+        let (seen, states, records) = run(TrainerState::default());
+        assert_eq!((seen.len(), states.len(), records.len()), (6, 6, 3));
+        for (done, mut from) in (1..).zip(states) {
+            assert_eq!(from.steps(loader.batches_per_epoch()), done);
+            from.sums.interrupts = 1;
+            let (rest, _, again) = run(from);
+            assert_eq!(rest, seen[done..], "after {done} steps");
+            assert_eq!(measured(&again), measured(&records), "after {done} steps");
+        }
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_run_with_its_step() {
+        let interrupted_at = |last| {
+            run(|step, samples| {
+                assert!(step <= last, "step {step} came after the interrupt at {last}");
+                let interrupts = (step == last).into();
+                BatchSums { samples, interrupts, ..BatchSums::default() }
+            })
+            .unwrap()
+        };
+        for (last, epochs, trained) in [(1, 1, 1.0 / 3.0), (3, 1, 1.0), (5, 2, 5.0 / 3.0)] {
+            let records = interrupted_at(last);
+            assert_eq!(records.len(), epochs);
+            assert!((epochs_trained(&records) - trained).abs() < 1e-12, "{records:?}");
+        }
+    }
+
+    /// The sums of a step on their device: the loss, and one right answer of two.
+    fn deferred(loss: f64) -> DeferredSums {
+        let tensor = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
+        let logits = Tensor::new(&[[0f32, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
+        let batch = Batch { images: tensor(&[0, 0]), labels: tensor(&[1, 0]) };
+        DeferredSums::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
+    }
+
+    #[test]
+    fn sums_that_are_read_later_are_those_that_are_read_at_once() {
+        let loader = loader(7, 2);
+        let run = |later: bool| {
+            let (mut number, mut states) = (0.0, Vec::new());
+            let step = |_: &Batch| {
+                number += 1.0;
+                let sums = deferred(number);
+                Ok(if later { StepSums::Deferred(sums) } else { StepSums::Sums(sums.read()?) })
+            };
+            let after_step = |state: &TrainerState| states.push(state.batches);
+            let records = train(&loader, TrainerState::default(), step, after_step, None);
+            let of = |record: &EpochRecord| {
+                (record.epoch, record.part, record.train_loss, record.train_accuracy)
+            };
+            (records.unwrap().iter().map(of).collect::<Vec<_>>(), states)
+        };
+        let (at_once, every_step) = run(false);
+        let (later, states) = run(true);
+        assert_eq!(later, at_once);
+        assert_eq!(every_step, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]);
+        // The list has the first step and nothing more before the epoch's end, unless a tenth of a second passed.
+        assert!(states.starts_with(&[1]) && states.ends_with(&[4]), "{states:?}");
+        assert!(states.len() < every_step.len(), "{states:?}");
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_is_found_when_it_is_read() {
+        let loader = loader(6, 2);
+        let error = |bad| {
+            let mut number = 0;
+            let step = |_: &Batch| {
+                number += 1;
+                Ok(deferred(if number >= bad { f64::NAN } else { 1.0 }))
+            };
+            train(&loader, TrainerState::default(), step, |_| (), None).unwrap_err()
+        };
+        assert!(matches!(error(4), Error::NotFinite { epoch: 2, .. }), "{}", error(4));
+        let first = error(1).to_string();
+        assert!(first.contains("no update was made yet"), "{first}");
+    }
+}
