@@ -173,18 +173,7 @@ impl<'a> Im2col<'a> {
                 let mut patches = Scratch::new(rows * columns);
                 let mut plane = Scratch::new(padded.outer() * LANES);
                 let plane = vectors_mut(&mut plane);
-                for (nth, matrix) in patches.chunks_exact_mut(places * columns).enumerate() {
-                    let start = (first + nth) * padded.inner();
-                    let of_channel =
-                        x.chunks_exact(g.image()).map(|image| &image[start..][..padded.inner()]);
-                    vectorised(
-                        #[inline(always)]
-                        || {
-                            padded.load(of_channel, plane);
-                            g.im2col(plane, 0..g.out_h, vectors_mut(matrix));
-                        },
-                    );
-                }
+                self.load_patches(x, first, plane, &mut patches);
                 gemm(Matrix::new(&patches, rows, columns), grads.transposed(), dweight, store);
 
                 let Some(dx) = dx else { return };
@@ -226,6 +215,31 @@ impl<'a> Im2col<'a> {
                 },
             );
         });
+    }
+
+    /// Writes the rows of the im2col matrix of the block of images `x`, from input channel `first`
+    /// on. `plane` is memory for a padded plane.
+    fn load_patches<T: Element>(
+        &self,
+        x: &[T],
+        first: usize,
+        plane: &mut [Simd<T>],
+        patches: &mut [T],
+    ) {
+        let (g, padded) = (self.geometry, self.geometry.padded());
+        let rows_of_channel = g.kernel_h * g.kernel_w * g.pixels() * LANES;
+        for (nth, matrix) in patches.chunks_exact_mut(rows_of_channel).enumerate() {
+            let start = (first + nth) * padded.inner();
+            let of_channel =
+                x.chunks_exact(g.image()).map(|image| &image[start..][..padded.inner()]);
+            vectorised(
+                #[inline(always)]
+                || {
+                    padded.load(of_channel, plane);
+                    g.im2col(plane, 0..g.out_h, vectors_mut(matrix));
+                },
+            );
+        }
     }
 
     /// Writes the transposed gradient of the weight, `[K, O]`, as `[O, K]`.
