@@ -18,14 +18,14 @@
 
 use rayon::prelude::*;
 
-use super::frame::Frame;
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
 use super::output::{Output, runs};
+use super::padded_plane::PaddedPlane;
 use crate::Element;
-use crate::lanes::{LANES, Lane, add_product, blocks, lanes, lanes_mut};
 use crate::scratch::Scratch;
 use crate::simd::vectorised;
+use crate::simd::{LANES, Simd, add_product, blocks, vectors, vectors_mut};
 
 /// The largest patch for direct convolution. Larger patches use a matrix product.
 pub(super) const LARGEST_PATCH: usize = 32;
@@ -46,30 +46,43 @@ pub(super) struct Direct<'a> {
 
 impl<'a> Direct<'a> {
     pub(super) fn new(geometry: &'a Geometry) -> Self {
-        let frame = geometry.padded();
+        let padded = geometry.padded();
         let places = (0..geometry.patch()).map(|place| {
             let (col, rest) = (place % geometry.kernel_w, place / geometry.kernel_w);
             let (row, channel) = (rest % geometry.kernel_h, rest / geometry.kernel_h);
-            channel * frame.outer() + row * frame.outer_width + col
+            channel * padded.outer() + row * padded.outer_width + col
         });
         Self { geometry, places: places.collect() }
     }
 
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
-        let g = self.geometry;
-        let tight = Frame::tight(g.out_h, g.out_w);
+        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
+        let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
             output.planes(images).for_each(|mut output| {
-                let planes = &planes[output.block * g.block()..][..g.block()];
+                let planes = vectors(&planes[output.block * g.block()..][..g.block()]);
                 let weights = &weight[output.channel * g.patch()..][..g.patch()];
                 let mut sums = Scratch::new(g.pixels() * LANES);
+                let sums = vectors_mut(&mut sums);
                 vectorised(
                     #[inline(always)]
                     || {
-                        self.correlate(lanes(planes), weights, lanes_mut(&mut sums));
-                        output.finish(lanes_mut(&mut sums), tight);
+                        for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
+                            let first = row * g.stride * width;
+                            let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
+                            let done = fours.len() * ABREAST;
+                            for (nth, four) in fours.iter_mut().enumerate() {
+                                let first = first + nth * ABREAST * g.stride;
+                                self.multiply(planes, weights, first, four);
+                            }
+                            for (nth, one) in rest.as_chunks_mut::<1>().0.iter_mut().enumerate() {
+                                let first = first + (done + nth) * g.stride;
+                                self.multiply(planes, weights, first, one);
+                            }
+                        }
+                        output.apply_epilogue(sums, unpadded);
                     },
                 );
             });
@@ -85,13 +98,13 @@ impl<'a> Direct<'a> {
         gradients: &mut Gradients<T>,
     ) {
         let g = self.geometry;
-        let tight = Frame::tight(g.out_h, g.out_w);
+        let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
             let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
             channels.enumerate().for_each(|(channel, (dweight, dbias))| {
                 let mut grads = Scratch::new(g.pixels() * LANES);
-                let grads = lanes_mut(&mut grads);
+                let grads = vectors_mut(&mut grads);
                 let mut sums = [[T::zero(); LANES]; LARGEST_PATCH];
                 let sums = &mut sums[..g.patch()];
                 vectorised(
@@ -99,8 +112,8 @@ impl<'a> Direct<'a> {
                     || {
                         let blocks = blocks(images.clone()).zip(planes.chunks_exact(g.block()));
                         for (images, planes) in blocks {
-                            upstream.load(images, channel, tight, grads, dbias.as_mut());
-                            self.add_weight_gradients(lanes(planes), grads, sums);
+                            upstream.load(images, channel, unpadded, grads, dbias.as_mut());
+                            self.add_weight_gradients(vectors(planes), grads, sums);
                         }
                     },
                 );
@@ -111,32 +124,15 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Computes sums[p] = Σ w · x over the patch of every output pixel p.
+    /// Computes `N` neighbouring sums, each Σ w · x over the weights w and the pixels x of a patch.
+    /// The patch of the first sum begins at pixel `first`.
     #[inline(always)]
-    fn correlate<T: Element>(&self, planes: &[Lane<T>], weights: &[T], sums: &mut [Lane<T>]) {
-        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
-        for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
-            let first = row * g.stride * width;
-            let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
-            for (nth, four) in fours.iter_mut().enumerate() {
-                self.abreast(planes, weights, first + nth * ABREAST * g.stride, four);
-            }
-            let done = fours.len() * ABREAST;
-            for (nth, one) in rest.iter_mut().enumerate() {
-                let one = std::slice::from_mut(one).as_mut_array::<1>().expect("one is one");
-                self.abreast(planes, weights, first + (done + nth) * g.stride, one);
-            }
-        }
-    }
-
-    /// Computes `N` neighbouring sums. The patch of the first sum begins at pixel `first`.
-    #[inline(always)]
-    fn abreast<T: Element, const N: usize>(
+    fn multiply<T: Element, const N: usize>(
         &self,
-        planes: &[Lane<T>],
+        planes: &[Simd<T>],
         weights: &[T],
         first: usize,
-        out: &mut [Lane<T>; N],
+        out: &mut [Simd<T>; N],
     ) {
         let stride = self.geometry.stride;
         let mut sums = [[T::zero(); LANES]; N];
@@ -154,9 +150,9 @@ impl<'a> Direct<'a> {
     #[inline(always)]
     fn add_weight_gradients<T: Element>(
         &self,
-        planes: &[Lane<T>],
-        grads: &[Lane<T>],
-        sums: &mut [Lane<T>],
+        planes: &[Simd<T>],
+        grads: &[Simd<T>],
+        sums: &mut [Simd<T>],
     ) {
         let (g, width) = (self.geometry, self.geometry.padded().outer_width);
         for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
@@ -177,10 +173,10 @@ impl<'a> Direct<'a> {
     #[inline(always)]
     fn add_abreast<T: Element, const N: usize>(
         &self,
-        planes: &[Lane<T>],
-        grads: &[Lane<T>; N],
+        planes: &[Simd<T>],
+        grads: &[Simd<T>; N],
         first: usize,
-        sums: &mut [Lane<T>],
+        sums: &mut [Simd<T>],
     ) {
         let stride = self.geometry.stride;
         for (sum, place) in sums.iter_mut().zip(&self.places) {
