@@ -9,13 +9,10 @@ use devices::DevicePlan;
 use harness::interrupt;
 use harness::report::metrics::Metrics;
 use harness::statistics::slowest;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::add_and_copy::AddAndCopy;
-use params_and_allreduce::all_reduce::Ranks;
 use params_and_allreduce::communicator::{Communicator, Error};
-#[cfg(feature = "nccl")]
-use params_and_allreduce::nccl::with_nccl;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
 
 use crate::early_end::EarlyEnd;
@@ -117,11 +114,10 @@ impl Table {
     ///
     /// The failure of the rank that failed first.
     pub(crate) fn measure(plan: &DevicePlan, runs: Runs) -> Result<Self, RankFailure<Error>> {
-        let all = Algorithm::OURS.into_iter().chain([Algorithm::Nccl]);
-        let possible = all.filter(|algorithm| algorithm.check(plan, Ranks::Threads).is_ok());
         let slices = plan.is_of_slices();
         let limit = if slices { Work::AddAndCopy } else { Work::Copy };
-        let rows: Vec<Work> = possible.map(Work::AllReduce).chain([limit]).collect();
+        let rows: Vec<Work> =
+            Algorithm::OURS.into_iter().map(Work::AllReduce).chain([limit]).collect();
         // Of each size, rank and row: its runs, unless it ended before its time, which is so on all ranks.
         let mut times: Vec<Vec<Vec<Option<Vec<f64>>>>> = Vec::with_capacity(SIZES.len());
         for (_, bytes) in SIZES {
@@ -131,7 +127,7 @@ impl Table {
             times.push(run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
                 rows.iter()
                     .zip(&ends)
-                    .map(|(&work, end)| connected_seconds(rank, work, (len, runs), &limit, end))
+                    .map(|(&work, end)| seconds(rank, work, (len, runs), &limit, end))
                     .collect()
             })?);
             if interrupt::requested() {
@@ -177,21 +173,6 @@ impl Table {
     }
 }
 
-/// As [`seconds`], by ranks that are connected through NCCL where that is to be measured.
-fn connected_seconds(
-    rank: &Rank<'_>,
-    work: Work,
-    tensors: (usize, Runs),
-    limit: &AddAndCopy,
-    end: &EarlyEnd,
-) -> Result<Option<Vec<f64>>, Error> {
-    #[cfg(feature = "nccl")]
-    if matches!(work, Work::AllReduce(Algorithm::Nccl)) {
-        return with_nccl(rank, DEFAULT_TIMEOUT, |rank| seconds(rank, work, tensors, limit, end));
-    }
-    seconds(rank, work, tensors, limit, end)
-}
-
 /// Seconds of every run on this rank, of a tensor of so many numbers; `None` on all ranks where Ctrl-C came first.
 fn seconds(
     rank: &impl Communicator,
@@ -213,7 +194,7 @@ fn seconds(
         }
         let start = Instant::now();
         match work {
-            Work::AllReduce(algorithm) => tensor = allreduce(rank, &tensor, algorithm)?,
+            Work::AllReduce(algorithm) => tensor = rank.all_reduce(&tensor, algorithm)?,
             Work::AddAndCopy => limit.run(rank)?,
             Work::Copy => drop(tensor.force_contiguous()?),
         }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Where a measurement ends before its time, the same on all ranks, which are threads.
@@ -42,7 +41,7 @@ impl EarlyEnd {
         if rank.rank() == 0 && interrupted {
             self.0.store(run, Ordering::SeqCst);
         }
-        barrier(rank)?;
+        rank.barrier()?;
         Ok(run < self.0.load(Ordering::SeqCst))
     }
 }

@@ -14,11 +14,12 @@ use devices::DevicePlan;
 use devices::SeveralDevices;
 use harness::cli::{self, UsageError};
 use harness::interrupt;
+use harness::mpirun;
 use harness::report::line;
 use harness::report::metrics::Metrics;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce, get_params, mpirun};
+use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::lenet::Lenet;
 use single_gpu::train::local_gradients;
 
@@ -100,7 +101,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let ones = Tensor::ones((1, 2), DType::F32, rank.device())?;
         let before = (ones * (rank.rank() + 1) as f64)?;
-        let after = allreduce(rank, &before, Algorithm::Naive)?;
+        let after = rank.all_reduce(&before, Algorithm::Naive)?;
         Ok::<_, Error>((numbers(&before)?, numbers(&after)?))
     })?;
     for (title, pick) in [("before", 0), ("after", 1)] {

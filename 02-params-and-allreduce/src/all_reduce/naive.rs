@@ -10,42 +10,32 @@
 //! broadcast  7 →         7        7
 //! ```
 //!
-//! Simple, and every byte passes through rank 0: it receives and sends n − 1 tensors while the others
-//! handle one each, so its link is the bottleneck, and the time grows with the number of ranks.
+//! The algorithm is simple, and every byte passes through rank 0. Rank 0 receives and sends n − 1 tensors, and every other
+//! rank handles one. So the link of rank 0 limits the speed, and the time grows with the number of ranks.
 
 use candle_core::Tensor;
-use ops::sum;
 
+use super::Sum;
 use crate::communicator::{Communicator, Error};
 
-/// The sum of all ranks' tensors, added in rank order on rank 0.
+/// Adds up all tensors on rank 0, in rank order, and sends the sum to all ranks.
 ///
 /// # Errors
 ///
-/// As [`allreduce`](super::allreduce).
+/// The errors of [`Communicator::all_reduce`].
 // ANCHOR: naive
-pub fn naive(communicator: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
-    let world_size = communicator.world_size();
-    if world_size == 1 {
-        return Ok(tensor.force_contiguous()?);
+pub fn naive(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
+    if rank.rank() > 0 {
+        rank.send(0, tensor)?;
+        return Ok(Sum::Shared(vec![rank.recv(0, tensor.shape(), tensor.dtype())?]));
     }
-    if communicator.rank() == 0 {
-        let mut total = tensor.clone();
-        for rank in 1..world_size {
-            let received = communicator.borrow(rank, tensor.shape(), tensor.dtype())?;
-            total = sum(&total, &received)?;
-        }
-        for rank in 1..world_size {
-            communicator.lend(rank, &total)?;
-        }
-        communicator.reclaim()?;
-        Ok(total)
-    } else {
-        communicator.lend(0, tensor)?;
-        let total = communicator.borrow(0, tensor.shape(), tensor.dtype())?.owned()?;
-        // Doesn't wait: rank 0 has read our tensor, or there would be no sum.
-        communicator.reclaim()?;
-        Ok(total)
+    let mut total = tensor.clone();
+    for other in 1..rank.world_size() {
+        total = ops::sum(&total, &rank.recv(other, tensor.shape(), tensor.dtype())?)?;
     }
+    for other in 1..rank.world_size() {
+        rank.send_shared(other, &total)?;
+    }
+    Ok(Sum::Shared(vec![total]))
 }
 // ANCHOR_END: naive

@@ -9,6 +9,8 @@
 //! | [`report`] | progress, metrics, plots, traces; files that are never half-written |
 //! | [`interrupt`] | Ctrl-C: all devices stop after the same step |
 //! | [`random`] | random numbers that depend on a name and a seed |
+//! | [`launcher`], [`mpirun`] | the processes that torchrun, mpirun or srun have started together |
+//! | [`stopwatch`] | time without the time for which the program was stopped |
 //! | [`statistics`] | the median of several measurements |
 //! | [`lock`] | locks that survive a panic |
 //! | `allocator` | keeps freed memory for the next step |
@@ -16,8 +18,11 @@
 mod allocator;
 pub mod cli;
 pub mod interrupt;
+pub mod launcher;
 pub mod lock;
+pub mod mpirun;
 pub mod random;
 pub mod records;
 pub mod report;
 pub mod statistics;
+pub mod stopwatch;

@@ -81,8 +81,8 @@ pub fn world_size() -> Option<usize> {
 ///
 /// When `mpirun` started this process and the program was built without the feature `mpi`, or another launcher
 /// started several.
-pub fn check() -> Result<(), Unconnected> {
-    judge(cfg!(feature = "mpi"), |name| env::var(name).ok())
+pub fn check(built_with_mpi: bool) -> Result<(), Unconnected> {
+    judge(built_with_mpi, |name| env::var(name).ok())
 }
 
 /// Refuses to run as one of several processes, in a program that does not want to be connected: its ranks are
