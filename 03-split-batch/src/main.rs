@@ -11,7 +11,7 @@ use devices::{DevicePlan, move_view};
 use harness::cli::{self, UsageError};
 use harness::report::line;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::mpirun;
+use harness::mpirun;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::{Breakage, gather, split_batch};
 

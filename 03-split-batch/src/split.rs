@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
-use params_and_allreduce::collective::chunk_range;
+use params_and_allreduce::collectives::chunk_range;
 
 /// The samples of one shard.
 ///

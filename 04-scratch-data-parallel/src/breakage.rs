@@ -8,7 +8,6 @@ use candle_core::{DType, Tensor};
 use datasets::Batch;
 use harness::records::TrainOptions;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
@@ -96,7 +95,7 @@ pub struct RanAway {
 /// When another rank stops, as it will: this is not what it waits for.
 pub fn lone_broadcast(rank: &impl Communicator) -> Result<(), communicator::Error> {
     if rank.rank() == 0 {
-        broadcast(rank, &Tensor::zeros((), DType::F64, rank.device())?, 0)?;
+        rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
     }
     Ok(())
 }

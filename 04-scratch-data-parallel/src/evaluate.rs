@@ -5,8 +5,8 @@
 //! Correct answers and losses are sums, and sums can be added up over devices; accuracies cannot.
 
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::evaluate::{Part, SumsByBatch};
 
 /// What a rank evaluates, where all ranks of a communicator share a data set.
@@ -47,7 +47,7 @@ pub fn allreduce_by_batch(
     if mine.is_empty() {
         return Ok(mine);
     }
-    let of_all = allreduce(rank, &mine.to_tensor(rank.device())?, Algorithm::OneShot)?;
+    let of_all = rank.all_reduce(&mine.to_tensor(rank.device())?, Algorithm::OneShot)?;
     Ok(SumsByBatch::from_tensor(&of_all)?)
 }
 

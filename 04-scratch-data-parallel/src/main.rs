@@ -11,10 +11,10 @@ use devices::DevicePlan;
 use devices::{DeviceArguments, SeveralDevices};
 use harness::cli::{self, UsageError};
 use harness::interrupt;
+use harness::mpirun;
 use harness::report::line;
 use harness::report::outputs::Outputs;
-use params_and_allreduce::all_reduce::Ranks;
-use params_and_allreduce::{Algorithm, mpirun};
+use params_and_allreduce::Algorithm;
 use recorded::Recorded;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, check_shards, train};
@@ -67,8 +67,7 @@ impl Arguments {
             ));
         }
         let algorithm = self.algorithm.unwrap_or_default();
-        algorithm
-            .check(plan, Ranks::Threads)
+        backends::check(algorithm, plan, backends::Ranks::Threads)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
         Ok(match self.breakage {
             Some(breakage) => Method::Broken(breakage, algorithm),

@@ -5,7 +5,6 @@ use std::fmt::Display;
 use harness::report::trace::COMMUNICATION;
 use ops::parameters::Snapshot;
 use ops::weights_hash::WeightsHash;
-use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use tracing::info_span;
 
@@ -35,7 +34,7 @@ pub fn hashes(line: &impl Communicator, weights: &Snapshot) -> Result<Vec<Weight
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
     let mine = WeightsHash::new(weights)?.to_tensor(line.device())?;
     let (bytes, world_size) = (mine.elem_count(), line.world_size());
-    let all = all_gather(line, &mine, bytes * world_size)?;
+    let all = line.all_gather(&mine, bytes * world_size)?;
     if line.rank() > 0 {
         return Ok(Vec::new());
     }

@@ -13,15 +13,14 @@
 use datasets::Batch;
 use harness::cli::UsageError;
 use harness::records::BatchSums;
-use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 use trainer::{sums_from_tensor, sums_to_tensor};
 
-use crate::Error;
 use crate::train_batch::cut_shard;
+use crate::{Error, FixedTree, TreeSum};
 
 /// Refuses a number of shards that cannot be shared out over `devices`, or that batches cannot be cut into.
 ///

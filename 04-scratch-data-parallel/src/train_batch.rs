@@ -4,8 +4,8 @@ use candle_core::{Device, Tensor};
 use datasets::Batch;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
@@ -58,7 +58,7 @@ pub(crate) fn allreduce_all(
     tensors: &[Tensor],
     algorithm: Algorithm,
 ) -> Result<Vec<Tensor>, Error> {
-    tensors.iter().map(|tensor| Ok(allreduce(rank, tensor, algorithm)?)).collect()
+    tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
 }
 
 /// Loss, correct answers, samples and interrupts of all ranks' shards together, the same on every rank.
@@ -71,7 +71,7 @@ pub fn allreduce_sums(
     sums: BatchSums,
     algorithm: Algorithm,
 ) -> Result<BatchSums, communicator::Error> {
-    let total = allreduce(rank, &sums_to_tensor(&sums, rank.device())?, algorithm)?;
+    let total = rank.all_reduce(&sums_to_tensor(&sums, rank.device())?, algorithm)?;
     Ok(sums_from_tensor(&total)?)
 }
 

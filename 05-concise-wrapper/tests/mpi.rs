@@ -19,7 +19,7 @@ use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};
 use devices::DevicePlan;
 use ops::weights_hash::WeightsHash;
-use params_and_allreduce::mpi::World;
+use backends::mpi::World;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, mpirun};
 

@@ -17,7 +17,7 @@ use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};
 use model_parallel::whole::Whole;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
+use scratch_data_parallel::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::SharedCommunicator;
 use params_and_allreduce::thread::ForRank0;
 

@@ -177,7 +177,8 @@ fn append<T: WithDType>(row: &mut Vec<T>, tensor: &Tensor) -> candle_core::Resul
     Ok(())
 }
 
-fn no_native() -> Error {
+/// The error of [`Algorithm::Native`] where no library has an all-reduce.
+pub fn no_native() -> Error {
     Error::Other(
         "there is no native all-reduce here: it needs NCCL (a GPU of its own for every device, and a program built with \
          --features nccl) or MPI (ranks that are processes, several started by mpirun, and --features mpi); the other \

@@ -7,7 +7,7 @@
 
 use candle_core::{DType, Device, IndexOp as _, Tensor};
 use ops::batch_norm::{Average, average_all};
-use params_and_allreduce::all_reduce::FixedTree;
+use scratch_data_parallel::FixedTree;
 use params_and_allreduce::communicator::{Communicator, Error};
 
 use super::{MOMENTUM, Norms};

@@ -10,7 +10,7 @@ use datasets::Dataset;
 use harness::records::BatchSums;
 use ops::parameters::overwrite;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
 use single_gpu::evaluate::evaluate;
 use single_gpu::train::Step;
@@ -67,7 +67,7 @@ impl<M: ModuleT> Broken<M> {
 
     fn sum_parameters(&self) -> Result<(), Error> {
         for named in &self.weights().parameters {
-            let sum = allreduce(&self.ddp.rank, &named.tensor.detach(), Algorithm::Ring)?;
+            let sum = self.ddp.rank.all_reduce(&named.tensor.detach(), Algorithm::Ring)?;
             overwrite(&named.tensor, &sum)?;
         }
         Ok(())

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use params_and_allreduce::communicator::SharedCommunicator;
 #[cfg(feature = "mpi")]
-use params_and_allreduce::mpi;
+use backends::mpi;
 #[cfg(feature = "nccl")]
-use params_and_allreduce::nccl;
+use backends::nccl;
 use params_and_allreduce::thread::Rank;
 
 use crate::slow_link::{SlowLink, Slowness};
@@ -37,18 +37,18 @@ macro_rules! of_rank {
     ($rank:ty) => {
         impl From<&$rank> for Lines {
             fn from(rank: &$rank) -> Self {
-                let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
+                let (main, background) = (Arc::new(rank.clone()), Arc::new(rank.background_line()));
                 Self { main, background, timeout: rank.timeout() }
             }
         }
     };
 }
 
-of_rank!(Rank<'_>);
+of_rank!(Rank);
 #[cfg(feature = "mpi")]
-of_rank!(mpi::Rank<'_>);
+of_rank!(mpi::Rank);
 #[cfg(feature = "nccl")]
-of_rank!(nccl::Rank<'_>);
+of_rank!(nccl::Rank);
 
 #[cfg(test)]
 mod tests {

@@ -27,8 +27,7 @@ use candle_core::{ModuleT, Tensor};
 use harness::report::trace::{COMMUNICATION, COMPUTE};
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::collective::broadcast;
+use scratch_data_parallel::FixedTree;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use tracing::info_span;
 
@@ -234,7 +233,7 @@ impl<M: ModuleT> Ddp<M> {
 
 /// Overwrites a tensor with rank 0's.
 pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
-    let received = broadcast(rank, &tensor.detach(), 0)?;
+    let received = rank.broadcast(&tensor.detach(), 0)?;
     if rank.rank() > 0 {
         overwrite(tensor, &received)?;
     }

@@ -4,7 +4,7 @@ use candle_core::ModuleT;
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
+use scratch_data_parallel::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use scratch_data_parallel::evaluate::evaluate_together;
 use scratch_data_parallel::reproducible::tree_sums;

@@ -10,9 +10,9 @@ use devices::Event;
 use harness::report::trace::BACKGROUND;
 use params_and_allreduce::communicator::Communicator;
 #[cfg(feature = "nccl")]
-use params_and_allreduce::nccl::with_nccl;
+use backends::nccl::with_nccl;
 use params_and_allreduce::thread::{GRACE, asleep};
-use params_and_allreduce::{Algorithm, allreduce, communicator};
+use params_and_allreduce::{Algorithm, communicator};
 use tracing::{Span, info_span};
 
 use super::lines::Lines;
@@ -146,7 +146,7 @@ fn add_up(
     for Full { bucket, flat, filled } in full {
         let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
         let carried = filled.to_device(&flat, communicator.device()).map_err(Into::into);
-        let sum = carried.and_then(|carried| allreduce(communicator, &carried, algorithm));
+        let sum = carried.and_then(|carried| communicator.all_reduce(&carried, algorithm));
         let failed = sum.is_err();
         if failed {
             // The bucket may be freed now, and somebody might still read it.

@@ -24,12 +24,12 @@ use devices::{ComputeDevice, DevicePlan};
 use harness::cli::{self, UsageError};
 use params_and_allreduce::communicator::{self, Communicator as _};
 #[cfg(feature = "nccl")]
-use params_and_allreduce::launcher;
+use harness::launcher;
 #[cfg(feature = "mpi")]
-use params_and_allreduce::mpi;
-use params_and_allreduce::mpirun;
+use backends::mpi;
+use harness::mpirun;
 #[cfg(feature = "nccl")]
-use params_and_allreduce::nccl;
+use backends::nccl;
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use devices::DevicePlan;
 use harness::cli::{ErrorReport, ReportedElsewhere, UsageError, report_error};
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 #[cfg(feature = "mpi")]
-use params_and_allreduce::mpi;
+use backends::mpi;
 #[cfg(feature = "nccl")]
-use params_and_allreduce::nccl;
+use backends::nccl;
 
 use super::Rank;
 use crate::text::{value_of_rank_0, values_gathered};
@@ -110,7 +109,7 @@ impl World {
             report_error(&outcome.err().filter(|_| rank == 0).unwrap_or_else(of_other));
         }
         // As soon as one process has ended like this, the others are ended, whatever they were about to say.
-        barrier(&line)?;
+        line.barrier()?;
         Err(ReportedElsewhere(code).into())
     }
 

@@ -15,7 +15,6 @@ use concise_wrapper::{Error, Model, Network, Precision, allreduce_sums, replicas
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
 use single_gpu::train::Step;
 
@@ -83,7 +82,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         let each = checked.schedule().micro_batches;
         let hosts = Hosts { shards: replica * each..(replica + 1) * each, of: mesh.data * each };
         // From here on all clocks count from the same moment.
-        barrier(&all)?;
+        all.barrier()?;
         let origin = Instant::now();
         let worker = Worker::new(checked, network, pipeline.clone(), sample, origin)?;
         let worker = worker.replicated(replicas.clone())?;

@@ -6,7 +6,7 @@
 //! devices with fast links.
 
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collective::chunk_range;
+use params_and_allreduce::collectives::chunk_range;
 
 use super::cut::Cut;
 

@@ -38,7 +38,7 @@ use crate::whole::Whole;
 ///
 /// let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
 /// let halves = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
-///     let group = Group::new(Arc::new(rank.line()), Algorithm::Ring);
+///     let group = Group::new(Arc::new(rank.clone()), Algorithm::Ring);
 ///     let model = TensorParallel::new(1, DType::F32, group, |parts, _| {
 ///         DenseStack::new(&[784, 512, 10], parts)
 ///     })?;
@@ -200,7 +200,7 @@ mod tests {
     fn one_ranks_interrupt_ends_all() {
         let plan = DevicePlan::slices(3).unwrap();
         let interrupts = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-            let group = Group::new(Arc::new(rank.line()), Algorithm::Ring);
+            let group = Group::new(Arc::new(rank.clone()), Algorithm::Ring);
             let interrupts = (rank.rank() == 1).into();
             let mut sums = BatchSums { loss: 2.0, samples: 7, interrupts, ..BatchSums::default() };
             agree_on_interrupts(&group, &mut sums)?;

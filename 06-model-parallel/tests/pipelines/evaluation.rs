@@ -72,7 +72,7 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
     let expected = alone.evaluate(&data).unwrap().unwrap();
     let (checked, cut) = (checked(Kind::GPipe, 3, 2), cut("2,6", 10));
     let ended = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
-        let (line, zero) = (Arc::new(rank.line()), AtomicUsize::default);
+        let (line, zero) = (Arc::new(rank.clone()), AtomicUsize::default);
         let line = Arc::new(Counted { line, unread: zero(), most: zero() });
         let network = layers.build(cut[rank.rank()].clone(), 1, DType::F64, &Device::Cpu)?;
         let worker = Worker::new(&checked, network, line.clone(), &SAMPLE, Instant::now()).unwrap();
@@ -103,7 +103,7 @@ fn replicas_of_a_pipeline_find_the_sums_of_one_device_to_the_last_bit() {
         let found = run_ranks(&plan(2 * replicas), Duration::from_secs(60), |rank| {
             let stage = rank.rank() % 2;
             let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-            let line = Arc::new(rank.line());
+            let line = Arc::new(rank.clone());
             PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?.evaluate(&data)
         });
         let found = found.unwrap();
@@ -138,7 +138,7 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
             let (weight, bias) = (vb.get((inputs, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
             Ok(Dense { weight, bias, counts: Arc::clone(&counted) })
         })?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let worker = Worker::new(&checked, network, line, &SAMPLE, Instant::now()).unwrap();
         worker.evaluate(&data, Part::WHOLE).unwrap();
         Ok::<_, Error>(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
@@ -154,7 +154,7 @@ fn a_stage_that_is_not_the_other_replicas_is_found_before_an_evaluation() {
     let failure = run_ranks(&plan(4), Duration::from_secs(60), |rank| {
         let stage = rank.rank() % 2;
         let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
         if rank.rank() == 3 {
             let weight = &model.weights().parameters[0].tensor;

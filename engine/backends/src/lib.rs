@@ -7,3 +7,28 @@
 //!
 //! Detecting the launcher that started a process is part of [`harness`].
 
+use devices::DevicePlan;
+use harness::mpirun;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::all_reduce::no_native;
+use params_and_allreduce::communicator::Error;
+
+/// The kind of the ranks of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranks {
+    /// Threads of one process.
+    Threads,
+    /// Processes, each one rank.
+    Processes,
+}
+
+/// Checks, before any device is opened, that ranks of this kind can run the algorithm on these devices.
+///
+/// # Errors
+///
+/// When a native all-reduce is wanted and nothing has one. The message says what it needs.
+pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
+    let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
+    let mpi = cfg!(feature = "mpi") && ranks == Ranks::Processes && mpirun::world_size().is_some();
+    if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
+}

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use harness::lock::locked;
-use params_and_allreduce::mpirun;
+use harness::mpirun;
 
 /// No job takes that long, even on a busy machine, unless it hangs.
 const HANGS: Duration = Duration::from_secs(120);

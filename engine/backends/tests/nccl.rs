@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use devices::{DeviceKind, DevicePlan};
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::nccl::with_nccl;
+use backends::nccl::with_nccl;
 use params_and_allreduce::thread::run_ranks;
 
 const TIMEOUT: Duration = Duration::from_secs(60);

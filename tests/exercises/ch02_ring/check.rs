@@ -11,7 +11,7 @@ use exercises::mismatch::in_a_row;
 use exercises::ranks::{self, Rank, Sends, Sent};
 use harness::report::counted;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \
@@ -56,7 +56,7 @@ struct Outcome {
 fn run<R: Send + 'static>(
     world_size: usize,
     shape: &[usize],
-    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
+    work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Vec<R> {
     match ranks::attempt(world_size, Sends::WaitForReceiver, work) {
         Ok(results) => results,
@@ -241,7 +241,7 @@ fn the_same_bits_on_every_rank_and_the_sum_of_stage_2() {
     };
     let mine = run(5, &[11], move |rank| exercise::ring(rank, &own(rank.rank())?));
     let theirs = ranks::run(5, Sends::Buffered, move |rank| {
-        allreduce(rank, &own(rank.rank())?, Algorithm::Ring)
+        rank.all_reduce(&own(rank.rank())?, Algorithm::Ring)
     });
     assert_eq!(theirs[0].dtype(), DType::F64);
     for (rank, (got, theirs)) in mine.iter().zip(&theirs).enumerate() {

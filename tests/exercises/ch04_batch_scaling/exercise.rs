@@ -10,7 +10,7 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -7,13 +7,11 @@ use std::sync::{Arc, Mutex};
 use candle_core::Shape;
 use concise_wrapper::ddp::Lines;
 use concise_wrapper::text;
-use params_and_allreduce::collective::{
-    all_gather, barrier, broadcast, chunk_range, reduce_scatter,
-};
+use params_and_allreduce::collectives::{broadcast, chunk_range};
 use params_and_allreduce::communicator::{
     self, Collectives, Communicator, Engine, SharedCommunicator,
 };
-use params_and_allreduce::{allreduce, thread};
+use params_and_allreduce::thread;
 
 use super::*;
 
@@ -59,20 +57,20 @@ impl Communicator for OfAll {
 impl Collectives for OfAll {
     fn sum(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
         self.sums.lock().unwrap().push(self.which);
-        allreduce(&self.line, tensor, Algorithm::Tree)
+        self.line.all_reduce(tensor, Algorithm::Tree)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, communicator::Error> {
-        broadcast(&self.line, tensor, root)
+        self.line.broadcast(tensor, root)
     }
 }
 
-fn lines(rank: &thread::Rank<'_>) -> Lines {
+fn lines(rank: &thread::Rank) -> Lines {
     noted_lines(rank).0
 }
 
 /// The same, and which of the two lines made each of the rank's sums.
-fn noted_lines(rank: &thread::Rank<'_>) -> (Lines, Arc<Mutex<Vec<Line>>>) {
+fn noted_lines(rank: &thread::Rank) -> (Lines, Arc<Mutex<Vec<Line>>>) {
     let Lines { main, background, timeout } = rank.into();
     let sums = Arc::<Mutex<Vec<Line>>>::default();
     let of_all = |line, which| -> SharedCommunicator {
@@ -134,15 +132,15 @@ fn every_collective_is_made_of_sums_and_broadcasts() {
             let numbers = |range: std::ops::Range<usize>| range.map(|i| i as f64).collect();
             let all: Vec<f64> = numbers(0..len);
             let mine = Tensor::new(numbers(chunk.clone()) as Vec<f64>, rank.device())?;
-            assert_eq!(all_gather(&line, &mine, len)?.to_vec1::<f64>()?, all);
+            assert_eq!(line.all_gather(&mine, len)?.to_vec1::<f64>()?, all);
             let whole = Tensor::new(all, rank.device())?;
-            let scattered = reduce_scatter(&line, &whole)?.to_vec1::<f64>()?;
+            let scattered = line.reduce_scatter(&whole)?.to_vec1::<f64>()?;
             let times = |range| (numbers(range) as Vec<f64>).into_iter().map(|x| x * ranks as f64);
             assert_eq!(scattered, times(chunk).collect::<Vec<_>>());
-            let sum = allreduce(&line, &whole, Algorithm::Ring)?.to_vec1::<f64>()?;
+            let sum = line.all_reduce(&whole, Algorithm::Ring)?.to_vec1::<f64>()?;
             assert_eq!(sum, times(0..len).collect::<Vec<_>>());
             let of_last = Tensor::new(rank.rank() as u32, rank.device())?;
-            let of_last = broadcast(&line, &of_last, ranks - 1)?.to_scalar::<u32>()?;
+            let of_last = line.broadcast(&of_last, ranks - 1)?.to_scalar::<u32>()?;
             assert_eq!(of_last as usize, ranks - 1);
             let texts = text::gathered(&line, &"é".repeat(rank.rank()))?;
             assert_eq!(texts.len(), if rank.rank() == 0 { ranks } else { 0 });
@@ -151,7 +149,7 @@ fn every_collective_is_made_of_sums_and_broadcasts() {
                 std::thread::sleep(Duration::from_millis(5));
             }
             arrived.fetch_add(1, Ordering::SeqCst);
-            barrier(&line)?;
+            line.barrier()?;
             Ok::<_, Error>(arrived.load(Ordering::SeqCst))
         });
         assert_eq!(seen.unwrap(), vec![ranks; ranks]);

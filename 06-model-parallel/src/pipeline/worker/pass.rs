@@ -10,7 +10,7 @@ use concise_wrapper::weights::Weights;
 use datasets::Batch;
 use harness::records::BatchSums;
 use ops::cross_entropy;
-use params_and_allreduce::all_reduce::TreeSum;
+use scratch_data_parallel::TreeSum;
 use params_and_allreduce::communicator::Communicator as _;
 use trainer::DeferredSums;
 

@@ -13,7 +13,7 @@
 //! let plan = DevicePlan::new(DeviceKind::Auto, world.local_size(), None)?;
 //! let sum = world.run(&plan, |rank| {
 //!     let mine = candle_core::Tensor::ones(3, candle_core::DType::F32, &candle_core::Device::Cpu)?;
-//!     allreduce(rank, &mine, Algorithm::Ring)
+//!     rank.all_reduce(&mine, Algorithm::Ring)
 //! });
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```

@@ -17,7 +17,7 @@ pub(super) type Uuid = [u8; 16];
 pub(super) fn exchange(links: &impl Communicator, mine: Uuid) -> Result<Vec<Uuid>, Error> {
     const BYTES: usize = size_of::<Uuid>();
     let mine = Tensor::new(&mine, links.device())?;
-    let all = all_gather(links, &mine, links.world_size() * BYTES)?.to_vec1::<u8>()?;
+    let all = links.all_gather(&mine, links.world_size() * BYTES)?.to_vec1::<u8>()?;
     Ok(all.chunks(BYTES).map(|gpu| std::array::from_fn(|byte| gpu[byte])).collect())
 }
 
@@ -34,7 +34,7 @@ pub(super) fn shared_id(links: &impl Communicator) -> Result<Id, Error> {
         _ => [0; ID_BYTES],
     };
     let mine = Tensor::new(&mine, links.device())?;
-    let bytes = broadcast(links, &mine, 0)?.to_vec1::<u8>()?;
+    let bytes = links.broadcast(&mine, 0)?.to_vec1::<u8>()?;
     let byte = |place: usize| std::ffi::c_char::from_ne_bytes([bytes[place]]);
     Ok(Id::uninit(std::array::from_fn(byte)))
 }

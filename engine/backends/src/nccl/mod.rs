@@ -71,7 +71,7 @@ pub fn with_nccl<C: Communicator, R, E: From<Error>>(
 ) -> Result<R, E> {
     let rank = NcclRank::join(links, timeout)?;
     let outcome = work(&rank)?;
-    barrier(links)?;
+    links.barrier()?;
     Ok(outcome)
 }
 
@@ -129,8 +129,8 @@ impl<C: Communicator> Communicator for NcclRank<'_, C> {
         self.links.device()
     }
 
-    fn number_of(&self, rank: usize) -> usize {
-        self.links.number_of(rank)
+    fn world_rank(&self, rank: usize) -> usize {
+        self.links.world_rank(rank)
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {

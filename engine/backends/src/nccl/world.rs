@@ -9,8 +9,8 @@
 //! let place = launcher::place()?.expect("RANK and WORLD_SIZE");
 //! let world = nccl::World::connect(&place, Duration::from_secs(300))?;
 //! let sum = world.run(|rank| {
-//!     let mine = Tensor::ones(3, DType::F32, rank.line().device())?;
-//!     allreduce(&rank.line(), &mine, Algorithm::Nccl)
+//!     let mine = Tensor::ones(3, DType::F32, rank.clone().device())?;
+//!     rank.clone().all_reduce(&mine, Algorithm::Nccl)
 //! });
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
@@ -108,7 +108,7 @@ impl World {
         let connect = |name, gpu| Self::joined(name, gpu, place, timeout).map_err(of_meeting);
         let (main, its_thread) = connect("main", device.tensors())?;
         // Both listen at the same place, so the first has to be done with it.
-        barrier(&main).map_err(of_meeting)?;
+        main.barrier().map_err(of_meeting)?;
         let (background, other) = connect("background", device.side_stream())?;
         let threads = vec![its_thread, other];
         Ok(Self { place: place.clone(), device, main, background, threads })
@@ -181,7 +181,7 @@ impl Drop for World {
             return;
         }
         for line in lines {
-            if let Err(error) = barrier(line) {
+            if let Err(error) = line.barrier() {
                 end(&RankFailure::new(self.rank(), error));
             }
         }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use backends::mpi::Rank;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::all_reduce::{FixedTree, Ranks};
-use params_and_allreduce::collective::{
+use params_and_allreduce::collectives::{
     all_gather, barrier, broadcast, chunk_range, reduce_scatter,
 };
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::mpi::Rank;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, allreduce};
 
@@ -33,9 +33,9 @@ fn everything(rank: &impl Communicator) -> Result<Vec<Tensor>, Error> {
         for shape in SHAPES {
             let tensor = mine(rank.rank(), shape, dtype)?;
             for algorithm in Algorithm::OURS {
-                results.push(allreduce(rank, &tensor, algorithm)?);
+                results.push(rank.all_reduce(&tensor, algorithm)?);
             }
-            results.push(reduce_scatter(rank, &tensor)?);
+            results.push(rank.reduce_scatter(&tensor)?);
             results.push(by_shard(rank, shape, dtype)?);
         }
     }
@@ -43,14 +43,14 @@ fn everything(rank: &impl Communicator) -> Result<Vec<Tensor>, Error> {
         for shape in SHAPES {
             let tensor = mine(rank.rank(), shape, DType::F64)?.abs()?.to_dtype(dtype)?;
             for root in 0..rank.world_size() {
-                results.push(broadcast(rank, &tensor, root)?);
+                results.push(rank.broadcast(&tensor, root)?);
             }
             let (flat, len) = (tensor.flatten_all()?, tensor.elem_count());
             let chunk = chunk_range(len, rank.world_size(), rank.rank());
-            results.push(all_gather(rank, &flat.narrow(0, chunk.start, chunk.len())?, len)?);
+            results.push(rank.all_gather(&flat.narrow(0, chunk.start, chunk.len())?, len)?);
         }
     }
-    barrier(rank)?;
+    rank.barrier()?;
     Ok(results)
 }
 
@@ -85,7 +85,7 @@ pub fn native(rank: &Rank<'_>) -> Result<(), Error> {
     for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-15)] {
         for shape in SHAPES {
             let tensor = mine(rank.rank(), shape, dtype)?;
-            let sum = allreduce(rank, &tensor, Algorithm::Mpi)?;
+            let sum = rank.all_reduce(&tensor, Algorithm::Mpi)?;
             let (of, dims, sum_bits) = bits(&sum)?;
             assert_eq!((of, dims.as_slice()), (dtype, shape));
             for (i, sum) in sum_bits.iter().map(|bits| f64::from_bits(*bits)).enumerate() {
@@ -100,18 +100,18 @@ pub fn native(rank: &Rank<'_>) -> Result<(), Error> {
                 assert!(error <= tolerance * size, "number {i} of {shape:?}: off by {error}");
             }
             // Every rank has rank 0's bits.
-            let theirs = broadcast(rank, &sum, 0)?;
+            let theirs = rank.broadcast(&sum, 0)?;
             assert!(bits(&theirs)?.2 == sum_bits, "{shape:?} {dtype:?}: other bits than rank 0's");
         }
     }
     let bf16 = Tensor::zeros(2, DType::BF16, rank.device())?;
-    let refusal = allreduce(rank, &bf16, Algorithm::Mpi).unwrap_err().to_string();
+    let refusal = rank.all_reduce(&bf16, Algorithm::Mpi).unwrap_err().to_string();
     assert!(refusal.contains("f32 and f64, not bf16"), "{refusal}");
-    let refusal = allreduce(rank, &bf16, Algorithm::Nccl).unwrap_err().to_string();
+    let refusal = rank.all_reduce(&bf16, Algorithm::Nccl).unwrap_err().to_string();
     assert!(refusal.contains("there is no NCCL here"), "{refusal}");
     // And what was summed has memory of its own.
     let ones = Tensor::ones(2, DType::F32, rank.device())?;
-    let sum = allreduce(rank, &ones, Algorithm::Mpi)?;
+    let sum = rank.all_reduce(&ones, Algorithm::Mpi)?;
     sum.slice_set(&Tensor::zeros(2, DType::F32, rank.device())?, 0, 0)?;
     assert_eq!(ones.to_vec1::<f32>()?, [1.0, 1.0]);
     if rank.world_size() > 1 {

@@ -4,10 +4,10 @@ use std::process::{self, Command};
 use std::thread::sleep;
 use std::time::Duration;
 
+use backends::mpi::Rank;
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::collective::barrier;
+use params_and_allreduce::collectives::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::mpi::Rank;
 use params_and_allreduce::{Algorithm, allreduce};
 
 use super::LONG;
@@ -68,13 +68,13 @@ pub fn stall_native(rank: &Rank<'_>) -> Result<(), Error> {
     if rank.rank() + 1 == rank.world_size() {
         sleep(LONG);
     }
-    allreduce(rank, &zeros(&[3], DType::F64)?, Algorithm::Mpi).map(|_| ())
+    rank.all_reduce(&zeros(&[3], DType::F64)?, Algorithm::Mpi).map(|_| ())
 }
 
 /// A rank that waits for a sum in vain, and believes that it may go on without.
 pub fn sum_given_up(rank: &Rank<'_>) -> Result<(), Error> {
     if rank.rank() == 0 {
-        let outcome = allreduce(rank, &zeros(&[3], DType::F64)?, Algorithm::Mpi);
+        let outcome = rank.all_reduce(&zeros(&[3], DType::F64)?, Algorithm::Mpi);
         assert!(matches!(outcome, Err(Error::TimedOut { rank: 1, .. })), "{outcome:?}");
         return Ok(());
     }
@@ -85,7 +85,7 @@ pub fn sum_given_up(rank: &Rank<'_>) -> Result<(), Error> {
 /// MPI does not compare what it adds up.
 pub fn other_size(rank: &Rank<'_>) -> Result<(), Error> {
     let len = 100_000 * (rank.rank() + 1);
-    allreduce(rank, &zeros(&[len], DType::F64)?, Algorithm::Mpi)?;
+    rank.all_reduce(&zeros(&[len], DType::F64)?, Algorithm::Mpi)?;
     // It noticed nothing: a rank stops the job, so that this is seen.
     sleep(LONG);
     Ok(())
@@ -105,17 +105,17 @@ pub fn stopped(rank: &Rank<'_>) -> Result<(), Error> {
 
 /// A ring of messages that leave when they are fetched, with a rank that never fetches.
 pub fn stopped_in_a_ring(rank: &Rank<'_>) -> Result<(), Error> {
-    barrier(rank)?;
+    rank.barrier()?;
     if rank.rank() + 1 == rank.world_size() {
         signal("-STOP")?;
     }
-    allreduce(rank, &zeros(&[6_000_000], DType::F32)?, Algorithm::Ring).map(drop)
+    rank.all_reduce(&zeros(&[6_000_000], DType::F32)?, Algorithm::Ring).map(drop)
 }
 
 /// Rank 0's postman cannot get rid of what the stopped rank 2 never fetches, and so rank 1 waits in vain.
 pub fn stopped_before_another(rank: &Rank<'_>) -> Result<(), Error> {
     const MOMENT: Duration = Duration::from_millis(150);
-    barrier(rank)?;
+    rank.barrier()?;
     let number = zeros(&[], DType::F32)?;
     match rank.rank() {
         0 => {

@@ -6,11 +6,11 @@ mod failures;
 use std::thread;
 use std::time::Duration;
 
+use backends::mpi::{Rank, World};
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
-use params_and_allreduce::collective::barrier;
+use params_and_allreduce::collectives::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::mpi::{Rank, World};
 use params_and_allreduce::{Algorithm, allreduce};
 
 /// Nobody waits this long, unless something is wrong.
@@ -65,7 +65,7 @@ fn large(rank: &Rank<'_>) -> Result<(), Error> {
     // What was sent is the value at that time.
     whole.slice_set(&Tensor::full(99f32, LEN + 1, rank.device())?, 0, 0)?;
     // Over the other line: here it would arrive behind the tensors.
-    barrier(&rank.background_line())?;
+    rank.background_line().barrier()?;
     for other in others() {
         let numbers = rank.recv(other, &Shape::from(LEN), DType::F32)?.to_vec1::<f32>()?;
         assert!(numbers.iter().all(|number| *number == other as f32), "from rank {other}");
@@ -104,7 +104,7 @@ fn in_vain(rank: &Rank<'_>) -> Result<(), Error> {
 
 /// One thread adds large tensors up in the background, while the other needs many small answers.
 fn two_lines(rank: &Rank<'_>) -> Result<(), Error> {
-    let (background, main) = (rank.background_line(), rank.line());
+    let (background, main) = (rank.background_line(), rank.clone());
     let sum = |line: &dyn Fn(&Tensor) -> Result<Tensor, Error>, len: usize, number: usize| {
         let mine = Tensor::full((number + rank.rank()) as f64, len, &Device::Cpu)?;
         let expected = (0..rank.world_size()).map(|rank| (number + rank) as f64).sum::<f64>();
@@ -115,10 +115,10 @@ fn two_lines(rank: &Rank<'_>) -> Result<(), Error> {
         thread::scope(|scope| {
             let other = scope.spawn(|| {
                 (0..5).try_for_each(|i| {
-                    sum(&|mine| allreduce(&background, mine, algorithm), 300_000, 1000 + i)
+                    sum(&|mine| background.all_reduce(mine, algorithm), 300_000, 1000 + i)
                 })
             });
-            (0..100).try_for_each(|i| sum(&|mine| allreduce(&main, mine, algorithm), 3, i))?;
+            (0..100).try_for_each(|i| sum(&|mine| main.all_reduce(mine, algorithm), 3, i))?;
             other.join().unwrap()
         })?;
     }
@@ -141,13 +141,13 @@ fn outlived() {
     let world = World::connect(LONG).unwrap();
     assert!(World::connect(LONG).is_err(), "connected twice");
     let plan = DevicePlan::slices(world.local_size()).unwrap();
-    let line = world.run(&plan, |rank| Ok::<_, Error>(rank.line()));
+    let line = world.run(&plan, |rank| Ok::<_, Error>(rank.clone()));
     drop(world);
     let tensor = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
     let other = 1 - line.rank();
     let sent = line.send(other, &tensor).unwrap_err().to_string();
     let received = line.recv(other, &Shape::from(2), DType::F32).unwrap_err().to_string();
-    let sum = allreduce(&line, &tensor, Algorithm::Mpi).unwrap_err().to_string();
+    let sum = line.all_reduce(&tensor, Algorithm::Mpi).unwrap_err().to_string();
     for message in [sent, received, sum] {
         assert!(message.contains("has ended"), "{message}");
     }

@@ -2,7 +2,7 @@
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
 
 /// Every rank reports the accuracy of its own shard.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {

@@ -45,7 +45,7 @@ impl<'a> Rank<'a> {
     }
 }
 
-impl Communicator for Rank<'_> {
+impl Communicator for Rank {
     fn rank(&self) -> usize {
         self.slot.rank()
     }
