@@ -248,7 +248,11 @@ pub(crate) fn send_input(
     to: usize,
     tensor: &Tensor,
 ) -> Result<(), Error> {
-    if is_small(tensor) { rank.send(to, tensor) } else { rank.send_shared(to, tensor) }
+    if is_small(tensor) || !rank.shares_memory() {
+        rank.send(to, tensor)
+    } else {
+        rank.send_shared(to, tensor)
+    }
 }
 
 /// Answers each rank in `read` with an empty message: this rank has read the input of that rank. Then waits for the

@@ -9,9 +9,9 @@ use clap::Parser;
 use devices::SeveralDevices;
 use devices::{DevicePlan, move_view};
 use harness::cli::{self, UsageError};
+use harness::mpirun;
 use harness::report::line;
 use params_and_allreduce::communicator::{Communicator, Error};
-use harness::mpirun;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::{Breakage, gather, split_batch};
 

@@ -93,7 +93,7 @@ pub struct RanAway {
 /// # Errors
 ///
 /// When another rank stops, as it will: this is not what it waits for.
-pub fn lone_broadcast(rank: &impl Communicator) -> Result<(), communicator::Error> {
+pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communicator::Error> {
     if rank.rank() == 0 {
         rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
     }
@@ -106,7 +106,7 @@ pub fn lone_broadcast(rank: &impl Communicator) -> Result<(), communicator::Erro
 ///
 /// As the working one.
 pub fn train_batch_broken(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,

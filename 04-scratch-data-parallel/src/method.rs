@@ -51,7 +51,7 @@ impl Method {
     /// Those of the step.
     pub fn step(
         &self,
-        rank: &impl Communicator,
+        rank: &(impl Communicator + ?Sized),
         model: &Lenet,
         batch: &Batch,
         learning_rate: f64,

@@ -30,7 +30,10 @@ pub struct Differs {
 ///
 /// When another rank stops or stalls, or a tensor cannot be hashed.
 // ANCHOR: check
-pub fn hashes(line: &impl Communicator, weights: &Snapshot) -> Result<Vec<WeightsHash>, Error> {
+pub fn hashes(
+    line: &(impl Communicator + ?Sized),
+    weights: &Snapshot,
+) -> Result<Vec<WeightsHash>, Error> {
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
     let mine = WeightsHash::new(weights)?.to_tensor(line.device())?;
     let (bytes, world_size) = (mine.elem_count(), line.world_size());
@@ -65,7 +68,7 @@ pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
 ///
 /// On rank 0, the first replica that differs; and those of [`hashes`] and of the snapshot.
 pub fn compare<E: From<Error> + From<Differs>>(
-    line: &impl Communicator,
+    line: &(impl Communicator + ?Sized),
     snapshot: impl FnOnce() -> candle_core::Result<Snapshot>,
 ) -> Result<(), E> {
     if line.world_size() > 1 {

@@ -52,7 +52,7 @@ pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<()
 /// When there are fewer shards than ranks, when the batch does not fit the model, or when another rank
 /// stops or stalls.
 pub fn train_batch_reproducible(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,
@@ -80,7 +80,7 @@ pub fn train_batch_reproducible(
 ///
 /// When another rank stops or stalls.
 pub fn tree_sums(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     sums: &[BatchSums],
     tree: &FixedTree,
 ) -> Result<BatchSums, communicator::Error> {

@@ -24,7 +24,7 @@ use crate::Error;
 /// When the batch does not fit the model, or another rank stops or stalls.
 // ANCHOR: train_batch
 pub fn train_batch(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,
@@ -54,7 +54,7 @@ pub(crate) fn cut_shard(
 
 /// The sum over all ranks of each tensor of a list, one after the other.
 pub(crate) fn allreduce_all(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     tensors: &[Tensor],
     algorithm: Algorithm,
 ) -> Result<Vec<Tensor>, Error> {
@@ -67,7 +67,7 @@ pub(crate) fn allreduce_all(
 ///
 /// When another rank stops or stalls.
 pub fn allreduce_sums(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     sums: BatchSums,
     algorithm: Algorithm,
 ) -> Result<BatchSums, communicator::Error> {

@@ -71,6 +71,10 @@ impl Communicator for Watched {
     ) -> Result<Tensor, communicator::Error> {
         self.link.recv(from, shape, dtype)
     }
+
+    fn background(&self) -> Result<SharedCommunicator, communicator::Error> {
+        self.link.background()
+    }
 }
 
 /// Steps of one kind on this rank.

@@ -141,7 +141,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                     }
                     None => steps(model, *number, planned, prepared, report),
                 }?;
-                let hashes = replicas::hashes(&lines.main, &trained.weights)?;
+                let hashes = replicas::hashes(&*lines.main, &trained.weights)?;
                 Ok::<_, Error>((trained, hashes))
             });
             // Rank 0's, where this process has it.

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 /// # Errors
 ///
 /// When another rank stops or stalls.
-pub fn of_rank_0(communicator: &impl Communicator, mine: &str) -> Result<String, Error> {
+pub fn of_rank_0(communicator: &(impl Communicator + ?Sized), mine: &str) -> Result<String, Error> {
     let device = communicator.device();
     let length = Tensor::new(&[mine.len() as u32], device)?;
     let length = communicator.broadcast(&length, 0)?.to_vec1::<u32>()?[0] as usize;
@@ -26,7 +26,10 @@ pub fn of_rank_0(communicator: &impl Communicator, mine: &str) -> Result<String,
 /// # Errors
 ///
 /// When another rank stops or stalls.
-pub fn gathered(communicator: &impl Communicator, mine: &str) -> Result<Vec<String>, Error> {
+pub fn gathered(
+    communicator: &(impl Communicator + ?Sized),
+    mine: &str,
+) -> Result<Vec<String>, Error> {
     let (device, world_size) = (communicator.device(), communicator.world_size());
     let length = Tensor::new(&[mine.len() as u32], device)?;
     let lengths = communicator.all_gather(&length, world_size)?.to_vec1::<u32>()?;
@@ -50,7 +53,7 @@ pub fn gathered(communicator: &impl Communicator, mine: &str) -> Result<Vec<Stri
 ///
 /// When another rank stops or stalls, or JSON does not bring the value back: it has no NaN, for example.
 pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
-    communicator: &impl Communicator,
+    communicator: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<T, Error> {
     read(&of_rank_0(communicator, &written(mine)?)?)
@@ -63,7 +66,7 @@ pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
 ///
 /// Those of [`value_of_rank_0`].
 pub fn values_gathered<T: Serialize + DeserializeOwned>(
-    communicator: &impl Communicator,
+    communicator: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<Vec<T>, Error> {
     gathered(communicator, &written(mine)?)?.iter().map(|text| read(text)).collect()

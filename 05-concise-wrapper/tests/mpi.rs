@@ -8,6 +8,7 @@ mod processes;
 use std::env;
 use std::time::Duration;
 
+use backends::mpi::World;
 use candle_core::{DType, Device};
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Lines, Reduction};
@@ -19,7 +20,6 @@ use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};
 use devices::DevicePlan;
 use ops::weights_hash::WeightsHash;
-use backends::mpi::World;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, mpirun};
 

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use concise_wrapper::ddp::Lines;
-use params_and_allreduce::communicator::{Communicator as _, Error, SharedCommunicator, Group};
+use params_and_allreduce::communicator::{Error, Group, SharedCommunicator};
 
 /// How many devices there are along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +163,8 @@ mod tests {
     use devices::DevicePlan;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
+    use params_and_allreduce::communicator::Communicator as _;
+
     use super::*;
 
     #[test]
@@ -187,9 +189,7 @@ mod tests {
         assert_eq!(mesh.line(6, Axis::Data), [6, 18]);
     }
 
-    fn on_four<R: Send>(
-        work: impl Fn(&Rank) -> Result<R, Error> + Sync,
-    ) -> Result<Vec<R>, String> {
+    fn on_four<R: Send>(work: impl Fn(&Rank) -> Result<R, Error> + Sync) -> Result<Vec<R>, String> {
         let plan = DevicePlan::slices(4).unwrap();
         run_ranks(&plan, DEFAULT_TIMEOUT, work).map_err(|failure| failure.to_string())
     }

@@ -10,8 +10,8 @@
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};
 use ops::batch_norm::{GradientSums, Statistics, batch_norm_with, input_gradient};
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use super::EPSILON;
 use ops::backward::{Given, apply3};

@@ -89,14 +89,14 @@ fn gathered(rank: &Rank, gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
     if rank.rank() > 0 {
         for gradient in &gradients {
             // Nobody writes to a gradient.
-            rank.share(0, gradient)?;
+            rank.send_shared(0, gradient)?;
         }
         return Ok(Vec::new());
     }
     let mut sums = gradients;
     for other in 1..rank.world_size() {
         for sum in &mut sums {
-            let gradient = rank.borrow(other, sum.shape(), sum.dtype())?;
+            let gradient = rank.recv(other, sum.shape(), sum.dtype())?;
             *sum = ops::sum(sum, &gradient)?;
         }
     }

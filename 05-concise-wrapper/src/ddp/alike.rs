@@ -5,7 +5,7 @@
 //! others never send. So every rank compares what it has with what rank 0 has, first thing.
 
 use candle_core::{DType, Shape};
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::weights::{Named, Weights};
 use crate::{Error, Precision, text};
@@ -17,7 +17,7 @@ use crate::{Error, Precision, text};
 /// [`Error::NotAlike`] on a rank that differs, with the first difference. The others are told that it has
 /// stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
-    let entries: Vec<(String, String)> = text::value_of_rank_0(rank, &mine.to_vec())?;
+    let entries: Vec<(String, String)> = text::value_of_rank_0(&**rank, &mine.to_vec())?;
     let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
         rank: rank.world_rank(rank.rank()),
         first: rank.world_rank(0),
@@ -71,6 +71,8 @@ mod tests {
     use devices::DevicePlan;
     use params_and_allreduce::communicator::Group;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+
+    use params_and_allreduce::communicator::Communicator as _;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::Error;
 

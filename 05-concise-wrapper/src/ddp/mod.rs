@@ -27,8 +27,8 @@ use candle_core::{ModuleT, Tensor};
 use harness::report::trace::{COMMUNICATION, COMPUTE};
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 use scratch_data_parallel::FixedTree;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use tracing::info_span;
 
 use crate::model::stand_in;
@@ -131,7 +131,7 @@ impl<M: ModuleT> Ddp<M> {
     /// When a batch norm is not this crate's.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.network.weights())?;
-        if let (Way::Buckets(reducer), Some(_)) = (&self.way, self.rank.collectives()) {
+        if let (Way::Buckets(reducer), false) = (&self.way, self.rank.has_messages()) {
             reducer.after_backward();
         }
         self.network.norms().synchronise(Arc::clone(&self.rank));

@@ -4,9 +4,8 @@ use std::fmt;
 
 use candle_core::{Error, Result, Tensor, bail};
 use harness::report::trace::COMMUNICATION;
-use params_and_allreduce::collectives::all_gather;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
 use super::cut::Cut;

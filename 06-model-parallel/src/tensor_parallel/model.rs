@@ -10,7 +10,7 @@ use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
 
 use super::group::Group;
@@ -193,6 +193,8 @@ mod tests {
     use devices::DevicePlan;
     use params_and_allreduce::Algorithm;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+
+    use params_and_allreduce::communicator::Communicator as _;
 
     use super::*;
 

@@ -14,9 +14,7 @@ use model_parallel::pipeline::worker::Worker;
 use model_parallel::pipeline::{Kind, PipelineParallel};
 use ops::parameters::overwrite;
 use ops::{flatten, linear};
-use params_and_allreduce::communicator::{
-    Communicator, Error as LineError, Received, SharedCommunicator,
-};
+use params_and_allreduce::communicator::{Communicator, Error as LineError, SharedCommunicator};
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::evaluate::{BATCH, Part};
 
@@ -46,10 +44,10 @@ impl Communicator for Counted {
         self.line.send(to, tensor)
     }
 
-    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), LineError> {
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), LineError> {
         let unread = self.unread.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(unread, Ordering::SeqCst);
-        self.line.share(to, tensor)
+        self.line.send_shared(to, tensor)
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, LineError> {
@@ -59,8 +57,8 @@ impl Communicator for Counted {
         self.line.recv(from, shape, dtype)
     }
 
-    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, LineError> {
-        self.line.borrow(from, shape, dtype)
+    fn background(&self) -> Result<SharedCommunicator, LineError> {
+        self.line.background()
     }
 }
 

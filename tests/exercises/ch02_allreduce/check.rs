@@ -48,7 +48,7 @@ fn outcomes(world_size: usize, shapes: &'static [&[usize]]) -> Vec<Outcome> {
 #[track_caller]
 fn run<R: Send + 'static>(
     world_size: usize,
-    work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + 'static,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Vec<R> {
     match ranks::attempt(world_size, Sends::Buffered, work) {
         Ok(results) => results,
@@ -71,7 +71,7 @@ fn law_of(failure: &str) -> Option<&'static str> {
     is_about(&["cannot set a variable"]).then_some(ITSELF)
 }
 
-fn reduced(rank: &Rank, gradients: Vec<Tensor>) -> Result<Outcome, Error> {
+fn reduced(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Outcome, Error> {
     let variables = gradients.iter().map(Var::from_tensor);
     let mut gradients: Vec<Var> = variables.collect::<candle_core::Result<_>>()?;
     // Another hold on the same variables, as the update has one.

@@ -10,8 +10,8 @@ use exercises::expectation::numbers;
 use exercises::mismatch::in_a_row;
 use exercises::ranks::{self, Rank, Sends, Sent};
 use harness::report::counted;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \
@@ -56,7 +56,7 @@ struct Outcome {
 fn run<R: Send + 'static>(
     world_size: usize,
     shape: &[usize],
-    work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + 'static,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Vec<R> {
     match ranks::attempt(world_size, Sends::WaitForReceiver, work) {
         Ok(results) => results,

@@ -7,9 +7,9 @@ use candle_core::{DType, Device, Result, Tensor};
 use exercises::expectation::numbers;
 use exercises::mismatch::fail;
 use exercises::ranks::{self, Sends};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::Traffic;
-use params_and_allreduce::Algorithm;
 
 /// One more than the most elements that a rank brings.
 const BASE: usize = 100;

@@ -109,8 +109,8 @@ impl fmt::Display for Row {
 mod tests {
     use datasets::PIXELS;
     use ops::parameters::overwrite;
-    use params_and_allreduce::communicator::Communicator as _;
     use params_and_allreduce::Algorithm;
+    use params_and_allreduce::communicator::Communicator as _;
     use single_gpu::train::Step;
 
     use super::*;
@@ -143,9 +143,8 @@ mod tests {
         let experiment = experiment();
         let ranks = experiment.on_devices(3, |rank| Ok((rank.rank(), rank.world_size())));
         assert_eq!(ranks.unwrap(), [(0, 3), (1, 3), (2, 3)]);
-        let sum = |rank: &Rank| {
-            rank.all_reduce(&experiment.test.images, Algorithm::OneShot).map(|_| ())
-        };
+        let sum =
+            |rank: &Rank| rank.all_reduce(&experiment.test.images, Algorithm::OneShot).map(|_| ());
         experiment.on_devices(2, sum).unwrap();
         let gradients = |rank: &Rank| {
             Ok(Classifier::new(1, rank.device())?

@@ -24,9 +24,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use candle_core::{Device, Tensor};
 use devices::DevicePlan;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
-use params_and_allreduce::Algorithm;
 use serde::Serialize;
 
 use crate::stored;

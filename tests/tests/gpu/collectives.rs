@@ -3,10 +3,10 @@
 //! The values are whole numbers so small that every sum of them is exact even in bf16.
 
 use candle_core::{DType, Device, Result, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::run_ranks;
-use params_and_allreduce::Algorithm;
 
 use super::{WAIT, gpus};
 

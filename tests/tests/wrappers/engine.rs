@@ -7,10 +7,8 @@ use std::sync::{Arc, Mutex};
 use candle_core::Shape;
 use concise_wrapper::ddp::Lines;
 use concise_wrapper::text;
-use params_and_allreduce::collectives::{broadcast, chunk_range};
-use params_and_allreduce::communicator::{
-    self, Collectives, Communicator, Engine, SharedCommunicator,
-};
+use params_and_allreduce::collectives::chunk_range;
+use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread;
 
 use super::*;
@@ -42,26 +40,41 @@ impl Communicator for OfAll {
     }
 
     fn send(&self, _: usize, _: &Tensor) -> Result<(), communicator::Error> {
-        Err(communicator::Error::NoMessages { engine: Engine::Nccl })
+        Err(communicator::Error::Other("the engine has no messages".to_owned()))
     }
 
     fn recv(&self, _: usize, _: &Shape, _: DType) -> Result<Tensor, communicator::Error> {
-        Err(communicator::Error::NoMessages { engine: Engine::Nccl })
+        Err(communicator::Error::Other("the engine has no messages".to_owned()))
     }
 
-    fn collectives(&self) -> Option<&dyn Collectives> {
-        Some(self)
+    fn background(&self) -> Result<SharedCommunicator, communicator::Error> {
+        let (line, sums) = (self.line.background()?, Arc::clone(&self.sums));
+        Ok(Arc::new(Self { line, which: Line::Background, sums }))
     }
-}
 
-impl Collectives for OfAll {
-    fn sum(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
+    fn all_reduce(&self, tensor: &Tensor, _: Algorithm) -> Result<Tensor, communicator::Error> {
         self.sums.lock().unwrap().push(self.which);
         self.line.all_reduce(tensor, Algorithm::Tree)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, communicator::Error> {
         self.line.broadcast(tensor, root)
+    }
+
+    fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, communicator::Error> {
+        self.line.all_gather(chunk, len)
+    }
+
+    fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
+        self.line.reduce_scatter(tensor)
+    }
+
+    fn barrier(&self) -> Result<(), communicator::Error> {
+        self.line.barrier()
+    }
+
+    fn has_messages(&self) -> bool {
+        false
     }
 }
 
@@ -85,7 +98,7 @@ fn ddp_needs_no_messages() {
     let of_resnet18 = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
     let of_lenet = five_steps(&lenet(DType::F64), DType::F64).unwrap();
     for ranks in [2, 3] {
-        let reduction = many_buckets(Algorithm::Nccl, true);
+        let reduction = many_buckets(Algorithm::Native, true);
         let several = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let with_norms = Ddp::new(resnet18(DType::F64), lines(rank), reduction)?;
             let without_norms = Ddp::new(lenet(DType::F64), lines(rank), reduction)?;
@@ -104,7 +117,7 @@ fn ddp_needs_no_messages() {
 /// Sums of two lines at once would be queued in another order on each GPU.
 #[test]
 fn statistics_and_buckets_are_never_summed_at_once() {
-    let reduction = many_buckets(Algorithm::Nccl, true);
+    let reduction = many_buckets(Algorithm::Native, true);
     let seen = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let (lines, sums) = noted_lines(rank);
         let model = Ddp::new(resnet18(DType::F32), lines, reduction)?.synchronise_norms()?;
@@ -142,7 +155,7 @@ fn every_collective_is_made_of_sums_and_broadcasts() {
             let of_last = Tensor::new(rank.rank() as u32, rank.device())?;
             let of_last = line.broadcast(&of_last, ranks - 1)?.to_scalar::<u32>()?;
             assert_eq!(of_last as usize, ranks - 1);
-            let texts = text::gathered(&line, &"é".repeat(rank.rank()))?;
+            let texts = text::gathered(&*line, &"é".repeat(rank.rank()))?;
             assert_eq!(texts.len(), if rank.rank() == 0 { ranks } else { 0 });
             assert!(texts.iter().enumerate().all(|(other, text)| *text == "é".repeat(other)));
             if rank.rank() == ranks - 1 {

@@ -48,8 +48,8 @@ use concise_wrapper::Network;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use harness::records::BatchSums;
+use params_and_allreduce::communicator::{Group, SharedCommunicator};
 use scratch_data_parallel::FixedTree;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator, Group};
 
 pub use error::Error;
 use executable::executable;
@@ -115,7 +115,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         let (stage, ranks) = (line.rank(), line.world_size());
         executable(checked, ranks)?;
         network.norms().by_shard();
-        let shapes = meeting::shapes(&line, &network, sample)
+        let shapes = meeting::shapes(&*line, &network, sample)
             .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
         let replicas = Group::alone(Arc::clone(&line)).into();
         let tree = FixedTree::new(checked.schedule().micro_batches, 1)?;

@@ -16,10 +16,10 @@ pub fn allreduce(rank: &impl Communicator, gradients: &mut [Var]) -> Result<(), 
                 gradient.set(&sum)?;
             }
             for other in 1..rank.world_size() {
-                rank.share(other, gradient.as_tensor())?;
+                rank.send_shared(other, gradient.as_tensor())?;
             }
         } else {
-            rank.share(0, gradient.as_tensor())?;
+            rank.send_shared(0, gradient.as_tensor())?;
             gradient.set(&rank.recv(0, shape, dtype)?)?;
         }
     }

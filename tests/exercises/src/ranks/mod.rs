@@ -40,7 +40,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub fn run<R: Send + 'static>(
     world_size: usize,
     sends: Sends,
-    work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + 'static,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Vec<R> {
     match attempt(world_size, sends, work) {
         Ok(results) => results,
@@ -56,7 +56,7 @@ pub fn run<R: Send + 'static>(
 pub fn attempt<R: Send + 'static>(
     world_size: usize,
     sends: Sends,
-    work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + 'static,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Result<Vec<R>, String> {
     attempt_within(still_allowed(LIMIT), world_size, sends, work)
 }
@@ -91,7 +91,7 @@ fn attempt_within<R: Send + 'static>(
     limit: Duration,
     world_size: usize,
     sends: Sends,
-    work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + 'static,
+    work: impl Fn(&Rank<'_>) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Result<Vec<R>, String> {
     let meeting = Arc::new(Meeting::new(world_size, sends));
     let joined = Arc::clone(&meeting);
@@ -102,7 +102,7 @@ fn attempt_within<R: Send + 'static>(
 /// Runs all ranks and waits for them.
 fn run_in<R: Send>(
     meeting: &Meeting,
-    work: &(impl Fn(&Rank) -> Result<R, Error> + Sync),
+    work: &(impl Fn(&Rank<'_>) -> Result<R, Error> + Sync),
 ) -> Result<Vec<R>, String> {
     let plan = DevicePlan::slices(meeting.world_size()).map_err(|error| error.to_string())?;
     let results = run_ranks(&plan, LIMIT, |slot| {

@@ -8,19 +8,19 @@ use super::*;
 
 const BOTH: [Sends; 2] = [Sends::Buffered, Sends::WaitForReceiver];
 
-fn number(rank: &Rank, value: f32) -> Tensor {
+fn number(rank: &Rank<'_>, value: f32) -> Tensor {
     Tensor::new(value, rank.device()).unwrap()
 }
 
-fn send_number(rank: &Rank, to: usize) -> Result<(), Error> {
+fn send_number(rank: &Rank<'_>, to: usize) -> Result<(), Error> {
     rank.send(to, &number(rank, rank.rank() as f32))
 }
 
-fn receive_number(rank: &Rank, from: usize) -> Result<f32, Error> {
+fn receive_number(rank: &Rank<'_>, from: usize) -> Result<f32, Error> {
     Ok(rank.recv(from, &Shape::from(()), DType::F32)?.to_scalar()?)
 }
 
-fn neighbours(rank: &Rank) -> (usize, usize) {
+fn neighbours(rank: &Rank<'_>) -> (usize, usize) {
     let (own, world_size) = (rank.rank(), rank.world_size());
     ((own + 1) % world_size, (own + world_size - 1) % world_size)
 }
@@ -84,7 +84,7 @@ fn whoever_receives_first_waits_in_a_circle() {
 
 #[test]
 fn to_send_first_is_a_deadlock_only_where_a_send_waits() {
-    let exchange = |rank: &Rank| {
+    let exchange = |rank: &Rank<'_>| {
         let (next, previous) = neighbours(rank);
         send_number(rank, next)?;
         receive_number(rank, previous)
@@ -113,7 +113,7 @@ fn a_circle_is_found_from_inside_and_outside() {
 #[test]
 fn who_is_only_slow_is_never_blamed() {
     for sends in BOTH {
-        let exchanges = |rank: &Rank| {
+        let exchanges = |rank: &Rank<'_>| {
             let (next, previous) = neighbours(rank);
             for _ in 0..2000 {
                 if rank.rank() == 0 {
@@ -157,13 +157,13 @@ fn an_error_names_the_rank() {
 
 #[test]
 fn a_rank_that_leaves_too_early_is_named() {
-    let leave = |rank: &Rank| match rank.rank() {
+    let leave = |rank: &Rank<'_>| match rank.rank() {
         0 => receive_number(rank, 1),
         _ => Ok(0.0),
     };
     let told = "rank 0 failed: rank 1 returned early, and rank 0 still needed it";
     assert_eq!(attempt(2, Sends::Buffered, leave).unwrap_err(), told);
-    let leave = |rank: &Rank| match rank.rank() {
+    let leave = |rank: &Rank<'_>| match rank.rank() {
         0 => send_number(rank, 1),
         _ => Ok(()),
     };
@@ -233,7 +233,7 @@ fn whoever_writes_to_what_it_has_handed_out_is_told() {
         if rank.rank() == 1 {
             return receive_number(rank, 0);
         }
-        rank.share(1, variable.as_tensor())?;
+        rank.send_shared(1, variable.as_tensor())?;
         variable.set(&number(rank, 2.0))?;
         Ok(2.0)
     });

@@ -2,6 +2,7 @@
 //! copies the other half.
 
 use params_and_allreduce::add_and_copy::AddAndCopy;
+use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 
