@@ -10,12 +10,14 @@
 //! 2. When a collective returns its result, no other rank reads its input. The caller may write to the input again.
 //! 3. The result of a collective owns its memory on every rank.
 
+pub mod all_reduce;
+pub mod collectives;
+
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use crate::all_reduce::{Algorithm, all_reduce};
-use crate::collectives;
+use all_reduce::{Algorithm, Sum, naive, one_shot, ring, tree};
 
 /// A communicator that several owners hold, and call from any thread.
 pub type SharedCommunicator = Arc<dyn Communicator>;
@@ -66,12 +68,38 @@ pub trait Communicator: Send + Sync {
 
     /// Adds up the tensors of all ranks. Every rank gets the same bits.
     ///
+    /// Numbers are added in their own type, as in NCCL: in bf16 and f16, every partial sum is rounded.
+    ///
     /// # Errors
     ///
     /// When the tensors differ in length or type, when another rank ends or sends nothing in time, or when this
     /// communicator does not have the algorithm.
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
-        all_reduce(self, tensor, algorithm)
+        let _span = all_reduce::span(tensor);
+        let tensor = tensor.detach();
+        if self.world_size() == 1 {
+            return Ok(tensor.force_contiguous()?);
+        }
+        let sum_of: fn(&Self, &Tensor) -> Result<Sum, Error> = match algorithm {
+            Algorithm::OneShot => one_shot,
+            Algorithm::Naive => naive,
+            Algorithm::Tree => tree,
+            Algorithm::Ring => ring,
+            Algorithm::Native => return self.native_all_reduce(&tensor),
+        };
+        if self.shares_memory() && all_reduce::is_large(&tensor) {
+            return all_reduce::in_pieces(self, &tensor, sum_of);
+        }
+        Ok(sum_of(self, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
+    }
+
+    /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, and the errors of [`all_reduce`](Self::all_reduce).
+    fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
+        Err(all_reduce::no_native())
     }
 
     /// Gives every rank the tensor of the rank `root`. All ranks pass a tensor of the same shape and type.

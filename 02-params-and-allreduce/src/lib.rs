@@ -16,11 +16,10 @@
 //! the trait for MPI and NCCL.
 
 pub mod add_and_copy;
-pub mod all_reduce;
-pub mod collectives;
 pub mod communicator;
 pub mod params;
 pub mod thread;
 
-pub use all_reduce::Algorithm;
+pub use communicator::all_reduce::{self, Algorithm};
+pub use communicator::collectives;
 pub use params::get_params;

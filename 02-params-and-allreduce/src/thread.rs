@@ -14,7 +14,7 @@ use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
-use devices::{ComputeDevice, DevicePlan, DeviceSlot, move_view};
+use devices::{ComputeDevice, DevicePlan, move_view};
 use harness::cli;
 use harness::lock::locked;
 use harness::stopwatch::{STRETCH, Stopwatch};
@@ -78,6 +78,9 @@ impl Mailbox {
         }
     }
 
+    // ANCHOR_END: mailbox
+
+    // ANCHOR: wait
     /// Waits until `look` finds something among the messages: awake for a moment, then asleep. Returns `None` after
     /// `timeout`.
     fn wait<T>(
@@ -128,7 +131,7 @@ impl Mailbox {
         found
     }
 }
-// ANCHOR_END: mailbox
+// ANCHOR_END: wait
 
 /// Sleeps until a notice, at most for `limit`.
 fn wait_on<'a, T>(
@@ -172,6 +175,7 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
+// ANCHOR: world
 /// The ranks of one call of [`run_ranks`].
 struct World {
     timeout: Duration,
@@ -186,6 +190,7 @@ struct World {
     messages_sent: Vec<AtomicU64>,
     bytes_sent: Vec<AtomicU64>,
 }
+// ANCHOR_END: world
 
 // ANCHOR: rank
 /// One rank: its device, and its end of a connection to all other ranks. A clone is the same end.
@@ -310,6 +315,7 @@ impl Rank {
         Ok(())
     }
 
+    // ANCHOR: failures
     /// The other rank has ended. If it failed because of a third rank, the third rank is the cause.
     fn stopped(&self, other: usize) -> Error {
         if self.has_ended() {
@@ -378,6 +384,7 @@ impl Rank {
         let error = CallError { text: error.to_string(), origin, at: Instant::now() };
         *locked(&self.world.last_error[self.rank]) = Some(error);
     }
+    // ANCHOR_END: failures
 }
 
 /// The failure of a run: the rank that failed first, and why.
@@ -441,10 +448,7 @@ pub fn attempt<R: Send, E: Send>(
     device: &ComputeDevice,
     work: impl FnOnce() -> Result<R, E> + Send,
 ) -> Result<R, Cause<E>> {
-    match catch_unwind(AssertUnwindSafe(|| device.run(work))) {
-        Ok(outcome) => outcome.map_err(Cause::Error),
-        Err(payload) => Err(Cause::Panic(panic_message(&*payload))),
-    }
+    outcome_of(catch_unwind(AssertUnwindSafe(|| device.run(work))))
 }
 
 fn panic_message(payload: &(dyn Any + Send)) -> String {
@@ -453,19 +457,8 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("no message").to_owned()
 }
 
-// ANCHOR: run_ranks
 /// Runs `work` once for every device of a plan, each in its own thread, and waits for all. Returns the results in rank
-/// order.
-///
-/// `work` may fail with any error that an [`Error`] can become and that can be displayed.
-///
-/// A rank waits for a message at most `timeout`. Time for which the whole program was stopped does not count. When a rank
-/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, all
-/// of them get an error that names the circle.
-///
-/// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` and
-/// [`GRACE`], this function reports both on standard error. A program that began with
-/// [`cli::arguments`](harness::cli::arguments) then ends, with exit code 1. Any other process goes on waiting.
+/// order. [`run_ranks_with`] says more.
 ///
 /// # Errors
 ///
@@ -479,17 +472,27 @@ where
     R: Send,
     E: From<Error> + fmt::Display + Send,
 {
-    let nothing = vec![(); plan.len()];
-    run_in_threads(plan, timeout, nothing, |_| thread::Builder::new(), true, |rank, ()| work(rank))
+    run_ranks_with(plan, timeout, vec![(); plan.len()], |rank, ()| work(rank))
 }
-// ANCHOR_END: run_ranks
 
+// ANCHOR: run_ranks
 /// Does the same as [`run_ranks`], and gives each rank a value of its own, in rank order. The value is dropped at the end
-/// of its rank's thread at the latest. A rank that never ends is not reported.
+/// of its rank's thread at the latest.
+///
+/// `work` may fail with any error that an [`Error`] can become and that can be displayed. The thread that calls `work` is
+/// one of its device's threads, so parallel code in `work` uses this device only.
+///
+/// A rank waits for a message at most `timeout`. Time for which the whole program was stopped does not count. When a rank
+/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, all
+/// of them get an error that names the circle.
+///
+/// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` and
+/// [`GRACE`], this function reports both on standard error. A program that began with
+/// [`cli::arguments`](harness::cli::arguments) then ends, with exit code 1. Any other process goes on waiting.
 ///
 /// # Errors
 ///
-/// The errors of [`run_ranks`].
+/// The failure of the rank that failed *first*.
 ///
 /// # Panics
 ///
@@ -506,45 +509,63 @@ where
     E: From<Error> + fmt::Display + Send,
 {
     assert_eq!(of_ranks.len(), plan.len(), "one for each device");
-    run_in_threads(plan, timeout, of_ranks, |_| thread::Builder::new(), false, work)
-}
-
-// ANCHOR: run_in_threads
-fn run_in_threads<T, R, E>(
-    plan: &DevicePlan,
-    timeout: Duration,
-    of_ranks: Vec<T>,
-    thread_of: impl Fn(usize) -> thread::Builder,
-    report_stuck_ranks: bool,
-    work: impl Fn(&Rank, T) -> Result<R, E> + Sync,
-) -> Result<Vec<R>, RankFailure<E>>
-where
-    T: Send,
-    R: Send,
-    E: From<Error> + fmt::Display + Send,
-{
     let world = Arc::new(World::new(plan.len(), timeout));
     let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (rank, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
+        for (number, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
             let (its_world, work) = (Arc::clone(&world), &work);
-            let run = move || its_world.run_rank(rank, slot, |rank| work(rank, own));
-            threads.push(thread_of(rank).spawn_scoped(scope, run).map_err(|error| {
+            let run = move || {
+                let outcome = match slot.open_in_this_thread() {
+                    Ok(device) => {
+                        let world = Arc::clone(&its_world);
+                        let rank =
+                            Rank { rank: number, device: Arc::new(device), world, connection: 0 };
+                        outcome_of(catch_unwind(AssertUnwindSafe(|| work(&rank, own))))
+                    }
+                    Err(error) => Err(Cause::Error(E::from(error.into()))),
+                };
+                its_world.end(number, outcome.as_ref().err());
+                outcome
+            };
+            let spawned = thread_of(number).spawn_scoped(scope, run);
+            threads.push(spawned.map_err(|error| {
                 let text = format!("its thread could not be started: {error}");
                 let cause = Cause::Error(E::from(Error::Other(text)));
-                world.end(rank, Some([cause.to_string(), cause.to_string()]));
+                world.end(number, Some(&cause));
                 cause
             }));
         }
-        if report_stuck_ranks {
-            world.wait_until_all_end();
-        }
-        let join = |thread: Result<thread::ScopedJoinHandle<'_, _>, _>| {
-            thread?.join().unwrap_or_else(|payload| Err(Cause::Panic(panic_message(&*payload))))
-        };
-        threads.into_iter().map(join).collect()
+        world.wait_until_all_end();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| outcome_of(thread.join().map(Ok))?;
+        threads.into_iter().map(|thread| thread.and_then(join)).collect()
     });
     let first = locked(&world.failures).first().copied();
+    first_failure(outcomes, first)
+}
+// ANCHOR_END: run_ranks
+
+/// The thread of a rank. Tests can make a thread that the system cannot start.
+fn thread_of(_rank: usize) -> thread::Builder {
+    #[cfg(test)]
+    if tests::NO_THREAD_FOR.get() == Some(_rank) {
+        return thread::Builder::new().stack_size(isize::MAX as usize);
+    }
+    thread::Builder::new()
+}
+
+/// Makes a panic a failure like others.
+fn outcome_of<R, E>(outcome: thread::Result<Result<R, E>>) -> Result<R, Cause<E>> {
+    match outcome {
+        Ok(outcome) => outcome.map_err(Cause::Error),
+        Err(payload) => Err(Cause::Panic(panic_message(&*payload))),
+    }
+}
+
+/// Returns the results of all ranks, or the failure of the rank `first` if there is one.
+fn first_failure<R, E>(
+    outcomes: Vec<Result<R, Cause<E>>>,
+    first: Option<usize>,
+) -> Result<Vec<R>, RankFailure<E>> {
     let mut results = Vec::with_capacity(outcomes.len());
     let mut failure = None;
     for (rank, outcome) in outcomes.into_iter().enumerate() {
@@ -558,7 +579,6 @@ where
     }
     failure.map_or(Ok(results), Err)
 }
-// ANCHOR_END: run_in_threads
 
 impl World {
     fn new(world_size: usize, timeout: Duration) -> Self {
@@ -577,35 +597,13 @@ impl World {
         }
     }
 
-    /// Runs one rank, in its own thread.
-    fn run_rank<R: Send, E: From<Error> + fmt::Display + Send>(
-        self: &Arc<Self>,
-        rank: usize,
-        slot: &DeviceSlot,
-        work: impl FnOnce(&Rank) -> Result<R, E> + Send,
-    ) -> Result<R, Cause<E>> {
-        // Opened here, in the thread that drives the device.
-        let opened = slot.open().map_err(|error| Cause::Error(E::from(error.into())));
-        let outcome = opened.and_then(|device| {
-            let device = Arc::new(device);
-            let world = Arc::clone(self);
-            let rank = Rank { rank, device: Arc::clone(&device), world, connection: 0 };
-            attempt(&device, || work(&rank))
-        });
-        self.end(
-            rank,
-            outcome.as_ref().err().map(|cause| [cause.to_string(), format!("{cause:#}")]),
-        );
-        outcome
-    }
-
-    /// Records the end of a rank's work, and wakes every rank that may wait for it. A failure has a text, and a text with
-    /// all causes.
-    fn end(&self, rank: usize, failure: Option<[String; 2]>) {
+    /// Records the end of a rank's work, and wakes every rank that may wait for it.
+    fn end<E: fmt::Display>(&self, rank: usize, failure: Option<&Cause<E>>) {
         let mut failures = locked(&self.failures);
         let end = match failure {
             None => End::Returned,
-            Some([why, with_causes]) => {
+            Some(cause) => {
+                let (why, with_causes) = (cause.to_string(), format!("{cause:#}"));
                 failures.push(rank);
                 let last_error = locked(&self.last_error[rank]).take();
                 // A rank may have handled the last error of its communicator, and failed for another reason.

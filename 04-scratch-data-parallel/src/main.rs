@@ -114,14 +114,22 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         if plan.len() > 1 || method.algorithm().is_none() {
             line(format_args!("  {method}"))?;
         }
-        match train_and_tell(name, &plan, method, &setup, &mut outputs) {
-            Ok(run) => runs.push(run),
-            Err(error) => {
-                // What the runs before it have shown is told all the same, and no second error is.
+        let mut report = outputs.report(name);
+        let TrainSetup { data, options, dtype, .. } = &setup;
+        let outcome = match train(data, options, *dtype, &plan, method, &mut report) {
+            Ok(outcome) => outcome,
+            Err(failure) => {
+                drop(report);
+                // The results of the runs before this one are reported. A second error is not.
                 let _ = tell(&runs, &mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
-                return Err(error);
+                return Err(failure.into());
             }
-        }
+        };
+        drop(report);
+        let mut summary = setup.summary(name, &plan, &outcome.records, outcome.hashes[0]);
+        summary.method = Some(method.to_string());
+        outputs.run_ended(&summary, &outcome.records)?;
+        runs.push(Run { summary, outcome });
     }
     tell(&runs, &mut outputs)?;
     Ok(outputs.write(&headline)?)
@@ -187,21 +195,4 @@ fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Res
         }
     }
     Ok(plans)
-}
-
-fn train_and_tell(
-    name: &'static str,
-    plan: &DevicePlan,
-    method: Method,
-    setup: &TrainSetup,
-    outputs: &mut Outputs,
-) -> anyhow::Result<Run> {
-    let mut report = outputs.report(name);
-    let TrainSetup { data, options, dtype, .. } = setup;
-    let outcome = train(data, options, *dtype, plan, method, &mut report)?;
-    drop(report);
-    let mut summary = setup.summary(name, plan, &outcome.records, outcome.hashes[0]);
-    summary.method = Some(method.to_string());
-    outputs.run_ended(&summary, &outcome.records)?;
-    Ok(Run { summary, outcome })
 }

@@ -32,8 +32,11 @@ pub fn train_batch(
 ) -> Result<Step, Error> {
     let shard = cut_shard(batch, rank.world_size(), rank.rank(), rank.device())?;
     let local = local_gradients(model, &shard)?;
-    // The line that makes it data-parallel: sums over the shard become sums over the batch.
-    let gradients = allreduce_all(rank, &local.gradients, algorithm)?;
+    // The lines that make it data-parallel: sums over the shard become sums over the batch.
+    let mut gradients = Vec::new();
+    for gradient in &local.gradients {
+        gradients.push(rank.all_reduce(gradient, algorithm)?);
+    }
     // Divided once, by the size of the whole batch. Every rank makes the same update.
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })

@@ -95,31 +95,23 @@ fn everyone_names_the_rank_that_stalled() {
     }
 }
 
-/// Is let go of slowly: others have time to notice what was let go of before.
-struct Slow;
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        thread::sleep(SHORT);
-    }
+thread_local! {
+    /// The rank whose thread cannot be started, for calls of this thread.
+    pub(super) static NO_THREAD_FOR: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
 }
 
 #[test]
 fn everyone_names_the_rank_whose_thread_cannot_start() {
     let complaints = std::sync::Mutex::new(Vec::new());
-    // No machine has room for such a stack.
-    let thread_of = |rank| match rank {
-        2 => thread::Builder::new().stack_size(isize::MAX as usize),
-        _ => thread::Builder::new(),
-    };
-    let slow = vec![Slow, Slow, Slow];
-    let outcome = run_in_threads(&plan(3), LONG, slow, thread_of, false, |rank, _slow| {
+    NO_THREAD_FOR.set(Some(2));
+    let outcome = run_ranks(&plan(3), LONG, |rank| {
         let outcome = recv_number(rank, 2);
         if let Err(error) = &outcome {
             complaints.lock().unwrap().push(error.to_string());
         }
         outcome
     });
+    NO_THREAD_FOR.set(None);
     assert_eq!(outcome.unwrap_err().rank, 2);
     for complaint in complaints.into_inner().unwrap() {
         assert!(complaint.starts_with("rank 2 failed: "), "{complaint}");

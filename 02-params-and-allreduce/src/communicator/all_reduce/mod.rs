@@ -24,13 +24,14 @@ use clap::ValueEnum;
 use half::{bf16, f16};
 use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
+use tracing::span::EnteredSpan;
 
 pub use naive::naive;
 pub use one_shot::one_shot;
 pub use ring::ring;
 pub use tree::tree;
 
-use crate::collectives::neighbours;
+use crate::communicator::collectives::neighbours;
 use crate::communicator::{Communicator, Error};
 
 // ANCHOR: algorithm
@@ -70,6 +71,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
+// ANCHOR: sum
 /// The sum that an algorithm has made on one rank.
 pub enum Sum {
     /// Only this rank holds the tensor.
@@ -82,71 +84,69 @@ pub enum Sum {
 /// time of messages small.
 const PIECE: usize = 2 << 20;
 
-// ANCHOR: all_reduce
-/// Implements [`Communicator::all_reduce`].
-///
-/// Numbers are added in their own type, as in NCCL: in bf16 and f16, every partial sum is rounded.
-///
-/// # Errors
-///
-/// The errors of [`Communicator::all_reduce`].
-pub fn all_reduce<C: Communicator + ?Sized>(
-    rank: &C,
-    tensor: &Tensor,
-    algorithm: Algorithm,
-) -> Result<Tensor, Error> {
-    let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
-    let shape = tensor.dims();
-    let _span = info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered();
-    let tensor = tensor.detach();
-    if rank.world_size() == 1 {
-        return Ok(tensor.force_contiguous()?);
+impl Sum {
+    /// Returns the sum in memory that only this rank holds.
+    pub(crate) fn into_tensor(self) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Own(sum) => Ok(sum),
+            Self::Shared(chunks) if chunks.len() == 1 => chunks[0].force_contiguous(),
+            Self::Shared(chunks) => Tensor::cat(&chunks, 0),
+        }
     }
-    let sum_of: fn(&C, &Tensor) -> Result<Sum, Error> = match algorithm {
-        Algorithm::OneShot => one_shot,
-        Algorithm::Naive => naive,
-        Algorithm::Tree => tree,
-        Algorithm::Ring => ring,
-        Algorithm::Native => return Err(no_native()),
-    };
-    let in_memory = rank.shares_memory() && bytes > PIECE;
-    let sum = match tensor.dtype() {
-        DType::F32 if in_memory => piece_by_piece::<f32, C>(rank, &tensor, sum_of)?,
-        DType::F64 if in_memory => piece_by_piece::<f64, C>(rank, &tensor, sum_of)?,
-        DType::BF16 if in_memory => piece_by_piece::<bf16, C>(rank, &tensor, sum_of)?,
-        DType::F16 if in_memory => piece_by_piece::<f16, C>(rank, &tensor, sum_of)?,
-        _ => match sum_of(rank, &tensor)? {
-            Sum::Own(sum) => sum,
-            Sum::Shared(chunks) if chunks.len() == 1 => chunks[0].force_contiguous()?,
-            Sum::Shared(chunks) => Tensor::cat(&chunks, 0)?,
-        },
-    };
-    Ok(sum.reshape(tensor.shape())?)
+}
+// ANCHOR_END: sum
+
+/// The span of an all-reduce in a trace.
+pub(crate) fn span(tensor: &Tensor) -> EnteredSpan {
+    let (bytes, shape) = (bytes(tensor), tensor.dims());
+    info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered()
 }
 
-/// Sends a large tensor through an algorithm in pieces. A piece's sum is written to the result while the sum is in the
-/// cache.
-fn piece_by_piece<T: WithDType, C: Communicator + ?Sized>(
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}
+
+/// Whether an all-reduce in one memory sends the tensor in pieces.
+pub(crate) fn is_large(tensor: &Tensor) -> bool {
+    let numbers = [DType::F32, DType::F64, DType::BF16, DType::F16];
+    bytes(tensor) > PIECE && numbers.contains(&tensor.dtype())
+}
+
+// ANCHOR: in_pieces
+/// Adds up large tensors in pieces. The sum of a piece is written to the result while the piece is in the cache.
+pub(crate) fn in_pieces<C: Communicator + ?Sized>(
     rank: &C,
     tensor: &Tensor,
     sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
 ) -> Result<Tensor, Error> {
     let flat = tensor.flatten_all()?;
+    let sum = match tensor.dtype() {
+        DType::F64 => sum_of_pieces::<f64, C>(rank, &flat, sum_of)?,
+        DType::BF16 => sum_of_pieces::<bf16, C>(rank, &flat, sum_of)?,
+        DType::F16 => sum_of_pieces::<f16, C>(rank, &flat, sum_of)?,
+        _ => sum_of_pieces::<f32, C>(rank, &flat, sum_of)?,
+    };
+    Ok(sum.reshape(tensor.shape())?)
+}
+
+fn sum_of_pieces<T: WithDType, C: Communicator + ?Sized>(
+    rank: &C,
+    flat: &Tensor,
+    sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
+) -> Result<Tensor, Error> {
     let len = flat.elem_count();
     check_length(rank, len)?;
     let piece = PIECE / T::DTYPE.size_in_bytes();
-    let mut sum: Vec<T> = Vec::with_capacity(len);
+    let mut all: Vec<T> = Vec::with_capacity(len);
     for start in (0..len).step_by(piece) {
         match sum_of(rank, &flat.narrow(0, start, piece.min(len - start))?)? {
-            Sum::Own(chunk) => append(&mut sum, &chunk)?,
-            Sum::Shared(chunks) => {
-                chunks.iter().try_for_each(|chunk| append(&mut sum, chunk))?;
-            }
+            Sum::Own(chunk) => append(&mut all, &chunk)?,
+            Sum::Shared(chunks) => chunks.iter().try_for_each(|chunk| append(&mut all, chunk))?,
         }
     }
-    Ok(Tensor::from_vec(sum, len, &Device::Cpu)?)
+    Ok(Tensor::from_vec(all, len, &Device::Cpu)?)
 }
-// ANCHOR_END: all_reduce
+// ANCHOR_END: in_pieces
 
 /// Checks that the previous rank has as many numbers. With another number of whole pieces, the previous rank would find
 /// out after others have returned.

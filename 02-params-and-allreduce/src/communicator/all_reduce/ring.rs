@@ -13,10 +13,11 @@
 //! ranks. No algorithm that adds in the ranks can send less. The price is 2(n − 1) steps, each of which waits for the step
 //! before. A small tensor on many ranks feels this.
 
+// ANCHOR: ring
 use candle_core::Tensor;
 
 use super::Sum;
-use crate::collectives::{add_around_the_ring, pass_around_the_ring};
+use crate::communicator::collectives::{add_around_the_ring, pass_around_the_ring};
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors, each chunk in the order of the ring.
@@ -24,7 +25,6 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// The errors of [`Communicator::all_reduce`].
-// ANCHOR: ring
 pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let flat = tensor.flatten_all()?;
     let chunk = add_around_the_ring(rank, &flat)?;

@@ -13,10 +13,11 @@
 //! The price: every rank sends n − 1 tensors and computes the whole sum. GPUs that read each other's memory add small
 //! tensors in this way, and the name comes from there.
 
+// ANCHOR: one_shot
 use candle_core::Tensor;
 
 use super::Sum;
-use crate::collectives::{send_input, wait_until_read};
+use crate::communicator::collectives::{send_input, wait_until_read};
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors on every rank, in rank order.
@@ -24,7 +25,6 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// The errors of [`Communicator::all_reduce`].
-// ANCHOR: one_shot
 pub fn one_shot(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let (me, world_size) = (rank.rank(), rank.world_size());
     let others = || (1..world_size).map(|distance| (me + distance) % world_size);

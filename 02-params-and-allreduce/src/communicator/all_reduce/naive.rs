@@ -13,6 +13,7 @@
 //! The algorithm is simple, and every byte passes through rank 0. Rank 0 receives and sends n − 1 tensors, and every other
 //! rank handles one. So the link of rank 0 limits the speed, and the time grows with the number of ranks.
 
+// ANCHOR: naive
 use candle_core::Tensor;
 
 use super::Sum;
@@ -23,7 +24,6 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// The errors of [`Communicator::all_reduce`].
-// ANCHOR: naive
 pub fn naive(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     if rank.rank() > 0 {
         rank.send(0, tensor)?;

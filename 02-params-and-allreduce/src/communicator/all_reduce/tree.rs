@@ -15,10 +15,11 @@
 //! The tree has 2⌈log₂ n⌉ rounds, and the ring has 2(n − 1). So the tree is fast for small tensors on many ranks. But every
 //! message is a whole tensor, and rank 0 sends ⌈log₂ n⌉ of them.
 
+// ANCHOR: tree
 use candle_core::Tensor;
 
 use super::Sum;
-use crate::collectives::broadcast_shared;
+use crate::communicator::collectives::broadcast_shared;
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors in the order of the tree.
@@ -26,7 +27,6 @@ use crate::communicator::{Communicator, Error};
 /// # Errors
 ///
 /// The errors of [`Communicator::all_reduce`].
-// ANCHOR: tree
 pub fn tree(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let (me, world_size) = (rank.rank(), rank.world_size());
     let mut total = tensor.clone();
