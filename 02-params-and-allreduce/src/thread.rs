@@ -77,7 +77,6 @@ impl Mailbox {
             self.arrived.notify_all();
         }
     }
-
     // ANCHOR_END: mailbox
 
     // ANCHOR: wait

@@ -1,7 +1,6 @@
 //! Trains LeNet on one device and on several, and compares.
 
 mod comparison;
-mod recorded;
 
 use std::process::ExitCode;
 
@@ -15,7 +14,6 @@ use harness::mpirun;
 use harness::report::line;
 use harness::report::outputs::Outputs;
 use params_and_allreduce::Algorithm;
-use recorded::Recorded;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, check_shards, train};
 use trainer::{TrainArguments, TrainSetup};
@@ -147,14 +145,6 @@ fn tell(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
         line(&run.summary)?;
     }
     line(&comparison)?;
-    // On GPUs the recorded cores say nothing.
-    let on_cores = |run: &Run| run.summary.devices.iter().all(|name| name.starts_with("cpu"));
-    if runs.len() > 1
-        && runs.iter().all(on_cores)
-        && let Some(recorded) = Recorded::load()
-    {
-        line(recorded)?;
-    }
     if let Some(metrics) = outputs.metrics() {
         metrics.write("comparison", &comparison)?;
     }

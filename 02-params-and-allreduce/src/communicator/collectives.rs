@@ -237,7 +237,6 @@ pub fn barrier(rank: &(impl Communicator + ?Sized)) -> Result<(), Error> {
     }
     Ok(())
 }
-
 // ANCHOR_END: barrier
 
 // ANCHOR: input
