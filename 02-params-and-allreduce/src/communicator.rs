@@ -156,6 +156,7 @@ pub trait Communicator: Send + Sync {
 }
 // ANCHOR_END: communicator
 
+// ANCHOR: error
 /// The reason why a call of a communicator failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -223,6 +224,7 @@ fn circle_in_words(circle: &[usize]) -> String {
         ranks.chain(first).map(|rank| format!(" waits for rank {rank}")).collect();
     start + &waits.join(", which")
 }
+// ANCHOR_END: error
 
 /// Some of the ranks, as a world of their own. Rows and columns of a mesh are groups.
 ///

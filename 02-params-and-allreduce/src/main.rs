@@ -85,6 +85,7 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
     shown[last].iter().try_for_each(|text| line(format_args!("  {text}")))?;
+    line("The replica is a copy with its own memory. Its gradient is the result of a backward pass.")?;
     Ok(())
 }
 
@@ -110,6 +111,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
             line(format_args!("  {slot}: {}", if pick == 0 { before } else { after }))?;
         }
     }
+    line("After the all-reduce, every device holds the sum of the tensors of all devices.")?;
     Ok(())
 }
 

@@ -141,6 +141,7 @@ fn wait_on<'a, T>(
     notice.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
 }
 
+// ANCHOR: ends
 /// The end of a rank's work.
 enum End {
     Returned,
@@ -164,6 +165,7 @@ struct CallError {
     origin: Origin,
     at: Instant,
 }
+// ANCHOR_END: ends
 
 /// The number of messages that a rank has sent, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -475,8 +477,8 @@ where
 }
 
 // ANCHOR: run_ranks
-/// Does the same as [`run_ranks`], and gives each rank a value of its own, in rank order. The value is dropped at the end
-/// of its rank's thread at the latest.
+/// Runs `work` once for every device of a plan, each in its own thread and with its own value. Returns the results in rank
+/// order. A rank's value is dropped at the end of its thread at the latest.
 ///
 /// `work` may fail with any error that an [`Error`] can become and that can be displayed. The thread that calls `work` is
 /// one of its device's threads, so parallel code in `work` uses this device only.
@@ -596,6 +598,7 @@ impl World {
         }
     }
 
+    // ANCHOR: end
     /// Records the end of a rank's work, and wakes every rank that may wait for it.
     fn end<E: fmt::Display>(&self, rank: usize, failure: Option<&Cause<E>>) {
         let mut failures = locked(&self.failures);
@@ -615,6 +618,7 @@ impl World {
         self.a_rank_ended.notify_all();
         self.connections.iter().flatten().for_each(Mailbox::wake);
     }
+    // ANCHOR_END: end
 
     fn running(&self) -> Vec<usize> {
         let ranks = self.ends.iter().enumerate();
@@ -669,22 +673,6 @@ fn report_stuck(failed: usize, why: &str, waited: Duration, stuck: &[usize]) {
     cli::give_up(&anyhow::anyhow!(
         "rank {failed} {why}; {seconds} s later {missing} not come back"
     ));
-}
-
-/// A value for rank 0 alone, where all ranks run the same work.
-#[derive(Debug)]
-pub struct ForRank0<T>(Mutex<Option<T>>);
-
-impl<T> ForRank0<T> {
-    /// Keeps the value until rank 0 takes it.
-    pub fn new(value: T) -> Self {
-        Self(Mutex::new(Some(value)))
-    }
-
-    /// Returns the value to rank 0, once.
-    pub fn take(&self, rank: usize) -> Option<T> {
-        locked(&self.0).take_if(|_| rank == 0)
-    }
 }
 
 #[cfg(test)]

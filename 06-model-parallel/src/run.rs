@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::{Lines, Reduction, alike};
-use concise_wrapper::launch::{Launch, Rank};
+use concise_wrapper::launch::{ForRank0, Launch, Rank};
 use concise_wrapper::{Ddp, Error, Model, text, train};
 use datasets::SAMPLE;
 use harness::report::Report;
@@ -18,7 +18,6 @@ use model_parallel::whole::Whole;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
-use params_and_allreduce::thread::ForRank0;
 use scratch_data_parallel::{FixedTree, TreeSum};
 
 use crate::arguments::{ModelKind, Prepared};

@@ -1,4 +1,4 @@
-//! Collectives: what all ranks do together, made of `send` and `recv`.
+//! Collectives: calls that all ranks make together, written with `send` and `recv`.
 //!
 //! All ranks call a collective together, in the same order. The results, for three ranks that hold a, b and c, and for
 //! the sum s = a + b + c, cut into the chunks s₀ s₁ s₂:
@@ -76,7 +76,7 @@ pub fn reduce_scatter(
 /// step 2   a₀ + c₀ + b₀      b₁ + a₁ + c₁      c₂ + b₂ + a₂
 /// ```
 ///
-/// In each step every rank sends one chunk. So a rank sends (n − 1)/n of the tensor, on any number n of ranks.
+/// In each step, every rank sends one chunk. In total, a rank sends (n − 1)/n of the tensor, on any number n of ranks.
 pub(crate) fn add_around_the_ring(
     rank: &(impl Communicator + ?Sized),
     flat: &Tensor,
@@ -129,7 +129,7 @@ pub fn all_gather(
 
 /// Passes the chunks of all ranks around the ring, and returns them in rank order. Nobody may write to a chunk any more.
 ///
-/// In each step a rank passes on what it received in the step before. Three ranks:
+/// In each step, a rank passes on the chunk that it received in the step before. Three ranks:
 ///
 /// ```text
 ///          rank 0       rank 1       rank 2
@@ -257,8 +257,8 @@ pub(crate) fn send_input(
     }
 }
 
-/// Answers each rank in `read` with an empty message: this rank has read the input of that rank. Then waits for the
-/// answers of the ranks `by` which the own input is read. All tensors have the size of `tensor`.
+/// Sends an empty message to each rank in `read`, because this rank has read the input of that rank. Then waits for an empty
+/// message from each rank in `by`: these ranks read the input of this rank. All inputs have the size of `tensor`.
 pub(crate) fn wait_until_read(
     rank: &(impl Communicator + ?Sized),
     tensor: &Tensor,

@@ -206,14 +206,6 @@ fn many_ranks_exchange_messages() {
 }
 
 #[test]
-fn rank_0_gets_its_value_once() {
-    let it = ForRank0::new("a report");
-    assert_eq!(it.take(1), None);
-    assert_eq!(it.take(0), Some("a report"));
-    assert_eq!(it.take(0), None);
-}
-
-#[test]
 fn a_mailbox_gives_up_in_time_awake_or_asleep() {
     let mailbox = Mailbox::new();
     for timeout in [Duration::ZERO, AWAKE / 2, AWAKE, 100 * AWAKE, STRETCH + AWAKE] {

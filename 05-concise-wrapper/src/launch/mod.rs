@@ -12,6 +12,7 @@
 //! [agreed](Launch::agree) whether all of them can begin before any of them does.
 
 mod arguments;
+mod for_rank_0;
 mod places;
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 mod processes;
@@ -39,6 +40,7 @@ use crate::ddp::Lines;
 use crate::text;
 
 pub use arguments::LaunchArguments;
+pub use for_rank_0::ForRank0;
 pub use places::Places;
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 pub use processes::World;

@@ -28,7 +28,7 @@ use crate::communicator::{Communicator, Error};
 pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let flat = tensor.flatten_all()?;
     let chunk = add_around_the_ring(rank, &flat)?;
-    // The chunks of the sum come only after the next rank has read this rank's input: that input is part of a sum.
+    // When all chunks of the sum have arrived, the next rank has read this rank's input: the input is part of a sum.
     Ok(Sum::Shared(pass_around_the_ring(rank, chunk, flat.elem_count())?))
 }
 // ANCHOR_END: ring

@@ -42,7 +42,7 @@ pub fn tree(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum,
         }
         distance *= 2;
     }
-    // Rank 0 has the sum. The partial sums of the others are no longer needed.
+    // Rank 0 has the sum. The partial sums of all other ranks are no longer needed.
     Ok(Sum::Shared(vec![broadcast_shared(rank, &total, 0)?]))
 }
 // ANCHOR_END: tree
