@@ -1,4 +1,4 @@
-// expect: law: what is shared or lent is not written to again
+// expect: law: what is shared is not written to again
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
