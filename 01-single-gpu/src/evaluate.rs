@@ -9,7 +9,7 @@ pub use self::part::{Part, SumsByBatch};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
-use ops::backward::untracked;
+use ops::backward::no_grad;
 use ops::cross_entropy;
 use trainer::read_sums;
 
@@ -48,7 +48,7 @@ pub fn evaluate_part(
     part.evaluate(dataset.len(), BATCH, |samples| {
         let batch = dataset.batch(samples, dtype)?.to_device(device)?;
         // No backward pass follows, so the layers need not keep their inputs for one.
-        let logits = untracked(|| model.forward(&batch.images))?;
+        let logits = no_grad(|| model.forward(&batch.images))?;
         let loss = cross_entropy(&logits, &batch.labels)?;
         read_sums(&loss, &logits, &batch)
     })

@@ -27,11 +27,9 @@
 
 use std::ops::{Index, IndexMut};
 
-use candle_core::{
-    CpuStorage, CustomOp1, CustomOp3, DType, Device, Layout, Result, Shape, Tensor, bail,
-};
+use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 
-use ops::backward::{Given, apply1, apply3};
+use ops::backward::record_copy;
 
 // ANCHOR: conv2d
 /// Convolves images with O kernels, and adds to each output channel its bias.
@@ -50,7 +48,7 @@ pub fn conv2d(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     }
     let y = conv2d_forward(&images, &kernels, &biases).tensor(x.dtype())?;
     let backward = move |dy| conv2d_backward(&images, &kernels, dy);
-    apply3(x, weight, bias, Node::new("conv2d", &y, backward))
+    record_layer("conv2d", &y, [x, weight, bias], backward)
 }
 
 /// `y[b, o, h, w] = bias[o] + Σ over c, r, s of x[b, c, h + r, w + s] · weight[o, c, r, s]`
@@ -120,7 +118,7 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     let y = tensor(y, x.shape(), x.dtype())?;
     let backward =
         move |dy: Vec<f64>| [inputs.iter().zip(dy).map(|(&x, dy)| where_positive(x, dy)).collect()];
-    apply1(x, Node::new("relu", &y, backward))
+    record_layer("relu", &y, [x], backward)
 }
 
 /// `value` where x is positive, else 0. A NaN counts as positive, so it stays visible.
@@ -146,7 +144,7 @@ pub fn avg_pool2d(x: &Tensor) -> Result<Tensor> {
     }
     let y = avg_pool2d_forward(&images).tensor(x.dtype())?;
     let backward = move |dy| [avg_pool2d_backward(images.shape, dy)];
-    apply1(x, Node::new("avg_pool2d", &y, backward))
+    record_layer("avg_pool2d", &y, [x], backward)
 }
 
 /// The pixels (r, s) of a window.
@@ -208,7 +206,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     }
     let y = linear_forward(&rows, &weights, &biases).tensor(x.dtype())?;
     let backward = move |dy| linear_backward(&rows, &weights, dy);
-    apply3(x, weight, bias, Node::new("linear", &y, backward))
+    record_layer("linear", &y, [x, weight, bias], backward)
 }
 
 /// `y[b, o] = bias[o] + Σ over i of x[b, i] · weight[i, o]`
@@ -267,7 +265,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     }
     let loss = tensor(vec![cross_entropy_forward(&z, &labels)], (), logits.dtype())?;
     let backward = move |dloss: Vec<f64>| [cross_entropy_backward(&z, &labels, dloss[0])];
-    apply1(logits, Node::new("cross_entropy", &loss, backward))
+    record_layer("cross_entropy", &loss, [logits], backward)
 }
 
 /// `loss = Σ over b of (log Σ over k of exp(z[b, k])) − z[b, label of b]`
@@ -373,65 +371,22 @@ fn misfit(x: &Tensor, weight: &Tensor, bias: &Tensor) -> String {
     format!("a weight {weight:?} and a bias {bias:?} do not fit an input {x:?}")
 }
 
-/// A node of the graph: a layer's output y, and the function that turns the gradient of y into the
-/// gradients of the inputs.
-struct Node<F> {
+/// Records a layer's output y on the tape of the backward pass. `backward` turns the gradient of y
+/// into the gradients of the inputs.
+fn record_layer<const N: usize>(
     name: &'static str,
-    y: Given,
-    backward: F,
-}
-
-impl<F> Node<F> {
-    fn new(name: &'static str, y: &Tensor, backward: F) -> Self {
-        Self { name, y: Given::new(y), backward }
-    }
-}
-
-/// With one input.
-impl<F: Fn(Vec<f64>) -> [Vec<f64>; 1]> CustomOp1 for Node<F> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.y.take_cpu()
-    }
-
-    fn bwd(&self, x: &Tensor, _: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let [dx] = (self.backward)(numbers(dy)?);
-        Ok(Some(tensor(dx, x.shape(), x.dtype())?))
-    }
-}
-
-/// With an input, a weight and a bias.
-impl<F: Fn(Vec<f64>) -> [Vec<f64>; 3]> CustomOp3 for Node<F> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.y.take_cpu()
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [dx, dweight, dbias] = (self.backward)(numbers(dy)?);
-        let like = |values, input: &Tensor| tensor(values, input.shape(), input.dtype()).map(Some);
-        Ok((like(dx, x)?, like(dweight, weight)?, like(dbias, bias)?))
-    }
+    y: &Tensor,
+    inputs: [&Tensor; N],
+    backward: impl Fn(Vec<f64>) -> [Vec<f64>; N] + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let inputs_kept = inputs.map(Tensor::clone);
+    record_copy(name, y, inputs, move |_, dy| {
+        let mut gradients = [const { None }; N];
+        for (n, values) in backward(numbers(dy)?).into_iter().enumerate() {
+            let input = &inputs_kept[n];
+            gradients[n] = Some(tensor(values, input.shape(), input.dtype())?);
+        }
+        Ok(gradients)
+    })
 }
 // ANCHOR_END: connection

@@ -6,7 +6,7 @@ use tracing::info_span;
 use harness::report::trace::COMPUTE;
 use ops::parameters::{Parameter, Parameters};
 
-use ops::sgd_step::descend_all;
+use ops::sgd_step::sgd_step_all;
 
 // ANCHOR: sgd
 /// Updates every parameter in place: parameter −= learning_rate · gradient / batch_size.
@@ -33,7 +33,7 @@ pub fn sgd(
     let _span = info_span!(target: COMPUTE, "update").entered();
     let step = learning_rate / batch_size as f64;
     let values = parameters.iter().map(|parameter| parameter.value.as_tensor());
-    descend_all(values.zip(gradients), step)
+    sgd_step_all(values.zip(gradients), step)
 }
 
 /// Checks, before anything is changed, that `gradients` fit the named `parameters` and that there

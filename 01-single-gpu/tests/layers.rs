@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use datasets::{Batch, Split, synthetic};
-use ops::backward::{backward_from, is_remembered, untracked};
+use ops::backward::{backward_from, is_recorded, no_grad};
 use ops::difference::{largest_difference, relative_difference};
 use single_gpu::lenet::{Layers, Lenet};
 use single_gpu::train::{local_gradients, train_batch};
@@ -32,7 +32,7 @@ fn assert_agree(
     fast: impl Fn() -> Result<Tensor>,
 ) {
     let (plain, fast) = (plain().unwrap(), fast().unwrap());
-    assert!(is_remembered(&plain));
+    assert!(is_recorded(&plain));
     assert_eq!(plain.dtype(), fast.dtype());
     let error = relative_difference(&plain, &fast).unwrap();
     assert!(error <= TOLERANCE, "output {:?}: {error:.1e}", plain.dims());
@@ -271,10 +271,10 @@ fn steps_with_either_layers_end_with_the_same_weights() {
 }
 
 #[test]
-fn an_untracked_forward_pass_keeps_nothing() {
+fn a_forward_pass_under_no_grad_keeps_nothing() {
     let (lenet, batch) = (lenet(Layers::Plain, DType::F32), garments(2, DType::F32));
     let tracked = lenet.forward(&batch.images).unwrap();
-    let untracked = untracked(|| lenet.forward(&batch.images)).unwrap();
-    assert!(tracked.track_op() && is_remembered(&tracked) && !untracked.track_op());
+    let untracked = no_grad(|| lenet.forward(&batch.images)).unwrap();
+    assert!(tracked.track_op() && is_recorded(&tracked) && !untracked.track_op());
     assert_eq!(untracked.to_vec2::<f32>().unwrap(), tracked.to_vec2::<f32>().unwrap());
 }

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | [`mod@network`], [`weights`] | a network is a function and named tensors, whoever builds, copies or saves it |
 //! | [`initial`] | values that depend on a name and the seed, and on nothing else |
-//! | `leaf` | a parameter that hands its gradient out during the backward pass |
+//! | `gradient_hook` | a parameter that passes its gradient on during the backward pass |
 //! | [`precision`] | layers in bf16, and what has to stay in f32 |
 //! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
 //! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
@@ -28,9 +28,9 @@ pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
 mod error;
+mod gradient_hook;
 pub mod initial;
 pub mod launch;
-mod leaf;
 pub mod lenet;
 pub mod model;
 pub mod network;

@@ -10,8 +10,8 @@ use ops::backward::{Gradients, backward, backward_from};
 use ops::parameters::no_gradient;
 
 use crate::batch_norm::Norms;
+use crate::gradient_hook::GradientHook;
 use crate::initial;
-use crate::leaf::OnGradient;
 use crate::precision::{Copies, Precision};
 use crate::weights::{Made, Registry, Source, Weights};
 
@@ -107,8 +107,8 @@ impl<M: ModuleT> Network<M> {
             bail!("layers compute in f32, f64 or bf16, not in {}", precision.layers().as_str());
         }
         let collector = Arc::<Collector>::default();
-        let told: Arc<dyn OnGradient> = collector.clone();
-        let (builder, made) = Registry::builder(source, told, precision.layers(), device);
+        let hook: Arc<dyn GradientHook> = collector.clone();
+        let (builder, made) = Registry::builder(source, hook, precision.layers(), device);
         let module = build(&builder, &norms)?;
         let made = std::mem::take(&mut *locked(&made));
         let (Made { weights, copies }, device) = (made, device.clone());
@@ -199,7 +199,7 @@ impl<M: ModuleT> Network<M> {
     }
 
     /// From now on `listener` is told of every gradient during the backward pass, and keeps it.
-    pub(crate) fn listen(&self, listener: Arc<dyn OnGradient>) {
+    pub(crate) fn listen(&self, listener: Arc<dyn GradientHook>) {
         self.collector.lock().listener = Some(listener);
     }
 }
@@ -211,13 +211,13 @@ impl<M: ModuleT> Module for Network<M> {
     }
 }
 
-/// Where the leaves of a network hand their gradients to.
+/// Where the gradient hooks of a network put the gradients.
 #[derive(Default)]
 struct Collector(Mutex<Collected>);
 
 #[derive(Default)]
 struct Collected {
-    listener: Option<Arc<dyn OnGradient>>,
+    listener: Option<Arc<dyn GradientHook>>,
     slots: Vec<Option<Tensor>>,
 }
 
@@ -238,7 +238,7 @@ impl Collector {
     }
 }
 
-impl OnGradient for Collector {
+impl GradientHook for Collector {
     fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()> {
         let mut collected = self.lock();
         let listener = collected.listener.clone();

@@ -215,7 +215,7 @@ impl Conv {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
-    use ops::backward::is_remembered;
+    use ops::backward::is_recorded;
 
     use super::*;
     use crate::Network;
@@ -227,7 +227,7 @@ mod tests {
                 Network::new(1, dtype, &Device::Cpu, |vb, norms| ResNet18::new(4, norms, vb))
                     .unwrap();
             let images = Tensor::zeros((2, 1, 28, 28), network.dtype(), &Device::Cpu).unwrap();
-            assert!(is_remembered(&network.forward_training(&images).unwrap()), "{dtype:?}");
+            assert!(is_recorded(&network.forward_training(&images).unwrap()), "{dtype:?}");
         }
     }
 }

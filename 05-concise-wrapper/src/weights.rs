@@ -23,7 +23,7 @@ use harness::lock::locked;
 pub use ops::parameters::Snapshot;
 use ops::parameters::overwrite;
 
-use crate::leaf::{OnGradient, leaf};
+use crate::gradient_hook::{GradientHook, with_gradient_hook};
 use crate::precision::{Copies, Precision};
 
 /// A tensor and its name, such as `layer1.0.conv1.weight`.
@@ -143,7 +143,7 @@ pub(crate) enum Source {
 /// What is behind the builder: makes tensors as they are asked for, and keeps them.
 pub(crate) struct Registry {
     source: Source,
-    told: Arc<dyn OnGradient>,
+    hook: Arc<dyn GradientHook>,
     made: Arc<Mutex<Made>>,
 }
 
@@ -165,12 +165,12 @@ impl Registry {
     /// A builder of tensors for layers that compute in `dtype`, and the list that it fills.
     pub(crate) fn builder(
         source: Source,
-        told: Arc<dyn OnGradient>,
+        hook: Arc<dyn GradientHook>,
         dtype: DType,
         device: &Device,
     ) -> (VarBuilder<'static>, Arc<Mutex<Made>>) {
         let made = Arc::<Mutex<Made>>::default();
-        let registry = Self { source, told, made: Arc::clone(&made) };
+        let registry = Self { source, hook, made: Arc::clone(&made) };
         (VarBuilder::from_backend(Box::new(registry), dtype, device.clone()), made)
     }
 
@@ -226,8 +226,8 @@ impl SimpleBackend for Registry {
             weights.buffers.push(Named { name, tensor: tensor.clone() });
             return Ok(tensor);
         }
-        let (slot, told) = (weights.parameters.len(), Arc::clone(&self.told));
-        let used = leaf(&value.to_dtype(dtype)?, kept, slot, told)?;
+        let (slot, hook) = (weights.parameters.len(), Arc::clone(&self.hook));
+        let used = with_gradient_hook(&value.to_dtype(dtype)?, kept, slot, hook)?;
         let tensor = if kept == dtype { used.clone() } else { value };
         if kept != dtype {
             copies.push(&name, &tensor, &used);

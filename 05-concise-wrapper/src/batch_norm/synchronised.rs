@@ -8,13 +8,13 @@
 //! The gradients of weight and bias stay what the rank's own images give: they are added up over the
 //! ranks later, with all others.
 
-use candle_core::{CpuStorage, CudaStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};
+use candle_core::{Device, Result, Tensor};
 use ops::batch_norm::{GradientSums, Statistics, batch_norm_with, input_gradient};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 
 use super::EPSILON;
-use ops::backward::{Given, apply3};
+use ops::backward::record_copy;
 
 /// The normalised images, and the statistics of all ranks' images that count.
 pub(super) fn batch_norm(
@@ -29,9 +29,12 @@ pub(super) fn batch_norm(
     let statistics = merged(&communicator, &own, counts)?;
     let y =
         batch_norm_with(&x.detach(), &weight.detach(), &bias.detach(), &statistics, EPSILON, relu)?;
-    let result = Given::new(&y);
-    let op = Synchronised { result, statistics: statistics.clone(), relu, communicator, counts };
-    Ok((apply3(x, weight, bias, op)?, statistics))
+    let op = Synchronised { statistics: statistics.clone(), relu, communicator, counts };
+    let (of_x, of_weight) = (x.clone(), weight.clone());
+    let y = record_copy("synchronised batch_norm", &y, [x, weight, bias], move |y, grad| {
+        op.backward(&of_x, &of_weight, y, grad)
+    })?;
+    Ok((y, statistics))
 }
 
 /// All ranks' statistics as those of one batch.
@@ -60,50 +63,21 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
 // ANCHOR_END: merged
 
 struct Synchronised {
-    result: Given,
     statistics: Statistics,
     relu: bool,
     communicator: SharedCommunicator,
     counts: bool,
 }
 
-impl CustomOp3 for Synchronised {
-    fn name(&self) -> &'static str {
-        "synchronised batch_norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _x: &CpuStorage,
-        _: &Layout,
-        _weight: &CpuStorage,
-        _: &Layout,
-        _bias: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.result.take_cpu()
-    }
-
-    fn cuda_fwd(
-        &self,
-        _x: &CudaStorage,
-        _: &Layout,
-        _weight: &CudaStorage,
-        _: &Layout,
-        _bias: &CudaStorage,
-        _: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.result.take_cuda()
-    }
-
-    fn bwd(
+impl Synchronised {
+    /// Computes the gradients of the images, of the weight and of the bias.
+    fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
-        bias: &Tensor,
         y: &Tensor,
         grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    ) -> Result<[Option<Tensor>; 3]> {
         let (x, output) = (x.detach(), self.relu.then(|| y.detach()));
         let output = output.as_ref();
         let mut own = GradientSums::of(&x, output, grad, &self.statistics, EPSILON)?;
@@ -117,13 +91,11 @@ impl CustomOp3 for Synchronised {
             // It did not count in the statistics, so no gradient comes back to it through them.
             x.zeros_like()?
         };
-        let (d_weight, d_bias) =
-            (own.weight()?.to_dtype(weight.dtype())?, own.bias()?.to_dtype(bias.dtype())?);
-        Ok((Some(dx), Some(d_weight), Some(d_bias)))
+        // Weight and bias have the same type.
+        let parameter = |gradient: Tensor| gradient.to_dtype(weight.dtype());
+        Ok([Some(dx), Some(parameter(own.weight()?)?), Some(parameter(own.bias()?)?)])
     }
-}
 
-impl Synchronised {
     /// The sums over all ranks' images.
     fn sum(&self, own: &GradientSums) -> Result<GradientSums> {
         let own = own.as_tensor().to_device(self.communicator.device())?;

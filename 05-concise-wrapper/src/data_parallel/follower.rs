@@ -6,7 +6,7 @@ use candle_core::{Module as _, ModuleT, Tensor};
 use datasets::Batch;
 use devices::move_view;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
-use ops::backward::untracked;
+use ops::backward::no_grad;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, RankFailure};
 use scratch_data_parallel::evaluate::part_of;
@@ -110,7 +110,7 @@ fn predict<M: ModuleT>(replica: &Network<M>, images: &Tensor) -> Result<Option<T
     }
     let images = move_view(images, replica.device())?;
     // Nobody asks for gradients.
-    Ok(Some(untracked(|| replica.forward(&images))?.detach()))
+    Ok(Some(no_grad(|| replica.forward(&images))?.detach()))
 }
 
 #[cfg(test)]

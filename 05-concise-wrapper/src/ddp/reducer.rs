@@ -22,7 +22,7 @@ use params_and_allreduce::{Algorithm, communicator};
 use super::bucket::{BucketCaps, buckets};
 use super::lines::Lines;
 use super::worker::Worker;
-use crate::leaf::OnGradient;
+use crate::gradient_hook::GradientHook;
 use crate::weights::Named;
 
 /// Adds gradients up over all ranks, bucket by bucket, in the background.
@@ -211,7 +211,7 @@ impl Reducer {
     }
 }
 
-impl OnGradient for Reducer {
+impl GradientHook for Reducer {
     // ANCHOR: on_gradient
     fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()> {
         let mut state = self.lock();

@@ -17,7 +17,7 @@ use candle_core::{CpuStorage, InplaceOp3, Layout, Result, Tensor, WithDType, bai
 use devices::move_view;
 use harness::report::trace::COMPUTE;
 use ops::BLOCK;
-use ops::sgd_step::{descend, descend_all, push_on_gpu};
+use ops::sgd_step::{momentum_step_on_gpu, sgd_step, sgd_step_all};
 use rayon::prelude::*;
 use serde::Serialize;
 use single_gpu::sgd::check_gradients;
@@ -83,17 +83,17 @@ impl Sgd {
         let share = 1.0 / samples as f64;
         let values = weights.parameters.iter().map(|named| &named.tensor);
         if self.velocities.is_empty() {
-            return descend_all(values.zip(gradients), rate * share);
+            return sgd_step_all(values.zip(gradients), rate * share);
         }
         let slots = values.zip(gradients).zip(&self.velocities);
         if self.velocities.iter().any(|velocity| velocity.device().is_cuda()) {
             let slots: Vec<_> = slots.map(|((w, gradient), v)| [v, w, gradient]).collect();
-            return push_on_gpu(&slots, [momentum, share, weight_decay, rate]);
+            return momentum_step_on_gpu(&slots, [momentum, share, weight_decay, rate]);
         }
         let accelerate = Accelerate { momentum, share, weight_decay };
         for ((tensor, gradient), velocity) in slots {
             accelerate.apply(velocity, gradient, tensor)?;
-            descend(tensor, velocity, rate)?;
+            sgd_step(tensor, velocity, rate)?;
         }
         Ok(())
     }

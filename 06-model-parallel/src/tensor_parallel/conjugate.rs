@@ -24,8 +24,8 @@
 //!
 //! All ranks of the group call these together, in the same order.
 
-use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use ops::backward::{Given, apply1};
+use candle_core::{Result, Tensor};
+use ops::backward::record_copy;
 
 use super::cut::Cut;
 use super::group::Group;
@@ -43,7 +43,7 @@ pub fn copy(x: &Tensor, group: &Group) -> Result<Tensor> {
     if group.ranks() == 1 || !x.track_op() {
         return Ok(x.clone());
     }
-    apply(x, x, Rule::AllReduce, group)
+    record(x, x, Rule::AllReduce, group)
 }
 
 /// g: the sum of all ranks' tensors, any shape, on every rank. Backward, the gradient is passed on as it is.
@@ -55,7 +55,7 @@ pub fn reduce(x: &Tensor, group: &Group) -> Result<Tensor> {
     if group.ranks() == 1 {
         return Ok(x.clone());
     }
-    apply(x, &group.all_reduce(x)?, Rule::Identity, group)
+    record(x, &group.all_reduce(x)?, Rule::Identity, group)
 }
 
 /// This rank's part of what all ranks have: `[…, n, …]` → `[…, n / k, …]`. Backward, the parts' gradients are
@@ -69,7 +69,7 @@ pub fn scatter(x: &Tensor, cut: Cut, group: &Group) -> Result<Tensor> {
     if group.ranks() == 1 || !x.track_op() {
         return Ok(part);
     }
-    apply(x, &part, Rule::AllGather(cut), group)
+    record(x, &part, Rule::AllGather(cut), group)
 }
 
 /// All ranks' parts put together: `[…, n / k, …]` → `[…, n, …]`. Backward, a rank takes its part of the
@@ -82,12 +82,23 @@ pub fn gather(x: &Tensor, cut: Cut, group: &Group) -> Result<Tensor> {
     if group.ranks() == 1 {
         return Ok(x.clone());
     }
-    apply(x, &group.all_gather(x, cut)?, Rule::Part(cut), group)
+    record(x, &group.all_gather(x, cut)?, Rule::Part(cut), group)
 }
 
-fn apply(x: &Tensor, result: &Tensor, rule: Rule, group: &Group) -> Result<Tensor> {
-    apply1(x, Exchanged { result: Given::new(result), rule, group: group.clone() })
+// ANCHOR: backward
+/// Records a result that was computed together with the other ranks.
+fn record(x: &Tensor, result: &Tensor, rule: Rule, group: &Group) -> Result<Tensor> {
+    let group = group.clone();
+    record_copy(rule.name(), result, [x], move |_, gradient| {
+        Ok([Some(match rule {
+            Rule::AllReduce => group.all_reduce(gradient)?,
+            Rule::Identity => gradient.clone(),
+            Rule::AllGather(cut) => group.all_gather(gradient, cut)?,
+            Rule::Part(cut) => group.part(gradient, cut)?,
+        })])
+    })
 }
+// ANCHOR_END: backward
 
 /// How the gradient of the result becomes the gradient of the input.
 enum Rule {
@@ -97,39 +108,14 @@ enum Rule {
     Part(Cut),
 }
 
-/// A result that was made together with the other ranks, and its rule.
-struct Exchanged {
-    result: Given,
-    rule: Rule,
-    group: Group,
-}
-
-impl CustomOp1 for Exchanged {
+impl Rule {
+    /// The name of the operation with this backward pass.
     fn name(&self) -> &'static str {
-        match self.rule {
-            Rule::AllReduce => "copy to all ranks",
-            Rule::Identity => "reduce from all ranks",
-            Rule::AllGather(_) => "scatter to all ranks",
-            Rule::Part(_) => "gather from all ranks",
+        match self {
+            Self::AllReduce => "copy to all ranks",
+            Self::Identity => "reduce from all ranks",
+            Self::AllGather(_) => "scatter to all ranks",
+            Self::Part(_) => "gather from all ranks",
         }
     }
-
-    fn cpu_fwd(&self, _x: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.result.take_cpu()
-    }
-
-    fn cuda_fwd(&self, _x: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
-        self.result.take_cuda()
-    }
-
-    // ANCHOR: backward
-    fn bwd(&self, _x: &Tensor, _result: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        Ok(Some(match self.rule {
-            Rule::AllReduce => self.group.all_reduce(gradient)?,
-            Rule::Identity => gradient.clone(),
-            Rule::AllGather(cut) => self.group.all_gather(gradient, cut)?,
-            Rule::Part(cut) => self.group.part(gradient, cut)?,
-        }))
-    }
-    // ANCHOR_END: backward
 }

@@ -14,7 +14,7 @@ use model_parallel::layers::{Layers, Stage};
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Group, Memory, Parts, TensorParallel};
-use ops::backward::is_remembered;
+use ops::backward::is_recorded;
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use single_gpu::train::Step;
@@ -97,7 +97,7 @@ fn compare<M: ModuleT + 'static>(
             joined.whole_weights()
         };
         let logits = model.forward(&fixed("images", &[2, 1, 28, 28]))?;
-        assert!(is_remembered(&logits), "its backward pass is not left to candle");
+        assert!(is_recorded(&logits), "its backward pass is not left to candle");
         let run = five_steps(&model, momentum, || model.whole_weights(), join)?;
         // What all ranks hold, each of its own.
         let whole = run.weights[0].iter().map(|(name, value)| (name, value.dims().to_vec()));

@@ -7,20 +7,18 @@
 //! the tensor first. Backward reads the gradient once. After a relu it also reads the output and
 //! writes the gradient that passes, which the CPU then reads again.
 
+#[cfg(feature = "cuda")]
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{Result, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::element::{Element, cpu_memory, for_dtype, lock};
 use super::relu::{self, rectified};
 use super::room::room;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::apply2;
+use crate::backward::record;
 #[cfg(feature = "cuda")]
-use {
-    crate::gpu::{self, Channels, Operand},
-    candle_core::CudaStorage,
-};
+use crate::gpu::{self, Channels, on_gpu};
 
 /// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`.
 ///
@@ -28,7 +26,7 @@ use {
 ///
 /// When the shapes do not fit, or on a dtype other than f32, f64 and bf16.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    apply(x, bias, false)
+    add(x, bias, false)
 }
 
 /// Computes [`add_bias`] and then [`relu`](fn@crate::relu), in one pass over memory.
@@ -37,10 +35,10 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
 ///
 /// The errors of [`add_bias`].
 pub fn add_bias_relu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    apply(x, bias, true)
+    add(x, bias, true)
 }
 
-fn apply(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
+fn add(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     let &[_, channels, ref plane @ ..] = x.dims() else {
         bail!("add_bias: a batch [B, C, …] was expected, got {:?}", x.dims());
     };
@@ -48,13 +46,15 @@ fn apply(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
         bail!("add_bias: {channels} channels need a bias [{channels}], got {:?}", bias.dims());
     }
     if is_rounded(x) {
-        return rounded("add_bias", [x, bias], |[x, bias]| apply(&x, &bias, with_relu));
+        return rounded("add_bias", [x, bias], |[x, bias]| add(&x, &bias, with_relu));
     }
-    let plane = plane.iter().product();
-    apply2(&x.contiguous()?, &bias.contiguous()?, AddBias { channels, plane, with_relu })
+    let add_bias = AddBias { channels, plane: plane.iter().product(), with_relu };
+    let (x, bias) = (x.contiguous()?, bias.contiguous()?);
+    let y = add_bias.forward(&x, &bias)?;
+    record("add_bias", y, x.shape(), [&x, &bias], move |y, dy| add_bias.backward(y, dy))
 }
 
-/// The operation on the tape.
+/// The sizes of the operation.
 struct AddBias {
     channels: usize,
     /// The number of elements of a channel of one image.
@@ -63,7 +63,41 @@ struct AddBias {
 }
 
 impl AddBias {
-    fn forward<T: Element>(&self, x: &[T], bias: &[T]) -> Vec<T> {
+    /// Computes the output, for contiguous tensors.
+    fn forward(&self, x: &Tensor, bias: &Tensor) -> Result<Storage> {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return on_gpu([x, bias], |[of_x, bias]| {
+                let mut y = of_x.storage.to_dtype(x.layout(), x.dtype())?;
+                gpu::add_bias(&mut y, Channels::of(x.shape())?, bias, self.with_relu)?;
+                Ok(Storage::Cuda(y))
+            });
+        }
+        for_dtype!(x.dtype(), "add_bias", T => {
+            let locked = lock(&[x, bias]);
+            let [x, bias] = locked.elements::<T, 2>()?;
+            Ok(cpu_memory(self.sums(x, bias)))
+        })
+    }
+
+    /// Computes the gradients of the input and of the bias from the output and its gradient.
+    fn backward(&self, y: &Tensor, grad: &Tensor) -> Result<[Option<Tensor>; 2]> {
+        let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if grad.device().is_cuda() {
+            let (dx, dbias) = gpu::bias_gradients(self.with_relu.then_some(y), &grad)?;
+            return Ok([Some(dx), Some(dbias)]);
+        }
+        let dx = if self.with_relu { relu::gradient(y, &grad)? } else { grad };
+        let dbias = for_dtype!(y.dtype(), "add_bias", T => {
+            let locked = lock(&[&dx]);
+            let [grad] = locked.elements::<T, 1>()?;
+            Tensor::from_vec(self.bias_gradient(grad), self.channels, y.device())?
+        });
+        Ok([Some(dx), Some(dbias)])
+    }
+
+    fn sums<T: Element>(&self, x: &[T], bias: &[T]) -> Vec<T> {
         let Self { channels, plane, .. } = *self;
         let (image, plane) = ((channels * plane).max(1), plane.max(1));
         let mut y = room(x.len());
@@ -101,69 +135,13 @@ impl AddBias {
     }
 }
 
-impl CustomOp2 for AddBias {
-    fn name(&self) -> &'static str {
-        "add_bias"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        for_dtype!(x.dtype(), self.name(), T => {
-            let y = self.forward::<T>(cpu_elements(x, x_layout)?, cpu_elements(bias, bias_layout)?);
-            Ok((T::to_cpu_storage_owned(y), x_layout.shape().clone()))
-        })
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let (sizes, bias) = (Channels::of(x_layout.shape())?, Operand::new(bias, bias_layout)?);
-        let mut y = x.to_dtype(x_layout, x.dtype())?;
-        gpu::add_bias(&mut y, sizes, bias, self.with_relu)?;
-        Ok((y, x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        bias: &Tensor,
-        y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let grad = grad.contiguous()?;
-        #[cfg(feature = "cuda")]
-        if grad.device().is_cuda() {
-            let (dx, dbias) = gpu::bias_gradients(self.with_relu.then_some(y), &grad)?;
-            return Ok((Some(dx), Some(dbias)));
-        }
-        let dx = if self.with_relu { relu::gradient(y, &grad)? } else { grad };
-        let (storage, layout) = dx.storage_and_layout();
-        let dbias = for_dtype!(x.dtype(), self.name(), T => {
-            let dbias = self.bias_gradient::<T>(elements(&storage, layout)?);
-            Tensor::from_vec(dbias, bias.shape(), bias.device())
-        })?;
-        drop(storage);
-        Ok((Some(dx), Some(dbias)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
     use crate::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
-    use crate::backward::{backward_from, is_remembered};
+    use crate::backward::{backward_from, is_recorded};
     use crate::relu;
 
     #[test]
@@ -179,7 +157,7 @@ mod tests {
             let composed = || x.broadcast_add(&bias.reshape(sizes.as_slice())?);
             assert_agree(&[&x, &bias], || add_bias(&x, &bias), composed);
             assert_agree(&[&x, &bias], || add_bias_relu(&x, &bias), || relu(&composed()?));
-            assert!(is_remembered(&add_bias(&x, &bias).unwrap()));
+            assert!(is_recorded(&add_bias(&x, &bias).unwrap()));
         }
         // The views begin in the middle of their memory, and one is transposed.
         let (x, both) = (noise("x", &[6, 3, 3]), noise("bias", &[2, 3]));
@@ -204,8 +182,8 @@ mod tests {
     fn an_empty_batch_has_gradients_of_zero() {
         let bias = noise("bias", &[3]);
         for with_relu in [false, true] {
-            let apply = |x: &Tensor| apply(x, &bias, with_relu);
-            assert_empty_batch_is_nothing(&[3, 2], &[3, 2], &[&bias], apply);
+            let operation = |x: &Tensor| add(x, &bias, with_relu);
+            assert_empty_batch_is_nothing(&[3, 2], &[3, 2], &[&bias], operation);
         }
     }
 

@@ -7,19 +7,15 @@
 //! together, because their gradients are the same tensor. At the start of the next shortcut two
 //! gradients arrive, and the same pass adds them up.
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{Result, Storage, Tensor, bail};
 
-use super::element::{cpu_elements, for_dtype};
+use super::element::{cpu_memory, for_dtype, lock};
 use super::relu::{gradient, gradient_of_sum, rectified};
 use super::room::of_two;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::apply2_by_two;
+use crate::backward::record_with_two;
 #[cfg(feature = "cuda")]
-use {
-    crate::gpu::{Operand, elementwise},
-    candle_core::CudaStorage,
-};
+use crate::gpu::{elementwise, on_gpu};
 
 /// Computes max(x + y, 0) by element, for tensors of the same type and of the same shape, any
 /// shape.
@@ -40,52 +36,26 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("add_relu", [x, y], |[x, y]| add_relu(&x, &y));
     }
-    apply2_by_two(&x.contiguous()?, &y.contiguous()?, AddRelu, gradient_of_sum)
+    let (x, y) = (x.contiguous()?, y.contiguous()?);
+    let sum = forward(&x, &y)?;
+    let gradients = |sum: &Tensor, grad: &Tensor| {
+        let gradient = gradient(sum, grad)?;
+        Ok([Some(gradient.clone()), Some(gradient)])
+    };
+    record_with_two("add_relu", sum, x.shape(), [&x, &y], gradients, gradient_of_sum)
 }
 
-struct AddRelu;
-
-impl CustomOp2 for AddRelu {
-    fn name(&self) -> &'static str {
-        "add_relu"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        y: &CpuStorage,
-        y_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        for_dtype!(x.dtype(), self.name(), T => {
-            let (x, y) = (cpu_elements::<T>(x, x_layout)?, cpu_elements(y, y_layout)?);
-            let sums = of_two(x, y, |x, y| rectified(x + y));
-            Ok((T::to_cpu_storage_owned(sums), x_layout.shape().clone()))
-        })
-    }
-
+/// Computes max(x + y, 0) by element, for contiguous tensors.
+fn forward(x: &Tensor, y: &Tensor) -> Result<Storage> {
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        y: &CudaStorage,
-        y_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let operands = [Operand::new(x, x_layout)?, Operand::new(y, y_layout)?];
-        Ok((elementwise("add_relu", operands)?, x_layout.shape().clone()))
+    if x.device().is_cuda() {
+        return on_gpu([x, y], |operands| elementwise("add_relu", operands)).map(Storage::Cuda);
     }
-
-    fn bwd(
-        &self,
-        _x: &Tensor,
-        _y: &Tensor,
-        sum: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradient = gradient(sum, grad)?;
-        Ok((Some(gradient.clone()), Some(gradient)))
-    }
+    for_dtype!(x.dtype(), "add_relu", T => {
+        let locked = lock(&[x, y]);
+        let [x, y] = locked.elements::<T, 2>()?;
+        Ok(cpu_memory(of_two(x, y, |x, y| rectified(x + y))))
+    })
 }
 
 #[cfg(test)]

@@ -19,19 +19,15 @@
 //! written. A task is a plane. [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) pools right after a
 //! convolution and a relu and does not read the plane again.
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::element::{Element, cpu_memory, for_dtype, lock};
 use super::room::room;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::apply1;
+use crate::backward::record;
 #[cfg(feature = "cuda")]
-use {
-    crate::gpu::{Launch, Operand, Source, blocks_of, on_gpu, tensor},
-    candle_core::CudaStorage,
-};
+use crate::gpu::{Launch, Source, blocks_of, on_gpu, tensor};
 
 /// Computes the mean over `kernel`×`kernel` windows that start every `stride` rows and columns.
 ///
@@ -42,13 +38,61 @@ use {
 /// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
 /// f32, f64 and bf16.
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
-    let (_, _, height, width) = x.dims4()?;
+    let (batch, channels, height, width) = x.dims4()?;
     let windows = Windows::new(height, width, kernel, stride)?;
     if is_rounded(x) {
-        rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride))
-    } else {
-        apply1(&x.contiguous()?, AvgPool2d(windows))
+        return rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride));
     }
+    let x = x.contiguous()?;
+    let shape = (batch, channels, windows.out_height, windows.out_width);
+    let x_shape = x.shape().clone();
+    record("avg_pool2d", forward(&windows, &x)?, shape, [&x], move |_, dy| {
+        Ok([Some(gradient(&windows, dy, &x_shape)?)])
+    })
+}
+
+/// Computes the means of all windows, for contiguous `x`.
+fn forward(windows: &Windows, x: &Tensor) -> Result<Storage> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let of_x = x.elem_count();
+        let n = of_x / windows.in_plane() * windows.out_plane();
+        let y = on_gpu([x], |[x]| {
+            Launch::new(x.gpu(), Source::Pooling, "avg_pool2d", x.dtype())
+                .count(n)
+                .windows(windows)
+                .memory(x, of_x)
+                .compute(n, blocks_of(n))
+        });
+        return y.map(Storage::Cuda);
+    }
+    for_dtype!(x.dtype(), "avg_pool2d", T => {
+        let locked = lock(&[x]);
+        let [x] = locked.elements::<T, 1>()?;
+        Ok(cpu_memory(windows.means(x)))
+    })
+}
+
+/// Computes the gradient of the input, of this shape, from the gradient of the means.
+fn gradient(windows: &Windows, dy: &Tensor, x: &Shape) -> Result<Tensor> {
+    let dy = dy.contiguous()?;
+    #[cfg(feature = "cuda")]
+    if dy.device().is_cuda() {
+        let n = x.elem_count();
+        let dx = on_gpu([&dy], |[dy]| {
+            Launch::new(dy.gpu(), Source::Pooling, "avg_pool2d_gradient", dy.dtype())
+                .count(n)
+                .windows(windows)
+                .memory(dy, n / windows.in_plane() * windows.out_plane())
+                .compute(n, blocks_of(n))
+        })?;
+        return Ok(tensor(dx, x));
+    }
+    for_dtype!(dy.dtype(), "avg_pool2d", T => {
+        let locked = lock(&[&dy]);
+        let [grad] = locked.elements::<T, 1>()?;
+        Tensor::from_vec(windows.gradient(grad), x, dy.device())
+    })
 }
 
 /// The windows of one image plane.
@@ -105,7 +149,7 @@ impl Windows {
         }
     }
 
-    fn forward<T: Element>(&self, x: &[T]) -> Vec<T> {
+    fn means<T: Element>(&self, x: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = x.len() / self.in_plane();
         let mut y = room(planes * self.out_plane());
@@ -124,7 +168,7 @@ impl Windows {
     }
 
     // ANCHOR: backward
-    fn backward<T: Element>(&self, grad: &[T]) -> Vec<T> {
+    fn gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = grad.len() / self.out_plane();
         let mut dx = room(planes * self.in_plane());
@@ -153,62 +197,6 @@ impl Launch<'_> {
         let Windows { height, width, kernel, stride, out_height, out_width } = *windows;
         let sizes = [height, width, kernel, stride, out_height, out_width];
         sizes.into_iter().fold(self, Self::count).number(windows.share::<f64>())
-    }
-}
-
-struct AvgPool2d(Windows);
-
-impl AvgPool2d {
-    /// Returns the shape of the output for images of this layout.
-    fn shape(&self, layout: &Layout) -> Result<Shape> {
-        let (batch, channels, _, _) = layout.shape().dims4()?;
-        Ok((batch, channels, self.0.out_height, self.0.out_width).into())
-    }
-}
-
-impl CustomOp1 for AvgPool2d {
-    fn name(&self) -> &'static str {
-        "avg_pool2d"
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        for_dtype!(storage.dtype(), self.name(), T => {
-            let y = self.0.forward::<T>(cpu_elements(storage, layout)?);
-            Ok((T::to_cpu_storage_owned(y), self.shape(layout)?))
-        })
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let shape = self.shape(layout)?;
-        let n = shape.elem_count();
-        let y = Launch::new(x.device(), Source::Pooling, "avg_pool2d", x.dtype())
-            .count(n)
-            .windows(&self.0)
-            .memory(Operand::new(x, layout)?, layout.shape().elem_count())
-            .compute(n, blocks_of(n))?;
-        Ok((y, shape))
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let grad = grad.contiguous()?;
-        #[cfg(feature = "cuda")]
-        if grad.device().is_cuda() {
-            let dx = on_gpu([&grad], |[grad]| {
-                let n = x.elem_count();
-                Launch::new(grad.gpu(), Source::Pooling, "avg_pool2d_gradient", grad.dtype())
-                    .count(n)
-                    .windows(&self.0)
-                    .memory(grad, n / self.0.in_plane() * self.0.out_plane())
-                    .compute(n, blocks_of(n))
-            })?;
-            return Ok(Some(tensor(dx, x.shape())));
-        }
-        let (storage, layout) = grad.storage_and_layout();
-        for_dtype!(x.dtype(), self.name(), T => {
-            let dx = self.0.backward::<T>(elements(&storage, layout)?);
-            Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
-        })
     }
 }
 

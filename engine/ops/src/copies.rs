@@ -6,15 +6,12 @@
 //!
 //! Cost: each element is read and written once.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
-use crate::backward::apply1;
+use crate::backward::record;
+use crate::element::copied;
 #[cfg(feature = "cuda")]
-use {
-    crate::gpu::{Launch, Operand, Source, blocks_of},
-    candle_core::CudaStorage,
-};
+use crate::gpu::{Launch, Source, blocks_of, on_gpu};
 
 /// Merges all axes but the first into one: `[B, …]` → `[B, n]`.
 ///
@@ -30,7 +27,12 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
     if x.shape() == &shape {
         return Ok(x.clone());
     }
-    if x.track_op() { apply1(&x.contiguous()?, Kind::Shape(shape)) } else { x.reshape(shape) }
+    if !x.track_op() {
+        return x.reshape(shape);
+    }
+    let (x, x_shape) = (x.contiguous()?, x.shape().clone());
+    let copy = copied(&x, x.layout(), x.dtype())?;
+    record("flatten", copy, shape, [&x], move |_, dy| Ok([Some(dy.reshape(&x_shape)?)]))
 }
 
 /// Exchanges rows and columns: `[M, N]` → `[N, M]`, contiguous.
@@ -39,8 +41,10 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
 ///
 /// When there are not two axes.
 pub fn transpose(x: &Tensor) -> Result<Tensor> {
-    x.dims2()?;
-    apply1(x, Kind::Transposed)
+    let (rows, columns) = x.dims2()?;
+    record("transpose", transposed(x)?, (columns, rows), [x], |_, dy| {
+        Ok([Some(transpose(&dy.detach().contiguous()?)?)])
+    })
 }
 
 /// Converts a tensor of any shape to another type, with rounding. The gradient has the type of `x`.
@@ -49,67 +53,32 @@ pub fn transpose(x: &Tensor) -> Result<Tensor> {
 ///
 /// When the device has no such conversion.
 pub fn cast(x: &Tensor, to: DType) -> Result<Tensor> {
-    if x.dtype() == to { Ok(x.clone()) } else { apply1(x, Kind::Type(to)) }
+    let from = x.dtype();
+    if from == to {
+        return Ok(x.clone());
+    }
+    let copy = copied(x, x.layout(), to)?;
+    record("cast", copy, x.shape(), [x], move |_, dy| Ok([Some(dy.to_dtype(from)?)]))
 }
 
-/// The difference between the tensor and its copy.
-enum Kind {
-    Shape(Shape),
-    Transposed,
-    Type(DType),
-}
-
-impl Kind {
-    fn forward<S: BackendStorage>(&self, x: &S, layout: &Layout) -> Result<(S, Shape)> {
-        let (shape, layout, dtype) = match self {
-            Self::Shape(shape) => (shape.clone(), layout.clone(), x.dtype()),
-            Self::Transposed => {
-                let transposed = layout.transpose(0, 1)?;
-                (transposed.shape().clone(), transposed, x.dtype())
-            }
-            Self::Type(dtype) => (layout.shape().clone(), layout.clone(), *dtype),
-        };
-        Ok((x.to_dtype(&layout, dtype)?, shape))
-    }
-}
-
-impl CustomOp1 for Kind {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Shape(_) => "flatten",
-            Self::Transposed => "transpose",
-            Self::Type(_) => "cast",
-        }
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.forward(x, layout)
-    }
-
-    /// Transposes with our own kernel. candle's copy of a strided tensor first sends shape and
-    /// strides to the GPU, from memory that may make the CPU wait until the GPU reaches the copy.
+fn transposed(x: &Tensor) -> Result<Storage> {
+    // candle's copy of a strided tensor first sends shape and strides to the GPU, from memory that
+    // may make the CPU wait until the GPU reaches the copy. Our own kernel needs neither.
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        if let (Self::Transposed, &[rows, columns]) = (self, layout.dims())
-            && layout.is_contiguous()
-            && rows * columns > 0
-        {
-            let n = rows * columns;
-            let y = Launch::new(x.device(), Source::Elementwise, "transpose", x.dtype())
+    if let &[rows, columns] = x.dims()
+        && x.device().is_cuda()
+        && x.is_contiguous()
+        && rows * columns > 0
+    {
+        let n = rows * columns;
+        let y = on_gpu([x], |[x]| {
+            Launch::new(x.gpu(), Source::Elementwise, "transpose", x.dtype())
                 .count(rows)
                 .count(columns)
-                .memory(Operand::new(x, layout)?, n)
-                .compute(n, blocks_of(n))?;
-            return Ok((y, (columns, rows).into()));
-        }
-        self.forward(x, layout)
+                .memory(x, n)
+                .compute(n, blocks_of(n))
+        });
+        return y.map(Storage::Cuda);
     }
-
-    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        Ok(Some(match self {
-            Self::Shape(_) => gradient.reshape(x.shape())?,
-            Self::Transposed => gradient.contiguous()?.apply_op1_no_bwd(self)?,
-            Self::Type(_) => gradient.to_dtype(x.dtype())?,
-        }))
-    }
+    copied(x, &x.layout().transpose(0, 1)?, x.dtype())
 }

@@ -8,18 +8,14 @@
 //! Cost: an exponential for each logit, forward and backward. For 256 rows of ten classes the loss
 //! takes some hundredth of a millisecond, so one thread runs one plain loop.
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::{
-    CpuStorage, CustomOp2, D, DType, Layout, Result, Shape, Tensor, WithDType, bail,
-};
+use candle_core::{D, DType, Result, Storage, Tensor, WithDType, bail};
 
-use super::element::{Element, check_dtype, cpu_elements, elements, for_dtype};
-use crate::backward::apply2;
+use super::element::{Element, check_dtype, cpu_memory, for_dtype, lock};
+use crate::backward::record;
 #[cfg(feature = "cuda")]
-use {
-    crate::gpu::{Launch, Operand, Source, alloc, blocks_of, on_gpu, tensor},
-    candle_core::CudaStorage,
-};
+use crate::gpu::{Launch, Operand, Source, alloc, blocks_of, on_gpu, tensor};
+#[cfg(feature = "cuda")]
+use candle_core::Shape;
 
 /// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) →
 /// scalar.
@@ -47,7 +43,56 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     }
     // A GPU would accept bf16 and lose the digits of the sum.
     check_dtype(logits.dtype(), "cross_entropy")?;
-    apply2(&logits.contiguous()?, &labels.contiguous()?, CrossEntropy)
+    let (logits, labels) = (logits.contiguous()?, labels.contiguous()?);
+    let loss = forward(&logits, &labels)?;
+    let (of_logits, of_labels) = (logits.clone(), labels.clone());
+    record("cross_entropy", loss, (), [&logits, &labels], move |_, dloss| {
+        Ok([Some(backward(&of_logits, &of_labels, dloss)?), None])
+    })
+}
+
+/// Computes the loss, for contiguous tensors.
+fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
+    #[cfg(feature = "cuda")]
+    if logits.device().is_cuda() {
+        let loss = on_gpu([logits, labels], |[of_logits, of_labels]| {
+            launch("cross_entropy", logits.shape(), of_logits, of_labels)?.compute(1, 1)
+        });
+        return loss.map(Storage::Cuda);
+    }
+    let (_, classes) = logits.dims2()?;
+    let (logits_memory, labels_memory) = (lock(&[logits]), lock(&[labels]));
+    let [labels] = labels_memory.elements::<u32, 1>()?;
+    if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
+        bail!("cross_entropy: label {label} among {classes} classes");
+    }
+    for_dtype!(logits.dtype(), "cross_entropy", T => {
+        let [logits] = logits_memory.elements::<T, 1>()?;
+        Ok(cpu_memory(vec![sum_of_losses(logits, labels, classes)]))
+    })
+}
+
+/// Computes the gradient of the logits from the gradient of the loss.
+fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if logits.device().is_cuda() {
+        let operands = [logits, labels, &dloss.contiguous()?];
+        let dlogits = on_gpu(operands, |[of_logits, of_labels, dloss]| {
+            launch("cross_entropy_gradient", logits.shape(), of_logits, of_labels)?
+                .memory(dloss, 1)
+                .compute(logits.elem_count(), blocks_of(labels.elem_count()))
+        })?;
+        return Ok(tensor(dlogits, logits.shape()));
+    }
+    let (_, classes) = logits.dims2()?;
+    let labels = labels.to_vec1::<u32>()?;
+    for_dtype!(logits.dtype(), "cross_entropy", T => {
+        let upstream = dloss.to_scalar::<T>()?;
+        let locked = lock(&[logits]);
+        let [of_logits] = locked.elements::<T, 1>()?;
+        let dlogits = gradients_of_rows(of_logits, &labels, classes, upstream);
+        Tensor::from_vec(dlogits, logits.shape(), logits.device())
+    })
 }
 
 /// Returns the loss of a batch and the number of rows with their largest logit at the label.
@@ -101,81 +146,13 @@ fn launch<'a>(
         .memory_as(DType::U32, labels, rows))
 }
 
-struct CrossEntropy;
-
-impl CustomOp2 for CrossEntropy {
-    fn name(&self) -> &'static str {
-        "cross_entropy"
-    }
-
-    fn cpu_fwd(
-        &self,
-        logits: &CpuStorage,
-        logits_layout: &Layout,
-        labels: &CpuStorage,
-        labels_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (_, classes) = logits_layout.shape().dims2()?;
-        let labels = cpu_elements::<u32>(labels, labels_layout)?;
-        if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
-            bail!("cross_entropy: label {label} among {classes} classes");
-        }
-        for_dtype!(logits.dtype(), self.name(), T => {
-            let loss = forward::<T>(cpu_elements(logits, logits_layout)?, labels, classes);
-            Ok((T::to_cpu_storage_owned(vec![loss]), Shape::from(())))
-        })
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        logits: &CudaStorage,
-        logits_layout: &Layout,
-        labels: &CudaStorage,
-        labels_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let logits = Operand::new(logits, logits_layout)?;
-        let labels = Operand::new(labels, labels_layout)?;
-        let launch = launch("cross_entropy", logits_layout.shape(), logits, labels)?;
-        Ok((launch.compute(1, 1)?, Shape::from(())))
-    }
-
-    fn bwd(
-        &self,
-        logits: &Tensor,
-        labels: &Tensor,
-        _loss: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (_, classes) = logits.dims2()?;
-        #[cfg(feature = "cuda")]
-        if logits.device().is_cuda() {
-            let operands = [logits, labels, &grad.contiguous()?];
-            let dlogits = on_gpu(operands, |[of_logits, of_labels, grad]| {
-                launch("cross_entropy_gradient", logits.shape(), of_logits, of_labels)?
-                    .memory(grad, 1)
-                    .compute(logits.elem_count(), blocks_of(labels.elem_count()))
-            })?;
-            return Ok((Some(tensor(dlogits, logits.shape())), None));
-        }
-        let (logits_storage, logits_layout) = logits.storage_and_layout();
-        let labels = labels.to_vec1::<u32>()?;
-        for_dtype!(logits.dtype(), self.name(), T => {
-            let upstream = grad.to_scalar::<T>()?;
-            let dlogits =
-                backward(elements(&logits_storage, logits_layout)?, &labels, classes, upstream);
-            Ok((Some(Tensor::from_vec(dlogits, logits.shape(), logits.device())?), None))
-        })
-    }
-}
-
 /// Returns a row's largest logit and the sum of exp(logit − largest).
 fn normaliser<T: Element>(row: &[T]) -> (T, T) {
     let largest = row.iter().copied().fold(T::neg_infinity(), num_traits::Float::max);
     (largest, row.iter().map(|&logit| (logit - largest).exp()).sum())
 }
 
-fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
+fn sum_of_losses<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
     let rows = logits.chunks_exact(classes).zip(labels);
     let losses = rows.map(|(row, &label)| {
         let (largest, sum) = normaliser(row);
@@ -185,7 +162,12 @@ fn forward<T: Element>(logits: &[T], labels: &[u32], classes: usize) -> T {
     T::from_f64(losses.map(WithDType::to_f64).sum())
 }
 
-fn backward<T: Element>(logits: &[T], labels: &[u32], classes: usize, upstream: T) -> Vec<T> {
+fn gradients_of_rows<T: Element>(
+    logits: &[T],
+    labels: &[u32],
+    classes: usize,
+    upstream: T,
+) -> Vec<T> {
     let mut dlogits = Vec::with_capacity(logits.len());
     for (row, &label) in logits.chunks_exact(classes).zip(labels) {
         let (largest, sum) = normaliser(row);

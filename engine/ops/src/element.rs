@@ -1,6 +1,9 @@
 //! The element types of the operations, and access to the elements of a tensor.
 
-use candle_core::{DType, Layout, Result, Storage, WithDType, bail};
+use std::ops::Deref;
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, TensorId, WithDType, bail};
 use num_traits::Float;
 
 use super::scratch::Shelved;
@@ -45,12 +48,63 @@ pub(crate) fn check_dtype(dtype: DType, operation: &str) -> Result<()> {
     for_dtype!(dtype, operation, _T => Ok(()))
 }
 
+/// Locks the memory of tensors for reading.
+///
+/// An operation drops the locks before it records its result: candle locks the inputs once more. A
+/// tensor that is named twice is locked once. A thread must not lock memory twice: if another thread
+/// waits to write between the two, the second lock waits for the writer forever.
+pub(crate) fn lock<'a>(
+    tensors: &[&'a Tensor],
+) -> Locked<'a, impl Deref<Target = Storage> + use<'a>> {
+    let mut locks: Vec<(TensorId, _, _)> = Vec::with_capacity(tensors.len());
+    let of_tensors = tensors.iter().map(|tensor| {
+        let place = locks.iter().position(|(id, ..)| *id == tensor.id());
+        place.unwrap_or_else(|| {
+            let (storage, layout) = tensor.storage_and_layout();
+            locks.push((tensor.id(), storage, layout));
+            locks.len() - 1
+        })
+    });
+    let of_tensors = of_tensors.collect();
+    Locked { locks, of_tensors }
+}
+
+/// The memory of tensors, locked for reading.
+pub(crate) struct Locked<'a, Guard> {
+    /// The lock of each tensor, without repetitions.
+    locks: Vec<(TensorId, Guard, &'a Layout)>,
+    /// For each tensor, the index of its lock.
+    of_tensors: Vec<usize>,
+}
+
+impl<'a, Guard: Deref<Target = Storage>> Locked<'a, Guard> {
+    /// Returns the memory and the layout of each tensor, in the order of the tensors.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (&Storage, &'a Layout)> {
+        self.of_tensors.iter().map(|&place| {
+            let (_, storage, layout) = &self.locks[place];
+            (&**storage, *layout)
+        })
+    }
+
+    /// Returns the elements of the `N` tensors, each in order.
+    ///
+    /// # Errors
+    ///
+    /// When a tensor is not in CPU memory, not contiguous, or of another type than `T`.
+    pub(crate) fn elements<T: WithDType, const N: usize>(&self) -> Result<[&[T]; N]> {
+        let slices: Vec<&[T]> = self
+            .memory()
+            .map(|(storage, layout)| elements(storage, layout))
+            .collect::<Result<_>>()?;
+        match slices.try_into() {
+            Ok(slices) => Ok(slices),
+            Err(_) => bail!("the elements of {} tensors, not of {N}", self.of_tensors.len()),
+        }
+    }
+}
+
 /// Returns the elements of a contiguous CPU tensor, in order.
-///
-/// # Errors
-///
-/// When the tensor is not in CPU memory, not contiguous, or of another type than `T`.
-pub(crate) fn elements<'a, T: Element>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
+fn elements<'a, T: WithDType>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
     match storage {
         Storage::Cpu(storage) => cpu_elements(storage, layout),
         _ => bail!("expected a tensor in CPU memory"),
@@ -63,11 +117,36 @@ pub(crate) fn elements<'a, T: Element>(storage: &'a Storage, layout: &Layout) ->
 ///
 /// When the layout is not contiguous, or the storage holds another type than `T`.
 pub(crate) fn cpu_elements<'a, T: WithDType>(
-    storage: &'a candle_core::CpuStorage,
+    storage: &'a CpuStorage,
     layout: &Layout,
 ) -> Result<&'a [T]> {
     let Some((start, end)) = layout.contiguous_offsets() else {
         bail!("expected a contiguous tensor, got strides {:?}", layout.stride());
     };
     Ok(&T::cpu_storage_as_slice(storage)?[start..end])
+}
+
+/// Makes CPU memory of the elements of a result.
+pub(crate) fn cpu_memory<T: WithDType>(elements: Vec<T>) -> Storage {
+    Storage::Cpu(T::to_cpu_storage_owned(elements))
+}
+
+/// Copies the memory of a tensor as `layout` shows the memory, converted to `dtype`.
+///
+/// # Errors
+///
+/// When the device has no such conversion.
+pub(crate) fn copied(x: &Tensor, layout: &Layout, dtype: DType) -> Result<Storage> {
+    fn copy<S: BackendStorage>(memory: &S, layout: &Layout, dtype: DType) -> Result<S> {
+        if layout.shape().elem_count() == 0 && memory.dtype() == dtype {
+            // A kernel launch needs at least one element.
+            return memory.try_clone(layout);
+        }
+        memory.to_dtype(layout, dtype)
+    }
+    match &*x.storage_and_layout().0 {
+        Storage::Cpu(memory) => Ok(Storage::Cpu(copy(memory, layout, dtype)?)),
+        Storage::Cuda(memory) => Ok(Storage::Cuda(copy(memory, layout, dtype)?)),
+        Storage::Metal(_) => bail!("expected a tensor in CPU memory or on a CUDA device"),
+    }
 }

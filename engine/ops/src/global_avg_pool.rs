@@ -4,15 +4,12 @@
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::ReduceOp;
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
 
 use super::element::{check_dtype, computed_in};
-use crate::backward::apply1;
+use crate::backward::record;
 #[cfg(feature = "cuda")]
-use {
-    crate::gpu::{Launch, Operand, Source, blocks_of, on_gpu, tensor},
-    candle_core::CudaStorage,
-};
+use crate::gpu::{Launch, Source, blocks_of, on_gpu, tensor};
 
 /// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`.
 ///
@@ -21,77 +18,66 @@ use {
 /// When planes are empty, or `x` is none of f32, f64 and bf16.
 pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
     check_dtype(computed_in(x.dtype()), "global_avg_pool")?;
-    let (_, _, height, width) = x.dims4()?;
-    if height * width == 0 {
+    let (batch, channels, height, width) = x.dims4()?;
+    let pixels = height * width;
+    if pixels == 0 {
         bail!("global_avg_pool: planes must have at least one pixel, got {height}×{width}");
     }
-    apply1(&x.contiguous()?, GlobalAvgPool { pixels: height * width })
+    let x = x.contiguous()?;
+    let means = forward(&x, pixels)?;
+    let x_shape = x.shape().clone();
+    record("global_avg_pool", means, (batch, channels), [&x], move |_, dy| {
+        Ok([Some(gradient(dy, &x_shape, pixels)?)])
+    })
 }
 
-struct GlobalAvgPool {
-    pixels: usize,
-}
-
-impl GlobalAvgPool {
-    /// Returns the shape of the output for images of this layout.
-    fn shape(&self, layout: &Layout) -> Result<Shape> {
-        let (batch, channels, _, _) = layout.shape().dims4()?;
-        Ok((batch, channels).into())
-    }
-}
-
-impl CustomOp1 for GlobalAvgPool {
-    fn name(&self) -> &'static str {
-        "global_avg_pool"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let shape = self.shape(layout)?;
-        let (batch, channels) = shape.dims2()?;
-        let planes = (batch, channels, self.pixels);
-        let mean = |x: &CpuStorage, from: usize| {
-            let planes = Layout::contiguous_with_offset(planes, from);
-            let sums = x.reduce_op(ReduceOp::Sum, &planes, &[2])?;
-            sums.affine(&Layout::contiguous(&shape), 1.0 / self.pixels as f64, 0.0)
-        };
-        let mean = if x.dtype() == DType::BF16 {
-            // The sum is in f32, and the mean is rounded once.
-            let wide = x.to_dtype(layout, DType::F32)?;
-            mean(&wide, 0)?.to_dtype(&Layout::contiguous(&shape), DType::BF16)?
-        } else {
-            mean(x, layout.start_offset())?
-        };
-        Ok((mean, shape))
-    }
-
+/// Computes the means of planes of so many `pixels`, for contiguous `x`.
+fn forward(x: &Tensor, pixels: usize) -> Result<Storage> {
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let shape = self.shape(layout)?;
-        let n = shape.elem_count();
-        let mean = Launch::new(x.device(), Source::Pooling, "global_avg_pool", x.dtype())
-            .count(n)
-            .count(self.pixels)
-            .memory(Operand::new(x, layout)?, n * self.pixels)
-            .compute(n, blocks_of(n))?;
-        Ok((mean, shape))
+    if x.device().is_cuda() {
+        let n = x.elem_count() / pixels;
+        let means = on_gpu([x], |[x]| {
+            Launch::new(x.gpu(), Source::Pooling, "global_avg_pool", x.dtype())
+                .count(n)
+                .count(pixels)
+                .memory(x, n * pixels)
+                .compute(n, blocks_of(n))
+        });
+        return means.map(Storage::Cuda);
     }
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { bail!("expected a tensor in CPU memory") };
+    let planes = x.elem_count() / pixels;
+    let mean = |x: &CpuStorage, from: usize| {
+        let pixels_of_planes = Layout::contiguous_with_offset((planes, pixels), from);
+        let sums = x.reduce_op(ReduceOp::Sum, &pixels_of_planes, &[1])?;
+        sums.affine(&Layout::contiguous(planes), 1.0 / pixels as f64, 0.0)
+    };
+    Ok(Storage::Cpu(if x.dtype() == DType::BF16 {
+        // The sum is in f32, and the mean is rounded once.
+        let wide = storage.to_dtype(layout, DType::F32)?;
+        mean(&wide, 0)?.to_dtype(&Layout::contiguous(planes), DType::BF16)?
+    } else {
+        mean(storage, layout.start_offset())?
+    }))
+}
 
-    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if gradient.device().is_cuda() {
-            let dx = on_gpu([&gradient.contiguous()?], |[gradient]| {
-                let (gpu, dtype, n) = (gradient.gpu(), gradient.dtype(), x.elem_count());
-                Launch::new(gpu, Source::Pooling, "global_avg_pool_gradient", dtype)
-                    .count(n)
-                    .count(self.pixels)
-                    .memory(gradient, n / self.pixels)
-                    .compute(n, blocks_of(n))
-            })?;
-            return Ok(Some(tensor(dx, x.shape())));
-        }
-        let share = gradient.affine(1.0 / self.pixels as f64, 0.0)?;
-        Ok(Some(share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x.shape())?))
+/// Computes the gradient of the input, of this shape, from the gradient of the means.
+fn gradient(dy: &Tensor, x: &Shape, pixels: usize) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if dy.device().is_cuda() {
+        let n = x.elem_count();
+        let dx = on_gpu([&dy.contiguous()?], |[dy]| {
+            Launch::new(dy.gpu(), Source::Pooling, "global_avg_pool_gradient", dy.dtype())
+                .count(n)
+                .count(pixels)
+                .memory(dy, n / pixels)
+                .compute(n, blocks_of(n))
+        })?;
+        return Ok(tensor(dx, x));
     }
+    let share = dy.affine(1.0 / pixels as f64, 0.0)?;
+    share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x)
 }
 
 #[cfg(test)]

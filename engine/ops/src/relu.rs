@@ -7,18 +7,14 @@
 //! Cost: the speed of memory limits a relu. All threads together read and write every element once.
 //! Convolutions and dense layers have variants with a relu, which save this pass.
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use candle_core::{Result, Storage, Tensor};
 
-use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::element::{Element, cpu_memory, for_dtype, lock};
 use super::room::{made, of_three, of_two};
 use super::rounded::{is_rounded, rounded};
-use crate::backward::apply1;
+use crate::backward::record;
 #[cfg(feature = "cuda")]
-use {
-    crate::gpu::{self, Operand, elementwise, on_gpu},
-    candle_core::CudaStorage,
-};
+use crate::gpu::{self, elementwise, on_gpu};
 
 /// Computes max(x, 0) by element, for any shape.
 ///
@@ -29,32 +25,25 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("relu", [x], |[x]| relu(&x));
     }
-    apply1(&x.contiguous()?, Relu)
+    let x = x.contiguous()?;
+    record("relu", forward(&x)?, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
 }
 
-struct Relu;
-
-impl CustomOp1 for Relu {
-    fn name(&self) -> &'static str {
-        "relu"
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        for_dtype!(storage.dtype(), self.name(), T => {
-            let output = forward::<T>(cpu_elements(storage, layout)?);
-            Ok((T::to_cpu_storage_owned(output), layout.shape().clone()))
-        })
-    }
-
+/// Computes max(x, 0) by element, for contiguous x.
+fn forward(x: &Tensor) -> Result<Storage> {
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let y = elementwise("relu", [Operand::new(storage, layout)?])?;
-        Ok((y, layout.shape().clone()))
+    if x.device().is_cuda() {
+        return on_gpu([x], |operands| elementwise("relu", operands)).map(Storage::Cuda);
     }
-
-    fn bwd(&self, _x: &Tensor, y: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        gradient(y, grad).map(Some)
-    }
+    for_dtype!(x.dtype(), "relu", T => {
+        let locked = lock(&[x]);
+        let [x] = locked.elements::<T, 1>()?;
+        Ok(cpu_memory(made(x.len(), |places, y| {
+            for (y, &x) in y.iter_mut().zip(&x[places]) {
+                *y = rectified(x);
+            }
+        })))
+    })
 }
 
 /// Returns the part of `grad` that passes the relu with output `y`, by element.
@@ -65,12 +54,10 @@ pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
         let dx = on_gpu([y, &grad], |operands| elementwise("relu_gradient", operands))?;
         return Ok(gpu::tensor(dx, y.shape()));
     }
-    let (y_storage, y_layout) = y.storage_and_layout();
-    let (grad_storage, grad_layout) = grad.storage_and_layout();
     for_dtype!(y.dtype(), "relu", T => {
-        let y_elements = elements::<T>(&y_storage, y_layout)?;
-        let dx = of_two(y_elements, elements(&grad_storage, grad_layout)?, passed);
-        Tensor::from_vec(dx, y.shape(), y.device())
+        let locked = lock(&[y, &grad]);
+        let [of_y, grad] = locked.elements::<T, 2>()?;
+        Tensor::from_vec(of_two(of_y, grad, passed), y.shape(), y.device())
     })
 }
 
@@ -82,13 +69,10 @@ pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor
         let dx = on_gpu([y, a, b], |operands| elementwise("relu_gradient_of_sum", operands))?;
         return Ok(gpu::tensor(dx, y.shape()));
     }
-    let (y_storage, y_layout) = y.storage_and_layout();
-    let (a_storage, a_layout) = a.storage_and_layout();
-    let (b_storage, b_layout) = b.storage_and_layout();
     for_dtype!(y.dtype(), "relu", T => {
-        let y_elements = elements::<T>(&y_storage, y_layout)?;
-        let (a, b) = (elements::<T>(&a_storage, a_layout)?, elements(&b_storage, b_layout)?);
-        let dx = of_three(y_elements, a, b, |y, a, b| passed(y, a + b));
+        let locked = lock(&[y, a, b]);
+        let [of_y, a, b] = locked.elements::<T, 3>()?;
+        let dx = of_three(of_y, a, b, |y, a, b| passed(y, a + b));
         Tensor::from_vec(dx, y.shape(), y.device())
     })
 }
@@ -106,14 +90,6 @@ pub(super) fn rectified<T: Element>(x: T) -> T {
 #[inline(always)]
 pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
     if y <= T::zero() { T::zero() } else { grad }
-}
-
-fn forward<T: Element>(x: &[T]) -> Vec<T> {
-    made(x.len(), |places, y| {
-        for (y, &x) in y.iter_mut().zip(&x[places]) {
-            *y = rectified(x);
-        }
-    })
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use crate::{BLOCK, Element};
 /// # Errors
 ///
 /// When value and direction differ in shape or dtype.
-pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
-    descend_all([(value, direction)], step)
+pub fn sgd_step(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
+    sgd_step_all([(value, direction)], step)
 }
 
 /// Updates several tensors in place, each with its direction: value −= step · direction.
@@ -27,7 +27,7 @@ pub fn descend(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
 ///
 /// When a value and its direction differ in shape or dtype; then no value was changed. When a value
 /// is on another device than the first value, or when the device fails.
-pub fn descend_all<'a>(
+pub fn sgd_step_all<'a>(
     pairs: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
     step: f64,
 ) -> Result<()> {
@@ -35,7 +35,7 @@ pub fn descend_all<'a>(
     for (value, direction) in &pairs {
         if !are_alike(value, direction) {
             bail!(
-                "sgd: {:?} {:?} cannot descend along {:?} {:?}",
+                "sgd: {:?} {:?} cannot step along {:?} {:?}",
                 value.dtype(),
                 value.dims(),
                 direction.dtype(),
@@ -48,7 +48,7 @@ pub fn descend_all<'a>(
         return crate::gpu::update::sgd_step(&pairs, step);
     }
     pairs.iter().try_for_each(|(value, direction)| {
-        value.inplace_op2(&direction.contiguous()?, &Descend(step))
+        value.inplace_op2(&direction.contiguous()?, &SgdStep(step))
     })
 }
 
@@ -61,7 +61,7 @@ pub fn descend_all<'a>(
 ///
 /// When the three tensors differ in type or size, when they are not on one GPU, or when velocity or
 /// value is not contiguous.
-pub fn push_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
+pub fn momentum_step_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     #[cfg(feature = "cuda")]
     return crate::gpu::update::momentum_step(slots, constants);
     #[cfg(not(feature = "cuda"))]
@@ -74,9 +74,9 @@ fn are_alike(a: &Tensor, b: &Tensor) -> bool {
 }
 
 /// The operation value −= gradient · step, in place.
-struct Descend(f64);
+struct SgdStep(f64);
 
-impl InplaceOp2 for Descend {
+impl InplaceOp2 for SgdStep {
     fn name(&self) -> &'static str {
         "sgd"
     }
@@ -136,8 +136,8 @@ mod tests {
         let ones = |shape: &[usize], dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
         for wrong in [ones(&[3], DType::F32), ones(&[3, 2], DType::F32), ones(&[2, 3], DType::F64)]
         {
-            let error = descend(&value, &wrong, 0.1).unwrap_err();
-            assert!(error.to_string().contains("F32 [2, 3] cannot descend along"), "{error}");
+            let error = sgd_step(&value, &wrong, 0.1).unwrap_err();
+            assert!(error.to_string().contains("F32 [2, 3] cannot step along"), "{error}");
         }
         assert_eq!(value.to_vec2::<f32>().unwrap(), before);
     }

@@ -16,7 +16,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::element::{elements, for_dtype};
+use super::element::{for_dtype, lock};
 use super::room::of_two;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, elementwise, on_gpu};
@@ -42,10 +42,9 @@ pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let sum = on_gpu([&a, &b], |operands| elementwise("sum", operands))?;
         return Ok(gpu::tensor(sum, a.shape()));
     }
-    let ((a_storage, a_layout), (b_storage, b_layout)) =
-        (a.storage_and_layout(), b.storage_and_layout());
     for_dtype!(a.dtype(), "sum", T => {
-        let (of_a, of_b) = (elements::<T>(&a_storage, a_layout)?, elements(&b_storage, b_layout)?);
+        let locked = lock(&[&a, &b]);
+        let [of_a, of_b] = locked.elements::<T, 2>()?;
         Tensor::from_vec(of_two(of_a, of_b, |a, b| a + b), a.shape(), a.device())
     })
 }

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use datasets::{Batch, CLASSES, PIXELS};
 use harness::records::BatchSums;
-use ops::backward::{backward, untracked};
+use ops::backward::{backward, no_grad};
 use ops::parameters::Parameters;
 use ops::weights_hash::WeightsHash;
 use ops::{cross_entropy, linear};
@@ -91,7 +91,7 @@ impl Classifier {
     ///
     /// When the images do not fit the model.
     pub fn evaluate(&self, images: &Batch) -> Result<BatchSums> {
-        Ok(untracked(|| self.forward(images))?.1)
+        Ok(no_grad(|| self.forward(images))?.1)
     }
 
     fn forward(&self, batch: &Batch) -> Result<(Tensor, BatchSums)> {

@@ -7,7 +7,7 @@ use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
-use ops::backward::untracked;
+use ops::backward::no_grad;
 use ops::cross_entropy;
 use params_and_allreduce::communicator::Error as LineError;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
@@ -48,7 +48,7 @@ impl<M: ModuleT> Worker<'_, M> {
                 line.send(stage - 1, &Tensor::new(0u8, device)?)?;
                 x
             };
-            let output = untracked(|| network.forward(&x))?;
+            let output = no_grad(|| network.forward(&x))?;
             if self.is_last() {
                 let batch = images.batch(samples, dtype)?.to_device(device)?;
                 let loss = cross_entropy(&output, &batch.labels)?;

@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Module, ModuleT, Shape, Tensor};
 use concise_wrapper::Network;
-use ops::backward::untracked;
+use ops::backward::no_grad;
 use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Shapes of one sample, without the batch's axis.
@@ -29,7 +29,7 @@ pub(super) fn shapes<M: ModuleT>(
     };
     let zeros = Tensor::zeros(shape(1, &input), network.dtype(), network.device())?;
     // As in evaluation: the statistics of batch norms stay as they are.
-    let output = untracked(|| network.forward(&zeros))?;
+    let output = no_grad(|| network.forward(&zeros))?;
     let output = match output.dims() {
         [1, output @ ..] => output.to_vec(),
         other => {

@@ -13,34 +13,33 @@
 //! ```
 //!
 //! candle does not expose the operation and the inputs that computed a tensor. Therefore the
-//! course's operations are applied by [`apply1`], [`apply2`] and [`apply3`], which record a tape
-//! node for each result. The sum at the end of a residual block's short cut is applied by a variant
-//! of [`apply2`]: the backward of this sum takes two gradients in one pass.
+//! course's operations [`record`] their results on a tape: a node with the inputs and the backward
+//! pass of the operation. The sum at the end of a residual block's short cut has a second backward
+//! pass, which takes two gradients in one pass.
 //!
 //! If a loss depends on any other operation, candle's backward pass computes all gradients. Both
 //! passes return the same gradients, except for the sign of a zero.
 //!
-//! A forward pass without gradients runs within [`untracked()`], which records no tape.
+//! A forward pass without gradients runs within [`no_grad()`], which records no tape.
 
-mod arrived;
-mod given;
-mod node;
+mod accumulator;
+mod no_grad;
+mod tape;
 #[cfg(test)]
 mod tests;
-mod untracked;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use candle_core::backprop::GradStore;
-use candle_core::{Result, Tensor, TensorId, bail};
+use candle_core::{Result, Tensor, TensorId};
 
-pub use given::Given;
-pub(crate) use node::apply2_by_two;
-pub use node::{apply1, apply2, apply3};
-pub use untracked::untracked;
+pub use no_grad::no_grad;
+pub(crate) use tape::record_with_two;
+pub use tape::{record, record_copy};
 
-use arrived::Arrived;
-use node::{Node, remembered};
+use accumulator::Accumulators;
+use tape::{Node, node_of};
 
 /// The gradients of variables that a backward pass has computed.
 #[derive(Debug)]
@@ -51,43 +50,6 @@ impl Gradients {
     /// differentiated result does not depend on the variable.
     pub fn get(&self, variable: &Tensor) -> Option<&Tensor> {
         self.0.get(&variable.id())
-    }
-}
-
-/// The gradient accumulators of all tensors that the backward pass has not reached yet.
-#[derive(Default)]
-struct Underway(HashMap<TensorId, Arrived>);
-
-impl Underway {
-    /// Adds a gradient from the operation `by` to a tensor's accumulator.
-    ///
-    /// # Errors
-    ///
-    /// When the gradient's shape or type differs from the tensor's.
-    fn add(&mut self, by: &str, tensor: &Tensor, gradient: Tensor) -> Result<()> {
-        if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
-            bail!(
-                "{by}: a tensor {:?} {:?} got a gradient {:?} {:?}",
-                tensor.dtype(),
-                tensor.dims(),
-                gradient.dtype(),
-                gradient.dims()
-            );
-        }
-        // A gradient is a constant: this module does not differentiate twice.
-        let gradient = gradient.detach().contiguous()?;
-        let all = match self.0.remove(&tensor.id()) {
-            Some(earlier) => earlier.and(gradient)?,
-            None => Arrived::One(gradient),
-        };
-        self.0.insert(tensor.id(), all);
-        Ok(())
-    }
-
-    /// Sums up the accumulators that remain after all tape nodes have run: those of the variables.
-    fn of_variables(self) -> Result<Gradients> {
-        let sums = self.0.into_iter().map(|(id, arrived)| Ok((id, arrived.sum()?)));
-        Ok(Gradients(sums.collect::<Result<_>>()?))
     }
 }
 
@@ -131,30 +93,31 @@ pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
 
 /// Whether every tensor between the variables and `result` has a tape node. If so, this module
 /// computes the backward pass, and otherwise candle does.
-pub fn is_remembered(result: &Tensor) -> bool {
+pub fn is_recorded(result: &Tensor) -> bool {
     graph(result).is_some()
 }
 
 /// Lists the tensors that `result` was computed from, with their tape nodes. Each tensor comes
 /// after all tensors that were computed from it. Returns `None` if a tensor has no tape node.
-fn graph(result: &Tensor) -> Option<Vec<(&Tensor, Node)>> {
+fn graph(result: &Tensor) -> Option<Vec<(&Tensor, Arc<Node>)>> {
     let computed = result.sorted_nodes().into_iter().filter(|tensor| !tensor.is_variable());
-    computed.map(|tensor| Some((tensor, remembered(tensor)?))).collect()
+    computed.map(|tensor| Some((tensor, node_of(tensor)?))).collect()
 }
 
 // ANCHOR: walk
-fn walk(graph: Vec<(&Tensor, Node)>, result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
-    let mut gradients = Underway::default();
+fn walk(graph: Vec<(&Tensor, Arc<Node>)>, result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
+    let mut gradients = Accumulators::default();
     gradients.add("backward", result, gradient.clone())?;
     for (tensor, node) in graph {
         // The gradient is complete: all tensors computed from this one came earlier in the graph.
-        let Some(gradient) = gradients.0.remove(&tensor.id()) else { continue };
-        for (input, gradient) in node.inputs().iter().zip(node.backward(tensor, gradient)?) {
+        let Some(gradient) = gradients.remove(tensor) else { continue };
+        for (input, gradient) in node.inputs.iter().zip(node.backward(tensor, gradient)?) {
             if let Some(gradient) = gradient.filter(|_| input.track_op()) {
-                gradients.add(node.name(), input, gradient)?;
+                gradients.add(node.name, input, gradient)?;
             }
         }
     }
-    gradients.of_variables()
+    // All tape nodes have run, so the accumulators that remain are those of the variables.
+    Ok(Gradients(gradients.sums()?))
 }
 // ANCHOR_END: walk

@@ -1,12 +1,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Shape, Var};
+use candle_core::{DType, Device, Var};
 
 use super::*;
 use crate::difference::relative_difference;
+use crate::element::cpu_memory;
 use crate::{
     add_relu, cast, conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear, linear_relu,
-    relu, transpose,
+    relu, sum, transpose,
 };
 
 fn noise(shape: &[usize]) -> Var {
@@ -46,7 +47,7 @@ fn lenets_gradients_are_candles_to_the_last_bit() {
         let x = flatten(&conv2d_relu_pool(&x, &w2, &b2, 2).unwrap()).unwrap();
         let logits = linear(&linear_relu(&x, &w3, &b3).unwrap(), &w4, &b4).unwrap();
         let loss = cross_entropy(&logits, &labels).unwrap();
-        assert!(is_remembered(&loss));
+        assert!(is_recorded(&loss));
         assert_as_candles(&loss, &[&w1, &b1, &w2, &b2, &w3, &b3, &w4, &b4]);
     }
 }
@@ -63,48 +64,20 @@ fn what_is_used_more_than_once_gets_the_sum() {
     let twice = add_relu(&y, &relu(&y).unwrap()).unwrap();
     let thrice = add_relu(&twice, &y).unwrap();
     for loss in [add_relu(&y, &y).unwrap(), twice, thrice] {
-        assert!(is_remembered(&loss));
+        assert!(is_recorded(&loss));
         assert_as_candles(&loss, &[&x, &weight, &bias]);
-    }
-}
-
-/// The sum of two tensors; its backward counts the calls with two gradients.
-struct Counting;
-
-static BY_TWO: AtomicUsize = AtomicUsize::new(0);
-
-impl CustomOp2 for Counting {
-    fn name(&self) -> &'static str {
-        "counting"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        layout: &Layout,
-        y: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let sums = x.as_slice::<f64>()?.iter().zip(y.as_slice::<f64>()?).map(|(x, y)| x + y);
-        Ok((CpuStorage::F64(sums.collect()), layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        _: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((Some(gradient.clone()), Some(gradient.clone())))
     }
 }
 
 #[test]
 fn two_gradients_are_taken_at_once_by_an_operation_that_can() {
+    static OF_TWO: AtomicUsize = AtomicUsize::new(0);
     let (x, y) = (noise(&[3, 4]), noise(&[3, 4]));
-    let sum = apply2_by_two(&x, &y, Counting, |_, [a, b]| {
-        BY_TWO.fetch_add(1, Ordering::SeqCst);
+    let sum = cpu_memory(sum(&x, &y).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap());
+    let gradients =
+        |_: &Tensor, gradient: &Tensor| Ok([Some(gradient.clone()), Some(gradient.clone())]);
+    let sum = record_with_two("counting", sum, x.shape(), [&x, &y], gradients, |_, [a, b]| {
+        OF_TWO.fetch_add(1, Ordering::SeqCst);
         a + b
     });
     let sum = sum.unwrap();
@@ -112,9 +85,9 @@ fn two_gradients_are_taken_at_once_by_an_operation_that_can() {
     let twice = add_relu(&sum, &once).unwrap();
     let thrice = add_relu(&twice, &sum).unwrap();
     for (loss, taken) in [(once, 0), (twice, 1), (thrice, 1)] {
-        BY_TWO.store(0, Ordering::SeqCst);
+        OF_TWO.store(0, Ordering::SeqCst);
         let found = backward(&loss).unwrap();
-        assert_eq!(BY_TWO.load(Ordering::SeqCst), taken);
+        assert_eq!(OF_TWO.load(Ordering::SeqCst), taken);
         assert_eq!(bits(found.get(&x).unwrap()), bits(loss.backward().unwrap().get(&x).unwrap()));
     }
 }
@@ -152,7 +125,7 @@ fn gradients_lie_in_memory_as_variables_do() {
 fn nothing_is_copied_that_is_flat_or_constant() {
     let (flat, images) = (noise(&[3, 4]), noise(&[3, 2, 2]));
     assert_eq!(flatten(&flat).unwrap().id(), flat.id());
-    assert!(is_remembered(&relu(&flatten(&images).unwrap()).unwrap()));
+    assert!(is_recorded(&relu(&flatten(&images).unwrap()).unwrap()));
     let constant = flatten(&images.as_detached_tensor()).unwrap();
     assert_eq!((constant.dims(), constant.track_op()), ([3, 4].as_slice(), false));
     let nothing = Tensor::zeros((0, 2, 2), DType::F64, &Device::Cpu).unwrap();
@@ -167,7 +140,7 @@ fn where_candle_has_a_part_it_makes_the_whole_pass() {
     let x = noise(&[3, 4]);
     let squares = relu(&x).unwrap().sqr().unwrap();
     let loss = relu(&squares).unwrap().sum_all().unwrap();
-    assert!(!is_remembered(&loss));
+    assert!(!is_recorded(&loss));
     assert_as_candles(&loss, &[&x]);
 }
 
@@ -177,7 +150,7 @@ fn a_pass_may_begin_anywhere() {
     let remembered = relu(&x).unwrap();
     let other = x.sqr().unwrap();
     for (result, known) in [(remembered, true), (other, false)] {
-        assert_eq!(is_remembered(&result), known);
+        assert_eq!(is_recorded(&result), known);
         let found = backward_from(&result, &gradient).unwrap();
         let loss = (&result * &gradient).unwrap().sum_all().unwrap();
         let expected = loss.backward().unwrap();
@@ -212,7 +185,7 @@ fn a_graph_may_be_walked_in_another_thread() {
     let x = noise(&[3, 4]);
     let y = relu(&x).unwrap();
     let (known, found) =
-        std::thread::spawn(move || (is_remembered(&y), backward(&y).unwrap())).join().unwrap();
+        std::thread::spawn(move || (is_recorded(&y), backward(&y).unwrap())).join().unwrap();
     assert!(known && found.get(&x).is_some());
 }
 
@@ -220,7 +193,7 @@ fn a_graph_may_be_walked_in_another_thread() {
 fn a_graph_that_is_dropped_is_forgotten() {
     let x = noise(&[3, 4]);
     let y = relu(&x).unwrap();
-    let node = node::remembered(&y).map(|node| std::sync::Arc::downgrade(&node)).unwrap();
+    let node = tape::node_of(&y).map(|node| std::sync::Arc::downgrade(&node)).unwrap();
     let z = relu(&y).unwrap();
     drop(y);
     assert!(node.upgrade().is_some());
@@ -230,35 +203,35 @@ fn a_graph_that_is_dropped_is_forgotten() {
     for _ in 0..5000 {
         relu(&x).unwrap();
     }
-    assert!(node::listed() < 4000, "{}", node::listed());
+    assert!(tape::listed() < 4000, "{}", tape::listed());
     // A tensor without a gradient has no node at all.
-    assert!(node::remembered(&relu(&x.as_detached_tensor()).unwrap()).is_none());
+    assert!(tape::node_of(&relu(&x.as_detached_tensor()).unwrap()).is_none());
 }
 
 #[test]
-fn what_is_computed_untracked_keeps_nothing_and_has_the_same_bits() {
+fn what_is_computed_under_no_grad_keeps_nothing_and_has_the_same_bits() {
     let (x, weight, bias) = (noise(&[3, 4]), noise(&[4, 2]), noise(&[2]));
     let layers = || linear(&relu(&add_relu(&x, &x).unwrap()).unwrap(), &weight, &bias).unwrap();
-    let (tracked, result) = (layers(), untracked(layers));
-    assert!(is_remembered(&tracked) && tracked.track_op());
-    assert!(!result.track_op() && node::remembered(&result).is_none());
+    let (tracked, result) = (layers(), no_grad(layers));
+    assert!(is_recorded(&tracked) && tracked.track_op());
+    assert!(!result.track_op() && tape::node_of(&result).is_none());
     assert_eq!(bits(&result), bits(&tracked));
     // Only the graph needs the copy that flattens.
     let images = noise(&[3, 2, 2]);
-    assert!(!untracked(|| flatten(&relu(&images)?)).unwrap().track_op());
+    assert!(!no_grad(|| flatten(&relu(&images)?)).unwrap().track_op());
     // A result that was tracked before still has its backward.
     assert_as_candles(&tracked, &[&x, &weight, &bias]);
 }
 
 #[test]
-fn untracked_ends_where_it_ends() {
+fn no_grad_ends_where_it_ends() {
     let x = noise(&[3, 4]);
     let is_tracked = || relu(&x).unwrap().track_op();
-    untracked(|| {
-        untracked(|| assert!(!is_tracked()));
+    no_grad(|| {
+        no_grad(|| assert!(!is_tracked()));
         assert!(!is_tracked(), "the outer one goes on");
         let panicked =
-            std::panic::catch_unwind(|| untracked(|| std::panic::resume_unwind(Box::new(()))));
+            std::panic::catch_unwind(|| no_grad(|| std::panic::resume_unwind(Box::new(()))));
         assert!(panicked.is_err());
         assert!(!is_tracked(), "and behind a panic");
         std::thread::scope(|scope| {
@@ -266,8 +239,7 @@ fn untracked_ends_where_it_ends() {
         });
     });
     assert!(is_tracked());
-    let panicked =
-        std::panic::catch_unwind(|| untracked(|| std::panic::resume_unwind(Box::new(()))));
+    let panicked = std::panic::catch_unwind(|| no_grad(|| std::panic::resume_unwind(Box::new(()))));
     assert!(panicked.is_err());
     assert!(is_tracked(), "a panic ends it as well");
 }

@@ -8,7 +8,7 @@ use super::loops::{self, GradientLine};
 use super::planes::Planes;
 use super::statistics::Moments;
 use crate::Element;
-use crate::element::elements;
+use crate::element::lock;
 
 /// The contiguous tensors that both halves of backward read.
 pub(super) struct Tensors {
@@ -27,16 +27,11 @@ impl Tensors {
         &self,
         work: impl FnOnce(Operands<'_, T>) -> Result<R>,
     ) -> Result<R> {
-        let (x, x_layout) = self.x.storage_and_layout();
-        let (grad, grad_layout) = self.grad.storage_and_layout();
         // Without a relu no loop reads the output, so the gradient serves as a placeholder.
-        let (y, y_layout) = self.output.as_ref().unwrap_or(&self.grad).storage_and_layout();
-        work(Operands {
-            x: elements(&x, x_layout)?,
-            y: elements(&y, y_layout)?,
-            grad: elements(&grad, grad_layout)?,
-            relu: self.output.is_some(),
-        })
+        let output = self.output.as_ref().unwrap_or(&self.grad);
+        let locked = lock(&[&self.x, output, &self.grad]);
+        let [x, y, grad] = locked.elements()?;
+        work(Operands { x, y, grad, relu: self.output.is_some() })
     }
 }
 

@@ -45,19 +45,16 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, OnceLock};
-
 use candle_core::{Result, Tensor, bail};
 
 pub use gradient::{GradientSums, input_gradient};
 pub use running::{Average, average_all};
 pub use statistics::Statistics;
 
-use crate::backward::apply3;
 use crate::cast;
 use crate::element::computed_in;
 use crate::rounded::is_rounded;
-use op::{BatchNorm, saved};
+use op::BatchNorm;
 use planes::Planes;
 #[cfg(feature = "cuda")]
 use statistics::check_channels;
@@ -106,13 +103,14 @@ pub fn batch_norm(
     if x.device().is_cuda() {
         let x = &on_gpu::aligned(x)?;
         let statistics = Statistics::of(x)?;
-        let op = on_gpu::Normalise::new(&statistics, true, epsilon, relu)?;
-        return Ok((op.apply(x, weight, bias)?, statistics));
+        let batch_norm = on_gpu::BatchNorm::new(&statistics, true, epsilon, relu)?;
+        return Ok((batch_norm.apply(x, weight, bias)?, statistics));
     }
-    let moments = Arc::default();
-    let op = BatchNorm { moments: Arc::clone(&moments), of_batch: true, epsilon, relu };
-    let y = apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, op)?;
-    Ok((y, saved(&moments)?.to_statistics()?))
+    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
+    let batch_norm = BatchNorm { of_batch: true, epsilon, relu };
+    let (y, moments) = batch_norm.forward(&x, &weight, &bias, None)?;
+    let statistics = moments.to_statistics()?;
+    Ok((batch_norm.record(y, moments, [&x, &weight, &bias])?, statistics))
 }
 
 /// Normalises a batch by given statistics, such as running averages in evaluation.
@@ -139,11 +137,13 @@ pub fn batch_norm_with(
     if x.device().is_cuda() {
         check_channels("mean", &statistics.mean, planes.channels)?;
         check_channels("variance", &statistics.variance, planes.channels)?;
-        return on_gpu::Normalise::new(statistics, false, epsilon, relu)?.apply(x, weight, bias);
+        return on_gpu::BatchNorm::new(statistics, false, epsilon, relu)?.apply(x, weight, bias);
     }
-    let moments = Arc::new(OnceLock::from(statistics.to_moments(planes.channels)?));
-    let op = BatchNorm { moments, of_batch: false, epsilon, relu };
-    apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, op)
+    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
+    let given = statistics.to_moments(planes.channels)?;
+    let batch_norm = BatchNorm { of_batch: false, epsilon, relu };
+    let (y, moments) = batch_norm.forward(&x, &weight, &bias, Some(given))?;
+    batch_norm.record(y, moments, [&x, &weight, &bias])
 }
 
 /// Converts bf16 images on the CPU to the type that the loops compute in.

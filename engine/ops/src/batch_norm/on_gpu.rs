@@ -1,10 +1,10 @@
 //! Batch normalisation on a GPU: the same pieces as kernels. Statistics and sums stay on the GPU.
 
-use candle_core::{CpuStorage, CudaStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CudaStorage, DType, Result, Storage, Tensor};
 
 use super::backward_blocks::Tensors;
 use super::statistics::Statistics;
-use crate::backward::apply3;
+use crate::backward::record;
 use crate::element::computed_in;
 use crate::gpu::{self, Channels, Launch, Operand, PartialSums, Source, Totals, alloc, on_gpu};
 
@@ -59,8 +59,8 @@ pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
     Ok(Statistics { mean, variance, count: sizes.images * sizes.plane })
 }
 
-/// The operation that normalises by given statistics.
-pub(super) struct Normalise {
+/// Normalises by given statistics.
+pub(super) struct BatchNorm {
     statistics: Statistics,
     /// 1 / n when the gradient flows through the batch's own statistics; 0 when they are constants.
     share: f64,
@@ -68,7 +68,7 @@ pub(super) struct Normalise {
     relu: bool,
 }
 
-impl Normalise {
+impl BatchNorm {
     pub(super) fn new(
         statistics: &Statistics,
         of_batch: bool,
@@ -82,44 +82,20 @@ impl Normalise {
     }
 
     pub(super) fn apply(self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-        apply3(&aligned(x)?, &weight.contiguous()?, &bias.contiguous()?, self)
-    }
-}
-
-impl CustomOp3 for Normalise {
-    fn name(&self) -> &'static str {
-        "batch_norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        bail!("batch_norm: the CPU has an operation of its own")
+        let (x, weight, bias) = (aligned(x)?, weight.contiguous()?, bias.contiguous()?);
+        let y = Storage::Cuda(self.forward(&x, &weight, &bias)?);
+        let (of_x, of_weight) = (x.clone(), weight.clone());
+        record("batch_norm", y, x.shape(), [&x, &weight, &bias], move |y, dy| {
+            self.backward(&of_x, &of_weight, y, dy)
+        })
     }
 
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let sizes = Channels::of(x_layout.shape())?;
+    fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<CudaStorage> {
+        let sizes = Channels::of(x.shape())?;
         let (n, channels) = (sizes.elements(), sizes.channels);
-        let (weight, bias) =
-            (Operand::new(weight, weight_layout)?, Operand::new(bias, bias_layout)?);
-        let x = Operand::new(x, x_layout)?;
         let wide = computed_in(x.dtype());
         let Statistics { mean, variance, .. } = &self.statistics;
-        let y = on_gpu([mean, variance], |[mean, variance]| {
+        on_gpu([x, weight, bias, mean, variance], |[x, weight, bias, mean, variance]| {
             launch("normalise", x, sizes)
                 .flag(self.relu)
                 .number(self.epsilon)
@@ -129,18 +105,17 @@ impl CustomOp3 for Normalise {
                 .memory_as(DType::F64, mean, channels)
                 .memory_as(DType::F64, variance, channels)
                 .compute(n, sizes.blocks())
-        })?;
-        Ok((y, x_layout.shape().clone()))
+        })
     }
 
-    fn bwd(
+    /// Computes the gradients of the input if needed, of the weight, and of the bias.
+    fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
-        _bias: &Tensor,
         y: &Tensor,
         grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    ) -> Result<[Option<Tensor>; 3]> {
         let tensors = all_aligned(&Tensors::new(x, self.relu.then_some(y), grad)?)?;
         let (statistics, share, epsilon) = (&self.statistics, self.share, self.epsilon);
         let Totals { exact, rounded } = sums(&tensors, statistics, epsilon)?;
@@ -150,7 +125,7 @@ impl CustomOp3 for Normalise {
         } else {
             None
         };
-        Ok((dx, Some(rounded.get(1)?), Some(rounded.get(0)?)))
+        Ok([dx, Some(rounded.get(1)?), Some(rounded.get(0)?)])
     }
 }
 

@@ -1,14 +1,12 @@
-//! Batch normalisation as one operation.
+//! Batch normalisation on the CPU.
 //!
 //! The forward pass computes statistics and then normalises. The backward pass computes gradient
 //! sums and then the gradient of the input. Both steps of a pass process a block of channels while
 //! the block is in the cache.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{DType, Result, Storage, Tensor, WithDType};
 use rayon::prelude::*;
 
 use super::backward_blocks::{Operands, Sums, Tensors, draw_block, gradient_lines};
@@ -16,42 +14,97 @@ use super::loops::Line;
 use super::planes::Planes;
 use super::statistics::Moments;
 use crate::Element;
-use crate::element::{cpu_elements, for_dtype};
+use crate::backward::record;
+use crate::element::{cpu_memory, for_dtype, lock};
 use crate::room::room;
 use crate::simd::vectorised;
 
-/// One application of batch normalisation. It keeps the statistics of the forward pass for the
-/// backward pass.
+/// The constants of a batch normalisation.
+#[derive(Clone, Copy)]
 pub(super) struct BatchNorm {
-    pub(super) moments: Arc<OnceLock<Moments>>,
     /// Whether the statistics are computed from the batch. If so, the gradient flows through them.
     pub(super) of_batch: bool,
     pub(super) epsilon: f64,
     pub(super) relu: bool,
 }
 
-pub(super) fn saved(moments: &OnceLock<Moments>) -> Result<&Moments> {
-    match moments.get() {
-        Some(moments) => Ok(moments),
-        None => bail!("batch_norm: no statistics, because forward did not run"),
-    }
-}
-
 impl BatchNorm {
-    fn forward<T: Element>(
-        &self,
+    /// Normalises images by `given` moments, or by the moments of the batch. Returns the images and
+    /// the moments. All tensors are contiguous.
+    pub(super) fn forward(
+        self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        given: Option<Moments>,
+    ) -> Result<(Storage, Moments)> {
+        let planes = Planes::new(x.shape())?;
+        for_dtype!(x.dtype(), "batch_norm", T => {
+            let locked = lock(&[x, weight, bias]);
+            let [x, weight, bias] = locked.elements::<T, 3>()?;
+            let (y, of_blocks) = self.forward_blocks(&planes, x, (weight, bias), given.as_ref());
+            let moments = given.unwrap_or_else(|| Moments::concatenated(of_blocks, planes.count()));
+            Ok((cpu_memory(y), moments))
+        })
+    }
+
+    /// Records the images `y` that [`forward`](Self::forward) has computed with these `moments`.
+    pub(super) fn record(
+        self,
+        y: Storage,
+        moments: Moments,
+        inputs @ [x, weight, _]: [&Tensor; 3],
+    ) -> Result<Tensor> {
+        let (of_x, of_weight) = (x.clone(), weight.clone());
+        record("batch_norm", y, x.shape(), inputs, move |y, dy| {
+            self.backward(&of_x, &of_weight, &moments, y, dy)
+        })
+    }
+
+    /// Computes the gradients of the input if needed, of the weight, and of the bias.
+    fn backward(
+        self,
+        x: &Tensor,
+        weight: &Tensor,
+        moments: &Moments,
+        y: &Tensor,
+        grad: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let planes = Planes::new(x.shape())?;
+        let want_dx = x.track_op();
+        let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;
+        let scales = weight.to_dtype(DType::F64)?.to_vec1::<f64>()?;
+        for_dtype!(x.dtype(), "batch_norm", T => {
+            let (dx, sums) = tensors.read::<T, _>(|operands| {
+                Ok(self.backward_blocks(&planes, operands, moments, &scales, want_dx))
+            })?;
+            let device = x.device();
+            let dx = match dx {
+                Some(dx) => Some(Tensor::from_vec(dx, x.shape(), device)?),
+                None => None,
+            };
+            let parameter = |sums: Vec<f64>| {
+                Tensor::from_vec(sums, planes.channels, device)?.to_dtype(weight.dtype())
+            };
+            Ok([dx, Some(parameter(sums.weight)?), Some(parameter(sums.bias)?)])
+        })
+    }
+
+    /// Normalises block by block, and returns the moments of each block.
+    fn forward_blocks<T: Element>(
+        self,
         planes: &Planes,
         x: &[T],
-        weight: &[T],
-        bias: &[T],
-    ) -> (Vec<T>, Moments) {
+        (weight, bias): (&[T], &[T]),
+        given: Option<&Moments>,
+    ) -> (Vec<T>, Vec<Moments>) {
         let mut y = room(x.len());
         let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut y));
         let moments = blocks.map(|(channels, y)| {
             vectorised(
                 #[inline(always)]
                 || {
-                    let moments = match self.moments.get() {
+                    let moments = match given {
                         Some(given) => given.block(&channels),
                         None => Moments::of_block(planes, x, &channels),
                     };
@@ -61,14 +114,14 @@ impl BatchNorm {
                 },
             )
         });
-        let moments = Moments::concatenated(moments.collect(), planes.count());
+        let moments = moments.collect();
         (y, moments)
     }
 
     /// Returns the gradient of the input, if `want_dx` is set, and the sums that give the gradients
     /// of the parameters.
-    fn backward<T: Element>(
-        &self,
+    fn backward_blocks<T: Element>(
+        self,
         planes: &Planes,
         operands: Operands<'_, T>,
         moments: &Moments,
@@ -104,7 +157,7 @@ impl BatchNorm {
 
     #[inline(always)]
     fn draw_block<T: Element>(
-        &self,
+        self,
         planes: &Planes,
         x: &[T],
         channels: &Range<usize>,
@@ -126,62 +179,5 @@ impl BatchNorm {
                 line.draw(self.relu, x, y);
             }
         }
-    }
-}
-
-impl CustomOp3 for BatchNorm {
-    fn name(&self) -> &'static str {
-        "batch_norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let planes = Planes::new(x_layout.shape())?;
-        for_dtype!(x.dtype(), self.name(), T => {
-            let (y, moments) = self.forward::<T>(
-                &planes,
-                cpu_elements(x, x_layout)?,
-                cpu_elements(weight, weight_layout)?,
-                cpu_elements(bias, bias_layout)?,
-            );
-            self.moments.get_or_init(|| moments);
-            Ok((T::to_cpu_storage_owned(y), x_layout.shape().clone()))
-        })
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _bias: &Tensor,
-        y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let planes = Planes::new(x.shape())?;
-        let moments = saved(&self.moments)?;
-        let want_dx = x.track_op();
-        let tensors = Tensors::new(x, self.relu.then_some(y), grad)?;
-        let scales = weight.to_dtype(DType::F64)?.to_vec1::<f64>()?;
-        for_dtype!(x.dtype(), self.name(), T => {
-            let (dx, sums) = tensors.read::<T, _>(|operands| {
-                Ok(self.backward(&planes, operands, moments, &scales, want_dx))
-            })?;
-            let device = x.device();
-            let dx = match dx {
-                Some(dx) => Some(Tensor::from_vec(dx, x.shape(), device)?),
-                None => None,
-            };
-            let parameter = |sums: Vec<f64>| {
-                Tensor::from_vec(sums, planes.channels, device)?.to_dtype(weight.dtype())
-            };
-            Ok((dx, Some(parameter(sums.weight)?), Some(parameter(sums.bias)?)))
-        })
     }
 }

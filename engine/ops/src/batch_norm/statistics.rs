@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::loops::mean_and_squares;
 use super::planes::Planes;
 use crate::Element;
-use crate::element::{elements, for_dtype};
+use crate::element::{for_dtype, lock};
 use crate::simd::vectorised;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
@@ -28,9 +28,9 @@ impl Statistics {
     /// Implements [`of`](Self::of) on the CPU, for images in f32 or f64.
     pub(super) fn of_cpu(x: &Tensor, planes: &Planes) -> Result<Self> {
         let x = x.contiguous()?;
-        let (storage, layout) = x.storage_and_layout();
         for_dtype!(x.dtype(), "batch_norm", T => {
-            let x = elements::<T>(&storage, layout)?;
+            let locked = lock(&[&x]);
+            let [x] = locked.elements::<T, 1>()?;
             let blocks = planes.blocks();
             let moments = blocks
                 .par_iter()

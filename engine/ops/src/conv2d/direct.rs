@@ -57,19 +57,32 @@ impl<'a> Direct<'a> {
 
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
-        let g = self.geometry;
+        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
         let tight = Frame::tight(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
             output.planes(images).for_each(|mut output| {
-                let planes = &planes[output.block * g.block()..][..g.block()];
+                let planes = lanes(&planes[output.block * g.block()..][..g.block()]);
                 let weights = &weight[output.channel * g.patch()..][..g.patch()];
                 let mut sums = Scratch::new(g.pixels() * LANES);
+                let sums = lanes_mut(&mut sums);
                 vectorised(
                     #[inline(always)]
                     || {
-                        self.correlate(lanes(planes), weights, lanes_mut(&mut sums));
-                        output.finish(lanes_mut(&mut sums), tight);
+                        for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
+                            let first = row * g.stride * width;
+                            let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
+                            let done = fours.len() * ABREAST;
+                            for (nth, four) in fours.iter_mut().enumerate() {
+                                let first = first + nth * ABREAST * g.stride;
+                                self.multiply(planes, weights, first, four);
+                            }
+                            for (nth, one) in rest.as_chunks_mut::<1>().0.iter_mut().enumerate() {
+                                let first = first + (done + nth) * g.stride;
+                                self.multiply(planes, weights, first, one);
+                            }
+                        }
+                        output.finish(sums, tight);
                     },
                 );
             });
@@ -111,27 +124,10 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Computes sums[p] = Σ w · x over the patch of every output pixel p.
+    /// Computes `N` neighbouring sums, each Σ w · x over the weights w and the pixels x of a patch.
+    /// The patch of the first sum begins at pixel `first`.
     #[inline(always)]
-    fn correlate<T: Element>(&self, planes: &[Lane<T>], weights: &[T], sums: &mut [Lane<T>]) {
-        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
-        for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
-            let first = row * g.stride * width;
-            let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
-            for (nth, four) in fours.iter_mut().enumerate() {
-                self.abreast(planes, weights, first + nth * ABREAST * g.stride, four);
-            }
-            let done = fours.len() * ABREAST;
-            for (nth, one) in rest.iter_mut().enumerate() {
-                let one = std::slice::from_mut(one).as_mut_array::<1>().expect("one is one");
-                self.abreast(planes, weights, first + (done + nth) * g.stride, one);
-            }
-        }
-    }
-
-    /// Computes `N` neighbouring sums. The patch of the first sum begins at pixel `first`.
-    #[inline(always)]
-    fn abreast<T: Element, const N: usize>(
+    fn multiply<T: Element, const N: usize>(
         &self,
         planes: &[Lane<T>],
         weights: &[T],

@@ -44,24 +44,22 @@ mod unfolded;
 mod way;
 mod winograd;
 
-use std::sync::OnceLock;
-
-use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Storage, Tensor};
 
 use super::avg_pool2d::{Windows, avg_pool2d};
-use super::element::{Element, cpu_elements, elements, for_dtype};
+use super::element::{cpu_memory, for_dtype, lock};
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::{apply2, apply3};
+use crate::backward::record;
 use composed::composed;
+use direct::Direct;
 use finish::{Finish, Signs};
 use geometry::Geometry;
 use gradients::{Gradients, Upstream};
 use output::Output;
-use way::Way;
-#[cfg(feature = "cudnn")]
-use {crate::gpu::Operand, candle_core::CudaStorage};
+use sampled::Sampled;
+use unfolded::Unfolded;
+use way::{Way, Winograd2, Winograd3, Winograd4};
 
 /// Convolves `x` with `weight` and adds `bias`, if there is one.
 ///
@@ -97,7 +95,7 @@ pub fn conv2d(
             None => rounded("conv2d", [x, weight], |[x, weight]| wide(x, weight, None)),
         }
     } else if has_operation(x) {
-        Conv2d::new(geometry, Finish::Plain).apply(x, weight, bias)
+        Conv2d { geometry, finish: Finish::Plain }.forward(x, weight, bias)
     } else {
         composed(x, weight, bias, stride, padding)
     }
@@ -124,7 +122,7 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
         avg_pool2d(&relu(&conv2d(x, weight, Some(bias), 1, 0)?)?, pool, pool)
     } else if has_operation(x) {
         let windows = Windows::new(geometry.out_h, geometry.out_w, pool, pool)?;
-        Conv2d::new(geometry, Finish::ReluPool(windows)).apply(x, weight, Some(bias))
+        Conv2d { geometry, finish: Finish::ReluPool(windows) }.forward(x, weight, Some(bias))
     } else {
         avg_pool2d(&relu(&composed(x, weight, Some(bias), 1, 0)?)?, pool, pool)
     }
@@ -136,183 +134,108 @@ fn has_operation(x: &Tensor) -> bool {
     x.device().is_cpu() || cfg!(feature = "cudnn")
 }
 
-/// One application of the convolution with its epilogue.
+/// A convolution with its epilogue.
 struct Conv2d {
     geometry: Geometry,
     finish: Finish,
-    /// The relu masks that the forward pass recorded for the backward pass.
-    signs: OnceLock<Vec<Signs>>,
-    /// The operand of bias and relu on a GPU, kept for the backward pass.
-    #[cfg(feature = "cudnn")]
-    before_bias: OnceLock<CudaStorage>,
 }
 
 impl Conv2d {
-    fn new(geometry: Geometry, finish: Finish) -> Self {
-        Self {
-            geometry,
-            finish,
-            signs: OnceLock::new(),
-            #[cfg(feature = "cudnn")]
-            before_bias: OnceLock::new(),
-        }
-    }
-
-    fn apply(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    /// Convolves `x`, runs the epilogue, and records the result on the tape.
+    fn forward(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-        match bias {
-            Some(bias) => apply3(&x, &weight, &bias.contiguous()?, self),
-            None => apply2(&x, &weight, self),
+        let bias = bias.map(Tensor::contiguous).transpose()?;
+        #[cfg(feature = "cudnn")]
+        if x.device().is_cuda() {
+            return self.forward_on_gpu(&x, &weight, bias.as_ref());
         }
-    }
-
-    fn shape(&self) -> Shape {
-        let (height, width) = self.finish.size(&self.geometry);
-        (self.geometry.batch, self.geometry.out_channels, height, width).into()
-    }
-
-    fn forward<T: Element>(&self, x: &[T], weight: &[T], bias: Option<&[T]>) -> CpuStorage {
         let g = &self.geometry;
-        let mut output = Output::new(g, &self.finish, bias);
-        Way::new(g).forward(g, x, weight, &mut output);
-        // The cell is empty: every application has an operation of its own.
-        let _ = self.signs.set(output.signs);
-        T::to_cpu_storage_owned(output.y)
+        let (y, signs) = for_dtype!(x.dtype(), "conv2d", T => {
+            let (locked, locked_bias) = (lock(&[&x, &weight]), bias.as_ref().map(|b| lock(&[b])));
+            let [x, weight] = locked.elements::<T, 2>()?;
+            let bias = match &locked_bias {
+                Some(locked) => Some(locked.elements::<T, 1>()?[0]),
+                None => None,
+            };
+            let mut output = Output::new(g, &self.finish, bias);
+            match Way::new(g) {
+                Way::Direct => Direct::new(g).forward(x, weight, &mut output),
+                Way::Winograd2 => Winograd2::new(g).forward(x, weight, &mut output),
+                Way::Winograd4 => Winograd4::new(g).forward(x, weight, &mut output),
+                Way::Winograd3 => Winograd3::new(g).forward(x, weight, &mut output),
+                Way::Sampled => Sampled::new(g).forward(x, weight, &mut output),
+                Way::Unfolded => Unfolded::new(g).forward(x, weight, &mut output),
+            }
+            (cpu_memory(output.y), output.signs)
+        });
+        let (of_x, of_weight, has_bias) = (x.clone(), weight.clone(), bias.is_some());
+        record_output(y, self.shape(), [&x, &weight], bias.as_ref(), move |dy| {
+            self.backward(&of_x, &of_weight, has_bias, &signs, dy)
+        })
     }
 
     /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
-    /// one.
+    /// one. `signs` are the relu masks that the forward pass recorded.
     fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
-        bias: Option<&Tensor>,
+        has_bias: bool,
+        signs: &[Signs],
         grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    ) -> Result<[Option<Tensor>; 3]> {
         let (g, grad) = (&self.geometry, grad.contiguous()?);
-        #[cfg(feature = "cudnn")]
-        if grad.device().is_cuda() {
-            return self.backward_on_gpu(x, weight, bias, &grad);
-        }
-        let (x_storage, x_layout) = x.storage_and_layout();
-        let (weight_storage, weight_layout) = weight.storage_and_layout();
-        let (grad_storage, grad_layout) = grad.storage_and_layout();
         // The first layer's input is data. Its gradient is a third of the work, and nothing uses
         // it.
         let want_dx = x.track_op();
         let way = if want_dx { Way::with_dx(g) } else { Way::new(g) };
         for_dtype!(x.dtype(), "conv2d", T => {
-            let mut gradients = Gradients::<T>::new(g, want_dx, bias.is_some());
-            let upstream = Upstream {
-                geometry: g,
-                finish: &self.finish,
-                grad: elements(&grad_storage, grad_layout)?,
-                signs: self.signs.get().map_or(&[], Vec::as_slice),
-            };
-            let x = elements(&x_storage, x_layout)?;
-            let weights = elements(&weight_storage, weight_layout)?;
-            // An empty batch adds nothing to the zeros.
-            if g.batch > 0 {
-                way.backward(g, x, weights, &upstream, &mut gradients);
+            let locked = lock(&[x, weight, &grad]);
+            let [of_x, of_weight, grad] = locked.elements::<T, 3>()?;
+            let mut gradients = Gradients::<T>::new(g, want_dx, has_bias);
+            let upstream = Upstream { geometry: g, finish: &self.finish, grad, signs };
+            let (up, to) = (&upstream, &mut gradients);
+            match way {
+                // An empty batch adds nothing to the zeros.
+                _ if g.batch == 0 => {}
+                Way::Direct => Direct::new(g).backward(of_x, up, to),
+                Way::Winograd2 => Winograd2::new(g).backward(of_x, of_weight, up, to),
+                Way::Winograd4 => Winograd4::new(g).backward(of_x, of_weight, up, to),
+                Way::Winograd3 => Winograd3::new(g).backward(of_x, of_weight, up, to),
+                Way::Sampled => Sampled::new(g).backward(of_x, of_weight, up, to),
+                Way::Unfolded => Unfolded::new(g).backward(of_x, of_weight, up, to),
             }
-            let tensor = |values, shape: Shape| Tensor::from_vec(values, shape, grad.device());
+            let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
             let dbias: Option<Vec<T>> = gradients.bias.into_iter().collect();
-            let x_shape = (g.batch, g.in_channels, g.height, g.width).into();
-            Ok((
-                gradients.x.map(|dx| tensor(dx, x_shape)).transpose()?,
-                Some(tensor(gradients.weight, weight.shape().clone())?),
-                dbias.map(|dbias| tensor(dbias, g.out_channels.into())).transpose()?,
-            ))
+            Ok([
+                gradients.x.map(|dx| tensor(dx, x.shape())).transpose()?,
+                Some(tensor(gradients.weight, weight.shape())?),
+                dbias.map(|dbias| tensor(dbias, &g.out_channels.into())).transpose()?,
+            ])
         })
+    }
+
+    /// Returns the shape of the output.
+    fn shape(&self) -> Shape {
+        let (height, width) = self.finish.size(&self.geometry);
+        (self.geometry.batch, self.geometry.out_channels, height, width).into()
     }
 }
 
-impl CustomOp3 for Conv2d {
-    fn name(&self) -> &'static str {
-        "conv2d"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        for_dtype!(x.dtype(), "conv2d", T => {
-            let bias = cpu_elements::<T>(bias, bias_layout)?;
-            let (x, weight) = (cpu_elements(x, x_layout)?, cpu_elements(weight, weight_layout)?);
-            Ok((self.forward::<T>(x, weight, Some(bias)), self.shape()))
-        })
-    }
-
-    #[cfg(feature = "cudnn")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let (x, weight) = (Operand::new(x, x_layout)?, Operand::new(weight, weight_layout)?);
-        self.forward_on_gpu(x, weight, Some(Operand::new(bias, bias_layout)?))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.backward(x, weight, Some(bias), grad)
-    }
-}
-
-/// The convolution without a bias.
-impl CustomOp2 for Conv2d {
-    fn name(&self) -> &'static str {
-        "conv2d"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        for_dtype!(x.dtype(), "conv2d", T => {
-            let (x, weight) = (cpu_elements(x, x_layout)?, cpu_elements(weight, weight_layout)?);
-            Ok((self.forward::<T>(x, weight, None), self.shape()))
-        })
-    }
-
-    #[cfg(feature = "cudnn")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let (x, weight) = (Operand::new(x, x_layout)?, Operand::new(weight, weight_layout)?);
-        self.forward_on_gpu(x, weight, None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dweight, _) = self.backward(x, weight, None, grad)?;
-        Ok((dx, dweight))
+/// Records the output of a convolution on the tape. `backward` computes the gradients of input,
+/// weight and bias from the gradient of the output.
+fn record_output(
+    y: Storage,
+    shape: Shape,
+    [x, weight]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    backward: impl Fn(&Tensor) -> Result<[Option<Tensor>; 3]> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    match bias {
+        Some(bias) => record("conv2d", y, shape, [x, weight, bias], move |_, dy| backward(dy)),
+        None => record("conv2d", y, shape, [x, weight], move |_, dy| {
+            let [dx, dweight, _] = backward(dy)?;
+            Ok([dx, dweight])
+        }),
     }
 }

@@ -1,10 +1,10 @@
 //! The convolution on a GPU: cuDNN computes the products, our kernels compute the epilogue.
 
-use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
+use candle_core::{CudaStorage, Result, Storage, Tensor, bail};
 
-use super::Conv2d;
 use super::cudnn::{Pass, product};
 use super::finish::Finish;
+use super::{Conv2d, record_output};
 use crate::avg_pool2d::Windows;
 use crate::gpu::{
     Channels, Launch, Operand, PartialSums, Source, add_bias, alloc, bias_gradients, blocks_of,
@@ -18,53 +18,59 @@ impl Conv2d {
         Channels { images: g.batch, channels: g.out_channels, plane: g.pixels() }
     }
 
+    /// Convolves `x`, runs the epilogue, and records the result on the tape.
     pub(super) fn forward_on_gpu(
-        &self,
-        x: Operand<'_>,
-        weight: Operand<'_>,
-        bias: Option<Operand<'_>>,
-    ) -> Result<(CudaStorage, Shape)> {
+        self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let (g, sizes) = (&self.geometry, self.channels());
-        let y = match (&self.finish, bias) {
-            (Finish::Plain, None) => product(g, Pass::Output, [x, weight])?,
-            (Finish::Plain, Some(bias)) => {
+        let (y, before_bias) = match (&self.finish, bias) {
+            (Finish::Plain, None) => {
+                (on_gpu([x, weight], |operands| product(g, Pass::Output, operands))?, None)
+            }
+            (Finish::Plain, Some(bias)) => on_gpu([x, weight, bias], |[x, weight, bias]| {
                 let mut y = product(g, Pass::Output, [x, weight])?;
                 add_bias(&mut y, sizes, bias, false)?;
-                y
-            }
+                Ok((y, None))
+            })?,
             (Finish::ReluPool(windows), Some(bias)) => {
-                let z = product(g, Pass::OutputForRelu, [x, weight])?;
-                let of_z = Operand::whole(&z, sizes.elements());
-                let y = bias_relu_pool(sizes, windows, of_z, bias)?;
-                // The backward pass derives the relu mask from these sums.
-                let _ = self.before_bias.set(z);
-                y
+                on_gpu([x, weight, bias], |[x, weight, bias]| {
+                    let z = product(g, Pass::OutputForRelu, [x, weight])?;
+                    let of_z = Operand::whole(&z, sizes.elements());
+                    let y = bias_relu_pool(sizes, windows, of_z, bias)?;
+                    // The backward pass derives the relu mask from these sums.
+                    Ok((y, Some(z)))
+                })?
             }
             (Finish::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
         };
-        Ok((y, self.shape()))
+        let (of_x, of_weight, of_bias) = (x.clone(), weight.clone(), bias.cloned());
+        record_output(Storage::Cuda(y), self.shape(), [x, weight], bias, move |dy| {
+            let bias = of_bias.as_ref();
+            self.backward_on_gpu(&of_x, &of_weight, bias, before_bias.as_ref(), &dy.contiguous()?)
+        })
     }
 
     /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
-    /// one.
-    pub(super) fn backward_on_gpu(
+    /// one. `before_bias` is the operand of bias and relu.
+    fn backward_on_gpu(
         &self,
         x: &Tensor,
         weight: &Tensor,
         bias: Option<&Tensor>,
+        before_bias: Option<&CudaStorage>,
         grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    ) -> Result<[Option<Tensor>; 3]> {
         let (g, sizes) = (&self.geometry, self.channels());
-        let (dz, dbias) = match (&self.finish, bias) {
-            (Finish::Plain, None) => (grad.clone(), None),
-            (Finish::Plain, Some(_)) => {
+        let (dz, dbias) = match (&self.finish, bias, before_bias) {
+            (Finish::Plain, None, _) => (grad.clone(), None),
+            (Finish::Plain, Some(_), _) => {
                 let (dz, dbias) = bias_gradients(None, grad)?;
                 (dz, Some(dbias))
             }
-            (Finish::ReluPool(windows), Some(bias)) => {
-                let Some(z) = self.before_bias.get() else {
-                    bail!("conv2d: the forward pass left nothing behind")
-                };
+            (Finish::ReluPool(windows), Some(bias), Some(z)) => {
                 let z = Operand::whole(z, sizes.elements());
                 let (dz, dbias) = on_gpu([bias, grad], |[bias, grad]| {
                     bias_relu_pool_gradient(sizes, windows, z, bias, grad)
@@ -72,7 +78,7 @@ impl Conv2d {
                 let shape = (g.batch, g.out_channels, g.out_h, g.out_w);
                 (tensor(dz, shape), Some(tensor(dbias, g.out_channels)))
             }
-            (Finish::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
+            (Finish::ReluPool(_), ..) => bail!("conv2d: a relu and a pool follow a bias"),
         };
         let product = |pass, operands| on_gpu(operands, |operands| product(g, pass, operands));
         let dweight = product(Pass::WeightGradient, [x, &dz])?;
@@ -83,7 +89,7 @@ impl Conv2d {
         } else {
             None
         };
-        Ok((dx, Some(tensor(dweight, weight.shape())), dbias))
+        Ok([dx, Some(tensor(dweight, weight.shape())), dbias])
     }
 }
 

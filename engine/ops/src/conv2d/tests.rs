@@ -9,16 +9,48 @@ use super::gradients::{Gradients, Upstream};
 use super::output::Output;
 use super::way::Way;
 use super::*;
+use crate::Element;
 use crate::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
+
+/// Convolves by one algorithm.
+fn forward<T: Element>(way: Way, g: &Geometry, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
+    match way {
+        Way::Direct => Direct::new(g).forward(x, weight, output),
+        Way::Winograd2 => Winograd2::new(g).forward(x, weight, output),
+        Way::Winograd4 => Winograd4::new(g).forward(x, weight, output),
+        Way::Winograd3 => Winograd3::new(g).forward(x, weight, output),
+        Way::Sampled => Sampled::new(g).forward(x, weight, output),
+        Way::Unfolded => Unfolded::new(g).forward(x, weight, output),
+    }
+}
+
+/// Computes the gradients by one algorithm.
+fn backward<T: Element>(
+    way: Way,
+    x: &[T],
+    weight: &[T],
+    up: &Upstream<'_, T>,
+    to: &mut Gradients<T>,
+) {
+    let g = up.geometry;
+    match way {
+        Way::Direct => Direct::new(g).backward(x, up, to),
+        Way::Winograd2 => Winograd2::new(g).backward(x, weight, up, to),
+        Way::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
+        Way::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
+        Way::Sampled => Sampled::new(g).backward(x, weight, up, to),
+        Way::Unfolded => Unfolded::new(g).backward(x, weight, up, to),
+    }
+}
 
 /// Computes the results of one algorithm; `dx` stays empty if `want_dx` is false.
 fn results(way: Way, g: &Geometry, operands: &Operands, want_dx: bool) -> Results {
     let Operands { x, weight, grad } = operands;
     let mut output = Output::new(g, &Finish::Plain, None);
-    way.forward(g, x, weight, &mut output);
+    forward(way, g, x, weight, &mut output);
     let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad, signs: &[] };
     let mut gradients = Gradients::new(g, want_dx, true);
-    way.backward(g, x, weight, &upstream, &mut gradients);
+    backward(way, x, weight, &upstream, &mut gradients);
     let Gradients { x, weight, bias } = gradients;
     let dbias = bias.into_iter().flatten().collect();
     Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias }

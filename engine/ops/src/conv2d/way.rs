@@ -1,13 +1,9 @@
 //! The choice of a convolution's algorithm, by its shape.
 
-use super::direct::{Direct, LARGEST_PATCH};
+use super::direct::LARGEST_PATCH;
 use super::geometry::Geometry;
-use super::gradients::{Gradients, Upstream};
-use super::output::Output;
 use super::sampled::Sampled;
-use super::unfolded::Unfolded;
 use super::winograd::Winograd;
-use crate::Element;
 use crate::lanes::LANES;
 
 /// The minimum number of input channels and of output channels for Winograd's algorithm. Its
@@ -23,11 +19,11 @@ const ENOUGH_CHANNELS: usize = 8;
 const WEIGHT: usize = 40;
 
 /// 3×3 kernels: 4×4 inputs become 2×2 outputs.
-type Winograd2<'a> = Winograd<'a, 2, 3, 4>;
+pub(super) type Winograd2<'a> = Winograd<'a, 2, 3, 4>;
 /// 3×3 kernels: 6×6 inputs become 4×4 outputs.
-type Winograd4<'a> = Winograd<'a, 4, 3, 6>;
+pub(super) type Winograd4<'a> = Winograd<'a, 4, 3, 6>;
 /// 5×5 kernels: 7×7 inputs become 3×3 outputs.
-type Winograd3<'a> = Winograd<'a, 3, 5, 7>;
+pub(super) type Winograd3<'a> = Winograd<'a, 3, 5, 7>;
 
 /// The algorithms for a convolution. The number in a name is the number of output rows and columns
 /// of a tile.
@@ -74,43 +70,6 @@ impl Way {
             (5, 5, 1) if enough && cost3 < limit => Self::Winograd3,
             _ if Sampled::suits(g) => Self::Sampled,
             _ => Self::Unfolded,
-        }
-    }
-
-    /// Convolves the batch `x` into `output`.
-    pub(super) fn forward<T: Element>(
-        self,
-        geometry: &Geometry,
-        x: &[T],
-        weight: &[T],
-        output: &mut Output<'_, T>,
-    ) {
-        match self {
-            Self::Direct => Direct::new(geometry).forward(x, weight, output),
-            Self::Winograd2 => Winograd2::new(geometry).forward(x, weight, output),
-            Self::Winograd4 => Winograd4::new(geometry).forward(x, weight, output),
-            Self::Winograd3 => Winograd3::new(geometry).forward(x, weight, output),
-            Self::Sampled => Sampled::new(geometry).forward(x, weight, output),
-            Self::Unfolded => Unfolded::new(geometry).forward(x, weight, output),
-        }
-    }
-
-    /// Computes the gradients for the batch `x`.
-    pub(super) fn backward<T: Element>(
-        self,
-        geometry: &Geometry,
-        x: &[T],
-        weight: &[T],
-        upstream: &Upstream<'_, T>,
-        gradients: &mut Gradients<T>,
-    ) {
-        match self {
-            Self::Direct => Direct::new(geometry).backward(x, upstream, gradients),
-            Self::Winograd2 => Winograd2::new(geometry).backward(x, weight, upstream, gradients),
-            Self::Winograd4 => Winograd4::new(geometry).backward(x, weight, upstream, gradients),
-            Self::Winograd3 => Winograd3::new(geometry).backward(x, weight, upstream, gradients),
-            Self::Sampled => Sampled::new(geometry).backward(x, weight, upstream, gradients),
-            Self::Unfolded => Unfolded::new(geometry).backward(x, weight, upstream, gradients),
         }
     }
 }

@@ -3,9 +3,9 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
-use itertools::Itertools as _;
 
 use super::kernels::VECTOR;
+use crate::element::lock;
 
 /// The memory of a contiguous tensor.
 #[derive(Clone, Copy)]
@@ -70,17 +70,12 @@ pub(super) fn on_gpu_all<R>(
     tensors: &[&Tensor],
     work: impl FnOnce(Vec<Operand<'_>>) -> Result<R>,
 ) -> Result<R> {
-    // A tensor that is two operands is locked once: a writer may be waiting between two locks.
-    let apart: Vec<&Tensor> = tensors.iter().copied().unique_by(|tensor| tensor.id()).collect();
-    let locked: Vec<_> = apart.iter().map(|tensor| tensor.storage_and_layout()).collect();
-    let operand = |tensor: &&Tensor| {
-        let nth = apart.iter().position(|other| other.id() == tensor.id());
-        match nth.map(|nth| (&*locked[nth].0, locked[nth].1)) {
-            Some((Storage::Cuda(storage), layout)) => Operand::new(storage, layout),
-            _ => bail!("all tensors of an operation must lie on its GPU"),
-        }
-    };
-    work(tensors.iter().map(operand).collect::<Result<_>>()?)
+    let locked = lock(tensors);
+    let operands = locked.memory().map(|(storage, layout)| match storage {
+        Storage::Cuda(storage) => Operand::new(storage, layout),
+        _ => bail!("all tensors of an operation must lie on its GPU"),
+    });
+    work(operands.collect::<Result<_>>()?)
 }
 
 /// Makes a tensor without a gradient from a result.

@@ -24,18 +24,15 @@ mod on_gpu;
 
 use std::borrow::Cow;
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{Result, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use crate::backward::apply3;
-use crate::element::{Element, cpu_elements, elements, for_dtype};
+use crate::backward::record;
+use crate::element::{Element, cpu_memory, for_dtype, lock};
 use crate::gemm::{Matrix, Store, gemm};
 use crate::relu::{passed, rectified};
 use crate::room::{of_two, room};
 use crate::rounded::{is_rounded, rounded};
-#[cfg(feature = "cuda")]
-use {crate::gpu::Operand, candle_core::CudaStorage};
 
 /// The number of rows of a task. At this size, reading the other matrix is a small part of the
 /// work.
@@ -51,7 +48,7 @@ const RUN: usize = 256;
 /// When the shapes do not fit, when there are no inputs or no outputs, or on a dtype other than
 /// f32, f64 and bf16. An empty batch is not an error.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    apply(x, weight, bias, false)
+    multiply(x, weight, bias, false)
 }
 
 /// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu).
@@ -63,11 +60,11 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 ///
 /// The errors of [`linear`](fn@linear).
 pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    apply(x, weight, bias, true)
+    multiply(x, weight, bias, true)
 }
 
-fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
-    let ((_, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
+fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
+    let ((samples, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
     if inputs != weight_inputs || bias.dims() != [outputs] {
         bail!(
             "linear: {inputs} inputs need weights [{inputs}, O] and a bias [O], got {:?} and {:?}",
@@ -79,16 +76,20 @@ fn apply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<
         bail!("linear: inputs and outputs must be at least 1, got weights {:?}", weight.dims());
     }
     if is_rounded(x) {
-        rounded("linear", [x, weight, bias], |[x, weight, bias]| {
-            apply(&x, &weight, &bias, with_relu)
-        })
-    } else {
-        let operation = Linear { inputs, outputs, with_relu };
-        apply3(&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?, operation)
+        return rounded("linear", [x, weight, bias], |[x, weight, bias]| {
+            multiply(&x, &weight, &bias, with_relu)
+        });
     }
+    let linear = Linear { inputs, outputs, with_relu };
+    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
+    let y = linear.forward(&x, &weight, &bias)?;
+    let (of_x, of_weight) = (x.clone(), weight.clone());
+    record("linear", y, (samples, outputs), [&x, &weight, &bias], move |y, dy| {
+        linear.backward(&of_x, &of_weight, y, dy)
+    })
 }
 
-/// The operation on the tape.
+/// The sizes of the layer.
 struct Linear {
     inputs: usize,
     outputs: usize,
@@ -96,7 +97,51 @@ struct Linear {
 }
 
 impl Linear {
-    fn forward<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
+    /// Computes the output, for contiguous tensors.
+    fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return self.forward_on_gpu(x, weight, bias).map(Storage::Cuda);
+        }
+        for_dtype!(x.dtype(), "linear", T => {
+            let locked = lock(&[x, weight, bias]);
+            let [x, weight, bias] = locked.elements::<T, 3>()?;
+            Ok(cpu_memory(self.product_with_bias(x, weight, bias)))
+        })
+    }
+
+    /// Computes the gradients of the input if needed, of the weight, and of the bias.
+    fn backward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        y: &Tensor,
+        grad: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if grad.device().is_cuda() {
+            return self.backward_on_gpu(x, weight, y, &grad);
+        }
+        for_dtype!(x.dtype(), "linear", T => {
+            let locked = lock(&[x, weight, y, &grad]);
+            let [of_x, of_weight, y, grad] = locked.elements::<T, 4>()?;
+            let grad = self.sums(y, grad);
+            let dbias = self.bias_gradient(&grad);
+            let dweight = self.weight_gradient(of_x, &grad);
+            let dx = match x.track_op().then(|| self.input_gradient(of_weight, &grad)) {
+                Some(dx) => Some(Tensor::from_vec(dx, x.shape(), x.device())?),
+                None => None,
+            };
+            Ok([
+                dx,
+                Some(Tensor::from_vec(dweight, weight.shape(), x.device())?),
+                Some(Tensor::from_vec(dbias, self.outputs, x.device())?),
+            ])
+        })
+    }
+
+    fn product_with_bias<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
         let Self { inputs, outputs, with_relu } = *self;
         let weight = Matrix::new(weight, inputs, outputs);
         let mut y = room(x.len() / inputs * outputs);
@@ -169,84 +214,6 @@ impl Linear {
     }
 }
 
-impl CustomOp3 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (samples, _) = x_layout.shape().dims2()?;
-        for_dtype!(x.dtype(), self.name(), T => {
-            let y = self.forward::<T>(
-                cpu_elements(x, x_layout)?,
-                cpu_elements(weight, weight_layout)?,
-                cpu_elements(bias, bias_layout)?,
-            );
-            Ok((T::to_cpu_storage_owned(y), (samples, self.outputs).into()))
-        })
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let bias = Operand::new(bias, bias_layout)?;
-        self.forward_on_gpu((x, x_layout), (weight, weight_layout), bias)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let grad = grad.contiguous()?;
-        #[cfg(feature = "cuda")]
-        if grad.device().is_cuda() {
-            return self.backward_on_gpu(x, weight, y, &grad);
-        }
-        let (x_storage, x_layout) = x.storage_and_layout();
-        let (weight_storage, weight_layout) = weight.storage_and_layout();
-        let (y_storage, y_layout) = y.storage_and_layout();
-        let (grad_storage, grad_layout) = grad.storage_and_layout();
-        for_dtype!(x.dtype(), self.name(), T => {
-            let grad = self.sums::<T>(
-                elements(&y_storage, y_layout)?,
-                elements(&grad_storage, grad_layout)?,
-            );
-            let dbias = self.bias_gradient(&grad);
-            let dweight = self.weight_gradient(elements(&x_storage, x_layout)?, &grad);
-            let dx = if x.track_op() {
-                let dx = self.input_gradient(elements(&weight_storage, weight_layout)?, &grad);
-                Some(Tensor::from_vec(dx, x.shape(), x.device())?)
-            } else {
-                None
-            };
-            Ok((
-                dx,
-                Some(Tensor::from_vec(dweight, weight.shape(), x.device())?),
-                Some(Tensor::from_vec(dbias, bias.shape(), x.device())?),
-            ))
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device, Var};
@@ -299,8 +266,8 @@ mod tests {
         // The layer has more inputs than one task.
         let (weight, bias) = (noise("weight", &[130, 5]), noise("bias", &[5]));
         for with_relu in [false, true] {
-            let apply = |x: &Tensor| apply(x, &weight, &bias, with_relu);
-            assert_empty_batch_is_nothing(&[130], &[5], &[&weight, &bias], apply);
+            let operation = |x: &Tensor| multiply(x, &weight, &bias, with_relu);
+            assert_empty_batch_is_nothing(&[130], &[5], &[&weight, &bias], operation);
         }
     }
 }

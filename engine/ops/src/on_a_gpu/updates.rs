@@ -8,7 +8,7 @@ use super::{assert_close, gpu, has};
 use crate::agreement::noise;
 use crate::gpu::update;
 use crate::parameters::overwrite_rounded;
-use crate::sgd_step::{descend, descend_all, push_on_gpu};
+use crate::sgd_step::{momentum_step_on_gpu, sgd_step, sgd_step_all};
 
 #[test]
 fn a_gpu_updates_in_place() {
@@ -19,7 +19,7 @@ fn a_gpu_updates_in_place() {
                 noise(name, &[70, 31]).as_detached_tensor().to_dtype(dtype)?.to_device(device)
             });
             let value = Var::from_tensor(&value?)?;
-            descend(&value, &gradient?.t()?.contiguous()?.t()?, 0.1 / 7.0)?;
+            sgd_step(&value, &gradient?.t()?.contiguous()?.t()?, 0.1 / 7.0)?;
             value.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()
         };
         // The kernel rounds at the same places as the CPU, so the results are equal to the last
@@ -58,7 +58,7 @@ fn a_gpu_updates_several_tensors_at_once() {
     for dtype in [DType::F32, DType::F64] {
         let updated = |device: &Device| {
             let values = scattered("value", dtype, device)?;
-            descend_all(values.iter().zip(&scattered("gradient", dtype, device)?), 0.1 / 7.0)?;
+            sgd_step_all(values.iter().zip(&scattered("gradient", dtype, device)?), 0.1 / 7.0)?;
             numbers(&values)
         };
         let found = updated(&gpu).unwrap();
@@ -86,7 +86,7 @@ fn a_gpu_pushes_several_tensors_at_once() {
         let [velocities, values, gradients] = &updated;
         let slots = velocities.iter().zip(values).zip(gradients);
         let slots: Vec<_> = slots.map(|((velocity, value), g)| [velocity, value, g]).collect();
-        push_on_gpu(&slots, [momentum, share, decay, rate]).unwrap();
+        momentum_step_on_gpu(&slots, [momentum, share, decay, rate]).unwrap();
         for (found, expected) in updated.iter().zip(&formula) {
             assert_eq!(numbers(found).unwrap(), numbers(expected).unwrap(), "{dtype:?}");
         }

@@ -97,10 +97,10 @@ impl Case {
         let (x, weight, bias, grad) =
             (round(&self.x), round(&self.weight), round(&self.bias), round(&self.grad));
         let mut output = Output::new(g, finish, Some(&bias));
-        way.forward(g, &x, &weight, &mut output);
+        forward(way, g, &x, &weight, &mut output);
         let upstream = Upstream { geometry: g, finish, grad: &grad, signs: &output.signs };
         let mut gradients = Gradients::new(g, want_dx, true);
-        way.backward(g, &x, &weight, &upstream, &mut gradients);
+        backward(way, &x, &weight, &upstream, &mut gradients);
         let wide =
             |values: Vec<T>| -> Vec<f64> { values.into_iter().map(WithDType::to_f64).collect() };
         Results {

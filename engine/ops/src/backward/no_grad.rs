@@ -7,19 +7,18 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// Whether this thread runs within [`untracked`].
-    static UNTRACKED: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread runs within [`no_grad`].
+    static NO_GRAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether results of operations in this thread carry no gradient.
-pub(super) fn is_untracked() -> bool {
-    UNTRACKED.get()
+pub(super) fn is_no_grad() -> bool {
+    NO_GRAD.get()
 }
 
 /// Runs `run` without recording a tape, like PyTorch's `no_grad`.
 ///
-/// No result of [`apply1`](super::apply1) to [`apply3`](super::apply3) within `run` carries a
-/// gradient. An input of an operation is freed as soon as nothing else uses it. All values are the
+/// No result that [`record`](super::record) makes within `run` carries a gradient. An input of an operation is freed as soon as nothing else uses it. All values are the
 /// same, to the last bit.
 ///
 /// The setting applies to this thread only: work that `run` gives to another thread needs its own
@@ -27,24 +26,24 @@ pub(super) fn is_untracked() -> bool {
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use ops::backward::untracked;
+/// use ops::backward::no_grad;
 /// use ops::relu;
 ///
 /// let x = Var::new(&[-1f32, 2.0], &Device::Cpu)?;
 /// assert!(relu(&x)?.track_op());
-/// assert!(!untracked(|| relu(&x))?.track_op());
+/// assert!(!no_grad(|| relu(&x))?.track_op());
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub fn untracked<R>(run: impl FnOnce() -> R) -> R {
+pub fn no_grad<R>(run: impl FnOnce() -> R) -> R {
     /// Restores the previous setting, even if `run` panics.
     struct Before(bool);
 
     impl Drop for Before {
         fn drop(&mut self) {
-            UNTRACKED.set(self.0);
+            NO_GRAD.set(self.0);
         }
     }
 
-    let _before = Before(UNTRACKED.replace(true));
+    let _before = Before(NO_GRAD.replace(true));
     run()
 }

@@ -1,0 +1,339 @@
+//! The tape: a node for each result, with the function that computes the gradients of the inputs.
+//!
+//! An operation computes its result first, and then [`record`] makes a tensor of the result. candle
+//! can attach inputs and a backward pass only to the result of a custom operation, so [`Recorded`]
+//! is one custom operation for all nodes: its forward pass returns the result that was computed.
+//! candle's graph owns the node. The graph's end therefore frees the node with the node's inputs. A
+//! global table maps each result to its node.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, Weak};
+
+use candle_core::op::BackpropOp;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Storage,
+    Tensor, TensorId, bail,
+};
+
+use super::accumulator::Accumulator;
+use super::no_grad::is_no_grad;
+use crate::element::copied;
+use harness::lock::locked;
+
+/// Computes the gradients of the inputs, in their order, from the result and the result's gradient.
+/// An input without a gradient has `None`.
+type Backward = dyn Fn(&Tensor, &Tensor) -> Result<Vec<Option<Tensor>>> + Send + Sync;
+
+/// A backward pass for a result with two incoming gradients. The function takes the result and both
+/// gradients, and returns one gradient that is the gradient of every input.
+type BackwardOfTwo = fn(&Tensor, [&Tensor; 2]) -> Result<Tensor>;
+
+/// A tape node: the inputs of an operation and its backward pass.
+pub(super) struct Node {
+    pub(super) name: &'static str,
+    pub(super) inputs: Vec<Tensor>,
+    backward: Box<Backward>,
+    backward_of_two: Option<BackwardOfTwo>,
+    /// The result, until candle has taken it.
+    result: Mutex<Option<(Storage, Shape)>>,
+}
+
+impl Node {
+    /// Returns the gradients of the inputs, in their order. An input without a gradient has `None`.
+    pub(super) fn backward(
+        &self,
+        result: &Tensor,
+        gradient: Accumulator,
+    ) -> Result<Vec<Option<Tensor>>> {
+        if let (Some(backward), Accumulator::Two([a, b])) = (self.backward_of_two, &gradient) {
+            let of_inputs = backward(result, [a, b])?;
+            return Ok(vec![Some(of_inputs); self.inputs.len()]);
+        }
+        (self.backward)(result, &gradient.sum()?)
+    }
+
+    fn take_result(&self) -> Result<(Storage, Shape)> {
+        match locked(&self.result).take() {
+            Some(result) => Ok(result),
+            None => bail!("{}: a result becomes a tensor once", self.name),
+        }
+    }
+}
+
+/// Makes a tensor of a result, and records on the tape how the gradient of the result becomes the
+/// gradients of the inputs.
+///
+/// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result
+/// and its gradient, which has the shape and type of the result. `backward` returns the gradients
+/// of the inputs in their order, each in the shape and type of its input, or `None`. `backward`
+/// must not own the result, because the result owns `backward`.
+///
+/// If no input carries a gradient, or within [`no_grad`](fn@super::no_grad), the result carries none
+/// either. Then neither the inputs nor `backward` are kept.
+///
+/// # Errors
+///
+/// When the result and the inputs are on different devices.
+pub fn record<const N: usize>(
+    name: &'static str,
+    storage: Storage,
+    shape: impl Into<Shape>,
+    inputs: [&Tensor; N],
+    backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let backward = move |result: &Tensor, gradient: &Tensor| Ok(backward(result, gradient)?.into());
+    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), None)
+}
+
+/// Does the same as [`record`] for a result that is a tensor already.
+///
+/// The tensor may be a view, and it may carry a gradient. The function copies the tensor, because
+/// candle treats the memory of a recorded result as the result's own.
+///
+/// # Errors
+///
+/// The errors of [`record`].
+pub fn record_copy<const N: usize>(
+    name: &'static str,
+    result: &Tensor,
+    inputs: [&Tensor; N],
+    backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
+}
+
+/// Does the same as [`record`], with a second backward pass for two incoming gradients.
+///
+/// `of_two` returns the gradient that `backward` would return for each input and the sum of the two
+/// gradients.
+///
+/// # Errors
+///
+/// The errors of [`record`].
+pub(crate) fn record_with_two<const N: usize>(
+    name: &'static str,
+    storage: Storage,
+    shape: impl Into<Shape>,
+    inputs: [&Tensor; N],
+    backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+    of_two: BackwardOfTwo,
+) -> Result<Tensor> {
+    let backward = move |result: &Tensor, gradient: &Tensor| Ok(backward(result, gradient)?.into());
+    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), Some(of_two))
+}
+
+fn record_node(
+    name: &'static str,
+    (storage, shape): (Storage, Shape),
+    inputs: &[&Tensor],
+    backward: Box<Backward>,
+    backward_of_two: Option<BackwardOfTwo>,
+) -> Result<Tensor> {
+    if is_no_grad() || !inputs.iter().any(|input| input.track_op()) {
+        return Ok(Tensor::from_storage(storage, shape, BackpropOp::none(), false));
+    }
+    let inputs = inputs.iter().copied().cloned().collect();
+    let result = Mutex::new(Some((storage, shape)));
+    let node = Arc::new(Node { name, inputs, backward, backward_of_two, result });
+    let recorded = Recorded(Arc::clone(&node));
+    let result = match node.inputs.as_slice() {
+        [x] => x.apply_op1(recorded),
+        [x, y] => x.apply_op2(y, recorded),
+        [x, y, z] => x.apply_op3(y, z, recorded),
+        inputs => bail!("{name}: candle's operations have at most 3 inputs, not {}", inputs.len()),
+    }?;
+    insert(&result, Arc::downgrade(&node));
+    Ok(result)
+}
+
+/// The tape nodes, by the tensors that they computed.
+static NODES: LazyLock<Mutex<Nodes>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Nodes {
+    of: HashMap<TensorId, Weak<Node>>,
+    /// The number of nodes after the table was last cleared of nodes of dropped graphs.
+    living: usize,
+}
+
+/// Returns the tape node of a tensor, if one of the course's operations computed the tensor.
+pub(super) fn node_of(result: &Tensor) -> Option<Arc<Node>> {
+    locked(&NODES).of.get(&result.id())?.upgrade()
+}
+
+/// The number of nodes in the table, including nodes of dropped graphs.
+#[cfg(test)]
+pub(super) fn listed() -> usize {
+    locked(&NODES).of.len()
+}
+
+fn insert(result: &Tensor, node: Weak<Node>) {
+    /// A smaller table is not searched for nodes of dropped graphs.
+    const AT_LEAST: usize = 1024;
+    let mut nodes = locked(&NODES);
+    if nodes.of.len() >= AT_LEAST + 2 * nodes.living {
+        nodes.of.retain(|_, node| node.strong_count() > 0);
+        nodes.living = nodes.of.len();
+    }
+    nodes.of.insert(result.id(), node);
+}
+
+/// The custom operation that candle's graph owns: it keeps the tape node alive. candle's backward
+/// pass calls it if a loss also depends on candle's operations.
+struct Recorded(Arc<Node>);
+
+impl Recorded {
+    fn forward_cpu(&self) -> Result<(CpuStorage, Shape)> {
+        match self.0.take_result()? {
+            (Storage::Cpu(storage), shape) => Ok((storage, shape)),
+            _ => bail!("{}: the inputs are in CPU memory, and the result is not", self.0.name),
+        }
+    }
+
+    fn forward_cuda(&self) -> Result<(CudaStorage, Shape)> {
+        match self.0.take_result()? {
+            (Storage::Cuda(storage), shape) => Ok((storage, shape)),
+            _ => bail!("{}: the inputs are on a GPU, and the result is not", self.0.name),
+        }
+    }
+
+    fn backward<const N: usize>(
+        &self,
+        result: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<[Option<Tensor>; N]> {
+        match (self.0.backward)(result, gradient)?.try_into() {
+            Ok(gradients) => Ok(gradients),
+            Err(_) => bail!("{}: there is a gradient for each input", self.0.name),
+        }
+    }
+}
+
+impl CustomOp1 for Recorded {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.forward_cpu()
+    }
+
+    fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.forward_cuda()
+    }
+
+    fn bwd(&self, _: &Tensor, result: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let [dx] = self.backward(result, gradient)?;
+        Ok(dx)
+    }
+}
+
+impl CustomOp2 for Recorded {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward_cpu()
+    }
+
+    fn cuda_fwd(
+        &self,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward_cuda()
+    }
+
+    fn bwd(
+        &self,
+        _: &Tensor,
+        _: &Tensor,
+        result: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        self.backward(result, gradient).map(<[_; 2]>::into)
+    }
+}
+
+impl CustomOp3 for Recorded {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward_cpu()
+    }
+
+    fn cuda_fwd(
+        &self,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward_cuda()
+    }
+
+    fn bwd(
+        &self,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        result: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        self.backward(result, gradient).map(<[_; 3]>::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::backend::BackendStorage as _;
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn what_a_view_shows_becomes_a_result_once_in_memory_of_its_own() {
+        let input = Var::zeros((), DType::F32, &Device::Cpu).unwrap();
+        let whole = Tensor::arange(0f64, 12.0, &Device::Cpu).unwrap().reshape((3, 4)).unwrap();
+        for dtype in [DType::F64, DType::F32, DType::BF16] {
+            let whole = whole.to_dtype(dtype).unwrap();
+            for view in
+                [whole.t().unwrap().narrow(0, 1, 2).unwrap(), whole.narrow(0, 1, 0).unwrap()]
+            {
+                let result = record_copy("view", &view, [&input], |_, _| Ok([None])).unwrap();
+                assert_eq!((result.dims(), result.dtype()), (view.dims(), dtype));
+                let (memory, layout) = result.storage_and_layout();
+                let Storage::Cpu(memory) = &*memory else { panic!("a result in CPU memory") };
+                let found = memory.to_dtype(&Layout::contiguous(layout.shape()), DType::F64);
+                let expected = view.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+                assert_eq!(
+                    found.unwrap().as_slice::<f64>().unwrap(),
+                    expected.to_vec1::<f64>().unwrap()
+                );
+                let again = Recorded(node_of(&result).unwrap()).forward_cpu().unwrap_err();
+                assert!(again.to_string().contains("becomes a tensor once"), "{again}");
+            }
+        }
+    }
+}
