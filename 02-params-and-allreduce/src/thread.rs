@@ -528,7 +528,7 @@ where
                 its_world.end(number, outcome.as_ref().err());
                 outcome
             };
-            let spawned = thread_of(number).spawn_scoped(scope, run);
+            let spawned = thread_of(number).name(slot.to_string()).spawn_scoped(scope, run);
             threads.push(spawned.map_err(|error| {
                 let text = format!("its thread could not be started: {error}");
                 let cause = Cause::Error(E::from(Error::Other(text)));
