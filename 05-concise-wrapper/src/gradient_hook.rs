@@ -1,17 +1,16 @@
 //! A parameter that passes its gradient on during the backward pass.
 //!
-//! The gradient of an ordinary parameter is found in a list when the whole backward pass is over. But the
-//! gradient of the last layer is complete when the backward pass has hardly begun, and its message to the
-//! other devices could start at once. Therefore each parameter is the result of an operation, whose input
-//! nothing uses. The backward pass calls the operation's backward function as soon as the gradient of the
-//! parameter is complete, and this function calls the hook:
+//! An ordinary backward pass returns all gradients at its end. But the gradient of the last layer is
+//! complete soon after the start, and could travel to the other devices from then on. Therefore each
+//! parameter is the result of an operation with an unused input. The backward pass calls this operation's
+//! backward function as soon as the gradient of the parameter is complete, and the function calls the hook:
 //!
 //! ```text
 //! forward     anchor ─ hook ─→ W ──→ conv ──→ …        W has its value already
 //! backward    anchor   hook ←─ dW ←─ conv ←── …        dW is complete: on_gradient(slot, dW)
 //! ```
 //!
-//! The hook costs nothing, and layers use W like any other tensor.
+//! The hook has no cost, and layers use W like any other tensor.
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use rayon::prelude::*;
 
 use super::element::{Element, cpu_memory, for_dtype, lock};
 use super::relu::{self, rectified};
-use super::room::room;
 use super::rounded::{is_rounded, rounded};
+use super::zeros::zeros;
 use crate::backward::record;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, Channels, on_gpu};
@@ -100,7 +100,7 @@ impl AddBias {
     fn sums<T: Element>(&self, x: &[T], bias: &[T]) -> Vec<T> {
         let Self { channels, plane, .. } = *self;
         let (image, plane) = ((channels * plane).max(1), plane.max(1));
-        let mut y = room(x.len());
+        let mut y = zeros(x.len());
         y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
             let planes = y.chunks_exact_mut(plane).zip(x.chunks_exact(plane));
             for ((y, x), &bias) in planes.zip(bias) {
@@ -140,9 +140,9 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
-    use crate::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
     use crate::backward::{backward_from, is_recorded};
     use crate::relu;
+    use crate::tests::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
 
     #[test]
     fn composed_of_candles_operations_it_is_the_same() {

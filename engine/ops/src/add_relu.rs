@@ -11,8 +11,8 @@ use candle_core::{Result, Storage, Tensor, bail};
 
 use super::element::{cpu_memory, for_dtype, lock};
 use super::relu::{gradient, gradient_of_sum, rectified};
-use super::room::of_two;
 use super::rounded::{is_rounded, rounded};
+use super::zeros::of_two;
 use crate::backward::record_with_two;
 #[cfg(feature = "cuda")]
 use crate::gpu::{elementwise, on_gpu};
@@ -61,8 +61,8 @@ fn forward(x: &Tensor, y: &Tensor) -> Result<Storage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agreement::{assert_agree, noise};
     use crate::relu;
+    use crate::tests::agreement::{assert_agree, noise};
 
     #[test]
     fn together_they_are_what_they_are_apart() {

@@ -23,8 +23,8 @@ use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_memory, for_dtype, lock};
-use super::room::room;
 use super::rounded::{is_rounded, rounded};
+use super::zeros::zeros;
 use crate::backward::record;
 #[cfg(feature = "cuda")]
 use crate::gpu::{Launch, Source, blocks_of, on_gpu, tensor};
@@ -152,7 +152,7 @@ impl Windows {
     fn means<T: Element>(&self, x: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = x.len() / self.in_plane();
-        let mut y = room(planes * self.out_plane());
+        let mut y = zeros(planes * self.out_plane());
         y.par_chunks_mut(self.out_plane()).zip(x.par_chunks(self.in_plane())).for_each(|(y, x)| {
             self.for_each(self.width, |out, first| {
                 let mut sum = T::zero();
@@ -171,7 +171,7 @@ impl Windows {
     fn gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = grad.len() / self.out_plane();
-        let mut dx = room(planes * self.in_plane());
+        let mut dx = zeros(planes * self.in_plane());
         let chunks = dx.par_chunks_mut(self.in_plane()).zip(grad.par_chunks(self.out_plane()));
         chunks.for_each(|(dx, grad)| {
             self.for_each(self.width, |out, first| {
@@ -205,7 +205,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
-    use crate::agreement::assert_empty_batch_is_nothing;
+    use crate::tests::agreement::assert_empty_batch_is_nothing;
 
     #[test]
     fn what_no_window_covers_gets_exactly_no_gradient() {

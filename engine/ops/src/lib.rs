@@ -33,21 +33,17 @@
 /// has enough work to be worth handing to another thread.
 pub const BLOCK: usize = 16 * 1024;
 
-#[cfg(test)]
-mod agreement;
 pub(crate) mod element;
 mod gemm;
 #[cfg(feature = "cuda")]
 pub(crate) mod gpu;
-mod lanes;
-#[cfg(feature = "cuda")]
-#[cfg(test)]
-pub(crate) mod on_a_gpu;
 pub mod parameters;
-mod room;
 mod rounded;
 mod scratch;
 pub(crate) mod simd;
+#[cfg(test)]
+mod tests;
+mod zeros;
 
 pub mod add_bias;
 pub mod add_relu;

@@ -10,8 +10,8 @@
 use candle_core::{Result, Storage, Tensor};
 
 use super::element::{Element, cpu_memory, for_dtype, lock};
-use super::room::{made, of_three, of_two};
 use super::rounded::{is_rounded, rounded};
+use super::zeros::{made, of_three, of_two};
 use crate::backward::record;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, elementwise, on_gpu};
@@ -97,7 +97,7 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
-    use crate::agreement::{assert_agree, noise};
+    use crate::tests::agreement::{assert_agree, noise};
     use crate::{add_bias_relu, add_relu, linear_relu};
 
     /// Selection gives derivative 0 at 0, but candle's own relu has 1.

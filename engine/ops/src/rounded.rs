@@ -49,7 +49,7 @@ mod tests {
     use candle_core::Var;
 
     use super::*;
-    use crate::agreement::noise;
+    use crate::tests::agreement::noise;
     use crate::{
         add_bias, add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool, linear, linear_relu, relu,
     };

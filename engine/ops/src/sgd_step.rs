@@ -127,7 +127,7 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
-    use crate::agreement::noise;
+    use crate::tests::agreement::noise;
 
     #[test]
     fn a_direction_of_another_shape_or_dtype_is_refused() {

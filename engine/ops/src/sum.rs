@@ -17,7 +17,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::element::{for_dtype, lock};
-use super::room::of_two;
+use super::zeros::of_two;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, elementwise, on_gpu};
 
@@ -53,7 +53,7 @@ pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 mod tests {
     use super::*;
     use crate::BLOCK;
-    use crate::agreement::noise;
+    use crate::tests::agreement::noise;
 
     #[test]
     fn sums_are_candles_to_the_last_bit() {

@@ -18,8 +18,8 @@ pub(super) fn is_no_grad() -> bool {
 
 /// Runs `run` without recording a tape, like PyTorch's `no_grad`.
 ///
-/// No result that [`record`](super::record) makes within `run` carries a gradient. An input of an operation is freed as soon as nothing else uses it. All values are the
-/// same, to the last bit.
+/// No result that [`record`](super::record) makes within `run` carries a gradient. An input of an
+/// operation is freed as soon as nothing else uses it. All values are the same, to the last bit.
 ///
 /// The setting applies to this thread only: work that `run` gives to another thread needs its own
 /// call. candle's own operations on variables still carry gradients.

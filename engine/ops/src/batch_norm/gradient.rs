@@ -22,9 +22,9 @@ use super::planes::Planes;
 use super::statistics::{Statistics, check_channels};
 use super::widened;
 use crate::element::for_dtype;
-use crate::room::room;
 use crate::rounded::is_rounded;
 use crate::simd::vectorised;
+use crate::zeros::zeros;
 
 /// The first half of backward, `[2, C]` in f64: Σ dy of each channel, then Σ dy·x̂ of each.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ pub fn input_gradient(
     let sums = Sums { bias: sums.bias()?.to_vec1()?, weight: sums.weight()?.to_vec1()? };
     for_dtype!(x.dtype(), "batch_norm", T => {
         tensors.read::<T, _>(|operands| {
-            let mut dx = room(x.elem_count());
+            let mut dx = zeros(x.elem_count());
             let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut dx));
             blocks.for_each(|(channels, dx)| {
                 let (moments, sums) = (moments.block(&channels), sums.block(&channels));

@@ -7,12 +7,12 @@
 use candle_core::WithDType;
 
 use crate::Element;
-use crate::lanes::{LANES, Lane};
 use crate::relu;
+use crate::simd::{LANES, Simd};
 
 /// Adds up all lanes as a tree, and then `rest`, the sum of the elements after the last whole row.
 #[inline(always)]
-fn total<T: Element>(lanes: Lane<T>, rest: T) -> f64 {
+fn total<T: Element>(lanes: Simd<T>, rest: T) -> f64 {
     let (mut eight, mut four) = ([T::zero(); 8], [T::zero(); 4]);
     for lane in 0..8 {
         eight[lane] = lanes[lane] + lanes[lane + 8];

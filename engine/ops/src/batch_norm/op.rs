@@ -16,8 +16,8 @@ use super::statistics::Moments;
 use crate::Element;
 use crate::backward::record;
 use crate::element::{cpu_memory, for_dtype, lock};
-use crate::room::room;
 use crate::simd::vectorised;
+use crate::zeros::zeros;
 
 /// The constants of a batch normalisation.
 #[derive(Clone, Copy)]
@@ -98,7 +98,7 @@ impl BatchNorm {
         (weight, bias): (&[T], &[T]),
         given: Option<&Moments>,
     ) -> (Vec<T>, Vec<Moments>) {
-        let mut y = room(x.len());
+        let mut y = zeros(x.len());
         let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut y));
         let moments = blocks.map(|(channels, y)| {
             vectorised(
@@ -128,7 +128,7 @@ impl BatchNorm {
         weight: &[f64],
         want_dx: bool,
     ) -> (Option<Vec<T>>, Sums) {
-        let mut dx = want_dx.then(|| room(planes.count() * planes.channels));
+        let mut dx = want_dx.then(|| zeros(planes.count() * planes.channels));
         let blocks = planes.blocks();
         let rooms: Vec<Option<_>> = match &mut dx {
             Some(dx) => planes.split_mut(dx).into_iter().map(Some).collect(),

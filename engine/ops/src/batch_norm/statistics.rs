@@ -200,8 +200,8 @@ mod tests {
     use approx::assert_abs_diff_eq;
 
     use super::*;
-    use crate::agreement::noise;
     use crate::difference::relative_difference;
+    use crate::tests::agreement::noise;
 
     #[test]
     fn statistics_of_parts_merge_into_those_of_all() {

@@ -18,14 +18,14 @@
 
 use rayon::prelude::*;
 
-use super::frame::Frame;
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
 use super::output::{Output, runs};
+use super::padded_plane::PaddedPlane;
 use crate::Element;
-use crate::lanes::{LANES, Lane, add_product, blocks, lanes, lanes_mut};
 use crate::scratch::Scratch;
 use crate::simd::vectorised;
+use crate::simd::{LANES, Simd, add_product, blocks, vectors, vectors_mut};
 
 /// The largest patch for direct convolution. Larger patches use a matrix product.
 pub(super) const LARGEST_PATCH: usize = 32;
@@ -46,11 +46,11 @@ pub(super) struct Direct<'a> {
 
 impl<'a> Direct<'a> {
     pub(super) fn new(geometry: &'a Geometry) -> Self {
-        let frame = geometry.padded();
+        let padded = geometry.padded();
         let places = (0..geometry.patch()).map(|place| {
             let (col, rest) = (place % geometry.kernel_w, place / geometry.kernel_w);
             let (row, channel) = (rest % geometry.kernel_h, rest / geometry.kernel_h);
-            channel * frame.outer() + row * frame.outer_width + col
+            channel * padded.outer() + row * padded.outer_width + col
         });
         Self { geometry, places: places.collect() }
     }
@@ -58,14 +58,14 @@ impl<'a> Direct<'a> {
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
         let (g, width) = (self.geometry, self.geometry.padded().outer_width);
-        let tight = Frame::tight(g.out_h, g.out_w);
+        let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
             output.planes(images).for_each(|mut output| {
-                let planes = lanes(&planes[output.block * g.block()..][..g.block()]);
+                let planes = vectors(&planes[output.block * g.block()..][..g.block()]);
                 let weights = &weight[output.channel * g.patch()..][..g.patch()];
                 let mut sums = Scratch::new(g.pixels() * LANES);
-                let sums = lanes_mut(&mut sums);
+                let sums = vectors_mut(&mut sums);
                 vectorised(
                     #[inline(always)]
                     || {
@@ -82,7 +82,7 @@ impl<'a> Direct<'a> {
                                 self.multiply(planes, weights, first, one);
                             }
                         }
-                        output.finish(sums, tight);
+                        output.apply_epilogue(sums, unpadded);
                     },
                 );
             });
@@ -98,13 +98,13 @@ impl<'a> Direct<'a> {
         gradients: &mut Gradients<T>,
     ) {
         let g = self.geometry;
-        let tight = Frame::tight(g.out_h, g.out_w);
+        let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
             let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
             channels.enumerate().for_each(|(channel, (dweight, dbias))| {
                 let mut grads = Scratch::new(g.pixels() * LANES);
-                let grads = lanes_mut(&mut grads);
+                let grads = vectors_mut(&mut grads);
                 let mut sums = [[T::zero(); LANES]; LARGEST_PATCH];
                 let sums = &mut sums[..g.patch()];
                 vectorised(
@@ -112,8 +112,8 @@ impl<'a> Direct<'a> {
                     || {
                         let blocks = blocks(images.clone()).zip(planes.chunks_exact(g.block()));
                         for (images, planes) in blocks {
-                            upstream.load(images, channel, tight, grads, dbias.as_mut());
-                            self.add_weight_gradients(lanes(planes), grads, sums);
+                            upstream.load(images, channel, unpadded, grads, dbias.as_mut());
+                            self.add_weight_gradients(vectors(planes), grads, sums);
                         }
                     },
                 );
@@ -129,10 +129,10 @@ impl<'a> Direct<'a> {
     #[inline(always)]
     fn multiply<T: Element, const N: usize>(
         &self,
-        planes: &[Lane<T>],
+        planes: &[Simd<T>],
         weights: &[T],
         first: usize,
-        out: &mut [Lane<T>; N],
+        out: &mut [Simd<T>; N],
     ) {
         let stride = self.geometry.stride;
         let mut sums = [[T::zero(); LANES]; N];
@@ -150,9 +150,9 @@ impl<'a> Direct<'a> {
     #[inline(always)]
     fn add_weight_gradients<T: Element>(
         &self,
-        planes: &[Lane<T>],
-        grads: &[Lane<T>],
-        sums: &mut [Lane<T>],
+        planes: &[Simd<T>],
+        grads: &[Simd<T>],
+        sums: &mut [Simd<T>],
     ) {
         let (g, width) = (self.geometry, self.geometry.padded().outer_width);
         for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
@@ -173,10 +173,10 @@ impl<'a> Direct<'a> {
     #[inline(always)]
     fn add_abreast<T: Element, const N: usize>(
         &self,
-        planes: &[Lane<T>],
-        grads: &[Lane<T>; N],
+        planes: &[Simd<T>],
+        grads: &[Simd<T>; N],
         first: usize,
-        sums: &mut [Lane<T>],
+        sums: &mut [Simd<T>],
     ) {
         let stride = self.geometry.stride;
         for (sum, place) in sums.iter_mut().zip(&self.places) {

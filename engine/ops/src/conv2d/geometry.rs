@@ -2,8 +2,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::frame::Frame;
-use crate::lanes::Lane;
+use super::padded_plane::PaddedPlane;
+use crate::simd::Simd;
 
 /// The sizes of a convolution. All files of `conv2d` use these names.
 ///
@@ -57,7 +57,7 @@ impl Geometry {
         // memory.
         let countable = |height: usize, width: usize| {
             let sizes = [in_channels.max(out_channels), height, width];
-            sizes.into_iter().try_fold(size_of::<Lane<f64>>(), usize::checked_mul).is_some()
+            sizes.into_iter().try_fold(size_of::<Simd<f64>>(), usize::checked_mul).is_some()
         };
         let (padded_h, padded_w) = match (padded(height), padded(width)) {
             (Some(padded_h), Some(padded_w)) if countable(padded_h, padded_w) => {
@@ -87,8 +87,8 @@ impl Geometry {
     }
 
     /// An input plane with its padding.
-    pub(super) fn padded(&self) -> Frame {
-        Frame {
+    pub(super) fn padded(&self) -> PaddedPlane {
+        PaddedPlane {
             height: self.height,
             width: self.width,
             padding: self.padding,

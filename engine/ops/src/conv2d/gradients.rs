@@ -2,21 +2,21 @@
 
 use std::ops::Range;
 
-use super::finish::{Finish, Signs};
-use super::frame::Frame;
+use super::epilogue::{Epilogue, ReluMask};
 use super::geometry::{Geometry, Plane};
+use super::padded_plane::PaddedPlane;
 use crate::Element;
-use crate::lanes::{LANES, Lane};
-use crate::room::room;
+use crate::simd::{LANES, Simd};
+use crate::zeros::zeros;
 
 /// The gradient of a convolution's output after the epilogue.
 pub(super) struct Upstream<'a, T> {
     pub(super) geometry: &'a Geometry,
-    pub(super) finish: &'a Finish,
+    pub(super) epilogue: &'a Epilogue,
     /// The gradient, in the shape of the output.
     pub(super) grad: &'a [T],
-    /// The relu masks of the forward pass ([`Output::signs`](super::output::Output::signs)).
-    pub(super) signs: &'a [Signs],
+    /// The relu masks of the forward pass ([`Output::relu_masks`](super::output::Output::relu_masks)).
+    pub(super) relu_masks: &'a [ReluMask],
 }
 
 impl<T: Element> Upstream<'_, T> {
@@ -28,17 +28,17 @@ impl<T: Element> Upstream<'_, T> {
         &self,
         images: Range<usize>,
         channel: usize,
-        frame: Frame,
-        sums: &mut [Lane<T>],
+        padded: PaddedPlane,
+        sums: &mut [Simd<T>],
         dbias: Option<&mut T>,
     ) {
         let channels = self.geometry.out_channels;
-        let (height, width) = self.finish.size(self.geometry);
-        let signs = self.finish.signs(self.geometry);
-        let first = (images.start / LANES * channels + channel) * signs;
+        let (height, width) = self.epilogue.size(self.geometry);
+        let mask_len = self.epilogue.mask_len(self.geometry);
+        let first = (images.start / LANES * channels + channel) * mask_len;
         let plane = height * width;
         let grad = images.map(|image| &self.grad[(image * channels + channel) * plane..][..plane]);
-        self.finish.backward(grad, &self.signs[first..][..signs], frame, sums, dbias)
+        self.epilogue.backward(grad, &self.relu_masks[first..][..mask_len], padded, sums, dbias)
     }
 }
 
@@ -57,8 +57,8 @@ impl<T: Element> Gradients<T> {
     pub(super) fn new(geometry: &Geometry, want_dx: bool, has_bias: bool) -> Self {
         let Geometry { batch, out_channels, .. } = *geometry;
         Self {
-            x: want_dx.then(|| room(batch * geometry.image())),
-            weight: room(out_channels * geometry.patch()),
+            x: want_dx.then(|| zeros(batch * geometry.image())),
+            weight: zeros(out_channels * geometry.patch()),
             bias: vec![has_bias.then(T::zero); out_channels],
         }
     }

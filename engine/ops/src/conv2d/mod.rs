@@ -7,14 +7,14 @@
 //! | --- | --- | --- |
 //! | `direct` | small patches, such as a single grey channel | R² multiplications, no preparation |
 //! | `winograd` | 3×3, 5×5 kernels at stride 1 | a fifth to less than half of R², and transforms |
-//! | `sampled` | strided 1×1 kernels | the cost of `unfolded`, on the pixels that kernels read |
-//! | `unfolded` | everything else | R², as one im2col matrix product near the processor's peak |
+//! | `strided_1x1` | strided 1×1 kernels | the cost of `im2col`, on the pixels that kernels read |
+//! | `im2col` | everything else | R², as one matrix product near the processor's peak |
 //!
 //! A NaN or an infinity reaches the results that depend on it, and no others, with every algorithm.
-//! Planes that are not finite after `winograd` are computed again by `unfolded`.
+//! Planes that are not finite after `winograd` are computed again by `im2col`.
 //!
-//! All algorithms work on blocks of sixteen images side by side (`lanes`). They run the epilogue
-//! (`finish`) on every finished plane while the plane is in the cache, and divide their work into
+//! All algorithms work on blocks of sixteen images side by side (`simd`). They run the epilogue
+//! (`epilogue`) on every finished plane while the plane is in the cache, and divide their work into
 //! tasks by shape. The bits of a result therefore depend on shapes and values alone, never on the
 //! number of threads. An image's result never depends on the contents of the other images of its
 //! batch. The number of images may change the choice of algorithm.
@@ -22,44 +22,38 @@
 //! The backward pass prepares the input again, because this is cheaper than keeping the prepared
 //! input.
 
-mod composed;
 #[cfg(feature = "cudnn")]
 mod cudnn;
 mod direct;
-mod finish;
-#[cfg(test)]
-pub(super) mod formula;
-mod frame;
+mod epilogue;
 pub(super) mod geometry;
 mod gradients;
-mod input;
+mod im2col;
 #[cfg(feature = "cudnn")]
 pub(crate) mod on_gpu;
 mod output;
-mod sampled;
+mod padded_plane;
+mod strided_1x1;
 #[cfg(test)]
-mod tests;
-mod unfold;
-mod unfolded;
-mod way;
+pub(super) mod tests;
 mod winograd;
 
-use candle_core::{Result, Shape, Storage, Tensor};
+use candle_core::{Result, Shape, Storage, Tensor, bail};
 
 use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{cpu_memory, for_dtype, lock};
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::record;
-use composed::composed;
-use direct::Direct;
-use finish::{Finish, Signs};
+use crate::simd::LANES;
+use direct::{Direct, LARGEST_PATCH};
+use epilogue::{Epilogue, ReluMask};
 use geometry::Geometry;
 use gradients::{Gradients, Upstream};
+use im2col::Im2col;
 use output::Output;
-use sampled::Sampled;
-use unfolded::Unfolded;
-use way::{Way, Winograd2, Winograd3, Winograd4};
+use strided_1x1::Strided1x1;
+use winograd::Winograd;
 
 /// Convolves `x` with `weight` and adds `bias`, if there is one.
 ///
@@ -95,7 +89,7 @@ pub fn conv2d(
             None => rounded("conv2d", [x, weight], |[x, weight]| wide(x, weight, None)),
         }
     } else if has_operation(x) {
-        Conv2d { geometry, finish: Finish::Plain }.forward(x, weight, bias)
+        Conv2d { geometry, epilogue: Epilogue::Plain }.forward(x, weight, bias)
     } else {
         composed(x, weight, bias, stride, padding)
     }
@@ -122,7 +116,7 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
         avg_pool2d(&relu(&conv2d(x, weight, Some(bias), 1, 0)?)?, pool, pool)
     } else if has_operation(x) {
         let windows = Windows::new(geometry.out_h, geometry.out_w, pool, pool)?;
-        Conv2d { geometry, finish: Finish::ReluPool(windows) }.forward(x, weight, Some(bias))
+        Conv2d { geometry, epilogue: Epilogue::ReluPool(windows) }.forward(x, weight, Some(bias))
     } else {
         avg_pool2d(&relu(&composed(x, weight, Some(bias), 1, 0)?)?, pool, pool)
     }
@@ -137,7 +131,7 @@ fn has_operation(x: &Tensor) -> bool {
 /// A convolution with its epilogue.
 struct Conv2d {
     geometry: Geometry,
-    finish: Finish,
+    epilogue: Epilogue,
 }
 
 impl Conv2d {
@@ -150,60 +144,60 @@ impl Conv2d {
             return self.forward_on_gpu(&x, &weight, bias.as_ref());
         }
         let g = &self.geometry;
-        let (y, signs) = for_dtype!(x.dtype(), "conv2d", T => {
+        let (y, relu_masks) = for_dtype!(x.dtype(), "conv2d", T => {
             let (locked, locked_bias) = (lock(&[&x, &weight]), bias.as_ref().map(|b| lock(&[b])));
             let [x, weight] = locked.elements::<T, 2>()?;
             let bias = match &locked_bias {
                 Some(locked) => Some(locked.elements::<T, 1>()?[0]),
                 None => None,
             };
-            let mut output = Output::new(g, &self.finish, bias);
-            match Way::new(g) {
-                Way::Direct => Direct::new(g).forward(x, weight, &mut output),
-                Way::Winograd2 => Winograd2::new(g).forward(x, weight, &mut output),
-                Way::Winograd4 => Winograd4::new(g).forward(x, weight, &mut output),
-                Way::Winograd3 => Winograd3::new(g).forward(x, weight, &mut output),
-                Way::Sampled => Sampled::new(g).forward(x, weight, &mut output),
-                Way::Unfolded => Unfolded::new(g).forward(x, weight, &mut output),
+            let mut output = Output::new(g, &self.epilogue, bias);
+            match Algorithm::new(g) {
+                Algorithm::Direct => Direct::new(g).forward(x, weight, &mut output),
+                Algorithm::Winograd2 => Winograd2::new(g).forward(x, weight, &mut output),
+                Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, &mut output),
+                Algorithm::Winograd3 => Winograd3::new(g).forward(x, weight, &mut output),
+                Algorithm::Strided1x1 => Strided1x1::new(g).forward(x, weight, &mut output),
+                Algorithm::Im2col => Im2col::new(g).forward(x, weight, &mut output),
             }
-            (cpu_memory(output.y), output.signs)
+            (cpu_memory(output.y), output.relu_masks)
         });
         let (of_x, of_weight, has_bias) = (x.clone(), weight.clone(), bias.is_some());
         record_output(y, self.shape(), [&x, &weight], bias.as_ref(), move |dy| {
-            self.backward(&of_x, &of_weight, has_bias, &signs, dy)
+            self.backward(&of_x, &of_weight, has_bias, &relu_masks, dy)
         })
     }
 
     /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
-    /// one. `signs` are the relu masks that the forward pass recorded.
+    /// one. `relu_masks` come from the forward pass.
     fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
         has_bias: bool,
-        signs: &[Signs],
+        relu_masks: &[ReluMask],
         grad: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
         let (g, grad) = (&self.geometry, grad.contiguous()?);
         // The first layer's input is data. Its gradient is a third of the work, and nothing uses
         // it.
         let want_dx = x.track_op();
-        let way = if want_dx { Way::with_dx(g) } else { Way::new(g) };
+        let algorithm = if want_dx { Algorithm::with_dx(g) } else { Algorithm::new(g) };
         for_dtype!(x.dtype(), "conv2d", T => {
             let locked = lock(&[x, weight, &grad]);
             let [of_x, of_weight, grad] = locked.elements::<T, 3>()?;
             let mut gradients = Gradients::<T>::new(g, want_dx, has_bias);
-            let upstream = Upstream { geometry: g, finish: &self.finish, grad, signs };
+            let upstream = Upstream { geometry: g, epilogue: &self.epilogue, grad, relu_masks };
             let (up, to) = (&upstream, &mut gradients);
-            match way {
+            match algorithm {
                 // An empty batch adds nothing to the zeros.
                 _ if g.batch == 0 => {}
-                Way::Direct => Direct::new(g).backward(of_x, up, to),
-                Way::Winograd2 => Winograd2::new(g).backward(of_x, of_weight, up, to),
-                Way::Winograd4 => Winograd4::new(g).backward(of_x, of_weight, up, to),
-                Way::Winograd3 => Winograd3::new(g).backward(of_x, of_weight, up, to),
-                Way::Sampled => Sampled::new(g).backward(of_x, of_weight, up, to),
-                Way::Unfolded => Unfolded::new(g).backward(of_x, of_weight, up, to),
+                Algorithm::Direct => Direct::new(g).backward(of_x, up, to),
+                Algorithm::Winograd2 => Winograd2::new(g).backward(of_x, of_weight, up, to),
+                Algorithm::Winograd4 => Winograd4::new(g).backward(of_x, of_weight, up, to),
+                Algorithm::Winograd3 => Winograd3::new(g).backward(of_x, of_weight, up, to),
+                Algorithm::Strided1x1 => Strided1x1::new(g).backward(of_x, of_weight, up, to),
+                Algorithm::Im2col => Im2col::new(g).backward(of_x, of_weight, up, to),
             }
             let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
             let dbias: Option<Vec<T>> = gradients.bias.into_iter().collect();
@@ -217,7 +211,7 @@ impl Conv2d {
 
     /// Returns the shape of the output.
     fn shape(&self) -> Shape {
-        let (height, width) = self.finish.size(&self.geometry);
+        let (height, width) = self.epilogue.size(&self.geometry);
         (self.geometry.batch, self.geometry.out_channels, height, width).into()
     }
 }
@@ -237,5 +231,102 @@ fn record_output(
             let [dx, dweight, _] = backward(dy)?;
             Ok([dx, dweight])
         }),
+    }
+}
+
+/// The minimum number of input channels and of output channels for Winograd's algorithm. Its
+/// transforms cost time per channel, and it saves multiplications per pair of channels.
+const ENOUGH_CHANNELS: usize = 8;
+
+/// The fixed cost of a weight, in units of the cost of one column of a product. The fixed cost does
+/// not depend on the number of columns.
+///
+/// A transformed weight and its gradient are written and read six times in a step. These are 24
+/// bytes, or 2.4 ns from memory at 10 GB/s. A column's three multiplications and additions take
+/// 0.06 ns at 100 GFLOP/s.
+const WEIGHT: usize = 40;
+
+/// 3×3 kernels: 4×4 inputs become 2×2 outputs.
+type Winograd2<'a> = Winograd<'a, 2, 3, 4>;
+/// 3×3 kernels: 6×6 inputs become 4×4 outputs.
+type Winograd4<'a> = Winograd<'a, 4, 3, 6>;
+/// 5×5 kernels: 7×7 inputs become 3×3 outputs.
+type Winograd3<'a> = Winograd<'a, 3, 5, 7>;
+
+/// The algorithms for a convolution. The number in a name is the number of output rows and columns
+/// of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Direct,
+    Winograd2,
+    Winograd4,
+    Winograd3,
+    Strided1x1,
+    Im2col,
+}
+
+impl Algorithm {
+    /// Chooses the algorithm for a forward pass, or for a backward pass without the input's
+    /// gradient.
+    fn new(g: &Geometry) -> Self {
+        if g.patch() <= LARGEST_PATCH { Self::Direct } else { Self::with_dx(g) }
+    }
+
+    /// Chooses the algorithm for a backward pass with the input's gradient.
+    ///
+    /// Large tiles need the fewest multiplications. They also have more places, and every place has
+    /// its own weights. If few tiles share these weights, smaller tiles are faster.
+    fn with_dx(g: &Geometry) -> Self {
+        let images = g.batch.next_multiple_of(LANES);
+        let cost = |places, tiles| places * (images * tiles + WEIGHT);
+        let (cost2, cost4, cost3) = (
+            cost(Winograd2::PLACES, Winograd2::new(g).tiles()),
+            cost(Winograd4::PLACES, Winograd4::new(g).tiles()),
+            cost(Winograd3::PLACES, Winograd3::new(g).tiles()),
+        );
+        // The last third of the im2col cost is a reserve for the transforms.
+        let limit = cost(g.kernel_h * g.kernel_w, g.pixels()) * 2 / 3;
+        let enough = g.in_channels.min(g.out_channels) >= ENOUGH_CHANNELS;
+        match (g.kernel_h, g.kernel_w, g.stride) {
+            (3, 3, 1) if enough && cost4.min(cost2) < limit => {
+                if cost4 < cost2 {
+                    Self::Winograd4
+                } else {
+                    Self::Winograd2
+                }
+            }
+            (5, 5, 1) if enough && cost3 < limit => Self::Winograd3,
+            _ if Strided1x1::suits(g) => Self::Strided1x1,
+            _ => Self::Im2col,
+        }
+    }
+}
+
+/// Computes [`conv2d`](fn@conv2d) by candle's convolution, for a GPU without cuDNN. The sizes were
+/// checked.
+///
+/// # Errors
+///
+/// When the last patches leave m rows and n columns of the padded input uncovered, and m ≠ n.
+fn composed(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    stride: usize,
+    padding: usize,
+) -> Result<Tensor> {
+    // candle's backward pass uses the number of uncovered rows for the columns too.
+    let beyond = |axis| Ok::<_, candle_core::Error>(x.dim(axis)? + 2 * padding - weight.dim(axis)?);
+    let (rows, columns) = (beyond(2)? % stride, beyond(3)? % stride);
+    if rows != columns {
+        bail!(
+            "conv2d: on this device stride {stride} must leave as many rows over as columns, not {rows} and \
+             {columns}"
+        );
+    }
+    let y = x.conv2d(weight, padding, stride, 1, 1)?;
+    match bias {
+        Some(bias) => y.broadcast_add(&bias.reshape((1, bias.dim(0)?, 1, 1))?),
+        None => Ok(y),
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{CudaStorage, Result, Storage, Tensor, bail};
 
 use super::cudnn::{Pass, product};
-use super::finish::Finish;
+use super::epilogue::Epilogue;
 use super::{Conv2d, record_output};
 use crate::avg_pool2d::Windows;
 use crate::gpu::{
@@ -26,16 +26,16 @@ impl Conv2d {
         bias: Option<&Tensor>,
     ) -> Result<Tensor> {
         let (g, sizes) = (&self.geometry, self.channels());
-        let (y, before_bias) = match (&self.finish, bias) {
-            (Finish::Plain, None) => {
+        let (y, before_bias) = match (&self.epilogue, bias) {
+            (Epilogue::Plain, None) => {
                 (on_gpu([x, weight], |operands| product(g, Pass::Output, operands))?, None)
             }
-            (Finish::Plain, Some(bias)) => on_gpu([x, weight, bias], |[x, weight, bias]| {
+            (Epilogue::Plain, Some(bias)) => on_gpu([x, weight, bias], |[x, weight, bias]| {
                 let mut y = product(g, Pass::Output, [x, weight])?;
                 add_bias(&mut y, sizes, bias, false)?;
                 Ok((y, None))
             })?,
-            (Finish::ReluPool(windows), Some(bias)) => {
+            (Epilogue::ReluPool(windows), Some(bias)) => {
                 on_gpu([x, weight, bias], |[x, weight, bias]| {
                     let z = product(g, Pass::OutputForRelu, [x, weight])?;
                     let of_z = Operand::whole(&z, sizes.elements());
@@ -44,7 +44,7 @@ impl Conv2d {
                     Ok((y, Some(z)))
                 })?
             }
-            (Finish::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
+            (Epilogue::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
         };
         let (of_x, of_weight, of_bias) = (x.clone(), weight.clone(), bias.cloned());
         record_output(Storage::Cuda(y), self.shape(), [x, weight], bias, move |dy| {
@@ -64,13 +64,13 @@ impl Conv2d {
         grad: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
         let (g, sizes) = (&self.geometry, self.channels());
-        let (dz, dbias) = match (&self.finish, bias, before_bias) {
-            (Finish::Plain, None, _) => (grad.clone(), None),
-            (Finish::Plain, Some(_), _) => {
+        let (dz, dbias) = match (&self.epilogue, bias, before_bias) {
+            (Epilogue::Plain, None, _) => (grad.clone(), None),
+            (Epilogue::Plain, Some(_), _) => {
                 let (dz, dbias) = bias_gradients(None, grad)?;
                 (dz, Some(dbias))
             }
-            (Finish::ReluPool(windows), Some(bias), Some(z)) => {
+            (Epilogue::ReluPool(windows), Some(bias), Some(z)) => {
                 let z = Operand::whole(z, sizes.elements());
                 let (dz, dbias) = on_gpu([bias, grad], |[bias, grad]| {
                     bias_relu_pool_gradient(sizes, windows, z, bias, grad)
@@ -78,7 +78,7 @@ impl Conv2d {
                 let shape = (g.batch, g.out_channels, g.out_h, g.out_w);
                 (tensor(dz, shape), Some(tensor(dbias, g.out_channels)))
             }
-            (Finish::ReluPool(_), ..) => bail!("conv2d: a relu and a pool follow a bias"),
+            (Epilogue::ReluPool(_), ..) => bail!("conv2d: a relu and a pool follow a bias"),
         };
         let product = |pass, operands| on_gpu(operands, |operands| product(g, pass, operands));
         let dweight = product(Pass::WeightGradient, [x, &dz])?;

@@ -10,16 +10,16 @@
 //! | `update` | in-place updates of several tensors in one launch |
 //!
 //! An operation launches its kernels itself, in its forward and backward functions or in a file
-//! `on_gpu.rs` of its folder. candle calls cuBLAS for products of matrices. cuDNN computes the products of
-//! convolutions (`conv2d::cudnn`).
+//! `on_gpu.rs` of its folder. candle calls cuBLAS for products of matrices. cuDNN computes the
+//! products of convolutions (`conv2d::cudnn`).
 //!
 //! A kernel is launched as a number of *blocks* of 256 threads. Threads of a block can wait for
 //! each other and share memory, blocks cannot. The terms of a block's sum depend on shapes alone,
 //! and the sums of blocks are always added in the same order. The bits of a result therefore never
 //! depend on the GPU's timing.
 //!
-//! **Tests without a GPU.** `on_a_gpu` compares every operation on a GPU with the operation on the
-//! CPU. The GPU may be a simulated one (`tests/simulated-gpu`). The simulated GPU also reports a
+//! **Tests without a GPU.** `tests::on_a_gpu` compares every operation on a GPU with the operation on
+//! the CPU. The GPU may be a simulated one (`tests/simulated-gpu`). The simulated GPU also reports a
 //! kernel that reaches beyond its memory, or reads memory that nothing has written.
 //!
 //! **Cost.** All kernels are bound by memory. They read each operand and write each result once.

@@ -31,8 +31,8 @@ use crate::backward::record;
 use crate::element::{Element, cpu_memory, for_dtype, lock};
 use crate::gemm::{Matrix, Store, gemm};
 use crate::relu::{passed, rectified};
-use crate::room::{of_two, room};
 use crate::rounded::{is_rounded, rounded};
+use crate::zeros::{of_two, zeros};
 
 /// The number of rows of a task. At this size, reading the other matrix is a small part of the
 /// work.
@@ -144,7 +144,7 @@ impl Linear {
     fn product_with_bias<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
         let Self { inputs, outputs, with_relu } = *self;
         let weight = Matrix::new(weight, inputs, outputs);
-        let mut y = room(x.len() / inputs * outputs);
+        let mut y = zeros(x.len() / inputs * outputs);
         let tasks = y.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs));
         tasks.for_each(|(y, x)| {
             gemm(Matrix::new(x, x.len() / inputs, inputs), weight, y, Store::Replace);
@@ -185,7 +185,7 @@ impl Linear {
     fn weight_gradient<T: Element>(&self, x: &[T], grad: &[T]) -> Vec<T> {
         let Self { inputs, outputs, .. } = *self;
         let samples = x.len() / inputs;
-        let mut dweight = room(inputs * outputs);
+        let mut dweight = zeros(inputs * outputs);
         // An empty batch has no columns to split into tasks.
         if samples == 0 {
             return dweight;
@@ -204,7 +204,7 @@ impl Linear {
     fn input_gradient<T: Element>(&self, weight: &[T], grad: &[T]) -> Vec<T> {
         let Self { inputs, outputs, .. } = *self;
         let weight = Matrix::new(weight, inputs, outputs).transposed();
-        let mut dx = room(grad.len() / outputs * inputs);
+        let mut dx = zeros(grad.len() / outputs * inputs);
         let tasks = dx.par_chunks_mut(ROWS * inputs).zip(grad.par_chunks(ROWS * outputs));
         tasks.for_each(|(dx, grad)| {
             let grad = Matrix::new(grad, grad.len() / outputs, outputs);
@@ -219,8 +219,8 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
-    use crate::agreement::{assert_empty_batch_is_nothing, noise};
     use crate::backward::backward_from;
+    use crate::tests::agreement::{assert_empty_batch_is_nothing, noise};
 
     #[test]
     fn shapes_that_do_not_fit_are_refused() {

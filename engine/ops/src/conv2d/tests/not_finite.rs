@@ -33,7 +33,7 @@ impl Case {
         let values = |name: &str, len: usize| -> Vec<f64> {
             noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
         };
-        let (height, width) = finish(&g, pooled).size(&g);
+        let (height, width) = epilogue(&g, pooled).size(&g);
         let bias = quarters(values("bias", g.out_channels));
         Self {
             sizes,
@@ -68,7 +68,7 @@ impl Case {
         for (plane, sums) in sums.chunks_mut(g.pixels()).enumerate() {
             sums.iter_mut().for_each(|sum| *sum += self.bias[plane % g.out_channels]);
         }
-        let Finish::ReluPool(windows) = finish(g, self.pooled) else {
+        let Epilogue::ReluPool(windows) = epilogue(g, self.pooled) else {
             return Results { y: sums, ..by_the_formula(self.grad.clone()) };
         };
         let mut y = vec![0.0; self.grad.len()];
@@ -88,19 +88,20 @@ impl Case {
         Results { y, ..by_the_formula(dsums) }
     }
 
-    fn by<T: Element>(&self, way: Way, want_dx: bool) -> Results {
+    fn by<T: Element>(&self, algorithm: Algorithm, want_dx: bool) -> Results {
         let g = &geometry(self.sizes);
-        let finish = &finish(g, self.pooled);
+        let epilogue = &epilogue(g, self.pooled);
         let round = |values: &[f64]| -> Vec<T> {
             values.iter().map(|&value| <T as WithDType>::from_f64(value)).collect()
         };
         let (x, weight, bias, grad) =
             (round(&self.x), round(&self.weight), round(&self.bias), round(&self.grad));
-        let mut output = Output::new(g, finish, Some(&bias));
-        forward(way, g, &x, &weight, &mut output);
-        let upstream = Upstream { geometry: g, finish, grad: &grad, signs: &output.signs };
+        let mut output = Output::new(g, epilogue, Some(&bias));
+        forward(algorithm, g, &x, &weight, &mut output);
+        let upstream =
+            Upstream { geometry: g, epilogue, grad: &grad, relu_masks: &output.relu_masks };
         let mut gradients = Gradients::new(g, want_dx, true);
-        backward(way, &x, &weight, &upstream, &mut gradients);
+        backward(algorithm, &x, &weight, &upstream, &mut gradients);
         let wide =
             |values: Vec<T>| -> Vec<f64> { values.into_iter().map(WithDType::to_f64).collect() };
         Results {
@@ -116,12 +117,12 @@ impl Case {
         let truth = self.truth();
         let g = geometry(self.sizes);
         for want_dx in [false, true] {
-            for way in ways(&g, want_dx) {
+            for algorithm in algorithms(&g, want_dx) {
                 for (dtype, found, bound) in [
-                    ("f32", self.by::<f32>(way, want_dx), 1e-4),
-                    ("f64", self.by::<f64>(way, want_dx), 1e-12),
+                    ("f32", self.by::<f32>(algorithm, want_dx), 1e-4),
+                    ("f64", self.by::<f64>(algorithm, want_dx), 1e-12),
                 ] {
-                    let name = format!("{:?} by {way:?} in {dtype}", self.sizes);
+                    let name = format!("{:?} by {algorithm:?} in {dtype}", self.sizes);
                     let of = |what: &str| format!("{what} of {name}");
                     assert_same_kind(&of("output"), &found.y, &truth.y, bound);
                     assert_same_kind(&of("weight gradient"), &found.dweight, &truth.dweight, bound);
@@ -135,11 +136,11 @@ impl Case {
     }
 }
 
-fn finish(g: &Geometry, pooled: bool) -> Finish {
+fn epilogue(g: &Geometry, pooled: bool) -> Epilogue {
     if pooled {
-        Finish::ReluPool(Windows::new(g.out_h, g.out_w, 2, 2).unwrap())
+        Epilogue::ReluPool(Windows::new(g.out_h, g.out_w, 2, 2).unwrap())
     } else {
-        Finish::Plain
+        Epilogue::Plain
     }
 }
 
@@ -201,10 +202,13 @@ fn a_weight_that_is_not_finite_makes_nan_of_black_pixels() {
             let mut case = Case::new(sizes, false).black();
             case.weight[g.patch()] = value;
             case.assert_as_the_formula();
-            for way in ways(&g, true) {
+            for algorithm in algorithms(&g, true) {
                 // The second channel of the first image, where its patches see nothing but zeros.
                 let corner = 2 * g.pixels() - 1;
-                assert!(case.by::<f32>(way, true).y[corner].is_nan(), "{sizes:?} by {way:?}");
+                assert!(
+                    case.by::<f32>(algorithm, true).y[corner].is_nan(),
+                    "{sizes:?} by {algorithm:?}"
+                );
             }
         }
     }

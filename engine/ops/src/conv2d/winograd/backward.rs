@@ -4,18 +4,17 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::Winograd;
 use super::finite::{Check, not_finite};
-use super::tile::sandwich;
+use super::{Winograd, sandwich};
 use crate::Element;
-use crate::conv2d::frame::by_channel;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::gradients::{Gradients, Upstream};
 use crate::conv2d::output::runs;
+use crate::conv2d::padded_plane::by_channel;
 use crate::gemm::{Store, gemm};
-use crate::lanes::{LANES, add, blocks, lanes, lanes_mut};
 use crate::scratch::Scratch;
 use crate::simd::vectorised;
+use crate::simd::{LANES, add, blocks, vectors, vectors_mut};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Adds up the gradients of a batch, run by run.
@@ -76,27 +75,28 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         columns: usize,
         dbias: &mut [Option<T>],
     ) -> Scratch<T> {
-        let (g, frame) = (self.geometry, self.output_frame());
+        let (g, padded) = (self.geometry, self.padded_output());
         let mut products = Scratch::new(g.out_channels * Self::PLACES * columns);
         let channels = products.par_chunks_mut(Self::PLACES * columns).zip(dbias).enumerate();
         channels.for_each(|(channel, (products, dbias))| {
-            let mut sums = Scratch::new(frame.outer() * LANES);
-            let sums = lanes_mut(&mut sums);
-            let products = lanes_mut(products);
+            let mut sums = Scratch::new(padded.outer() * LANES);
+            let sums = vectors_mut(&mut sums);
+            let products = vectors_mut(products);
             vectorised(
                 #[inline(always)]
                 || {
                     for (block, images) in blocks(images.clone()).enumerate() {
-                        upstream.load(images, channel, frame, sums, dbias.as_mut());
-                        for (tile, origin) in self.origins(frame).enumerate() {
+                        upstream.load(images, channel, padded, sums, dbias.as_mut());
+                        for (tile, origin) in self.origins(padded).enumerate() {
                             let column = block * self.tiles() + tile;
                             sandwich(
                                 &Self::OUTPUTS_BACK,
                                 #[inline(always)]
-                                |row, col| sums[origin + row * frame.outer_width + col],
+                                |row, col| sums[origin + row * padded.outer_width + col],
                                 #[inline(always)]
-                                |row, col, lane| {
-                                    products[(row * A + col) * (columns / LANES) + column] = *lane;
+                                |row, col, vector| {
+                                    products[(row * A + col) * (columns / LANES) + column] =
+                                        *vector;
                                 },
                             );
                         }
@@ -112,41 +112,41 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     ///
     /// Returns the planes in which a gradient is not finite.
     fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) -> Vec<Plane> {
-        let (g, frame) = (self.geometry, self.input_frame());
-        let tiles = lanes(tiles);
+        let (g, padded) = (self.geometry, self.padded_input());
+        let tiles = vectors(tiles);
         let blocks = dx.par_chunks_mut(LANES * g.image()).enumerate();
         let planes = blocks.flat_map(|(block, dx)| {
-            let channels = by_channel(dx, g.in_channels, frame.inner());
+            let channels = by_channel(dx, g.in_channels, padded.inner());
             channels.into_par_iter().enumerate().map(move |(channel, dx)| (block, channel, dx))
         });
         let finished = planes.flat_map_iter(|(block, channel, mut dx)| {
-            let mut plane = Scratch::new(frame.outer() * LANES);
-            let plane = lanes_mut(&mut plane);
+            let mut plane = Scratch::new(padded.outer() * LANES);
+            let plane = vectors_mut(&mut plane);
             let found = vectorised(
                 #[inline(always)]
                 || {
                     plane.fill([T::zero(); LANES]);
-                    for (tile, origin) in self.origins(frame).enumerate() {
+                    for (tile, origin) in self.origins(padded).enumerate() {
                         let column = block * self.tiles() + tile;
-                        let lane = |place: usize| {
+                        let at = |place: usize| {
                             (place * g.in_channels + channel) * (columns / LANES) + column
                         };
                         sandwich(
                             &Self::INPUTS_BACK,
                             #[inline(always)]
-                            |row, col| tiles[lane(row * A + col)],
+                            |row, col| tiles[at(row * A + col)],
                             #[inline(always)]
                             |row, col, term| {
-                                let pixel = &mut plane[origin + row * frame.outer_width + col];
+                                let pixel = &mut plane[origin + row * padded.outer_width + col];
                                 *pixel = add(*pixel, *term);
                             },
                         );
                     }
-                    frame.store(plane, &mut dx);
+                    padded.store(plane, &mut dx);
                     if Check::of(plane).passes() {
                         Vec::new()
                     } else {
-                        not_finite(plane, frame, dx.len())
+                        not_finite(plane, padded, dx.len())
                     }
                 },
             );

@@ -1,4 +1,4 @@
-//! Results that are not finite are computed again, by [`Unfolded`].
+//! Results that are not finite are computed again, by [`Im2col`].
 //!
 //! In a plain convolution a NaN or an infinity reaches the outputs that read it, and no others.
 //! Winograd's transforms mix the numbers of a tile. Three cases then go wrong:
@@ -9,7 +9,7 @@
 //! | an infinity | an infinity | inf − inf = NaN |
 //! | finite, but close to the largest number of the type | finite | the transforms overflow |
 //!
-//! The zero mask of [`blank`](super::blank) would add a fourth case: zeros times a NaN are NaN, and
+//! The zero mask of [`mask`](super::zero_mask) would add a fourth case: zeros times a NaN are NaN, and
 //! not zero.
 //!
 //! Each plane of outputs in which a number is not finite is therefore replaced, and so is each such
@@ -24,15 +24,15 @@
 
 use super::Winograd;
 use crate::Element;
-use crate::conv2d::frame::Frame;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::gradients::{Gradients, Upstream};
+use crate::conv2d::im2col::Im2col;
 use crate::conv2d::output::Output;
-use crate::conv2d::unfolded::Unfolded;
-use crate::lanes::{LANES, Lane, add};
+use crate::conv2d::padded_plane::PaddedPlane;
+use crate::simd::{LANES, Simd, add};
 
 /// The sum of results, for each image of a block.
-pub(super) struct Check<T>(Lane<T>);
+pub(super) struct Check<T>(Simd<T>);
 
 impl<T: Element> Check<T> {
     #[inline(always)]
@@ -43,7 +43,7 @@ impl<T: Element> Check<T> {
     /// Adds up a plane in four sums, because an addition waits for the previous addition to the same
     /// sum.
     #[inline(always)]
-    pub(super) fn of(plane: &[Lane<T>]) -> Self {
+    pub(super) fn of(plane: &[Simd<T>]) -> Self {
         let mut sums = [[T::zero(); LANES]; 4];
         let (fours, rest) = plane.as_chunks::<4>();
         for four in fours {
@@ -58,7 +58,7 @@ impl<T: Element> Check<T> {
     }
 
     #[inline(always)]
-    pub(super) fn add(&mut self, results: &Lane<T>) {
+    pub(super) fn add(&mut self, results: &Simd<T>) {
         self.0 = add(self.0, *results);
     }
 
@@ -71,10 +71,14 @@ impl<T: Element> Check<T> {
 
 /// Returns which of a block's first `images` images have a number in `plane` that is not finite.
 #[cold]
-pub(super) fn not_finite<T: Element>(plane: &[Lane<T>], frame: Frame, images: usize) -> Vec<usize> {
-    let rows = || plane.chunks_exact(frame.outer_width).skip(frame.padding).take(frame.height);
-    let inside = || rows().flat_map(|row| &row[frame.padding..][..frame.width]);
-    (0..images).filter(|&image| inside().any(|lane| !lane[image].is_finite())).collect()
+pub(super) fn not_finite<T: Element>(
+    plane: &[Simd<T>],
+    padded: PaddedPlane,
+    images: usize,
+) -> Vec<usize> {
+    let rows = || plane.chunks_exact(padded.outer_width).skip(padded.padding).take(padded.height);
+    let inside = || rows().flat_map(|row| &row[padded.padding..][..padded.width]);
+    (0..images).filter(|&image| inside().any(|pixel| !pixel[image].is_finite())).collect()
 }
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
@@ -87,9 +91,9 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         planes: &[Plane],
     ) {
         if !planes.is_empty() {
-            let mut unfolded = output.another();
-            Unfolded::new(self.geometry).forward(x, weight, &mut unfolded);
-            output.take(&unfolded, planes);
+            let mut im2col = output.another();
+            Im2col::new(self.geometry).forward(x, weight, &mut im2col);
+            output.take(&im2col, planes);
         }
     }
 
@@ -104,9 +108,9 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         (planes, kernels): (&[Plane], &[usize]),
     ) {
         if !(planes.is_empty() && kernels.is_empty()) {
-            let mut unfolded = Gradients::new(self.geometry, !planes.is_empty(), false);
-            Unfolded::new(self.geometry).backward(x, weight, upstream, &mut unfolded);
-            gradients.take(self.geometry, &unfolded, planes, kernels);
+            let mut im2col = Gradients::new(self.geometry, !planes.is_empty(), false);
+            Im2col::new(self.geometry).backward(x, weight, upstream, &mut im2col);
+            gradients.take(self.geometry, &im2col, planes, kernels);
         }
     }
 }

@@ -4,17 +4,16 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::Winograd;
-use super::blank::Blank;
 use super::finite::{Check, not_finite};
-use super::tile::sandwich;
+use super::zero_mask::ZeroMask;
+use super::{Winograd, sandwich};
 use crate::Element;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::output::{Output, runs};
 use crate::gemm::{Store, gemm};
-use crate::lanes::{LANES, blocks, lanes, lanes_mut};
 use crate::scratch::Scratch;
 use crate::simd::vectorised;
+use crate::simd::{LANES, blocks, vectors, vectors_mut};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Convolves the batch `x` and runs the epilogue into `output`.
@@ -30,7 +29,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         for images in runs(g.batch, self.images_at_once()) {
             let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
             let run = &x[images.start * g.image()..images.end * g.image()];
-            let (tiles, blanks) = rayon::join(|| self.transform_inputs(run), || self.blanks(run));
+            let (tiles, zero_masks) =
+                rayon::join(|| self.transform_inputs(run), || self.zero_masks(run));
             let mut products = Scratch::new(Self::PLACES * g.out_channels * columns);
             let places = products.par_chunks_mut(g.out_channels * columns).enumerate();
             places.for_each(|(place, products)| {
@@ -38,8 +38,13 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
                 gemm(weights, tiles, products, Store::Replace);
             });
-            planes_not_finite
-                .extend(self.transform_outputs(&products, columns, &blanks, images, output));
+            planes_not_finite.extend(self.transform_outputs(
+                &products,
+                columns,
+                &zero_masks,
+                images,
+                output,
+            ));
         }
         self.replace_outputs(x, weight, output, &planes_not_finite);
     }
@@ -47,30 +52,31 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Computes Bᵀ·d·B of every tile, `[B, C, H, W]` → `[C, places, columns]`. A column is a tile
     /// of an image.
     pub(super) fn transform_inputs<T: Element>(&self, x: &[T]) -> Scratch<T> {
-        let (g, frame) = (self.geometry, self.input_frame());
+        let (g, padded) = (self.geometry, self.padded_input());
         let images = x.len() / g.image();
         let columns = images.div_ceil(LANES) * self.tiles() * LANES;
         let mut tiles = Scratch::new(g.in_channels * Self::PLACES * columns);
         let channels = tiles.par_chunks_mut(Self::PLACES * columns).enumerate();
         channels.for_each(|(channel, tiles)| {
-            let mut plane = Scratch::new(frame.outer() * LANES);
-            let plane = lanes_mut(&mut plane);
-            let tiles = lanes_mut(tiles);
+            let mut plane = Scratch::new(padded.outer() * LANES);
+            let plane = vectors_mut(&mut plane);
+            let tiles = vectors_mut(tiles);
             vectorised(
                 #[inline(always)]
                 || {
                     for (block, images) in blocks(0..images).enumerate() {
-                        let start = |image| (image * g.in_channels + channel) * frame.inner();
-                        frame.load(images.map(|image| &x[start(image)..][..frame.inner()]), plane);
-                        for (tile, origin) in self.origins(frame).enumerate() {
+                        let start = |image| (image * g.in_channels + channel) * padded.inner();
+                        padded
+                            .load(images.map(|image| &x[start(image)..][..padded.inner()]), plane);
+                        for (tile, origin) in self.origins(padded).enumerate() {
                             let column = block * self.tiles() + tile;
                             sandwich(
                                 &Self::INPUTS,
                                 #[inline(always)]
-                                |row, col| plane[origin + row * frame.outer_width + col],
+                                |row, col| plane[origin + row * padded.outer_width + col],
                                 #[inline(always)]
-                                |row, col, lane| {
-                                    tiles[(row * A + col) * (columns / LANES) + column] = *lane;
+                                |row, col, vector| {
+                                    tiles[(row * A + col) * (columns / LANES) + column] = *vector;
                                 },
                             );
                         }
@@ -89,33 +95,33 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         &self,
         products: &[T],
         columns: usize,
-        blanks: &[Option<Blank>],
+        zero_masks: &[Option<ZeroMask>],
         images: Range<usize>,
         output: &mut Output<'_, T>,
     ) -> Vec<Plane> {
-        let (g, frame) = (self.geometry, self.output_frame());
+        let (g, padded) = (self.geometry, self.padded_output());
         let first = images.start;
         let finished = output.planes(images).flat_map_iter(|mut planes| {
-            let mut sums = Scratch::new(frame.outer() * LANES);
-            let sums = lanes_mut(&mut sums);
-            let products = lanes(products);
+            let mut sums = Scratch::new(padded.outer() * LANES);
+            let sums = vectors_mut(&mut sums);
+            let products = vectors(products);
             let found = vectorised(
                 #[inline(always)]
                 || {
                     let mut check = Check::new();
-                    for (tile, origin) in self.origins(frame).enumerate() {
+                    for (tile, origin) in self.origins(padded).enumerate() {
                         let column = planes.block * self.tiles() + tile;
-                        let lane = |place: usize| {
+                        let at = |place: usize| {
                             (place * g.out_channels + planes.channel) * (columns / LANES) + column
                         };
                         sandwich(
                             &Self::OUTPUTS,
                             #[inline(always)]
-                            |row, col| products[lane(row * A + col)],
+                            |row, col| products[at(row * A + col)],
                             #[inline(always)]
                             |row, col, sum| {
                                 check.add(sum);
-                                sums[origin + row * frame.outer_width + col] = *sum;
+                                sums[origin + row * padded.outer_width + col] = *sum;
                             },
                         );
                     }
@@ -124,12 +130,12 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                     let found = if check.passes() {
                         Vec::new()
                     } else {
-                        not_finite(sums, frame, planes.images())
+                        not_finite(sums, padded, planes.images())
                     };
-                    if let Some(blank) = &blanks[planes.block] {
-                        blank.clear(sums, frame);
+                    if let Some(mask) = &zero_masks[planes.block] {
+                        mask.apply(sums, padded);
                     }
-                    planes.finish(sums, frame);
+                    planes.apply_epilogue(sums, padded);
                     found
                 },
             );

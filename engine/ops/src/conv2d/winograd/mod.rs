@@ -29,8 +29,8 @@
 //! The second cost is rounding. Sums of numbers that cancel lose digits that a plain convolution
 //! keeps. The error grows with the entries of the matrices in [`points`], not with the network. The
 //! test below checks the error against a bound that is derived from the entries. Outputs whose
-//! inputs are all zero have no error: see `blank`. Results that are not finite are computed again
-//! without transforms: see `finite`.
+//! inputs are all zero have no error: see [`zero_mask`]. Results that are not finite are computed
+//! again without transforms: see [`finite`].
 //!
 //! The gradients take the same steps backwards, with every matrix transposed. The table lists all
 //! steps. A place is one of the A² positions in a tile. T is the number of columns: tiles of all
@@ -53,19 +53,23 @@
 //! enough, so tiles and products are still in a near cache when the next step reads them.
 
 mod backward;
-mod blank;
 mod finite;
 mod forward;
 mod points;
 #[cfg(test)]
-mod rounding;
-mod tile;
+mod tests {
+    mod rounding;
+}
 mod weights;
+mod zero_mask;
 
-use super::frame::Frame;
+use candle_core::WithDType;
+
 use super::geometry::Geometry;
+use super::padded_plane::PaddedPlane;
+use crate::Element;
 use crate::gemm::Matrix;
-use crate::lanes::LANES;
+use crate::simd::{LANES, Simd, add_product};
 
 /// The least number of columns for a product of one place: fewer would not keep the processor busy.
 const COLUMNS: usize = 128;
@@ -100,18 +104,18 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
     }
 
     /// The padded plane of an input, wide enough for all tiles.
-    fn input_frame(&self) -> Frame {
+    fn padded_input(&self) -> PaddedPlane {
         let Geometry { height, width, padding, .. } = *self.geometry;
         let outer = |tiles| tiles * M + R - 1;
         let (outer_height, outer_width) = (outer(self.down), outer(self.across));
-        Frame { height, width, padding, outer_height, outer_width }
+        PaddedPlane { height, width, padding, outer_height, outer_width }
     }
 
     /// The padded plane of an output, rounded up to whole tiles.
-    fn output_frame(&self) -> Frame {
+    fn padded_output(&self) -> PaddedPlane {
         let (height, width) = (self.geometry.out_h, self.geometry.out_w);
         let (outer_height, outer_width) = (self.down * M, self.across * M);
-        Frame { height, width, padding: 0, outer_height, outer_width }
+        PaddedPlane { height, width, padding: 0, outer_height, outer_width }
     }
 
     /// The number of images that are computed together.
@@ -120,13 +124,56 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
     }
 
     /// Returns the first pixel of every tile in a padded plane: tiles begin `M` pixels apart.
-    fn origins(&self, frame: Frame) -> impl Iterator<Item = usize> {
+    fn origins(&self, padded: PaddedPlane) -> impl Iterator<Item = usize> {
         let across = self.across;
-        (0..self.tiles()).map(move |tile| (tile / across * frame.outer_width + tile % across) * M)
+        (0..self.tiles()).map(move |tile| (tile / across * padded.outer_width + tile % across) * M)
     }
 
     /// Returns the matrix of one place from numbers that lie row by row: `[rows, places, columns]`.
     fn place_of_rows<T>(numbers: &[T], rows: usize, columns: usize, place: usize) -> Matrix<'_, T> {
         Matrix::strided(&numbers[place * columns..], rows, columns, Self::PLACES * columns)
     }
+}
+
+/// Computes `matrix` · d · `matrix`ᵀ of a tile d, [I, I] → [O, O], for sixteen images at once.
+///
+/// The function first multiplies every column of d, and then every row of the intermediate result.
+/// The matrices are constants with many zeros, and zeros cost nothing.
+#[inline(always)]
+fn sandwich<T: Element, const I: usize, const O: usize>(
+    matrix: &[[f64; I]; O],
+    read: impl Fn(usize, usize) -> Simd<T>,
+    mut write: impl FnMut(usize, usize, &Simd<T>),
+) {
+    let mut half = [[[T::zero(); LANES]; I]; O];
+    for column in 0..I {
+        let product = multiply(matrix, &std::array::from_fn(|row| read(row, column)));
+        for (half, product) in half.iter_mut().zip(&product) {
+            half[column] = *product;
+        }
+    }
+    for (row, half) in half.iter().enumerate() {
+        let product = multiply(matrix, half);
+        for (column, product) in product.iter().enumerate() {
+            write(row, column, product);
+        }
+    }
+}
+
+/// Computes `matrix` · `vector`.
+#[inline(always)]
+fn multiply<T: Element, const I: usize, const O: usize>(
+    matrix: &[[f64; I]; O],
+    vector: &[Simd<T>; I],
+) -> [Simd<T>; O] {
+    let mut product = [[T::zero(); LANES]; O];
+    for (product, row) in product.iter_mut().zip(matrix) {
+        for (input, &entry) in vector.iter().zip(row) {
+            if entry != 0.0 {
+                let entry = <T as WithDType>::from_f64(entry);
+                *product = add_product(*product, *input, [entry; LANES]);
+            }
+        }
+    }
+    product
 }

@@ -3,13 +3,12 @@
 use itertools::Itertools as _;
 use rayon::prelude::*;
 
-use super::Winograd;
 use super::finite::Check;
-use super::tile::sandwich;
+use super::{Winograd, sandwich};
 use crate::Element;
-use crate::lanes::{LANES, Lane};
 use crate::scratch::Scratch;
 use crate::simd::vectorised;
+use crate::simd::{LANES, Simd};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Computes G·w·Gᵀ of every kernel, `[O, C, R, R]` → `[O, places, C]`. A SIMD vector holds
@@ -26,18 +25,18 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                     || {
                         for (group, kernels) in kernels.chunks(LANES * R * R).enumerate() {
                             let (first, count) = (group * LANES, kernels.len() / (R * R));
-                            let lanes = side_by_side::<T, R>(kernels);
+                            let vectors = side_by_side::<T, R>(kernels);
                             sandwich(
                                 &Self::WEIGHTS,
                                 #[inline(always)]
-                                |row, column| lanes[row][column],
+                                |row, column| vectors[row][column],
                                 #[inline(always)]
-                                |row, column, lane| {
+                                |row, column, vector| {
                                     let place = (row * A + column) * channels + first;
-                                    let room = &mut transformed[place..place + count];
-                                    match room.as_mut_array() {
-                                        Some(room) => *room = *lane,
-                                        None => room.copy_from_slice(&lane[..count]),
+                                    let to = &mut transformed[place..place + count];
+                                    match to.as_mut_array() {
+                                        Some(to) => *to = *vector,
+                                        None => to.copy_from_slice(&vector[..count]),
                                     }
                                 },
                             );
@@ -65,7 +64,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                     let mut check = Check::new();
                     for (group, kernels) in kernels.chunks_mut(LANES * R * R).enumerate() {
                         let (first, count) = (group * LANES, kernels.len() / (R * R));
-                        let mut lanes = [[[T::zero(); LANES]; R]; R];
+                        let mut vectors = [[[T::zero(); LANES]; R]; R];
                         sandwich(
                             &Self::WEIGHTS_BACK,
                             #[inline(always)]
@@ -74,21 +73,21 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                                 let start = (place * outputs + output) * channels + first;
                                 let from = &transformed[start..start + count];
                                 match from.as_array() {
-                                    Some(lane) => *lane,
+                                    Some(vector) => *vector,
                                     None => {
-                                        let mut lane = [T::zero(); LANES];
-                                        lane[..count].copy_from_slice(from);
-                                        lane
+                                        let mut vector = [T::zero(); LANES];
+                                        vector[..count].copy_from_slice(from);
+                                        vector
                                     }
                                 }
                             },
                             #[inline(always)]
-                            |row, column, lane| {
-                                check.add(lane);
-                                lanes[row][column] = *lane;
+                            |row, column, vector| {
+                                check.add(vector);
+                                vectors[row][column] = *vector;
                             },
                         );
-                        one_after_another(&lanes, kernels);
+                        one_after_another(&vectors, kernels);
                     }
                     check.passes()
                 },
@@ -107,25 +106,25 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
 /// The function writes all kernels before anything is read. A SIMD vector that is read right after
 /// its sixteen numbers were written one by one waits until the writes have completed.
 #[inline(always)]
-fn side_by_side<T: Element, const R: usize>(kernels: &[T]) -> [[Lane<T>; R]; R] {
-    let mut lanes = [[[T::zero(); LANES]; R]; R];
+fn side_by_side<T: Element, const R: usize>(kernels: &[T]) -> [[Simd<T>; R]; R] {
+    let mut vectors = [[[T::zero(); LANES]; R]; R];
     for (nth, kernel) in kernels.chunks_exact(R * R).take(LANES).enumerate() {
-        for (lanes, row) in lanes.iter_mut().zip(kernel.as_chunks::<R>().0) {
-            for (lane, &entry) in lanes.iter_mut().zip(row) {
-                lane[nth] = entry;
+        for (vectors, row) in vectors.iter_mut().zip(kernel.as_chunks::<R>().0) {
+            for (vector, &entry) in vectors.iter_mut().zip(row) {
+                vector[nth] = entry;
             }
         }
     }
-    lanes
+    vectors
 }
 
 /// The inverse of [`side_by_side`].
 #[inline(always)]
-fn one_after_another<T: Element, const R: usize>(lanes: &[[Lane<T>; R]; R], kernels: &mut [T]) {
+fn one_after_another<T: Element, const R: usize>(vectors: &[[Simd<T>; R]; R], kernels: &mut [T]) {
     for (nth, kernel) in kernels.chunks_exact_mut(R * R).take(LANES).enumerate() {
-        for (lanes, row) in lanes.iter().zip(kernel.as_chunks_mut::<R>().0) {
-            for (lane, entry) in lanes.iter().zip(row) {
-                *entry = lane[nth];
+        for (vectors, row) in vectors.iter().zip(kernel.as_chunks_mut::<R>().0) {
+            for (vector, entry) in vectors.iter().zip(row) {
+                *entry = vector[nth];
             }
         }
     }

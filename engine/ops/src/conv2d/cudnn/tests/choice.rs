@@ -13,7 +13,7 @@ use super::super::choice::Transform::{Fft, Winograd};
 use super::super::choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile};
 use super::super::{Pass, Product};
 use super::product_of;
-use crate::conv2d::formula::geometry;
+use crate::conv2d::tests::formula::geometry;
 
 const FIRST: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
 /// The usual algorithm.

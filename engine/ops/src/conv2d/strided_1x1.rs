@@ -21,19 +21,19 @@ use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
+use super::im2col::Im2col;
 use super::output::Output;
-use super::unfolded::Unfolded;
-use crate::room::room;
+use crate::zeros::zeros;
 use crate::{BLOCK, Element};
 
 /// A strided 1×1 convolution.
-pub(super) struct Sampled<'a> {
+pub(super) struct Strided1x1<'a> {
     geometry: &'a Geometry,
     /// The sizes of the convolution of stride 1.
     dense: Geometry,
 }
 
-impl<'a> Sampled<'a> {
+impl<'a> Strided1x1<'a> {
     /// Whether this algorithm can compute a convolution.
     pub(super) fn suits(g: &Geometry) -> bool {
         (g.kernel_h, g.kernel_w, g.padding) == (1, 1, 0) && g.stride > 1
@@ -46,7 +46,7 @@ impl<'a> Sampled<'a> {
 
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
-        Unfolded::new(&self.dense).forward(&self.taken(x), weight, output);
+        Im2col::new(&self.dense).forward(&self.gather(x), weight, output);
     }
 
     /// Computes the gradients for the batch `x`.
@@ -57,45 +57,46 @@ impl<'a> Sampled<'a> {
         upstream: &Upstream<'_, T>,
         gradients: &mut Gradients<T>,
     ) {
-        let mut of_taken = Gradients {
-            x: gradients.x.as_ref().map(|_| room(self.dense.batch * self.dense.image())),
+        let mut of_gathered = Gradients {
+            x: gradients.x.as_ref().map(|_| zeros(self.dense.batch * self.dense.image())),
             weight: take(&mut gradients.weight),
             bias: take(&mut gradients.bias),
         };
-        let unfolded = Unfolded::new(&self.dense);
-        unfolded.backward(&self.taken(x), weight, upstream, &mut of_taken);
-        if let (Some(dx), Some(taken)) = (&mut gradients.x, &of_taken.x) {
-            self.give_back(taken, dx);
+        let im2col = Im2col::new(&self.dense);
+        im2col.backward(&self.gather(x), weight, upstream, &mut of_gathered);
+        if let (Some(dx), Some(gathered)) = (&mut gradients.x, &of_gathered.x) {
+            self.scatter(gathered, dx);
         }
-        (gradients.weight, gradients.bias) = (of_taken.weight, of_taken.bias);
+        (gradients.weight, gradients.bias) = (of_gathered.weight, of_gathered.bias);
     }
 
     /// Gathers the pixels of `x` that the kernel reads. They are a whole batch, so their memory is
     /// freed after use and is not kept as scratch memory.
-    fn taken<T: Element>(&self, x: &[T]) -> Vec<T> {
+    fn gather<T: Element>(&self, x: &[T]) -> Vec<T> {
         let Geometry { stride, height, width, .. } = *self.geometry;
-        let mut taken = room(self.dense.batch * self.dense.image());
-        let planes = taken.par_chunks_mut(self.dense.pixels()).zip(x.par_chunks(height * width));
-        planes.with_min_len(BLOCK / (height * width)).for_each(|(taken, plane)| {
+        let mut gathered = zeros(self.dense.batch * self.dense.image());
+        let planes = gathered.par_chunks_mut(self.dense.pixels()).zip(x.par_chunks(height * width));
+        planes.with_min_len(BLOCK / (height * width)).for_each(|(gathered, plane)| {
             let rows = plane.chunks(stride * width);
-            for (taken, row) in taken.chunks_exact_mut(self.dense.width).zip(rows) {
-                for (taken, pixel) in taken.iter_mut().zip(row.iter().step_by(stride)) {
-                    *taken = *pixel;
+            for (gathered, row) in gathered.chunks_exact_mut(self.dense.width).zip(rows) {
+                for (gathered, pixel) in gathered.iter_mut().zip(row.iter().step_by(stride)) {
+                    *gathered = *pixel;
                 }
             }
         });
-        taken
+        gathered
     }
 
     /// Scatters the gradients of the gathered pixels to `dx`.
-    fn give_back<T: Element>(&self, taken: &[T], dx: &mut [T]) {
+    fn scatter<T: Element>(&self, gathered: &[T], dx: &mut [T]) {
         let Geometry { stride, height, width, .. } = *self.geometry;
-        let planes = dx.par_chunks_mut(height * width).zip(taken.par_chunks(self.dense.pixels()));
-        planes.with_min_len(BLOCK / (height * width)).for_each(|(plane, taken)| {
+        let planes =
+            dx.par_chunks_mut(height * width).zip(gathered.par_chunks(self.dense.pixels()));
+        planes.with_min_len(BLOCK / (height * width)).for_each(|(plane, gathered)| {
             let rows = plane.chunks_mut(stride * width);
-            for (row, taken) in rows.zip(taken.chunks_exact(self.dense.width)) {
-                for (pixel, taken) in row.iter_mut().step_by(stride).zip(taken) {
-                    *pixel = *taken;
+            for (row, gathered) in rows.zip(gathered.chunks_exact(self.dense.width)) {
+                for (pixel, gathered) in row.iter_mut().step_by(stride).zip(gathered) {
+                    *pixel = *gathered;
                 }
             }
         });

@@ -1,56 +1,62 @@
 //! Compares every algorithm with the formula, and checks the guarantees of all algorithms.
 
+pub(crate) mod formula;
 mod not_finite;
 
-use super::finish::Finish;
-use super::formula::{Operands, Results, geometry};
+use super::epilogue::Epilogue;
 use super::geometry::Geometry;
 use super::gradients::{Gradients, Upstream};
 use super::output::Output;
-use super::way::Way;
 use super::*;
 use crate::Element;
-use crate::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
+use crate::tests::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
+use formula::{Operands, Results, geometry};
 
 /// Convolves by one algorithm.
-fn forward<T: Element>(way: Way, g: &Geometry, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
-    match way {
-        Way::Direct => Direct::new(g).forward(x, weight, output),
-        Way::Winograd2 => Winograd2::new(g).forward(x, weight, output),
-        Way::Winograd4 => Winograd4::new(g).forward(x, weight, output),
-        Way::Winograd3 => Winograd3::new(g).forward(x, weight, output),
-        Way::Sampled => Sampled::new(g).forward(x, weight, output),
-        Way::Unfolded => Unfolded::new(g).forward(x, weight, output),
+fn forward<T: Element>(
+    algorithm: Algorithm,
+    g: &Geometry,
+    x: &[T],
+    weight: &[T],
+    output: &mut Output<'_, T>,
+) {
+    match algorithm {
+        Algorithm::Direct => Direct::new(g).forward(x, weight, output),
+        Algorithm::Winograd2 => Winograd2::new(g).forward(x, weight, output),
+        Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, output),
+        Algorithm::Winograd3 => Winograd3::new(g).forward(x, weight, output),
+        Algorithm::Strided1x1 => Strided1x1::new(g).forward(x, weight, output),
+        Algorithm::Im2col => Im2col::new(g).forward(x, weight, output),
     }
 }
 
 /// Computes the gradients by one algorithm.
 fn backward<T: Element>(
-    way: Way,
+    algorithm: Algorithm,
     x: &[T],
     weight: &[T],
     up: &Upstream<'_, T>,
     to: &mut Gradients<T>,
 ) {
     let g = up.geometry;
-    match way {
-        Way::Direct => Direct::new(g).backward(x, up, to),
-        Way::Winograd2 => Winograd2::new(g).backward(x, weight, up, to),
-        Way::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
-        Way::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
-        Way::Sampled => Sampled::new(g).backward(x, weight, up, to),
-        Way::Unfolded => Unfolded::new(g).backward(x, weight, up, to),
+    match algorithm {
+        Algorithm::Direct => Direct::new(g).backward(x, up, to),
+        Algorithm::Winograd2 => Winograd2::new(g).backward(x, weight, up, to),
+        Algorithm::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
+        Algorithm::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
+        Algorithm::Strided1x1 => Strided1x1::new(g).backward(x, weight, up, to),
+        Algorithm::Im2col => Im2col::new(g).backward(x, weight, up, to),
     }
 }
 
 /// Computes the results of one algorithm; `dx` stays empty if `want_dx` is false.
-fn results(way: Way, g: &Geometry, operands: &Operands, want_dx: bool) -> Results {
+fn results(algorithm: Algorithm, g: &Geometry, operands: &Operands, want_dx: bool) -> Results {
     let Operands { x, weight, grad } = operands;
-    let mut output = Output::new(g, &Finish::Plain, None);
-    forward(way, g, x, weight, &mut output);
-    let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad, signs: &[] };
+    let mut output = Output::new(g, &Epilogue::Plain, None);
+    forward(algorithm, g, x, weight, &mut output);
+    let upstream = Upstream { geometry: g, epilogue: &Epilogue::Plain, grad, relu_masks: &[] };
     let mut gradients = Gradients::new(g, want_dx, true);
-    backward(way, x, weight, &upstream, &mut gradients);
+    backward(algorithm, x, weight, &upstream, &mut gradients);
     let Gradients { x, weight, bias } = gradients;
     let dbias = bias.into_iter().flatten().collect();
     Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias }
@@ -85,18 +91,18 @@ const SHAPES: [[usize; 9]; 14] = [
 
 /// Returns the algorithms that can compute a convolution of this shape. `Direct` has no gradient of
 /// the input.
-fn ways(g: &Geometry, want_dx: bool) -> Vec<Way> {
-    let mut ways = vec![Way::Unfolded];
+fn algorithms(g: &Geometry, want_dx: bool) -> Vec<Algorithm> {
+    let mut algorithms = vec![Algorithm::Im2col];
     if g.patch() <= direct::LARGEST_PATCH && !want_dx {
-        ways.push(Way::Direct);
+        algorithms.push(Algorithm::Direct);
     }
     match (g.kernel_h, g.kernel_w, g.stride) {
-        (3, 3, 1) => ways.extend([Way::Winograd2, Way::Winograd4]),
-        (5, 5, 1) => ways.push(Way::Winograd3),
-        (1, 1, 2..) if g.padding == 0 => ways.push(Way::Sampled),
+        (3, 3, 1) => algorithms.extend([Algorithm::Winograd2, Algorithm::Winograd4]),
+        (5, 5, 1) => algorithms.push(Algorithm::Winograd3),
+        (1, 1, 2..) if g.padding == 0 => algorithms.push(Algorithm::Strided1x1),
         _ => {}
     }
-    ways
+    algorithms
 }
 
 #[test]
@@ -106,9 +112,9 @@ fn every_way_is_the_formula() {
         let operands = Operands::new(&g);
         let truth = operands.by_the_formula(&g);
         for want_dx in [false, true] {
-            for way in ways(&g, want_dx) {
-                let results = results(way, &g, &operands, want_dx);
-                let name = |what: &str| format!("{what} of {sizes:?} by {way:?}");
+            for algorithm in algorithms(&g, want_dx) {
+                let results = results(algorithm, &g, &operands, want_dx);
+                let name = |what: &str| format!("{what} of {sizes:?} by {algorithm:?}");
                 assert_close(&name("output"), &results.y, &truth.y);
                 assert_close(&name("weight gradient"), &results.dweight, &truth.dweight);
                 assert_close(&name("bias gradient"), &results.dbias, &truth.dbias);
@@ -122,18 +128,18 @@ fn every_way_is_the_formula() {
 
 #[test]
 fn a_shape_chooses_its_way() {
-    let way = |sizes| Way::with_dx(&geometry(sizes));
+    let algorithm = |sizes| Algorithm::with_dx(&geometry(sizes));
     // LeNet's two shapes, and a few of ResNet-18's.
-    assert_eq!(Way::new(&geometry([256, 1, 28, 28, 20, 3, 3, 1, 0])), Way::Direct);
-    assert_eq!(way([256, 20, 13, 13, 50, 5, 5, 1, 0]), Way::Winograd3);
-    assert_eq!(way([16, 64, 28, 28, 64, 3, 3, 1, 1]), Way::Winograd4);
-    assert_eq!(way([16, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd2);
-    assert_eq!(way([64, 512, 4, 4, 512, 3, 3, 1, 1]), Way::Winograd4);
-    assert_eq!(way([16, 64, 28, 28, 128, 3, 3, 2, 1]), Way::Unfolded);
-    assert_eq!(way([16, 64, 28, 28, 128, 1, 1, 2, 0]), Way::Sampled);
+    assert_eq!(Algorithm::new(&geometry([256, 1, 28, 28, 20, 3, 3, 1, 0])), Algorithm::Direct);
+    assert_eq!(algorithm([256, 20, 13, 13, 50, 5, 5, 1, 0]), Algorithm::Winograd3);
+    assert_eq!(algorithm([16, 64, 28, 28, 64, 3, 3, 1, 1]), Algorithm::Winograd4);
+    assert_eq!(algorithm([16, 512, 4, 4, 512, 3, 3, 1, 1]), Algorithm::Winograd2);
+    assert_eq!(algorithm([64, 512, 4, 4, 512, 3, 3, 1, 1]), Algorithm::Winograd4);
+    assert_eq!(algorithm([16, 64, 28, 28, 128, 3, 3, 2, 1]), Algorithm::Im2col);
+    assert_eq!(algorithm([16, 64, 28, 28, 128, 1, 1, 2, 0]), Algorithm::Strided1x1);
     // A single pixel shares nothing with a neighbour, and a single channel has no sum to save on.
-    assert_eq!(way([16, 64, 1, 1, 64, 3, 3, 1, 1]), Way::Unfolded);
-    assert_eq!(way([16, 1, 28, 28, 64, 3, 3, 1, 1]), Way::Unfolded);
+    assert_eq!(algorithm([16, 64, 1, 1, 64, 3, 3, 1, 1]), Algorithm::Im2col);
+    assert_eq!(algorithm([16, 1, 28, 28, 64, 3, 3, 1, 1]), Algorithm::Im2col);
 }
 
 fn bits(tensor: &Tensor) -> Vec<u32> {
@@ -250,13 +256,13 @@ fn a_gpu_is_not_asked_for_what_it_gets_wrong() {
 #[test]
 fn an_empty_batch_has_gradients_of_zero() {
     // No transform pays for an empty batch, so the list holds all algorithms that can be chosen.
-    for ([c, h, w, o, kernel, stride, padding], way) in [
-        ([1, 5, 5, 2, 3, 1, 0], Way::Direct),
-        ([9, 5, 7, 3, 3, 2, 1], Way::Unfolded),
-        ([40, 5, 7, 3, 1, 2, 0], Way::Sampled),
+    for ([c, h, w, o, kernel, stride, padding], algorithm) in [
+        ([1, 5, 5, 2, 3, 1, 0], Algorithm::Direct),
+        ([9, 5, 7, 3, 3, 2, 1], Algorithm::Im2col),
+        ([40, 5, 7, 3, 1, 2, 0], Algorithm::Strided1x1),
     ] {
         let g = geometry([0, c, h, w, o, kernel, kernel, stride, padding]);
-        assert_eq!(Way::new(&g), way);
+        assert_eq!(Algorithm::new(&g), algorithm);
         let (weight, bias) = (noise("weight", &[o, c, kernel, kernel]), noise("bias", &[o]));
         let convolve = |x: &Tensor| conv2d(x, &weight, Some(&bias), stride, padding);
         // A batch with images leaves numbers in scratch memory, which must not become gradients.

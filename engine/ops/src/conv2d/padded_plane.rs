@@ -1,12 +1,18 @@
 //! Padded planes, and their conversion to and from blocks of sixteen images
-//! ([`lanes`](crate::lanes)).
+//! ([`simd`](crate::simd)).
 
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::geometry::Geometry;
 use crate::Element;
-use crate::lanes::{LANES, Lane};
+use crate::scratch::Scratch;
+use crate::simd::{LANES, Simd, vectorised, vectors_mut};
 
 /// A padded plane: a plane of pixels inside a larger plane of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct PaddedPlane {
     /// Rows of the plane without padding.
     pub(super) height: usize,
     /// Columns of the plane without padding.
@@ -19,9 +25,9 @@ pub(super) struct Frame {
     pub(super) outer_width: usize,
 }
 
-impl Frame {
+impl PaddedPlane {
     /// A plane without padding.
-    pub(super) fn tight(height: usize, width: usize) -> Self {
+    pub(super) fn unpadded(height: usize, width: usize) -> Self {
         Self { height, width, padding: 0, outer_height: height, outer_width: width }
     }
 
@@ -43,7 +49,7 @@ impl Frame {
     pub(super) fn load<'a, T: Element>(
         &self,
         images: impl Iterator<Item = &'a [T]> + Clone,
-        plane: &mut [Lane<T>],
+        plane: &mut [Simd<T>],
     ) {
         let zero = [T::zero(); LANES];
         let present = images.clone().count();
@@ -73,7 +79,7 @@ impl Frame {
     /// Copies the planes of a block back to their images. This is the inverse of
     /// [`load`](Self::load).
     #[inline(always)]
-    pub(super) fn store<T: Element>(&self, plane: &[Lane<T>], images: &mut [&mut [T]]) {
+    pub(super) fn store<T: Element>(&self, plane: &[Simd<T>], images: &mut [&mut [T]]) {
         let rows = plane.chunks_exact(self.outer_width).skip(self.padding).take(self.height);
         for (row, plane) in rows.enumerate() {
             let inside = &plane[self.padding..][..self.width];
@@ -83,6 +89,34 @@ impl Frame {
                 }
             }
         }
+    }
+}
+
+impl Geometry {
+    /// Numbers in a block: the padded planes of all channels, for sixteen images.
+    pub(super) fn block(&self) -> usize {
+        self.in_channels * self.padded().outer() * LANES
+    }
+
+    /// Loads a range of images of the batch `x`. Blocks follow in order, and within each block,
+    /// channels follow in order. If the last block has fewer than sixteen images, its other lanes
+    /// are zero.
+    pub(super) fn load<T: Element>(&self, x: &[T], images: Range<usize>) -> Scratch<T> {
+        let padded = self.padded();
+        let mut planes = Scratch::new(images.len().div_ceil(LANES) * self.block());
+        let x = &x[images.start * self.image()..images.end * self.image()];
+        let planes_of_images = planes.par_chunks_mut(padded.outer() * LANES).enumerate();
+        planes_of_images.for_each(|(nth, plane)| {
+            let (block, channel) = (nth / self.in_channels, nth % self.in_channels);
+            let images = x.chunks_exact(self.image()).skip(block * LANES).take(LANES);
+            let of_channel =
+                images.map(|image| &image[channel * padded.inner()..][..padded.inner()]);
+            vectorised(
+                #[inline(always)]
+                || padded.load(of_channel, vectors_mut(plane)),
+            );
+        });
+        planes
     }
 }
 
@@ -109,7 +143,7 @@ mod tests {
             [(3, 5, 0, 0), (4, 3, 1, 0), (5, 5, 2, 3), (1, 1, 0, 0)]
         {
             for count in [1, 5, LANES] {
-                let frame = Frame {
+                let padded = PaddedPlane {
                     height,
                     width,
                     padding,
@@ -117,16 +151,16 @@ mod tests {
                     outer_width: width + 2 * padding + extra,
                 };
                 let images: Vec<f32> =
-                    (0..count * frame.inner()).map(|pixel| pixel as f32 + 1.0).collect();
+                    (0..count * padded.inner()).map(|pixel| pixel as f32 + 1.0).collect();
                 // `load` must overwrite all earlier contents.
-                let mut plane = vec![[f32::NAN; LANES]; frame.outer()];
-                frame.load(images.chunks_exact(frame.inner()), &mut plane);
+                let mut plane = vec![[f32::NAN; LANES]; padded.outer()];
+                padded.load(images.chunks_exact(padded.inner()), &mut plane);
                 let sum: f32 = plane.as_flattened().iter().sum();
-                assert_eq!(sum, images.iter().sum::<f32>(), "zeros around {frame:?}");
+                assert_eq!(sum, images.iter().sum::<f32>(), "zeros around {padded:?}");
                 let mut back = vec![0.0; images.len()];
-                let mut planes = by_channel(&mut back, 1, frame.inner()).swap_remove(0);
-                frame.store(&plane, &mut planes);
-                assert_eq!(back, images, "{frame:?}, {count} images");
+                let mut planes = by_channel(&mut back, 1, padded.inner()).swap_remove(0);
+                padded.store(&plane, &mut planes);
+                assert_eq!(back, images, "{padded:?}, {count} images");
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Safe Rust initialises a vector before the vector is used. If one thread writes the initial
 //! values, the remaining threads wait. The share of this time grows with the number of threads
-//! (Amdahl's law). Therefore all threads write. [`room`] writes zeros for operations that compute
+//! (Amdahl's law). Therefore all threads write. [`zeros`] writes zeros for operations that compute
 //! their results in another order. [`made`] writes the results of element-wise operations directly,
 //! so memory is written only once.
 
@@ -16,7 +16,7 @@ use super::{BLOCK, Element};
 const RUN: usize = 256;
 
 /// Allocates memory for `len` numbers, filled with zeros.
-pub(crate) fn room<T: Element>(len: usize) -> Vec<T> {
+pub(crate) fn zeros<T: Element>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::zero(); len] } else { made(len, |_, _| {}) }
 }
 
@@ -129,7 +129,7 @@ mod tests {
             });
             assert_eq!(numbers, (0..len).map(|place| place as f64).collect::<Vec<_>>());
             assert_eq!(count.into_inner(), len);
-            assert_eq!(room::<f32>(len), vec![0.0; len]);
+            assert_eq!(zeros::<f32>(len), vec![0.0; len]);
         }
     }
 }

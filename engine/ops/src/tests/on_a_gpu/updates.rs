@@ -5,10 +5,10 @@ use itertools::Itertools as _;
 
 use super::kernels::{KERNELS, rounded_noise};
 use super::{assert_close, gpu, has};
-use crate::agreement::noise;
 use crate::gpu::update;
 use crate::parameters::overwrite_rounded;
 use crate::sgd_step::{momentum_step_on_gpu, sgd_step, sgd_step_all};
+use crate::tests::agreement::noise;
 
 #[test]
 fn a_gpu_updates_in_place() {

@@ -14,27 +14,27 @@
 //!                          └► above zero?  the relu mask for the backward pass, one bit per pixel
 //! ```
 
-use super::frame::Frame;
 use super::geometry::Geometry;
+use super::padded_plane::PaddedPlane;
 use crate::Element;
 use crate::avg_pool2d::Windows;
-use crate::lanes::{LANES, Lane, add, lanes_mut, scale};
 use crate::relu::rectified;
 use crate::scratch::Scratch;
+use crate::simd::{LANES, Simd, add, scale, vectors_mut};
 
 /// The relu mask of eight neighbouring pixels: one byte per image, with one bit per pixel.
-pub(super) type Signs = [u8; LANES];
+pub(super) type ReluMask = [u8; LANES];
 
 /// The kinds of epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finish {
+pub(super) enum Epilogue {
     /// Adds the bias, if there is one.
     Plain,
     /// Adds the bias, applies the relu, and averages over the windows.
     ReluPool(Windows),
 }
 
-impl Finish {
+impl Epilogue {
     /// Returns the rows and columns of a plane after the epilogue.
     pub(super) fn size(&self, geometry: &Geometry) -> (usize, usize) {
         match self {
@@ -43,8 +43,8 @@ impl Finish {
         }
     }
 
-    /// Returns the number of [`Signs`] in the relu mask of one plane.
-    pub(super) fn signs(&self, geometry: &Geometry) -> usize {
+    /// Returns the number of [`ReluMask`]s of one plane.
+    pub(super) fn mask_len(&self, geometry: &Geometry) -> usize {
         match self {
             Self::Plain => 0,
             Self::ReluPool(_) => geometry.pixels().div_ceil(8),
@@ -53,20 +53,20 @@ impl Finish {
 
     /// Applies the epilogue to a plane of sums, and writes one plane of `y` for each image.
     ///
-    /// The sums lie in the upper left part of `frame`. `signs` is the plane's relu mask and has the
-    /// length that [`signs`](Self::signs) returns.
+    /// The sums lie in the upper left part of the padded plane. `relu_mask` belongs to the plane and
+    /// has the length that [`mask_len`](Self::mask_len) returns.
     #[inline(always)]
     pub(super) fn forward<T: Element>(
         &self,
         bias: Option<T>,
-        sums: &mut [Lane<T>],
-        frame: Frame,
-        signs: &mut [Signs],
+        sums: &mut [Simd<T>],
+        padded: PaddedPlane,
+        relu_mask: &mut [ReluMask],
         y: &mut [&mut [T]],
     ) {
         let zero = T::zero();
-        let rows = sums.chunks_exact_mut(frame.outer_width).take(frame.height);
-        let rows = rows.map(|row| &mut row[..frame.width]);
+        let rows = sums.chunks_exact_mut(padded.outer_width).take(padded.height);
+        let rows = rows.map(|row| &mut row[..padded.width]);
         match self {
             Self::Plain => {
                 if let Some(bias) = bias {
@@ -76,30 +76,30 @@ impl Finish {
                         }
                     }
                 }
-                frame.store(sums, y);
+                padded.store(sums, y);
             }
             Self::ReluPool(windows) => {
                 let bias = bias.unwrap_or(zero);
-                let mut positive = eights(frame);
-                let positive = lanes_mut(&mut positive);
-                positive[frame.inner()..].fill([false; LANES]);
-                for (row, positive) in rows.zip(positive.chunks_exact_mut(frame.width)) {
+                let mut positive = eights(padded);
+                let positive = vectors_mut(&mut positive);
+                positive[padded.inner()..].fill([false; LANES]);
+                for (row, positive) in rows.zip(positive.chunks_exact_mut(padded.width)) {
                     let positive = positive.as_flattened_mut();
                     for (value, positive) in row.as_flattened_mut().iter_mut().zip(positive) {
                         *value = rectified(*value + bias);
                         *positive = *value != zero;
                     }
                 }
-                pack(positive, signs);
+                pack(positive, relu_mask);
                 let share = windows.share::<T>();
                 let mut means = Scratch::new(windows.out_plane() * LANES);
-                let means = lanes_mut(&mut means);
+                let means = vectors_mut(&mut means);
                 windows.for_each(
-                    frame.outer_width,
+                    padded.outer_width,
                     #[inline(always)]
                     |out, first| {
                         let mut sum = [zero; LANES];
-                        for row in sums[first..].chunks(frame.outer_width).take(windows.kernel) {
+                        for row in sums[first..].chunks(padded.outer_width).take(windows.kernel) {
                             for pixel in &row[..windows.kernel] {
                                 sum = add(sum, *pixel);
                             }
@@ -107,7 +107,7 @@ impl Finish {
                         means[out] = scale(sum, share);
                     },
                 );
-                Frame::tight(windows.out_height, windows.out_width).store(means, y);
+                PaddedPlane::unpadded(windows.out_height, windows.out_width).store(means, y);
             }
         }
     }
@@ -121,26 +121,26 @@ impl Finish {
     pub(super) fn backward<'a, T: Element>(
         &self,
         grad: impl Iterator<Item = &'a [T]> + Clone,
-        signs: &[Signs],
-        frame: Frame,
-        sums: &mut [Lane<T>],
+        relu_mask: &[ReluMask],
+        padded: PaddedPlane,
+        sums: &mut [Simd<T>],
         dbias: Option<&mut T>,
     ) {
         let zero = T::zero();
         match self {
-            Self::Plain => frame.load(grad, sums),
+            Self::Plain => padded.load(grad, sums),
             Self::ReluPool(windows) => {
                 let share = windows.share::<T>();
                 let mut means = Scratch::new(windows.out_plane() * LANES);
-                let means = lanes_mut(&mut means);
-                Frame::tight(windows.out_height, windows.out_width).load(grad, means);
+                let means = vectors_mut(&mut means);
+                PaddedPlane::unpadded(windows.out_height, windows.out_width).load(grad, means);
                 sums.fill([zero; LANES]);
                 windows.for_each(
-                    frame.outer_width,
+                    padded.outer_width,
                     #[inline(always)]
                     |out, first| {
                         let grad = scale(means[out], share);
-                        for row in sums[first..].chunks_mut(frame.outer_width).take(windows.kernel)
+                        for row in sums[first..].chunks_mut(padded.outer_width).take(windows.kernel)
                         {
                             for pixel in &mut row[..windows.kernel] {
                                 *pixel = add(*pixel, grad);
@@ -148,12 +148,12 @@ impl Finish {
                         }
                     },
                 );
-                let mut positive = eights(frame);
-                let positive = lanes_mut(&mut positive);
-                unpack(signs, positive);
-                let rows = sums.chunks_exact_mut(frame.outer_width);
-                for (row, positive) in rows.zip(positive.chunks_exact(frame.width)) {
-                    let row = &mut row[..frame.width];
+                let mut positive = eights(padded);
+                let positive = vectors_mut(&mut positive);
+                unpack(relu_mask, positive);
+                let rows = sums.chunks_exact_mut(padded.outer_width);
+                for (row, positive) in rows.zip(positive.chunks_exact(padded.width)) {
+                    let row = &mut row[..padded.width];
                     let positive = positive.as_flattened();
                     for (value, &positive) in row.as_flattened_mut().iter_mut().zip(positive) {
                         *value = if positive { *value } else { zero };
@@ -173,35 +173,35 @@ impl Finish {
 
 /// Borrows memory for one bool per pixel and image. The number of pixels is rounded up to a
 /// multiple of 8. The first contents are arbitrary.
-fn eights(frame: Frame) -> Scratch<bool> {
-    Scratch::new(frame.inner().next_multiple_of(8) * LANES)
+fn eights(padded: PaddedPlane) -> Scratch<bool> {
+    Scratch::new(padded.inner().next_multiple_of(8) * LANES)
 }
 
 /// Packs bools into bits. Each byte holds eight pixels, the first pixel in the lowest bit. The
 /// length of `positive` is a multiple of 8.
 #[inline(always)]
-fn pack(positive: &[Lane<bool>], signs: &mut [Signs]) {
+fn pack(positive: &[Simd<bool>], relu_mask: &mut [ReluMask]) {
     let (eights, _) = positive.as_chunks::<8>();
-    for (signs, eight) in signs.iter_mut().zip(eights) {
+    for (relu_mask, eight) in relu_mask.iter_mut().zip(eights) {
         let mut bits = [0; LANES];
         for pixel in eight.iter().rev() {
             for lane in 0..LANES {
                 bits[lane] = bits[lane] << 1 | u8::from(pixel[lane]);
             }
         }
-        *signs = bits;
+        *relu_mask = bits;
     }
 }
 
 /// The inverse of [`pack`].
 #[inline(always)]
-fn unpack(signs: &[Signs], positive: &mut [Lane<bool>]) {
+fn unpack(relu_mask: &[ReluMask], positive: &mut [Simd<bool>]) {
     let (eights, _) = positive.as_chunks_mut::<8>();
-    for (signs, eight) in signs.iter().zip(eights) {
+    for (relu_mask, eight) in relu_mask.iter().zip(eights) {
         let mut pixels = [[false; LANES]; 8];
         for (place, pixel) in pixels.iter_mut().enumerate() {
             for lane in 0..LANES {
-                pixel[lane] = signs[lane] >> place & 1 != 0;
+                pixel[lane] = relu_mask[lane] >> place & 1 != 0;
             }
         }
         *eight = pixels;

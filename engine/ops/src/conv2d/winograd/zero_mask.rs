@@ -29,21 +29,20 @@ use rayon::prelude::*;
 
 use super::Winograd;
 use crate::Element;
-use crate::conv2d::frame::Frame;
-use crate::lanes::{LANES, Lane};
-use crate::simd::vectorised;
+use crate::conv2d::padded_plane::PaddedPlane;
+use crate::simd::{LANES, Simd, vectorised};
 
 /// The zero mask of a block of images: the outputs with patches of zeros, `[H', W']`.
-pub(super) struct Blank(Vec<Lane<bool>>);
+pub(super) struct ZeroMask(Vec<Simd<bool>>);
 
-impl Blank {
-    /// Sets the masked outputs to zero. `sums` lie in the upper left of the padded plane `frame`.
+impl ZeroMask {
+    /// Sets the masked outputs to zero. `sums` lie in the upper left of a padded plane.
     #[inline(always)]
-    pub(super) fn clear<T: Element>(&self, sums: &mut [Lane<T>], frame: Frame) {
-        let rows = sums.chunks_exact_mut(frame.outer_width);
-        for (row, blank) in rows.zip(self.0.chunks_exact(frame.width)) {
-            for (sum, &blank) in row.as_flattened_mut().iter_mut().zip(blank.as_flattened()) {
-                *sum = if blank { T::zero() } else { *sum };
+    pub(super) fn apply<T: Element>(&self, sums: &mut [Simd<T>], padded: PaddedPlane) {
+        let rows = sums.chunks_exact_mut(padded.outer_width);
+        for (row, mask) in rows.zip(self.0.chunks_exact(padded.width)) {
+            for (sum, &mask) in row.as_flattened_mut().iter_mut().zip(mask.as_flattened()) {
+                *sum = if mask { T::zero() } else { *sum };
             }
         }
     }
@@ -52,25 +51,25 @@ impl Blank {
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Returns the zero mask of each block of the images `x`, or `None` for a block without such
     /// outputs.
-    pub(super) fn blanks<T: Element>(&self, x: &[T]) -> Vec<Option<Blank>> {
+    pub(super) fn zero_masks<T: Element>(&self, x: &[T]) -> Vec<Option<ZeroMask>> {
         let g = self.geometry;
         let blocks = x.par_chunks(LANES * g.image());
-        let blank_of_block = |images: &[T]| {
-            let mut blank = None;
+        let mask_of_block = |images: &[T]| {
+            let mut mask = None;
             for (lane, image) in images.chunks_exact(g.image()).enumerate() {
-                let Some(outputs) = self.blank_outputs(image) else { continue };
-                let block = blank.get_or_insert_with(|| vec![[false; LANES]; g.pixels()]);
+                let Some(outputs) = self.masked_outputs(image) else { continue };
+                let block = mask.get_or_insert_with(|| vec![[false; LANES]; g.pixels()]);
                 for (to, output) in block.iter_mut().zip(outputs) {
                     to[lane] = output;
                 }
             }
-            blank.map(Blank)
+            mask.map(ZeroMask)
         };
-        blocks.map(blank_of_block).collect()
+        blocks.map(mask_of_block).collect()
     }
 
     /// Returns which outputs of one image have patches of zeros; `None` if no output has.
-    fn blank_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
+    fn masked_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
         let g = self.geometry;
         let zeros = zeros_in_all_channels(image, g.height * g.width);
         // The rows or columns of the image itself, without padding, that a kernel reads.
@@ -110,9 +109,9 @@ fn zeros_in_all_channels<T: Element>(image: &[T], plane: usize) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conv2d::finish::Finish;
-    use crate::conv2d::formula::{Operands, geometry};
+    use crate::conv2d::epilogue::Epilogue;
     use crate::conv2d::output::Output;
+    use crate::conv2d::tests::formula::{Operands, geometry};
 
     /// Makes images that are zero except for a few rows and columns of two channels. These differ
     /// from image to image.
@@ -130,11 +129,13 @@ mod tests {
         operands
     }
 
-    fn blank_is_exactly_zero<const M: usize, const R: usize, const A: usize>(sizes: [usize; 9]) {
+    fn masked_outputs_are_exactly_zero<const M: usize, const R: usize, const A: usize>(
+        sizes: [usize; 9],
+    ) {
         let g = geometry(sizes);
         let operands = mostly_black(sizes);
         let truth = operands.by_the_formula(&g).y;
-        let mut output = Output::new(&g, &Finish::Plain, None);
+        let mut output = Output::new(&g, &Epilogue::Plain, None);
         Winograd::<M, R, A>::new(&g).forward(&operands.x, &operands.weight, &mut output);
         let zeros = truth.iter().filter(|&&y| y == 0.0).count();
         assert!((truth.len() / 8..truth.len()).contains(&zeros), "{sizes:?}: {zeros} zeros");
@@ -147,18 +148,18 @@ mod tests {
     fn what_sees_nothing_but_zeros_is_zero() {
         // batch, in, height, width, out, kernel height, kernel width, stride, padding: partial
         // blocks and tiles, and a padding beyond the kernel.
-        blank_is_exactly_zero::<2, 3, 4>([17, 8, 9, 7, 3, 3, 3, 1, 1]);
-        blank_is_exactly_zero::<4, 3, 6>([18, 9, 14, 11, 2, 3, 3, 1, 0]);
-        blank_is_exactly_zero::<4, 3, 6>([2, 8, 5, 6, 2, 3, 3, 1, 5]);
-        blank_is_exactly_zero::<3, 5, 7>([5, 20, 13, 13, 4, 5, 5, 1, 0]);
+        masked_outputs_are_exactly_zero::<2, 3, 4>([17, 8, 9, 7, 3, 3, 3, 1, 1]);
+        masked_outputs_are_exactly_zero::<4, 3, 6>([18, 9, 14, 11, 2, 3, 3, 1, 0]);
+        masked_outputs_are_exactly_zero::<4, 3, 6>([2, 8, 5, 6, 2, 3, 3, 1, 5]);
+        masked_outputs_are_exactly_zero::<3, 5, 7>([5, 20, 13, 13, 4, 5, 5, 1, 0]);
     }
 
     #[test]
-    fn an_image_without_zeros_has_no_blank_outputs() {
+    fn an_image_without_zeros_has_no_masked_outputs() {
         let g = geometry([2, 8, 6, 5, 1, 3, 3, 1, 1]);
         let winograd = Winograd::<4, 3, 6>::new(&g);
-        assert!(winograd.blanks(&Operands::new(&g).x)[0].is_none());
-        assert!(winograd.blanks(&vec![f64::NAN; 2 * g.image()])[0].is_none());
-        assert!(winograd.blanks(&vec![0.0; 2 * g.image()])[0].is_some());
+        assert!(winograd.zero_masks(&Operands::new(&g).x)[0].is_none());
+        assert!(winograd.zero_masks(&vec![f64::NAN; 2 * g.image()])[0].is_none());
+        assert!(winograd.zero_masks(&vec![0.0; 2 * g.image()])[0].is_some());
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 fn noise(shape: &[usize]) -> Var {
-    crate::agreement::noise(&format!("{shape:?}"), shape)
+    crate::tests::agreement::noise(&format!("{shape:?}"), shape)
 }
 
 fn bits(tensor: &Tensor) -> Vec<u64> {

@@ -5,8 +5,8 @@ use candle_core::{DType, Device, Var};
 use rayon::ThreadPoolBuilder;
 
 use super::*;
-use crate::agreement::{assert_agree, noise};
 use crate::difference::relative_difference;
+use crate::tests::agreement::{assert_agree, noise};
 
 const EPSILON: f64 = 1e-5;
 

@@ -8,7 +8,7 @@ use harness::random;
 use rand_distr::{Distribution as _, StandardNormal};
 
 /// Returns a variable of noise from N(0, 1) in f64. The same name gives the same noise.
-pub(super) fn noise(name: &str, shape: &[usize]) -> Var {
+pub(crate) fn noise(name: &str, shape: &[usize]) -> Var {
     let mut generator = random::generator(7, &format!("weights/{name}"));
     let count = shape.iter().product();
     let values: Vec<f64> = StandardNormal.sample_iter(&mut generator).take(count).collect();
@@ -16,7 +16,7 @@ pub(super) fn noise(name: &str, shape: &[usize]) -> Var {
 }
 
 /// Checks that two functions of the same variables have the same value and the same gradients.
-pub(super) fn assert_agree(
+pub(crate) fn assert_agree(
     inputs: &[&Var],
     ours: impl Fn() -> Result<Tensor>,
     composed: impl Fn() -> Result<Tensor>,
@@ -36,7 +36,7 @@ pub(super) fn assert_agree(
 /// Checks an operation on an empty batch: an empty output, and zero gradients of the parameters.
 ///
 /// `image` and `output` are shapes without the batch's axis.
-pub(super) fn assert_empty_batch_is_nothing(
+pub(crate) fn assert_empty_batch_is_nothing(
     image: &[usize],
     output: &[usize],
     parameters: &[&Var],

@@ -9,15 +9,15 @@ mod updates;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 
-use super::agreement::noise;
-use super::element::computed_in;
-use super::{
+use crate::backward::backward_from;
+use crate::difference::relative_difference;
+use crate::element::computed_in;
+use crate::tests::agreement::noise;
+use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast, conv2d,
     conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear, linear_relu,
     loss_and_correct, relu, transpose,
 };
-use crate::backward::backward_from;
-use crate::difference::relative_difference;
 use devices::{ComputeDevice, DeviceKind, DevicePlan};
 
 /// Types, each with the largest difference of a result from the result in f64.

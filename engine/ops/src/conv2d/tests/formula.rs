@@ -1,7 +1,7 @@
 //! The convolution by its definition: the reference for every algorithm.
 
-use super::geometry::Geometry;
-use crate::agreement::noise;
+use crate::conv2d::geometry::Geometry;
+use crate::tests::agreement::noise;
 
 /// Makes a geometry from nine sizes: batch, in, height, width, out, kernel height, kernel width,
 /// stride, padding.

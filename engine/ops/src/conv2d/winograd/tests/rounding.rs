@@ -20,13 +20,13 @@
 //! ranges from 2e-7 for 2×2 tiles to 1e-5 for the gradient of the weights of 5×5 kernels. A plain
 //! convolution has about 4e-7.
 
-use crate::conv2d::finish::Finish;
-use crate::conv2d::formula::{Operands, geometry};
+use crate::conv2d::epilogue::Epilogue;
 use crate::conv2d::geometry::Geometry;
 use crate::conv2d::gradients::{Gradients, Upstream};
 use crate::conv2d::output::Output;
+use crate::conv2d::tests::formula::{Operands, geometry};
 
-use super::Winograd;
+use crate::conv2d::winograd::Winograd;
 
 /// An upper limit of the error of f32 in practice, relative to a tensor's largest entry.
 const TYPICAL: f64 = 2e-5;
@@ -57,7 +57,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     #[expect(clippy::needless_range_loop, reason = "the formulas have indices")]
     fn magnitudes(&self, operands: &Operands) -> Results {
         let g = self.geometry;
-        let (frame, out) = (self.input_frame(), self.output_frame());
+        let (padded, out) = (self.padded_input(), self.padded_output());
         let at = |plane: &[f64], height: usize, width: usize, row: isize, col: isize| {
             let inside =
                 |place: isize, size: usize| usize::try_from(place).ok().filter(|&p| p < size);
@@ -80,8 +80,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             for tile in 0..self.tiles() {
                 let (top, left) = (tile / self.across * M, tile % self.across * M);
                 let inputs = |channel: usize| {
-                    let start = (image * g.in_channels + channel) * frame.inner();
-                    let plane = &operands.x[start..][..frame.inner()];
+                    let start = (image * g.in_channels + channel) * padded.inner();
+                    let plane = &operands.x[start..][..padded.inner()];
                     let pixel = |i: usize, j: usize| {
                         let (row, col) = ((top + i) as isize, (left + j) as isize);
                         let padding = g.padding as isize;
@@ -145,7 +145,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                             let row = (top + i).checked_sub(g.padding).filter(|&r| r < g.height);
                             let col = (left + j).checked_sub(g.padding).filter(|&c| c < g.width);
                             if let (Some(row), Some(col)) = (row, col) {
-                                let plane = (image * g.in_channels + channel) * frame.inner();
+                                let plane = (image * g.in_channels + channel) * padded.inner();
                                 dx[plane + row * g.width + col] += term;
                             }
                         }
@@ -175,9 +175,10 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
         let (x, weight, grad) =
             (single(&operands.x), single(&operands.weight), single(&operands.grad));
-        let mut output = Output::new(g, &Finish::Plain, None);
+        let mut output = Output::new(g, &Epilogue::Plain, None);
         self.forward(&x, &weight, &mut output);
-        let upstream = Upstream { geometry: g, finish: &Finish::Plain, grad: &grad, signs: &[] };
+        let upstream =
+            Upstream { geometry: g, epilogue: &Epilogue::Plain, grad: &grad, relu_masks: &[] };
         let mut gradients = Gradients::new(g, true, false);
         self.backward(&x, &weight, &upstream, &mut gradients);
         let double = |values: Vec<f32>| values.into_iter().map(f64::from).collect();

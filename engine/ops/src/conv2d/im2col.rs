@@ -1,0 +1,370 @@
+//! im2col convolution: any convolution as a matrix product.
+//!
+//! im2col turns an image into a matrix. The matrix has one row for each place in a patch. A place is
+//! a channel, a kernel row and a kernel column. The matrix has one column for each output pixel. For
+//! example, this is the matrix of a 1×3×3 image under a 2×2 kernel at stride 1 without padding:
+//!
+//! ```text
+//! a b c            pixel:  0 1 2 3
+//! d e f    →   place (0,0) a b d e
+//! g h i        place (0,1) b c e f
+//!              place (1,0) d e g h
+//!              place (1,1) e f h i
+//! ```
+//!
+//! Each row is a shifted copy of the image, so [`Geometry::im2col`] copies runs of pixels. A pixel
+//! is a vector of sixteen images ([`simd`](crate::simd)), and the plane already has its padding.
+//!
+//! [`Geometry::col2im`] is the transposed map. The gradient with respect to the input needs this
+//! map: `col2im` *adds* each entry to the pixel that the entry was copied from.
+//!
+//! # The products
+//!
+//! P is the im2col matrix of sixteen images, and G the gradient of their convolution's output. O is
+//! the number of output channels, and K the number of places in a patch. N is the number of columns:
+//! the output pixels of sixteen images.
+//!
+//! | | product | shape | in parallel over |
+//! | --- | --- | --- | --- |
+//! | output | W · P | \[O, K\]·\[K, N\] | bands of output rows |
+//! | gradient of W, transposed | P · Gᵀ, summed over blocks | \[K, N\]·\[N, O\] | groups of input channels |
+//! | gradient of the input | col2im(Wᵀ · G) | \[K, O\]·\[O, N\] | groups of input channels |
+//!
+//! ```text
+//!              N: pixels of 16 images                  band 0   band 1   band 2
+//!           ┌───────────────────────┐                ┌────────┬────────┬───────┐
+//!   K: ch 0 │ a shifted copy        │   forward:     │ im2col │        │       │
+//!      ch 0 │ another, shifted      │   columns cut  │ and    │        │       │
+//!       …   │ …                     │   into bands   │multiply│        │       │
+//!      ch 1 │ …                     │                └────────┴────────┴───────┘
+//!           └───────────────────────┘   backward: rows cut into groups of channels
+//! ```
+//!
+//! Each task makes its part of P just before the product, so this part stays in the cache. All of
+//! P would be K times as large as an input plane. The cost is 2·O·K·N operations and a copy of K·N
+//! numbers.
+//!
+//! Bands and groups depend on shapes alone, and one task computes each number. The number of
+//! threads therefore never changes the bits.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::geometry::Geometry;
+use super::gradients::{Gradients, Upstream};
+use super::output::{Output, runs};
+use super::padded_plane::{PaddedPlane, by_channel};
+use crate::Element;
+use crate::gemm::{Matrix, Store, gemm};
+use crate::scratch::Scratch;
+use crate::simd::{LANES, Simd, add, vectorised, vectors, vectors_mut};
+
+/// The maximum number of elements in a band of the im2col matrix. The band fits in a core's private
+/// cache together with the weights.
+const BAND: usize = 1 << 18;
+
+/// The minimum number of tasks in a forward pass, if there are that many output rows. Also the
+/// maximum number of tasks in a backward pass.
+const TASKS: usize = 8;
+
+/// The minimum number of rows of the im2col matrix in a group. Every group reads all gradients of
+/// the output. In a smaller group, these reads would take most of the time.
+const ROWS: usize = 144;
+
+/// The minimum for 1×1 kernels, which have only one row for each channel.
+const ROWS_OF_PIXELS: usize = 32;
+
+/// A convolution by im2col.
+pub(super) struct Im2col<'a> {
+    geometry: &'a Geometry,
+}
+
+impl<'a> Im2col<'a> {
+    pub(super) fn new(geometry: &'a Geometry) -> Self {
+        Self { geometry }
+    }
+
+    /// Returns the number of output rows in a band.
+    fn band(&self) -> usize {
+        let g = self.geometry;
+        (BAND / (g.patch() * g.out_w * LANES)).clamp(1, (g.out_h / TASKS).max(1))
+    }
+
+    /// Convolves the batch `x`, applies the epilogue and writes `output`.
+    pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
+        let g = self.geometry;
+        let weight = Matrix::new(weight, g.out_channels, g.patch());
+        let places = g.kernel_h * g.kernel_w;
+        let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
+        let mut sums = Scratch::new(g.out_image() * LANES);
+        for images in runs(g.batch, LANES) {
+            let planes = g.load(x, images.clone());
+
+            // `sums` holds one band after another, and each band holds all output channels.
+            let row = g.out_channels * g.out_w * LANES;
+            let bands = sums.par_chunks_mut(self.band() * row).enumerate();
+            bands.for_each(|(band, sums)| {
+                let first = band * self.band();
+                let rows = first..first + sums.len() / row;
+                let columns = rows.len() * g.out_w * LANES;
+                let mut patches = Scratch::new(g.patch() * columns);
+                let channels = patches.chunks_exact_mut(places * columns);
+                for (rows_of_matrix, plane) in
+                    channels.zip(planes.chunks_exact(g.padded().outer() * LANES))
+                {
+                    vectorised(
+                        #[inline(always)]
+                        || g.im2col(vectors(plane), rows.clone(), vectors_mut(rows_of_matrix)),
+                    );
+                }
+                gemm(weight, Matrix::new(&patches, g.patch(), columns), sums, Store::Replace);
+            });
+
+            output.planes(images).for_each(|mut planes| {
+                let mut plane = Scratch::new(g.pixels() * LANES);
+                let parts = plane.chunks_mut(self.band() * g.out_w * LANES);
+                for (part, band) in parts.zip(sums.chunks(self.band() * row)) {
+                    part.copy_from_slice(&band[planes.channel * part.len()..][..part.len()]);
+                }
+                vectorised(
+                    #[inline(always)]
+                    || planes.apply_epilogue(vectors_mut(&mut plane), unpadded),
+                );
+            });
+        }
+    }
+
+    /// Adds up the gradients of a batch, block by block.
+    pub(super) fn backward<T: Element>(
+        &self,
+        x: &[T],
+        weight: &[T],
+        upstream: &Upstream<'_, T>,
+        gradients: &mut Gradients<T>,
+    ) {
+        let g = self.geometry;
+        let weight = Matrix::new(weight, g.out_channels, g.patch());
+        let (padded, places, columns) = (g.padded(), g.kernel_h * g.kernel_w, g.pixels() * LANES);
+        let least = if places == 1 { ROWS_OF_PIXELS } else { ROWS };
+        let rows = least.max(g.patch().div_ceil(TASKS));
+        let group = rows.div_ceil(places).min(g.in_channels);
+        let mut grads = Scratch::new(g.out_channels * columns);
+        let mut transposed = Scratch::new(g.patch() * g.out_channels);
+        for images in runs(g.batch, LANES) {
+            self.load_gradients(upstream, &images, &mut gradients.bias, &mut grads);
+            let grads = Matrix::new(&grads, g.out_channels, columns);
+
+            let pixels = images.start * g.image()..images.end * g.image();
+            let store = if images.start == 0 { Store::Replace } else { Store::Accumulate };
+            let x = &x[pixels.clone()];
+            let mut dx = match &mut gradients.x {
+                Some(dx) => by_channel(&mut dx[pixels], g.in_channels, padded.inner()),
+                None => Vec::new(),
+            };
+            let mut groups = dx.chunks_mut(group);
+            let groups: Vec<_> = transposed
+                .chunks_mut(group * places * g.out_channels)
+                .map(|dweight| (dweight, groups.next()))
+                .collect();
+            groups.into_par_iter().enumerate().for_each(|(nth, (dweight, dx))| {
+                let rows = dweight.len() / g.out_channels;
+                let first = nth * group;
+                let mut patches = Scratch::new(rows * columns);
+                let mut plane = Scratch::new(padded.outer() * LANES);
+                let plane = vectors_mut(&mut plane);
+                self.load_patches(x, first, plane, &mut patches);
+                gemm(Matrix::new(&patches, rows, columns), grads.transposed(), dweight, store);
+
+                let Some(dx) = dx else { return };
+                let weight = weight.columns(first * places..first * places + rows);
+                gemm(weight.transposed(), grads, &mut patches, Store::Replace);
+                for (matrix, dx) in patches.chunks_exact(places * columns).zip(dx) {
+                    vectorised(
+                        #[inline(always)]
+                        || {
+                            plane.fill([T::zero(); LANES]);
+                            g.col2im(vectors(matrix), 0..g.out_h, plane);
+                            padded.store(plane, dx);
+                        },
+                    );
+                }
+            });
+        }
+        self.transpose(&transposed, &mut gradients.weight);
+    }
+
+    /// Loads the gradient of the output of a block of images, `[O, N]`, and adds the block's share to
+    /// the bias gradients.
+    fn load_gradients<T: Element>(
+        &self,
+        upstream: &Upstream<'_, T>,
+        images: &Range<usize>,
+        dbias: &mut [Option<T>],
+        grads: &mut [T],
+    ) {
+        let g = self.geometry;
+        let channels = grads.par_chunks_mut(g.pixels() * LANES).zip(dbias).enumerate();
+        channels.for_each(|(channel, (plane, dbias))| {
+            let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
+            vectorised(
+                #[inline(always)]
+                || {
+                    let (images, plane) = (images.clone(), vectors_mut(plane));
+                    upstream.load(images, channel, unpadded, plane, dbias.as_mut());
+                },
+            );
+        });
+    }
+
+    /// Writes the rows of the im2col matrix of the block of images `x`, from input channel `first`
+    /// on. `plane` is memory for a padded plane.
+    fn load_patches<T: Element>(
+        &self,
+        x: &[T],
+        first: usize,
+        plane: &mut [Simd<T>],
+        patches: &mut [T],
+    ) {
+        let (g, padded) = (self.geometry, self.geometry.padded());
+        let rows_of_channel = g.kernel_h * g.kernel_w * g.pixels() * LANES;
+        for (nth, matrix) in patches.chunks_exact_mut(rows_of_channel).enumerate() {
+            let start = (first + nth) * padded.inner();
+            let of_channel =
+                x.chunks_exact(g.image()).map(|image| &image[start..][..padded.inner()]);
+            vectorised(
+                #[inline(always)]
+                || {
+                    padded.load(of_channel, plane);
+                    g.im2col(plane, 0..g.out_h, vectors_mut(matrix));
+                },
+            );
+        }
+    }
+
+    /// Writes the transposed gradient of the weight, `[K, O]`, as `[O, K]`.
+    fn transpose<T: Element>(&self, transposed: &[T], dweight: &mut [T]) {
+        let g = self.geometry;
+        let sixteen_rows = dweight.par_chunks_mut(LANES * g.patch()).enumerate();
+        sixteen_rows.for_each(|(nth, rows)| {
+            for (place, from) in transposed.chunks_exact(g.out_channels).enumerate() {
+                let rows = rows.chunks_exact_mut(g.patch());
+                for (row, &entry) in rows.zip(&from[nth * LANES..]) {
+                    row[place] = entry;
+                }
+            }
+        });
+    }
+}
+
+impl Geometry {
+    /// Returns the first pixel that each run of the matrix copies. There is one run for each place
+    /// of a channel's patch and each output row in `rows`.
+    fn starts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
+        let (width, stride) = (self.padded().outer_width, self.stride);
+        let places = (0..self.kernel_h)
+            .flat_map(move |row| (0..self.kernel_w).map(move |col| row * width + col));
+        places.flat_map(move |place| rows.clone().map(move |row| place + row * stride * width))
+    }
+
+    /// Copies one channel's plane to the channel's rows of the matrix, for the output rows `rows`.
+    #[inline(always)]
+    pub(super) fn im2col<T: Element>(
+        &self,
+        plane: &[Simd<T>],
+        rows: Range<usize>,
+        matrix: &mut [Simd<T>],
+    ) {
+        for (run, start) in matrix.chunks_exact_mut(self.out_w).zip(self.starts(rows)) {
+            if self.stride == 1 {
+                run.copy_from_slice(&plane[start..start + self.out_w]);
+            } else {
+                for (to, from) in run.iter_mut().zip(plane[start..].iter().step_by(self.stride)) {
+                    *to = *from;
+                }
+            }
+        }
+    }
+
+    /// Adds each entry in a channel's rows of the matrix to the pixel that the entry was copied
+    /// from.
+    #[inline(always)]
+    pub(super) fn col2im<T: Element>(
+        &self,
+        matrix: &[Simd<T>],
+        rows: Range<usize>,
+        plane: &mut [Simd<T>],
+    ) {
+        for (run, start) in matrix.chunks_exact(self.out_w).zip(self.starts(rows)) {
+            for (pixel, term) in plane[start..].iter_mut().step_by(self.stride).zip(run) {
+                *pixel = add(*pixel, *term);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conv2d;
+
+    /// The sizes of a convolution with one input channel and one output channel.
+    fn geometry(size: usize, kernel: usize, stride: usize, padding: usize) -> Geometry {
+        conv2d::tests::formula::geometry([1, 1, size, size, 1, kernel, kernel, stride, padding])
+    }
+
+    #[test]
+    fn the_picture_above() {
+        let g = geometry(3, 2, 1, 0);
+        let plane: Vec<Simd<f32>> = (1..=9).map(|pixel| [pixel as f32; LANES]).collect();
+        let mut matrix = [[0.0; LANES]; 16];
+        g.im2col(&plane, 0..2, &mut matrix);
+        let expected = [
+            [1.0, 2.0, 4.0, 5.0],
+            [2.0, 3.0, 5.0, 6.0],
+            [4.0, 5.0, 7.0, 8.0],
+            [5.0, 6.0, 8.0, 9.0],
+        ];
+        assert_eq!(matrix.map(|lane| lane[3]), *expected.as_flattened());
+    }
+
+    #[test]
+    fn folding_is_the_transpose_of_unfolding() {
+        // ⟨im2col(x), m⟩ = ⟨x, col2im(m)⟩ for all x and m. The entries are integers, so the sums are
+        // exact.
+        for (size, kernel, stride, padding) in
+            [(5, 3, 1, 0), (5, 3, 1, 2), (6, 3, 2, 1), (7, 2, 3, 1), (4, 4, 1, 0), (3, 5, 2, 2)]
+        {
+            let g = geometry(size, kernel, stride, padding);
+            let fill = |len: usize, a: usize, m: usize| -> Vec<Simd<f64>> {
+                (0..len).map(|i| std::array::from_fn(|lane| ((i * a + lane) % m) as f64)).collect()
+            };
+            let x = fill(g.padded().outer(), 7, 11);
+            let m = fill(g.patch() * g.pixels(), 5, 13);
+            let mut patches = vec![[0.0; LANES]; m.len()];
+            let mut image = vec![[0.0; LANES]; x.len()];
+            // Two bands of rows, if there are at least two rows.
+            let half = g.out_h.div_ceil(2);
+            for rows in [0..half, half..g.out_h] {
+                let band = |matrix: &[Simd<f64>]| -> Vec<Simd<f64>> {
+                    let rows_of_matrix = matrix.chunks_exact(g.pixels());
+                    rows_of_matrix
+                        .flat_map(|row| row[rows.start * g.out_w..rows.end * g.out_w].to_vec())
+                        .collect()
+                };
+                let mut part = band(&patches);
+                g.im2col(&x, rows.clone(), &mut part);
+                let mut part = part.into_iter();
+                for row in patches.chunks_exact_mut(g.pixels()) {
+                    row[rows.start * g.out_w..rows.end * g.out_w]
+                        .fill_with(|| part.next().unwrap());
+                }
+                g.col2im(&band(&m), rows.clone(), &mut image);
+            }
+            let dot = |a: &[Simd<f64>], b: &[Simd<f64>]| -> f64 {
+                a.as_flattened().iter().zip(b.as_flattened()).map(|(a, b)| a * b).sum()
+            };
+            assert_eq!(dot(&patches, &m), dot(&x, &image), "{g:?}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of several operations, and helpers for the tests of one.
+
+pub(crate) mod agreement;
+#[cfg(feature = "cuda")]
+pub(crate) mod on_a_gpu;
