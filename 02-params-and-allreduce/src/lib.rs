@@ -11,11 +11,13 @@
 //! | [`all_reduce`] | every rank contributes a tensor, and every rank gets the sum: naive, one-shot, tree, ring |
 //! | [`collectives`] | broadcast, reduce-scatter, all-gather, barrier |
 //! | [`add_and_copy`] | the least work of an all-reduce in one memory |
+//! | [`bandwidth`] | the table of bandwidths that the chapter's program prints |
 //!
 //! The algorithms are written once, on messages, and run wherever messages do. The engine's crate `backends` implements
 //! the trait for MPI and NCCL.
 
 pub mod add_and_copy;
+pub mod bandwidth;
 pub mod communicator;
 pub mod params;
 pub mod thread;

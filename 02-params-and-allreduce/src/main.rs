@@ -1,12 +1,8 @@
 //! Shows parameters on a device, tensors before and after an all-reduce, and what an all-reduce costs.
 
-mod bandwidth;
-mod early_end;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bandwidth::{Runs, Table};
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use datasets::{Batch, CLASSES, Dataset, Split, synthetic};
@@ -14,9 +10,10 @@ use devices::DevicePlan;
 use devices::SeveralDevices;
 use harness::cli::{self, UsageError};
 use harness::interrupt;
-use harness::mpirun;
+use harness::launcher;
 use harness::report::line;
 use harness::report::metrics::Metrics;
+use params_and_allreduce::bandwidth::{self, Runs, Table};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
@@ -48,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    mpirun::check_alone().map_err(UsageError::new)?;
+    launcher::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let mut metrics = cli::metrics(arguments.metrics.as_deref())?;
     interrupt::watch()?;
@@ -85,7 +82,9 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
     shown[last].iter().try_for_each(|text| line(format_args!("  {text}")))?;
-    line("The replica is a copy with its own memory. Its gradient is the result of a backward pass.")?;
+    line(
+        "The replica is a copy with its own memory. Its gradient is the result of a backward pass.",
+    )?;
     Ok(())
 }
 

@@ -7,10 +7,15 @@
 //!
 //! Detecting the launcher that started a process is part of [`harness`].
 
+#[cfg(feature = "mpi")]
+pub mod mpi;
+#[cfg(feature = "nccl")]
+pub mod nccl;
+
 use std::time::Duration;
 
 use devices::DevicePlan;
-use harness::mpirun;
+use harness::launcher;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::no_native;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
@@ -32,7 +37,8 @@ pub enum Ranks {
 /// When a native all-reduce is wanted and nothing has one. The message says what it needs.
 pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
     let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
-    let mpi = cfg!(feature = "mpi") && ranks == Ranks::Processes && mpirun::world_size().is_some();
+    let processes = ranks == Ranks::Processes && launcher::started().is_some();
+    let mpi = cfg!(feature = "mpi") && processes;
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
 }
 
@@ -43,6 +49,29 @@ pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<()
 ///
 /// When this build has no NCCL, when a rank's device is no GPU or two ranks share one, or when NCCL cannot connect them.
 pub fn native(rank: &Rank, timeout: Duration) -> Result<SharedCommunicator, Error> {
-    let _ = (rank, timeout);
-    Err(no_native())
+    #[cfg(feature = "nccl")]
+    return nccl::shared(std::sync::Arc::new(rank.clone()), timeout);
+    #[cfg(not(feature = "nccl"))]
+    {
+        let _ = (rank, timeout);
+        Err(no_native())
+    }
+}
+
+/// Prints one line on standard error, in one piece: other ranks may print there at the same time.
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+fn print_error(text: &str) {
+    use std::io::Write as _;
+    // Standard error may be closed.
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Prints why a rank failed. A launcher that forwards standard error has time to read it.
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+fn print_failure<E: std::fmt::Display>(
+    rank: usize,
+    cause: &params_and_allreduce::thread::Cause<E>,
+) {
+    print_error(&format!("rank {rank} {cause}"));
+    std::thread::sleep(std::time::Duration::from_millis(200));
 }

@@ -2,53 +2,53 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
+//! use backends::nccl;
 //! use candle_core::{DType, Tensor};
+//! use harness::launcher;
+//! use params_and_allreduce::Algorithm;
 //! use params_and_allreduce::communicator::Communicator as _;
-//! use params_and_allreduce::{Algorithm, allreduce, launcher, nccl};
 //!
 //! let place = launcher::place()?.expect("RANK and WORLD_SIZE");
 //! let world = nccl::World::connect(&place, Duration::from_secs(300))?;
 //! let sum = world.run(|rank| {
-//!     let mine = Tensor::ones(3, DType::F32, rank.clone().device())?;
-//!     rank.clone().all_reduce(&mine, Algorithm::Nccl)
+//!     let ones = Tensor::ones(3, DType::F32, rank.device())?;
+//!     rank.all_reduce(&ones, Algorithm::Native)
 //! });
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How they meet
-//!
-//! NCCL connects whoever brings the same identifier, which says where rank 0 listens. To get it to the others,
-//! something has to connect them already, MPI or a launcher's own server. Or everybody makes it, from an address that
-//! all know: NCCL does so where its variable `NCCL_COMM_ID` is set. A library reads its environment when it likes, and
-//! to change it in a running program is not safe; so a process that does not have the variable begins anew, with it.
+//! NCCL connects the ranks that have the same identifier, which says where rank 0 listens. Without messages, every rank makes
+//! the identifier from an address that all know. NCCL does so if its variable `NCCL_COMM_ID` is set. A running program cannot
+//! change its environment safely, so a process without the variable starts itself anew.
 
 use std::convert::Infallible;
-use std::env;
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, exit};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, fs};
+use std::{env, fmt, fs, thread};
 
-use candle_core::Device;
+use candle_core::{DType, Device, Shape, Tensor};
+use cudarc::nccl::safe::Id;
 use devices::{ComputeDevice, DeviceKind, DevicePlan, PlanError};
+use harness::launcher::{MEETING, Place};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::collectives::chunk_range;
+use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::thread::{Cause, attempt};
 
-use super::post::Post;
-use super::{Line, failure};
-use crate::collective::barrier;
-use crate::communicator::Error;
-use crate::launcher::{MEETING, Place};
-use crate::thread::{RankFailure, attempt};
+use super::{Connection, nccl};
+use crate::print_failure;
 
-/// NCCL's variable for when ranks connect: with 0 when they join, for which they have a time limit here, and not within
-/// the first collective.
+/// NCCL's variable for the time at which ranks connect. With 0 they connect when they join, which has a time limit here, and
+/// not in the first collective.
 const CONNECT_LATER: &str = "NCCL_RUNTIME_CONNECT";
 
 /// NCCL sends a rank's last bytes within this time after its work is done.
 const LAST_BYTES: Duration = Duration::from_millis(100);
 
-/// Why this process is not connected to the others.
+/// The reason why this process is not connected to the others.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No GPUs.
@@ -62,71 +62,55 @@ pub enum ConnectError {
     /// The program could not be started anew.
     #[error("to set {MEETING} this program starts itself anew, and could not: {0}")]
     Restart(io::Error),
-    /// The GPU or NCCL says no.
+    /// The GPU or NCCL refuses.
     #[error("at {meeting}: {error}")]
     Join {
-        /// Where the processes meet.
+        /// The address at which the processes meet.
         meeting: String,
-        /// What it says.
+        /// The reason.
         error: Error,
     },
 }
 
-/// All processes that were started together, and this one's place among them.
+/// All processes that were started together, and this process's place among them.
 pub struct World {
     place: Place,
-    device: ComputeDevice,
-    main: Line,
-    background: Line,
-    threads: Vec<JoinHandle<()>>,
+    rank: Rank,
 }
 
-/// One rank inside its own process: its GPU, and its lines to the others.
-pub struct Rank<'a>(&'a World);
-
 impl World {
-    /// Connects this process with all others; all of them call this, once, before anything else: where
-    /// `NCCL_COMM_ID` is not set, the program begins anew.
+    /// Connects this process with all others. All of them call this, once, before anything else: if `NCCL_COMM_ID` is not
+    /// set, the program starts anew.
     ///
-    /// A rank will wait for a collective at most `timeout`, and for the others to come here.
+    /// A rank waits for a collective, and for the other ranks to come here, at most `timeout`.
     ///
     /// # Errors
     ///
-    /// When this process has no GPU of its own, or NCCL cannot connect it with all others in time.
+    /// When this process has no GPU of its own, and when NCCL cannot connect it with all others in time.
     pub fn connect(place: &Place, timeout: Duration) -> Result<Self, ConnectError> {
         if env::var_os(MEETING).is_none_or(|meeting| meeting.is_empty()) {
-            begin_anew(place).map_err(ConnectError::Restart)?;
+            start_anew(place).map_err(ConnectError::Restart)?;
         }
-        // As many as it takes for one of this process's number.
+        // The GPUs up to this process's number.
         let plan = DevicePlan::new(DeviceKind::Cuda, place.local_rank + 1, None)?;
         if !plan.has_a_gpu_each() {
             return Err(ConnectError::TooFewGpus(place.local_rank));
         }
-        let of_meeting = |error| ConnectError::Join { meeting: place.meeting.clone(), error };
-        let device = plan.slots()[place.local_rank].open();
-        let device = device.map_err(|error| of_meeting(error.into()))?;
-        let connect = |name, gpu| Self::joined(name, gpu, place, timeout).map_err(of_meeting);
-        let (main, its_thread) = connect("main", device.tensors())?;
-        // Both listen at the same place, so the first has to be done with it.
-        main.barrier().map_err(of_meeting)?;
-        let (background, other) = connect("background", device.side_stream())?;
-        let threads = vec![its_thread, other];
-        Ok(Self { place: place.clone(), device, main, background, threads })
-    }
-
-    /// A connection with all others.
-    fn joined(
-        name: &str,
-        device: &Device,
-        place: &Place,
-        timeout: Duration,
-    ) -> Result<(Line, JoinHandle<()>), Error> {
-        let Device::Cuda(gpu) = device else {
-            return Err(failure("NCCL: this rank's device is no GPU".to_owned()));
+        let connect = || {
+            let device = plan.slots()[place.local_rank].open()?;
+            let open = |device| {
+                let id = Id::new().map_err(nccl)?;
+                Connection::open(device, (place.rank, place.world_size), id, timeout)
+            };
+            let main = open(device.tensors())?;
+            // Both listen at the same address, so the first has to be complete.
+            wait_for_all(&main, device.tensors())?;
+            let background = open(device.side_stream())?;
+            Ok(Rank { device: Arc::new(device), connections: [main, background], current: 0 })
         };
-        let (post, thread) = Post::start(name, gpu, place, timeout)?;
-        let (rank, world_size) = (place.rank, place.world_size);
-        Ok((Line { rank, world_size, device: device.clone(), post }, thread))
+        let meeting = place.meeting.clone();
+        let rank = connect().map_err(|error| ConnectError::Join { meeting, error })?;
+        Ok(Self { place: place.clone(), rank })
     }
 
     /// This process's rank, from 0.
@@ -134,110 +118,182 @@ impl World {
         self.place.rank
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub fn world_size(&self) -> usize {
         self.place.world_size
     }
 
-    /// This process's place among those on the same machine, from 0.
+    /// This process's number among the processes on the same machine, from 0.
     pub fn local_rank(&self) -> usize {
         self.place.local_rank
     }
 
-    /// The name of this process's machine, as Linux knows it.
+    /// The name of this process's machine.
     pub fn machine(&self) -> String {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         name.trim().to_owned()
     }
 
-    /// This rank's end of the connection.
-    pub fn line(&self) -> Line {
-        self.main.clone()
+    /// This rank's communicator.
+    pub fn communicator(&self) -> SharedCommunicator {
+        Arc::new(self.rank.clone())
     }
 
-    /// Runs `work` for this rank, as [`run_ranks`](crate::thread::run_ranks) does for all ranks of one process. The
-    /// others' work may not be done when this returns; it is when the world has been dropped.
+    /// Runs `work` for this rank. Other ranks may still work when this returns. They have ended when the world has been
+    /// dropped.
     ///
-    /// If the work fails or panics, this prints `rank R failed: …` on stderr and ends the process, with exit code 1: a
-    /// launcher then ends the others. It does not return then.
-    pub fn run<R, E>(&self, work: impl FnOnce(&Rank<'_>) -> Result<R, E> + Send) -> R
+    /// If the work fails or panics, this prints `rank R failed: …` on standard error and ends the process, with exit code 1.
+    /// The launcher then ends the others.
+    pub fn run<R, E>(&self, work: impl FnOnce(&Rank) -> Result<R, E> + Send) -> R
     where
         R: Send,
         E: fmt::Display + Send,
     {
-        match attempt(&self.device, || work(&Rank(self))) {
-            Ok(result) => result,
-            Err(cause) => end(&RankFailure { rank: self.rank(), cause }),
-        }
+        attempt(&self.rank.device, || work(&self.rank)).unwrap_or_else(|cause| self.end(&cause))
+    }
+
+    /// Prints the reason, and ends this process. No destructors run.
+    #[expect(clippy::disallowed_methods, reason = "ends a process in which nothing can return")]
+    fn end<E: fmt::Display>(&self, cause: &Cause<E>) -> ! {
+        print_failure(self.place.rank, cause);
+        let _ = io::stdout().flush();
+        exit(1)
     }
 }
 
 impl Drop for World {
-    /// Waits until the others' work is done too: a slower one may still read this rank's buffers.
+    /// Waits until the work of the other ranks is done: a slower rank may still read this rank's memory.
     fn drop(&mut self) {
-        let lines = [&self.main, &self.background];
-        if lines.iter().any(|line| line.post.has_failed()) {
-            // Why is told elsewhere, and nobody can be waited for any more.
+        let connections = &self.rank.connections;
+        if connections.iter().any(Connection::has_failed) {
+            // The failure is reported elsewhere, and the other ranks cannot be waited for.
             return;
         }
-        for line in lines {
-            if let Err(error) = line.barrier() {
-                end(&RankFailure::new(self.rank(), error));
+        let devices = [self.rank.device.tensors(), self.rank.device.side_stream()];
+        for (connection, device) in connections.iter().zip(devices) {
+            if let Err(error) = wait_for_all(connection, device) {
+                self.end(&Cause::Error(error));
             }
         }
         thread::sleep(LAST_BYTES);
-        lines.into_iter().for_each(|line| line.post.leave());
-        for thread in self.threads.drain(..) {
-            // Whatever happens to it: all that the ranks do together is done.
-            let _ = thread.join();
-        }
+        connections.iter().for_each(Connection::leave);
     }
 }
 
-impl Rank<'_> {
-    /// The device that this rank drives.
-    pub fn compute_device(&self) -> &ComputeDevice {
-        &self.0.device
-    }
-
-    /// This rank's number, from 0.
-    pub fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    /// How long this rank waits for another.
-    pub fn timeout(&self) -> Duration {
-        self.0.main.post.timeout()
-    }
-
-    /// This rank's end of the connection, to be kept, and given to operations.
-    pub fn line(&self) -> Line {
-        self.0.main.clone()
-    }
-
-    /// A second connection to all others, for a thread that talks while this one works. Its tensors are those of the
-    /// device with a second [stream](ComputeDevice::side_stream).
-    pub fn background_line(&self) -> Line {
-        self.0.background.clone()
-    }
-}
-
-/// Begins this program anew, in this process, with the variable that tells NCCL where to meet. It does not return,
-/// unless that fails.
-fn begin_anew(place: &Place) -> io::Result<Infallible> {
+/// Starts this program anew, in this process, with NCCL's variables.
+fn start_anew(place: &Place) -> io::Result<Infallible> {
     let mut again = Command::new(env::current_exe()?);
     again.args(env::args_os().skip(1)).env(MEETING, &place.meeting);
     if env::var_os(CONNECT_LATER).is_none() {
         again.env(CONNECT_LATER, "0");
     }
-    drop(io::stdout().flush());
+    let _ = io::stdout().flush();
     Err(again.exec())
 }
 
-/// Says why, and ends this process with exit code 1. No destructors run.
-#[expect(clippy::disallowed_methods, reason = "where nothing can return")]
-fn end<E: fmt::Display>(failure: &RankFailure<E>) -> ! {
-    failure.tell();
-    drop(io::stdout().flush());
-    exit(1)
+/// No rank has the sum before every rank has given a number.
+fn wait_for_all(connection: &Connection, device: &Device) -> Result<(), Error> {
+    connection.all_reduce(&Tensor::zeros(1, DType::F32, device)?).map(drop)
+}
+
+/// One rank inside its own process: its GPU, and its end of a connection to all other ranks. A clone is the same end. Any
+/// thread may use and drop it.
+///
+/// It has collectives, and no messages.
+#[derive(Clone, Debug)]
+pub struct Rank {
+    device: Arc<ComputeDevice>,
+    /// The main connection, and that of the background.
+    connections: [Connection; 2],
+    current: usize,
+}
+
+impl Rank {
+    /// The device that this rank drives.
+    pub fn compute_device(&self) -> &ComputeDevice {
+        &self.device
+    }
+
+    /// The time that this rank waits for a collective.
+    pub fn timeout(&self) -> Duration {
+        self.connection().timeout
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.connections[self.current]
+    }
+}
+
+fn no_messages() -> Error {
+    let text = "NCCL alone connects these ranks: it has collectives of all ranks, and no messages between two";
+    Error::Other(text.to_owned())
+}
+
+impl Communicator for Rank {
+    fn rank(&self) -> usize {
+        self.connection().rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.connection().world_size
+    }
+
+    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
+    fn device(&self) -> &Device {
+        if self.current == 0 { self.device.tensors() } else { self.device.side_stream() }
+    }
+
+    fn send(&self, _to: usize, _tensor: &Tensor) -> Result<(), Error> {
+        Err(no_messages())
+    }
+
+    fn recv(&self, _from: usize, _shape: &Shape, _dtype: DType) -> Result<Tensor, Error> {
+        Err(no_messages())
+    }
+
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        Ok(Arc::new(Self { current: 1, ..self.clone() }))
+    }
+
+    /// Every algorithm is NCCL's.
+    fn all_reduce(&self, tensor: &Tensor, _algorithm: Algorithm) -> Result<Tensor, Error> {
+        self.connection().all_reduce(tensor)
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
+        self.connection().broadcast(tensor, root)
+    }
+
+    /// One broadcast for each rank: NCCL's all-gather needs chunks of one length.
+    fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, Error> {
+        let chunks = (0..self.world_size()).map(|root| {
+            let length = chunk_range(len, self.world_size(), root).len();
+            if root != self.rank() {
+                return self.broadcast(&Tensor::zeros(length, chunk.dtype(), self.device())?, root);
+            }
+            if chunk.dims() != [length] {
+                return Err(Error::Other(format!(
+                    "rank {root} of {} gathers {len} elements: its chunk must be [{length}], not {:?}",
+                    self.world_size(),
+                    chunk.dims()
+                )));
+            }
+            self.broadcast(chunk, root)
+        });
+        Ok(Tensor::cat(&chunks.collect::<Result<Vec<_>, _>>()?, 0)?)
+    }
+
+    fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        let sum = self.connection().all_reduce(&tensor.flatten_all()?)?;
+        let chunk = chunk_range(sum.elem_count(), self.world_size(), self.rank());
+        Ok(sum.narrow(0, chunk.start, chunk.len())?.force_contiguous()?)
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        wait_for_all(self.connection(), self.device())
+    }
+
+    fn has_messages(&self) -> bool {
+        false
+    }
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use backends::mpi::Rank;
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::collectives::barrier;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 use super::LONG;
 
@@ -17,7 +16,7 @@ fn zeros(shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
 }
 
 /// Each rank waits for the next, and the last misbehaves.
-fn chain(rank: &Rank<'_>, misbehave: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+fn chain(rank: &Rank, misbehave: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     let next = rank.rank() + 1;
     if next == rank.world_size() {
         return misbehave();
@@ -30,7 +29,7 @@ fn chain(rank: &Rank<'_>, misbehave: impl FnOnce() -> Result<(), Error>) -> Resu
 }
 
 fn sends_but_is_expected(
-    rank: &Rank<'_>,
+    rank: &Rank,
     sent: (&[usize], DType),
     expected: (&[usize], DType),
 ) -> Result<(), Error> {
@@ -42,20 +41,20 @@ fn sends_but_is_expected(
     rank.recv(0, &Shape::from(expected.0), expected.1).map(|_| ())
 }
 
-pub fn wrong_shape(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn wrong_shape(rank: &Rank) -> Result<(), Error> {
     sends_but_is_expected(rank, (&[2, 3], DType::F32), (&[3, 2], DType::F32))
 }
 
-pub fn wrong_type(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn wrong_type(rank: &Rank) -> Result<(), Error> {
     sends_but_is_expected(rank, (&[2], DType::F64), (&[2], DType::I64))
 }
 
-/// Rank 0 is the first to wait, so it is the one that complains, while the others wait still.
-fn one_after_the_other(rank: &Rank<'_>) {
+/// Rank 0 is the first to wait, so it reports the failure while the other ranks still wait.
+fn one_after_the_other(rank: &Rank) {
     sleep(rank.rank() as u32 * Duration::from_millis(300));
 }
 
-pub fn stall(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn stall(rank: &Rank) -> Result<(), Error> {
     one_after_the_other(rank);
     chain(rank, || {
         sleep(LONG);
@@ -63,18 +62,18 @@ pub fn stall(rank: &Rank<'_>) -> Result<(), Error> {
     })
 }
 
-pub fn stall_native(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn stall_native(rank: &Rank) -> Result<(), Error> {
     one_after_the_other(rank);
     if rank.rank() + 1 == rank.world_size() {
         sleep(LONG);
     }
-    rank.all_reduce(&zeros(&[3], DType::F64)?, Algorithm::Mpi).map(|_| ())
+    rank.all_reduce(&zeros(&[3], DType::F64)?, Algorithm::Native).map(|_| ())
 }
 
-/// A rank that waits for a sum in vain, and believes that it may go on without.
-pub fn sum_given_up(rank: &Rank<'_>) -> Result<(), Error> {
+/// A rank that waits for an all-reduce in vain, and goes on without the sum.
+pub fn sum_given_up(rank: &Rank) -> Result<(), Error> {
     if rank.rank() == 0 {
-        let outcome = rank.all_reduce(&zeros(&[3], DType::F64)?, Algorithm::Mpi);
+        let outcome = rank.all_reduce(&zeros(&[3], DType::F64)?, Algorithm::Native);
         assert!(matches!(outcome, Err(Error::TimedOut { rank: 1, .. })), "{outcome:?}");
         return Ok(());
     }
@@ -82,11 +81,11 @@ pub fn sum_given_up(rank: &Rank<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// MPI does not compare what it adds up.
-pub fn other_size(rank: &Rank<'_>) -> Result<(), Error> {
+/// MPI does not compare the shapes of what it adds up.
+pub fn other_size(rank: &Rank) -> Result<(), Error> {
     let len = 100_000 * (rank.rank() + 1);
-    rank.all_reduce(&zeros(&[len], DType::F64)?, Algorithm::Mpi)?;
-    // It noticed nothing: a rank stops the job, so that this is seen.
+    rank.all_reduce(&zeros(&[len], DType::F64)?, Algorithm::Native)?;
+    // MPI noticed nothing.
     sleep(LONG);
     Ok(())
 }
@@ -99,12 +98,12 @@ fn signal(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-pub fn stopped(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn stopped(rank: &Rank) -> Result<(), Error> {
     chain(rank, || signal("-STOP"))
 }
 
 /// A ring of messages that leave when they are fetched, with a rank that never fetches.
-pub fn stopped_in_a_ring(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn stopped_in_a_ring(rank: &Rank) -> Result<(), Error> {
     rank.barrier()?;
     if rank.rank() + 1 == rank.world_size() {
         signal("-STOP")?;
@@ -112,8 +111,9 @@ pub fn stopped_in_a_ring(rank: &Rank<'_>) -> Result<(), Error> {
     rank.all_reduce(&zeros(&[6_000_000], DType::F32)?, Algorithm::Ring).map(drop)
 }
 
-/// Rank 0's postman cannot get rid of what the stopped rank 2 never fetches, and so rank 1 waits in vain.
-pub fn stopped_before_another(rank: &Rank<'_>) -> Result<(), Error> {
+/// Rank 0 sends a large message to the stopped rank 2, which never fetches it, and then a message to rank 1. Ranks 0 and 1
+/// finish their work: a stopped rank delays only the ranks that need its messages. In the end both wait for rank 2.
+pub fn stopped_before_another(rank: &Rank) -> Result<(), Error> {
     const MOMENT: Duration = Duration::from_millis(150);
     rank.barrier()?;
     let number = zeros(&[], DType::F32)?;
@@ -123,34 +123,36 @@ pub fn stopped_before_another(rank: &Rank<'_>) -> Result<(), Error> {
             rank.send(2, &zeros(&[6_000_000], DType::F32)?)?;
             sleep(MOMENT);
             rank.send(1, &number)?;
-            rank.recv(1, number.shape(), DType::F32).map(drop)
+            rank.recv(1, number.shape(), DType::F32)?;
+            rank.recv(2, number.shape(), DType::F32).map(drop)
         }
         1 => {
             rank.recv(0, number.shape(), DType::F32)?;
-            rank.send(0, &number)
+            rank.send(0, &number)?;
+            rank.recv(2, number.shape(), DType::F32).map(drop)
         }
         _ => signal("-STOP"),
     }
 }
 
-pub fn killed(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn killed(rank: &Rank) -> Result<(), Error> {
     chain(rank, || signal("-KILL"))
 }
 
-pub fn deadlock(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn deadlock(rank: &Rank) -> Result<(), Error> {
     let other = 1 - rank.rank();
     rank.recv(other, &Shape::from(()), DType::F32)?;
     rank.send(other, &zeros(&[], DType::F32)?)
 }
 
-pub fn early(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn early(rank: &Rank) -> Result<(), Error> {
     chain(rank, || Ok(()))
 }
 
-pub fn error(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn error(rank: &Rank) -> Result<(), Error> {
     chain(rank, || Err(candle_core::Error::Msg("disk full".to_owned()).into()))
 }
 
-pub fn panic(rank: &Rank<'_>) -> Result<(), Error> {
+pub fn panic(rank: &Rank) -> Result<(), Error> {
     chain(rank, || panic!("out of paper"))
 }

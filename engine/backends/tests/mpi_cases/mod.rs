@@ -9,9 +9,8 @@ use std::time::Duration;
 use backends::mpi::{Rank, World};
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
-use params_and_allreduce::collectives::barrier;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Nobody waits this long, unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);
@@ -20,7 +19,7 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(2);
 
 /// What one rank does.
-type Case = fn(&Rank<'_>) -> Result<(), Error>;
+type Case = fn(&Rank) -> Result<(), Error>;
 
 /// Runs a case in this process. Where it fails, the process ends here.
 pub fn run(case: &str) {
@@ -28,9 +27,10 @@ pub fn run(case: &str) {
         "collectives" => (LONG, agreement::collectives),
         "native" => (LONG, agreement::native),
         "large" => (LONG, large),
+        "huge" => (LONG, huge),
         "parting" => (LONG, parting),
         "in-vain" => (LONG, in_vain),
-        "two-lines" => (LONG, two_lines),
+        "two-connections" => (LONG, two_connections),
         "no-such-rank" => (LONG, no_such_rank),
         "outlived" => return outlived(),
         "wrong-shape" => (LONG, failures::wrong_shape),
@@ -55,7 +55,7 @@ pub fn run(case: &str) {
 }
 
 /// 24 MB from every rank to every other, of which nobody receives any before all is sent.
-fn large(rank: &Rank<'_>) -> Result<(), Error> {
+fn large(rank: &Rank) -> Result<(), Error> {
     const LEN: usize = 6_000_000;
     let others = || (0..rank.world_size()).filter(|other| *other != rank.rank());
     let whole = Tensor::full(rank.rank() as f32, LEN + 1, rank.device())?;
@@ -64,8 +64,8 @@ fn large(rank: &Rank<'_>) -> Result<(), Error> {
     }
     // What was sent is the value at that time.
     whole.slice_set(&Tensor::full(99f32, LEN + 1, rank.device())?, 0, 0)?;
-    // Over the other line: here it would arrive behind the tensors.
-    rank.background_line().barrier()?;
+    // In the background. In this connection its messages would arrive behind the tensors.
+    rank.background()?.barrier()?;
     for other in others() {
         let numbers = rank.recv(other, &Shape::from(LEN), DType::F32)?.to_vec1::<f32>()?;
         assert!(numbers.iter().all(|number| *number == other as f32), "from rank {other}");
@@ -73,8 +73,20 @@ fn large(rank: &Rank<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// More bytes than MPI counts, in three parts.
+fn huge(rank: &Rank) -> Result<(), Error> {
+    const LEN: usize = (2 << 30) + 5;
+    let last = |tensor: &Tensor| tensor.narrow(0, LEN - 3, 3)?.to_vec1::<u8>();
+    let mine = Tensor::ones(LEN, DType::U8, rank.device())?;
+    if rank.rank() == 0 {
+        return rank.send(1, &mine);
+    }
+    assert_eq!(last(&rank.recv(0, mine.shape(), DType::U8)?)?, [1; 3]);
+    Ok(())
+}
+
 /// Every rank's work is over as soon as it has sent; the last receives, and takes its time.
-fn parting(rank: &Rank<'_>) -> Result<(), Error> {
+fn parting(rank: &Rank) -> Result<(), Error> {
     const LEN: usize = 3_000_000;
     let last = rank.world_size() - 1;
     if rank.rank() != last {
@@ -91,7 +103,7 @@ fn parting(rank: &Rank<'_>) -> Result<(), Error> {
 }
 
 /// Rank 0 is done, and will never ask for what the other two send it before they turn to each other.
-fn in_vain(rank: &Rank<'_>) -> Result<(), Error> {
+fn in_vain(rank: &Rank) -> Result<(), Error> {
     if rank.rank() == 0 {
         return Ok(());
     }
@@ -102,16 +114,16 @@ fn in_vain(rank: &Rank<'_>) -> Result<(), Error> {
     rank.recv(other, &Shape::from(1), DType::F64).map(|_| ())
 }
 
-/// One thread adds large tensors up in the background, while the other needs many small answers.
-fn two_lines(rank: &Rank<'_>) -> Result<(), Error> {
-    let (background, main) = (rank.background_line(), rank.clone());
+/// One thread adds large tensors up in the background, while the other exchanges many small messages.
+fn two_connections(rank: &Rank) -> Result<(), Error> {
+    let (background, main) = (rank.background()?, rank.clone());
     let sum = |line: &dyn Fn(&Tensor) -> Result<Tensor, Error>, len: usize, number: usize| {
         let mine = Tensor::full((number + rank.rank()) as f64, len, &Device::Cpu)?;
         let expected = (0..rank.world_size()).map(|rank| (number + rank) as f64).sum::<f64>();
         assert_eq!(line(&mine)?.to_vec1::<f64>()?, vec![expected; len]);
         Ok::<_, Error>(())
     };
-    for algorithm in Algorithm::OURS.into_iter().chain([Algorithm::Mpi]) {
+    for algorithm in Algorithm::OURS.into_iter().chain([Algorithm::Native]) {
         thread::scope(|scope| {
             let other = scope.spawn(|| {
                 (0..5).try_for_each(|i| {
@@ -125,7 +137,7 @@ fn two_lines(rank: &Rank<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn no_such_rank(rank: &Rank<'_>) -> Result<(), Error> {
+fn no_such_rank(rank: &Rank) -> Result<(), Error> {
     let tensor = Tensor::zeros(2, DType::F32, rank.device())?;
     for other in [rank.rank(), 2, usize::MAX] {
         let sent = rank.send(other, &tensor);
@@ -147,7 +159,7 @@ fn outlived() {
     let other = 1 - line.rank();
     let sent = line.send(other, &tensor).unwrap_err().to_string();
     let received = line.recv(other, &Shape::from(2), DType::F32).unwrap_err().to_string();
-    let sum = line.all_reduce(&tensor, Algorithm::Mpi).unwrap_err().to_string();
+    let sum = line.all_reduce(&tensor, Algorithm::Native).unwrap_err().to_string();
     for message in [sent, received, sum] {
         assert!(message.contains("has ended"), "{message}");
     }
