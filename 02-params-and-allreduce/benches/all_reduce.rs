@@ -17,7 +17,6 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement:
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::add_and_copy::AddAndCopy;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use single_gpu::lenet::Lenet;

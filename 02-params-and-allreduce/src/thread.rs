@@ -465,7 +465,7 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
 ///
 /// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` and
 /// [`GRACE`], this function reports both on standard error. A program that began with
-/// [`cli::arguments`](harness::cli::arguments) then ends, with exit code 1. Any other process goes on waiting.
+/// [`cli::arguments`] then ends, with exit code 1. Any other process goes on waiting.
 ///
 /// # Errors
 ///
