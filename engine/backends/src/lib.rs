@@ -34,7 +34,7 @@ pub enum Ranks {
 ///
 /// # Errors
 ///
-/// When a native all-reduce is wanted and nothing has one. The message says what it needs.
+/// When a native all-reduce is wanted and nothing has one. The message names the requirements.
 pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
     let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
     let processes = ranks == Ranks::Processes && launcher::started().is_some();

@@ -28,10 +28,10 @@
 //! | `mpi/transfer.rs` | memory that MPI reads or writes; the header of a message |
 //! | `mpi/wait_graph.rs` | the rank to name when nothing comes |
 //!
-//! A rank has two connections, each with a thread and a duplicate of MPI's world, so two of its threads can communicate at
-//! the same time. A message costs some microseconds more than MPI's own. Tensors of a GPU pass through CPU memory.
+//! A rank has two connections, each with a duplicate of MPI's world, so two threads of a rank can communicate at the same
+//! time. Tensors of a GPU pass through CPU memory.
 //!
-//! When a process is killed, `mpirun` ends the others. A rank that fails or panics prints the reason and ends the job. A
+//! When a process is killed, `mpirun` ends all. A rank that fails or panics prints the reason and ends the job. A
 //! rank that waits for too long names the rank that stalls, and ends the job.
 
 mod connection;
@@ -61,10 +61,10 @@ use crate::print_failure;
 use connection::Connection;
 use transfer::Header;
 
-/// If MPI has not ended the job within this time, this process ends itself, and `mpirun` ends the others.
+/// If MPI has not ended the job within this time, this process ends itself, and `mpirun` ends the job.
 const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The reason why this process has no connection to the others.
+/// The reason why this process has no connection to other processes.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// [`World::connect`] was called before in this process.
@@ -215,7 +215,7 @@ impl World {
 }
 
 impl Drop for World {
-    /// Tells the other ranks that this rank's work is done, and waits until theirs is.
+    /// Sends farewells, and waits until the work of all ranks is done.
     fn drop(&mut self) {
         self.connections.iter().for_each(|connection| connection.leave());
         for thread in self.progress.drain(..) {

@@ -1,7 +1,7 @@
 //! NCCL: NVIDIA's own collectives, between GPUs.
 //!
-//! GPU kernels send directly from the memory of one GPU to that of another. All ranks join together, each with a GPU of its
-//! own, and leave together: a slower rank may still read a rank's memory.
+//! GPU kernels send directly from one GPU's memory to another's. All ranks join together, each with its own GPU, and leave
+//! together: a slower rank may still read a rank's memory.
 //!
 //! [`with_nccl`] gives ranks that have messages, threads or processes of MPI, NCCL's all-reduce. A [`World`] has processes
 //! that a launcher such as `torchrun` has started: NCCL alone connects them, so they have collectives and no messages. That
@@ -31,7 +31,7 @@ use connection::Connection;
 pub use world::{ConnectError, Rank, World};
 
 /// Runs `work` with ranks whose native all-reduce is NCCL's. All ranks call this together. Everything else goes over
-/// `messages`. A rank waits for an all-reduce, and for the other ranks to join, at most `timeout`.
+/// `messages`. A rank waits at most `timeout` for an all-reduce, and for all ranks to join.
 ///
 /// # Errors
 ///
@@ -133,7 +133,7 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
     }
 }
 
-/// Identifies a GPU on whatever machine. A number is not enough: every machine counts from 0, and so does a process that has
+/// Identifies a GPU on any machine. A number is not enough: every machine counts from 0, and so does a process that has
 /// some of a machine's GPUs.
 type Uuid = [u8; 16];
 

@@ -1,7 +1,7 @@
 //! Processes that a launcher has started together: `mpirun`, `srun`, or a launcher such as `torchrun`.
 //!
-//! A process has to know this before it does anything else. Otherwise each process would train the same model beside the
-//! others. This module is part of every build, so a program that cannot connect the processes refuses to run.
+//! A process has to know this before it does anything else. Otherwise each process would train the same
+//! model. This module is part of every build, so a program that cannot connect the processes refuses to run.
 //!
 //! Launchers set environment variables. Open MPI's `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set the
 //! number of processes, and MPI knows the rest. `torchrun` sets all that NCCL needs:
@@ -53,7 +53,7 @@ impl fmt::Display for Started {
     }
 }
 
-/// The reason why this process refuses to run: nothing connects it to the others.
+/// The reason why this process refuses to run: nothing connects the processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unconnected {
     /// The program was built without MPI.
@@ -246,7 +246,7 @@ fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>
         None => {
             let host = text("MASTER_ADDR", "the host of rank 0")?;
             let port = number("MASTER_PORT", "a port of this host", usize::from(u16::MAX) + 1)?;
-            // An IPv6 address has colons of its own.
+            // An IPv6 address contains colons.
             let host = if host.contains(':') { format!("[{host}]") } else { host };
             format!("{host}:{}", meeting_port(port as u16))
         }

@@ -1,8 +1,8 @@
-//! Chapter 2's table of bandwidths, for the backends of this crate.
+//! Chapter 2's table of bandwidths, over MPI and NCCL.
 //!
 //! ```text
 //! $ mpirun -n 2 all-reduce-table          # processes: the chapter's algorithms over MPI, and MPI's own
-//! $ all-reduce-table --devices 2          # threads: with a GPU each, NCCL's own all-reduce as well
+//! $ all-reduce-table --devices 2          # threads: with a GPU each, also NCCL's own all-reduce
 //! ```
 
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use params_and_allreduce::bandwidth::{Runs, Table, caption};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
-/// Measure the all-reduce of MPI and NCCL beside the algorithms of chapter 2.
+/// Measure the all-reduce of MPI and NCCL, and chapter 2's algorithms.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -57,7 +57,7 @@ fn print(table: &Table, runs: Runs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures on one rank. If every device is a GPU of its own, the native all-reduce is NCCL's, otherwise MPI's.
+/// Measures on one rank. If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
 fn measure(
     rank: &impl Communicator,
     title: String,

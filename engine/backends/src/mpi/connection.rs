@@ -53,8 +53,8 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Opens a connection, and starts its progress thread. All ranks call this together, for one connection after the other:
-    /// messages of a duplicate of MPI's world never meet those of another.
+    /// Opens a connection, and starts its progress thread. All ranks call this together, for one connection
+    /// at a time. Messages of two duplicates of MPI's world never meet.
     pub(super) fn open(name: &str, timeout: Duration) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let world = SimpleCommunicator::world().duplicate();
         let (rank, world_size) = (world.rank() as usize, world.size() as usize);
@@ -192,7 +192,7 @@ impl Connection {
     }
 
     /// Waits until this rank is to report its failure. Ranks often fail together, for one cause. The first reports it, and
-    /// ends the job while the others wait here. If the job goes on, they report it, too.
+    /// ends the job while all others wait here. If the job goes on, they report it, too.
     pub(super) fn wait_to_report(&self) {
         let _ = self.with(Progress::claim);
         let _ = self.poll(CLAIM_LIMIT, |progress| progress.may_report);

@@ -1,4 +1,4 @@
-//! What MPI does for one connection: messages on their way, and questions of other ranks.
+//! The state of a connection: messages on their way, and questions of other ranks.
 //!
 //! No call here blocks. Ranks may therefore all send first and receive then, and a rank that was stopped delays only the ranks
 //! that need its messages.
@@ -24,7 +24,7 @@ const BYTES: Tag = 2;
 /// Marks a control message: three words, of which the first is one of those below.
 const CONTROL: Tag = 3;
 
-/// Asks what the receiver waits for.
+/// Asks for which rank the receiver waits.
 const ASK: u64 = 0;
 
 /// Answers: the rank that the sender waits for, and whether a part of its message has arrived.
@@ -100,7 +100,7 @@ impl Progress {
         Some((header, bytes.into_memory()))
     }
 
-    /// Asks all ranks what they wait for.
+    /// Asks all ranks for which rank they wait.
     pub(super) fn ask(&mut self) {
         self.answers.fill(None);
         self.answers[self.rank] = Some(self.answer());

@@ -107,7 +107,7 @@ unsafe fn unbounded<T>(part: &[T]) -> &'static [T] {
 ///
 /// # Safety
 ///
-/// That of [`unbounded`]. Nothing else reads or writes the memory until MPI has finished.
+/// As for [`unbounded`]. Nothing else reads or writes the memory until MPI has finished.
 unsafe fn unbounded_mut<T>(part: &mut [T]) -> &'static mut [T] {
     // SAFETY: as above, and the request is the only user.
     unsafe { slice::from_raw_parts_mut(part.as_mut_ptr(), part.len()) }

@@ -1,4 +1,4 @@
-//! Which rank waits for which, and what that says about a message that does not come.
+//! Which rank waits for which: the cause if a message does not come.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use params_and_allreduce::communicator::Error;
 /// Progress threads answer within a millisecond, and later on a busy machine. A process that needs longer was stopped.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Stands for "waits for no rank": the rank computes, stalls or is done.
+/// Means "waits for no rank": the rank computes, stalls or is done.
 pub(super) const NOBODY: usize = usize::MAX;
 
-/// Stands for "waits for MPI's all-reduce", in which every rank takes part.
+/// Means "waits for MPI's all-reduce", in which every rank takes part.
 pub(super) const ALL: usize = usize::MAX - 1;
 
-/// What a rank waits for.
+/// A rank's answer to the question for which rank it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// A rank, [`NOBODY`] or [`ALL`].

@@ -1,10 +1,10 @@
-//! A connection of NCCL's, in a thread of its own.
+//! A connection of NCCL's, in its own thread.
 //!
 //! NCCL's end of a connection belongs to the thread that made it. A [`Connection`] gives orders to this thread, so any thread
-//! may use it. The thread queues one collective after the other, in the order of the orders, and waits for each with a time
-//! limit: when a rank dies, NCCL's kernels on the other GPUs wait for ever, until their connection is torn down.
+//! may use it. The thread queues the collectives in the order of the orders, and waits for each with a time limit: when a rank
+//! dies, NCCL's kernels wait for ever on all other GPUs, until their connection is torn down.
 //!
-//! NCCL's kernels have a stream of their own. If two connections shared a stream, two ranks that queue one kernel of each in
+//! NCCL's kernels have their own stream. If two connections shared a stream, two ranks that queue one kernel of each in
 //! another order would wait for each other for ever. Before a collective, NCCL's stream waits for candle's. After it, the
 //! thread waits for NCCL's stream.
 
@@ -168,7 +168,7 @@ struct Member {
 }
 
 impl Member {
-    /// Joins the other ranks. NCCL has no time limit for this.
+    /// Joins. NCCL has no time limit for this.
     fn join(
         gpu: CudaDevice,
         rank: usize,

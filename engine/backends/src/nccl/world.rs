@@ -48,7 +48,7 @@ const CONNECT_LATER: &str = "NCCL_RUNTIME_CONNECT";
 /// NCCL sends a rank's last bytes within this time after its work is done.
 const LAST_BYTES: Duration = Duration::from_millis(100);
 
-/// The reason why this process is not connected to the others.
+/// The reason why this process is not connected to other processes.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No GPUs.
@@ -82,11 +82,11 @@ impl World {
     /// Connects this process with all others. All of them call this, once, before anything else: if `NCCL_COMM_ID` is not
     /// set, the program starts anew.
     ///
-    /// A rank waits for a collective, and for the other ranks to come here, at most `timeout`.
+    /// A rank waits at most `timeout` for a collective, and for all ranks to come here.
     ///
     /// # Errors
     ///
-    /// When this process has no GPU of its own, and when NCCL cannot connect it with all others in time.
+    /// When this process has no GPU, and when NCCL cannot connect it with all others in time.
     pub fn connect(place: &Place, timeout: Duration) -> Result<Self, ConnectError> {
         if env::var_os(MEETING).is_none_or(|meeting| meeting.is_empty()) {
             start_anew(place).map_err(ConnectError::Restart)?;
@@ -143,7 +143,7 @@ impl World {
     /// dropped.
     ///
     /// If the work fails or panics, this prints `rank R failed: …` on standard error and ends the process, with exit code 1.
-    /// The launcher then ends the others.
+    /// The launcher then ends the job.
     pub fn run<R, E>(&self, work: impl FnOnce(&Rank) -> Result<R, E> + Send) -> R
     where
         R: Send,
@@ -162,11 +162,11 @@ impl World {
 }
 
 impl Drop for World {
-    /// Waits until the work of the other ranks is done: a slower rank may still read this rank's memory.
+    /// Waits until the work of all ranks is done: a slower rank may still read this rank's memory.
     fn drop(&mut self) {
         let connections = &self.rank.connections;
         if connections.iter().any(Connection::has_failed) {
-            // The failure is reported elsewhere, and the other ranks cannot be waited for.
+            // The failure is reported elsewhere. The ranks no longer agree on the next collective.
             return;
         }
         let devices = [self.rank.device.tensors(), self.rank.device.side_stream()];
