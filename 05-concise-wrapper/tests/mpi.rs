@@ -21,8 +21,8 @@ use datasets::{Split, synthetic};
 use devices::DevicePlan;
 use harness::launcher as mpirun;
 use ops::weights_hash::WeightsHash;
-use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::thread::run_ranks;
 
 /// Nobody waits this long, unless something is wrong.
 const WAIT: Duration = Duration::from_secs(60);

@@ -50,9 +50,9 @@ use std::time::Duration;
 use ::mpi::Threading;
 use ::mpi::environment::{Universe, processor_name};
 use ::mpi::topology::SimpleCommunicator;
-use ::mpi::traits::Communicator as _;
-use candle_core::{DType, Device, Shape, Tensor};
-use devices::{ComputeDevice, DevicePlan, DeviceSlot, move_view};
+use ::mpi::traits::{Communicator as _, Equivalence};
+use candle_core::{DType, Device, Shape, Tensor, WithDType};
+use devices::{ComputeDevice, DevicePlan, move_view};
 use harness::launcher::{self, Started};
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, attempt};
@@ -186,31 +186,21 @@ impl World {
         R: Send,
         E: From<Error> + fmt::Display + Send,
     {
-        let outcome = match plan.slots().get(self.local_rank) {
-            Some(slot) => self.attempt(slot, work),
-            None => {
-                let (devices, rank) = (plan.len(), self.local_rank);
-                let text = format!("{devices} devices are too few: this is process {rank} here");
-                Err(Cause::Error(E::from(Error::Other(text))))
-            }
-        };
+        let slot = plan.slots().get(self.local_rank).ok_or_else(|| {
+            let (devices, rank) = (plan.len(), self.local_rank);
+            Error::Other(format!("{devices} devices are too few: this is process {rank} here"))
+        });
+        let device = slot.and_then(|slot| Ok(Arc::new(slot.open()?)));
+        let outcome = device.map_err(|error| Cause::Error(E::from(error))).and_then(|device| {
+            let connections = self.connections.clone();
+            let rank = Rank { connections, current: 0, device: Some(Arc::clone(&device)) };
+            attempt(&device, || work(&rank))
+        });
         outcome.unwrap_or_else(|cause| {
             self.connections[0].wait_to_report();
             print_failure(self.rank, &cause);
             abort()
         })
-    }
-
-    fn attempt<R: Send, E: From<Error> + Send>(
-        &self,
-        slot: &DeviceSlot,
-        work: impl FnOnce(&Rank) -> Result<R, E> + Send,
-    ) -> Result<R, Cause<E>> {
-        let device = slot.open().map_err(|error| Cause::Error(E::from(error.into())))?;
-        let device = Arc::new(device);
-        let connections = self.connections.clone();
-        let rank = Rank { connections, current: 0, device: Some(Arc::clone(&device)) };
-        attempt(&device, || work(&rank))
     }
 }
 
@@ -269,6 +259,14 @@ impl Rank {
     fn connection(&self) -> &Connection {
         &self.connections[self.current]
     }
+
+    fn native_sum<T>(&self, flat: &Tensor) -> Result<Tensor, Error>
+    where
+        T: WithDType + Equivalence + Default,
+    {
+        let sum = self.connection().all_reduce::<T>(flat.to_vec1()?)?;
+        Ok(Tensor::from_vec(sum, flat.shape(), self.device())?)
+    }
 }
 
 impl Communicator for Rank {
@@ -322,20 +320,15 @@ impl Communicator for Rank {
     /// ends the job, or does not notice.
     fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         let flat = tensor.detach().flatten_all()?;
-        let (shape, cpu) = (flat.shape(), &Device::Cpu);
         let sum = match flat.dtype() {
             _ if flat.elem_count() == 0 => flat,
-            DType::F32 => {
-                Tensor::from_vec(self.connection().all_reduce::<f32>(flat.to_vec1()?)?, shape, cpu)?
-            }
-            DType::F64 => {
-                Tensor::from_vec(self.connection().all_reduce::<f64>(flat.to_vec1()?)?, shape, cpu)?
-            }
+            DType::F32 => self.native_sum::<f32>(&flat)?,
+            DType::F64 => self.native_sum::<f64>(&flat)?,
             other => {
                 let other = other.as_str();
                 return Err(Error::Other(format!("MPI adds up f32 and f64, not {other}")));
             }
         };
-        Ok(sum.to_device(self.device())?.reshape(tensor.shape())?)
+        Ok(sum.reshape(tensor.shape())?)
     }
 }

@@ -198,6 +198,11 @@ fn a_process_that_the_system_has_stopped_is_named() {
 }
 
 #[test]
+fn time_for_which_the_job_was_stopped_does_not_count() {
+    succeeds(2, "paused");
+}
+
+#[test]
 fn a_circle_is_told() {
     fails(2, "deadlock", "failed: deadlock: rank 0 waits for rank 1, which waits for rank 0");
 }
@@ -217,4 +222,22 @@ fn errors_and_panics_end_the_job() {
 fn a_killed_rank_ends_the_job() {
     fails(2, "killed", "signal 9");
     fails(4, "killed", "signal 9");
+}
+
+#[test]
+fn the_table_has_a_row_for_each_algorithm() {
+    let Ok(mpirun) = launcher::command() else {
+        return eprintln!("SKIPPED: the table: no mpirun was found");
+    };
+    let output = assert_cmd::Command::from_std(mpirun)
+        .args(["-n", "2", env!("CARGO_BIN_EXE_all-reduce-table"), "--device=cpu", "--runs=1"])
+        .timeout(HANGS)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    for row in ["2 processes of MPI", "one-shot", "naive", "tree", "ring", "native"] {
+        let rows = text.lines().filter(|line| line.trim_start().starts_with(row));
+        assert_eq!(rows.count(), 1, "{row}:\n{text}");
+    }
 }

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use candle_core::cuda_backend::CudaStorageSlice as Slice;
 use candle_core::{
-    CpuStorage, CudaDevice, CudaStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail,
+    self as candle, CpuStorage, CudaDevice, CudaStorage, CustomOp1, Device, Layout, Shape, Tensor,
+    bail,
 };
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use cudarc::nccl::safe::{Comm, Id, NcclType, ReduceOp};
@@ -45,7 +46,7 @@ enum Kind {
 }
 
 enum Order {
-    Collective { tensor: Tensor, kind: Kind, answer: Sender<std::result::Result<Tensor, Error>> },
+    Collective { tensor: Tensor, kind: Kind, answer: Sender<Result<Tensor, Error>> },
     Leave,
 }
 
@@ -71,7 +72,7 @@ impl Connection {
         (rank, world_size): (usize, usize),
         id: Id,
         timeout: Duration,
-    ) -> std::result::Result<Self, Error> {
+    ) -> Result<Self, Error> {
         let Device::Cuda(gpu) = device.clone() else {
             return Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
         };
@@ -103,7 +104,7 @@ impl Connection {
     }
 
     /// Adds up the tensors of all ranks. NCCL does not compare their shapes.
-    pub(super) fn all_reduce(&self, tensor: &Tensor) -> std::result::Result<Tensor, Error> {
+    pub(super) fn all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
         let shape = tensor.dims();
         let _span = info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered();
@@ -111,11 +112,7 @@ impl Connection {
     }
 
     /// Gives every rank the root's tensor.
-    pub(super) fn broadcast(
-        &self,
-        tensor: &Tensor,
-        root: usize,
-    ) -> std::result::Result<Tensor, Error> {
+    pub(super) fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
         let (rank, world_size) = (self.rank, self.world_size);
         if root >= world_size {
             return Err(Error::NoSuchRank { rank, other: root, world_size });
@@ -123,7 +120,7 @@ impl Connection {
         self.order(tensor, Kind::Broadcast { root })
     }
 
-    fn order(&self, tensor: &Tensor, kind: Kind) -> std::result::Result<Tensor, Error> {
+    fn order(&self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Error> {
         let (answer, answered) = channel();
         let order = Order::Collective { tensor: tensor.detach(), kind, answer };
         // The thread finds out by itself that the time is up, unless a call of NCCL does not return.
@@ -175,7 +172,7 @@ impl Member {
         world_size: usize,
         id: Id,
         timeout: Duration,
-    ) -> Result<Self> {
+    ) -> candle::Result<Self> {
         let stream = gpu.cuda_stream().context().new_stream().map_err(driver)?;
         // A connection belongs to the current context, and a new stream does not make its context the current one.
         stream.context().bind_to_thread().map_err(driver)?;
@@ -191,7 +188,7 @@ impl Member {
     }
 
     /// Runs a collective, and waits until it is done.
-    fn run(&mut self, tensor: &Tensor, kind: Kind) -> std::result::Result<Tensor, Error> {
+    fn run(&mut self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Error> {
         // A copy, if the tensor is not contiguous. It is freed in the order of candle's stream, and NCCL reads it on another
         // stream, so it is kept until NCCL is done.
         let contiguous = tensor.contiguous();
@@ -205,7 +202,7 @@ impl Member {
         result
     }
 
-    fn queue(&self, tensor: &Tensor, kind: Kind) -> std::result::Result<Tensor, Error> {
+    fn queue(&self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Error> {
         let refusal = |text: &str| Err(Error::Other(format!("NCCL: {text}")));
         match &self.comm {
             _ if !tensor.device().same_device(&self.device) => {
@@ -219,7 +216,7 @@ impl Member {
     }
 
     /// Waits until the GPU has done everything that was queued.
-    fn wait(&self, kind: Kind) -> std::result::Result<(), Error> {
+    fn wait(&self, kind: Kind) -> Result<(), Error> {
         let done = self.stream.record_event(None).map_err(driver)?;
         let mut clock = Stopwatch::start();
         while !done.try_is_complete().map_err(driver)? {
@@ -258,11 +255,15 @@ impl CustomOp1 for Collective<'_> {
         }
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle::Result<(CpuStorage, Shape)> {
         bail!("{}: the tensor is in CPU memory", self.name())
     }
 
-    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    fn cuda_fwd(
+        &self,
+        storage: &CudaStorage,
+        layout: &Layout,
+    ) -> candle::Result<(CudaStorage, Shape)> {
         let Some((start, end)) = layout.contiguous_offsets() else {
             bail!("{}: expected a contiguous tensor", self.name());
         };
@@ -288,7 +289,7 @@ impl Collective<'_> {
         device: &CudaDevice,
         values: &CudaSlice<T>,
         range: Range<usize>,
-    ) -> Result<CudaSlice<T>> {
+    ) -> candle::Result<CudaSlice<T>> {
         let own = values.slice(range);
         // Of candle's stream, on which the result is read and freed.
         let mut result = device.alloc_zeros(own.len())?;

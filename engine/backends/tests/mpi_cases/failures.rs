@@ -156,3 +156,18 @@ pub fn error(rank: &Rank) -> Result<(), Error> {
 pub fn panic(rank: &Rank) -> Result<(), Error> {
     chain(rank, || panic!("out of paper"))
 }
+
+/// The whole job is stopped for longer than rank 0 waits, and goes on.
+pub fn paused(rank: &Rank) -> Result<(), Error> {
+    let own = Tensor::new(&[process::id()], &Device::Cpu)?;
+    let ranks = rank.all_gather(&own, rank.world_size())?.to_vec1::<u32>()?;
+    let number = zeros(&[], DType::F32)?;
+    if rank.rank() == 0 {
+        return rank.recv(1, number.shape(), DType::F32).map(drop);
+    }
+    let ranks = ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let script = format!("kill -STOP {ranks}; sleep 4; kill -CONT {ranks}");
+    let status = Command::new("sh").args(["-c", &script]).status();
+    assert!(status.unwrap().success());
+    rank.send(0, &number)
+}

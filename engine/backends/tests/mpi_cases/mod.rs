@@ -42,6 +42,7 @@ pub fn run(case: &str) {
         "stopped" => (SHORT, failures::stopped),
         "stopped-in-a-ring" => (SHORT, failures::stopped_in_a_ring),
         "stopped-before-another" => (SHORT, failures::stopped_before_another),
+        "paused" => (SHORT, failures::paused),
         "deadlock" => (SHORT, failures::deadlock),
         "early" => (LONG, failures::early),
         "error" => (LONG, failures::error),
