@@ -53,7 +53,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of [`allreduce`].
+    /// The errors of [`Communicator::all_reduce`](params_and_allreduce::communicator::Communicator::all_reduce).
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<Tensor> {
         self.line.all_reduce(tensor, self.algorithm).map_err(Error::wrap)
     }

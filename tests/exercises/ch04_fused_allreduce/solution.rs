@@ -1,8 +1,8 @@
 //! One row of all elements, in the order of the list. An offset finds each tensor's part of the sum.
 
 use candle_core::Tensor;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// The sum over all ranks of each tensor of a list, by *one* call of `allreduce`.
 pub fn allreduce_fused(

@@ -1,8 +1,8 @@
 // expect: failed: unexpected dtype, expected: F64
 
 use candle_core::{D, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Bytes, where f64 was to be read.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {

@@ -1,8 +1,8 @@
 // expect: 256 correct answers are missing
 
 use candle_core::{D, DType, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Sums the bytes that `eq` returns: the count starts again after 255.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {

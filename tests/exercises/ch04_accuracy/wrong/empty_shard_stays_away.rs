@@ -1,8 +1,8 @@
 // expect: rank 1 returned early
 
 use candle_core::{D, DType, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// A rank without images returns at once, and the others wait for it at the all-reduce.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {

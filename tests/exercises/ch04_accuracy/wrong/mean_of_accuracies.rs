@@ -1,8 +1,8 @@
 // expect: the mean of the shards' accuracies
 
 use candle_core::{D, DType, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Averages over ranks as if every shard were of the same size.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {

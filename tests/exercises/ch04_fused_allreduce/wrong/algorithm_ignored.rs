@@ -1,8 +1,8 @@
 // expect: got      messages sent: 1, as with Algorithm::OneShot
 
 use candle_core::Tensor;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// One call, but always one-shot.
 pub fn allreduce_fused(

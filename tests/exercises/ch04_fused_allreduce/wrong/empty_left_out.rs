@@ -1,8 +1,8 @@
 // expect: tensors [[2], [0, 4], [3]] F32: rank 0 gets 2 sums back
 
 use candle_core::Tensor;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Leaves tensors without elements out, and then has one result too few.
 pub fn allreduce_fused(

@@ -1,8 +1,8 @@
 // expect: tensors [] F32: there are no sums
 
 use candle_core::Tensor;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Joins without asking whether there is anything.
 pub fn allreduce_fused(

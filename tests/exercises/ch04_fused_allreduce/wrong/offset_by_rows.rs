@@ -1,8 +1,8 @@
 // expect: got      303: tensor 0[2] of every rank
 
 use candle_core::Tensor;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Moves on by the first dimension, not by the number of elements.
 pub fn allreduce_fused(

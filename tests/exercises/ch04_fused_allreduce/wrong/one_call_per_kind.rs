@@ -1,8 +1,8 @@
 // expect: got      messages sent: 2, as with 2 calls, or one of Algorithm::
 
 use candle_core::Tensor;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// One call for the weights, another for the biases.
 pub fn allreduce_fused(

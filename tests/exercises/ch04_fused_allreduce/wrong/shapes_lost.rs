@@ -1,8 +1,8 @@
 // expect: got      F32 [6]
 
 use candle_core::Tensor;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Hands the rows out as they were cut.
 pub fn allreduce_fused(

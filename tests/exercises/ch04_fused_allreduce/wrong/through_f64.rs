@@ -1,8 +1,8 @@
 // expect: rank 0 sends 200 bytes
 
 use candle_core::{DType, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Adds up in f64, whatever the type of the tensors: f32 is twice as many bytes then.
 pub fn allreduce_fused(

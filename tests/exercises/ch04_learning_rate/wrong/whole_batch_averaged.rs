@@ -3,9 +3,9 @@
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
-use params_and_allreduce::Algorithm;
 use single_gpu::sgd::sgd;
 
 pub fn rate_table(

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use ops::batch_norm::Statistics;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// The mean is right. The variances are averaged like means, by their counts, and what lies between the shards'
 /// means is lost.

@@ -5,8 +5,8 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
 
 /// Looks at the seconds per sample alone, so that a device is used whose start takes longer than the step.

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 use split_batch::shard_range;
 
 /// Cuts the first layer by rows: then X would have to be cut too, and relu would come before the sum is there.

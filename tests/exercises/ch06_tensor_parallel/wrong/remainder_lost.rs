@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
-use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Divides the columns by the ranks, and loses the remainder.
 pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, Error> {
