@@ -79,7 +79,7 @@ impl Case {
         &self,
         what: &str,
         law: &str,
-        work: impl Fn(&Self, &ranks::Rank) -> std::result::Result<R, Error> + Send + Sync + 'static,
+        work: impl Fn(&Self, &ranks::Rank<'_>) -> std::result::Result<R, Error> + Send + Sync + 'static,
     ) -> Vec<R> {
         let case = self.clone();
         let outcome =
