@@ -117,6 +117,8 @@ impl Mailbox {
     ) -> Option<T> {
         let mut clock = Stopwatch::start();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // A rank whose end found no sleeper has counted its news before.
+        self.news.load(Ordering::SeqCst);
         let mut messages = locked(&self.messages);
         let found = loop {
             let found = look(&mut messages);
@@ -489,7 +491,7 @@ where
 ///
 /// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` and
 /// [`GRACE`], this function reports both on standard error. A program that began with
-/// [`cli::arguments`](harness::cli::arguments) then ends, with exit code 1. Any other process goes on waiting.
+/// [`cli::arguments`] then ends, with exit code 1. Any other process goes on waiting.
 ///
 /// # Errors
 ///
@@ -516,15 +518,13 @@ where
         for (number, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
             let (its_world, work) = (Arc::clone(&world), &work);
             let run = move || {
-                let outcome = match slot.open_in_this_thread() {
-                    Ok(device) => {
-                        let world = Arc::clone(&its_world);
-                        let rank =
-                            Rank { rank: number, device: Arc::new(device), world, connection: 0 };
-                        outcome_of(catch_unwind(AssertUnwindSafe(|| work(&rank, own))))
-                    }
-                    Err(error) => Err(Cause::Error(E::from(error.into()))),
-                };
+                // A panic, also of the device, is a failure like others.
+                let outcome = outcome_of(catch_unwind(AssertUnwindSafe(|| {
+                    let device = slot.open_in_this_thread().map_err(Error::from)?;
+                    let (device, world) = (Arc::new(device), Arc::clone(&its_world));
+                    let rank = Rank { rank: number, device, world, connection: 0 };
+                    work(&rank, own)
+                })));
                 its_world.end(number, outcome.as_ref().err());
                 outcome
             };
