@@ -44,7 +44,7 @@ def correct(device):
     yield tests(device, "finite_differences", "training", "finite_differences::")
     yield tests(device, "gpu", "training", "gpu::")
     yield tests(device, "tf32", "tf32")
-    yield tests(device, "nccl", "params_and_allreduce", "nccl::")
+    yield tests(device, "nccl", "backends")
     # k replicas are one device, and by shard have one hash.
     yield tests(device, "equivalence", "training", "equivalence::")
     yield tests(device, "reproducible", "training", "reproducible::")

@@ -97,8 +97,7 @@ pub fn finite_differences(
 // ANCHOR_END: finite_differences
 
 // ANCHOR: elements
-/// Chooses `wanted` of `count` elements, from all over the tensor: the stride is a prime, so no row
-/// or column is left out.
+/// Chooses `wanted` of `count` elements, spread over the tensor by a stride that is a prime.
 fn spread(wanted: usize, count: usize) -> Vec<usize> {
     if wanted >= count {
         return (0..count).collect();

@@ -86,6 +86,7 @@ fn conv2d_backward(x: &Array<4>, weight: &Array<4>, dy: Vec<f64>) -> [Vec<f64>; 
         for o in 0..O {
             for h in 0..H - R + 1 {
                 for w in 0..W - S + 1 {
+                    // The gradient of this one output.
                     let dy = dy[[b, o, h, w]];
                     dbias[[o]] += dy;
                     for c in 0..C {

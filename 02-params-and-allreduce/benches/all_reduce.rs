@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Tensor};
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
 use devices::DevicePlan;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::add_and_copy::AddAndCopy;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::lenet::Lenet;
 
 /// Bytes of the tensors, in f32.
@@ -74,13 +73,9 @@ fn lenet(criterion: &mut Criterion) {
 }
 
 /// The sums are the next run's tensors: what is added up was written by its rank just before, as gradients are.
-fn all_reduce_each(
-    rank: &Rank<'_>,
-    tensors: &mut [Tensor],
-    algorithm: Algorithm,
-) -> Result<(), Error> {
+fn all_reduce_each(rank: &Rank, tensors: &mut [Tensor], algorithm: Algorithm) -> Result<(), Error> {
     for tensor in tensors {
-        *tensor = black_box(allreduce(rank, tensor, algorithm)?);
+        *tensor = black_box(rank.all_reduce(tensor, algorithm)?);
     }
     Ok(())
 }
@@ -91,7 +86,7 @@ fn bench(
     id: BenchmarkId,
     ranks: usize,
     lengths: &[usize],
-    work: impl Fn(&Rank<'_>, &mut [Tensor]) -> Result<(), Error> + Sync,
+    work: impl Fn(&Rank, &mut [Tensor]) -> Result<(), Error> + Sync,
 ) {
     let plan = DevicePlan::slices(ranks).expect("CPU slices");
     let time = |runs: u64| {
@@ -100,7 +95,7 @@ fn bench(
             let mut tensors = lengths.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
             // The first run finds memory that was never touched.
             work(rank, &mut tensors)?;
-            barrier(rank)?;
+            rank.barrier()?;
             let start = Instant::now();
             for _ in 0..runs {
                 work(rank, &mut tensors)?;

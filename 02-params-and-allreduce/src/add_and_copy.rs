@@ -15,7 +15,7 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use crate::collective::{barrier, chunk_range};
+use crate::collectives::chunk_range;
 use crate::communicator::{Communicator, Error};
 
 /// The tensors and the sums of all ranks, in one place.
@@ -45,7 +45,7 @@ impl AddAndCopy {
     pub fn run(&self, communicator: &impl Communicator) -> Result<(), Error> {
         let rank = communicator.rank();
         self.add(rank);
-        barrier(communicator)?;
+        communicator.barrier()?;
         for chunk in (0..self.sums.len()).filter(|&chunk| chunk != rank) {
             let sum = self.sums[chunk][chunk].read().unwrap_or_else(PoisonError::into_inner);
             let mut mine = self.sums[rank][chunk].write().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +87,7 @@ mod tests {
             let limit = AddAndCopy::new(ranks, len);
             run_ranks(&plan, Duration::from_secs(20), |rank| {
                 limit.run(rank)?;
-                barrier(rank)?;
+                rank.barrier()?;
                 limit.run(rank)
             })
             .unwrap();

@@ -1,7 +1,8 @@
-//! What an all-reduce costs here: algorithm × size × devices, beside what memory allows.
+//! The bandwidth of an all-reduce on this machine: a table of algorithms and sizes, beside the limit of its memory.
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
@@ -9,28 +10,24 @@ use devices::DevicePlan;
 use harness::interrupt;
 use harness::report::metrics::Metrics;
 use harness::statistics::slowest;
-use params_and_allreduce::add_and_copy::AddAndCopy;
-use params_and_allreduce::all_reduce::Ranks;
-use params_and_allreduce::communicator::{Communicator, Error};
-#[cfg(feature = "nccl")]
-use params_and_allreduce::nccl::with_nccl;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
 
-use crate::early_end::EarlyEnd;
+use crate::Algorithm;
+use crate::add_and_copy::AddAndCopy;
+use crate::communicator::{Communicator, Error};
+use crate::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 
 /// Bytes of the tensors, in f32.
 const SIZES: [(&str, usize); 4] =
     [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("16 MiB", 16 << 20)];
 
-/// What a row measures.
+/// The work that a row of the table measures.
 #[derive(Clone, Copy)]
 enum Work {
     AllReduce(Algorithm),
-    /// What every all-reduce in the memory of CPU slices has to do.
+    /// The least work of an all-reduce in the memory of CPU slices.
     AddAndCopy,
-    /// Every GPU copies its memory; nothing is exchanged.
+    /// Every GPU copies its memory. The GPUs exchange nothing.
     Copy,
 }
 
@@ -44,10 +41,12 @@ impl fmt::Display for Work {
     }
 }
 
-/// What one number of devices achieves.
-pub(crate) struct Table {
-    plan: DevicePlan,
-    /// Seconds for each size; `None` where Ctrl-C came first.
+/// The bandwidths for one number of devices.
+pub struct Table {
+    title: String,
+    devices: Vec<String>,
+    note: Option<String>,
+    /// Seconds for each size. `None` if Ctrl-C came first.
     rows: Vec<(Work, [Option<f64>; SIZES.len()])>,
 }
 
@@ -63,12 +62,12 @@ struct Measured<'a> {
     gb_per_s: f64,
 }
 
-/// How often each number is measured.
+/// The number of times that each number is measured.
 #[derive(Clone, Copy)]
-pub(crate) enum Runs {
+pub enum Runs {
     /// The smaller the tensor, the more often.
     BySize,
-    /// So often, whatever the size.
+    /// The same number of times for every size.
     Each(usize),
 }
 
@@ -92,36 +91,35 @@ impl fmt::Display for Runs {
     }
 }
 
-/// How the numbers are to be read.
-pub(crate) fn caption(runs: Runs) -> String {
+/// The text above the tables, which explains their numbers.
+pub fn caption(runs: Runs) -> String {
     format!(
         "all-reduce in GB/s, f32, {runs}, each as slow as its slowest rank
   bus bandwidth as nccl-tests defines it: bytes of the tensor ÷ time × 2(n − 1)/n for n devices"
     )
 }
 
-/// What the last row shows between slices of the CPU.
-pub(crate) const LIMIT_OF_SLICES: &str = "  \
+/// Explains the last row between slices of the CPU.
+pub const LIMIT_OF_SLICES: &str = "  \
   add and copy: each adds up its chunk of all tensors and copies the other chunks' sums, without messages
     and without new memory, in GB/s of the same kind: what this machine's memory and caches allow
   the devices are slices of this CPU: these are not the times of GPUs";
 
-/// What the last row shows between GPUs.
-pub(crate) const LIMIT_OF_GPUS: &str = "  \
+/// Explains the last row between GPUs.
+pub const LIMIT_OF_GPUS: &str = "  \
   copy: bytes that each GPU copies within its own memory ÷ time";
 
 impl Table {
-    /// Measures everything on the devices of a plan; after Ctrl-C nothing more.
+    /// Measures all rows on the devices of a plan. After Ctrl-C it measures nothing more.
     ///
     /// # Errors
     ///
     /// The failure of the rank that failed first.
-    pub(crate) fn measure(plan: &DevicePlan, runs: Runs) -> Result<Self, RankFailure<Error>> {
-        let all = Algorithm::OURS.into_iter().chain([Algorithm::Nccl]);
-        let possible = all.filter(|algorithm| algorithm.check(plan, Ranks::Threads).is_ok());
+    pub fn measure(plan: &DevicePlan, runs: Runs) -> Result<Self, RankFailure<Error>> {
         let slices = plan.is_of_slices();
         let limit = if slices { Work::AddAndCopy } else { Work::Copy };
-        let rows: Vec<Work> = possible.map(Work::AllReduce).chain([limit]).collect();
+        let rows: Vec<Work> =
+            Algorithm::OURS.into_iter().map(Work::AllReduce).chain([limit]).collect();
         // Of each size, rank and row: its runs, unless it ended before its time, which is so on all ranks.
         let mut times: Vec<Vec<Vec<Option<Vec<f64>>>>> = Vec::with_capacity(SIZES.len());
         for (_, bytes) in SIZES {
@@ -131,7 +129,7 @@ impl Table {
             times.push(run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
                 rows.iter()
                     .zip(&ends)
-                    .map(|(&work, end)| connected_seconds(rank, work, (len, runs), &limit, end))
+                    .map(|(&work, end)| seconds(rank, work, (len, runs), &limit, end))
                     .collect()
             })?);
             if interrupt::requested() {
@@ -144,20 +142,52 @@ impl Table {
         };
         let middles = |row: usize| std::array::from_fn(|size| middle(row, size));
         let rows = rows.iter().enumerate().map(|(row, work)| (*work, middles(row))).collect();
-        Ok(Self { plan: plan.clone(), rows })
+        let devices = plan.slots().iter().map(ToString::to_string).collect();
+        let note = plan.note().map(str::to_owned);
+        Ok(Self { title: plan.to_string(), devices, note, rows })
     }
 
-    /// Writes a line for each number that was measured.
+    /// Measures algorithms on the devices of a world that is connected already. All ranks call this together, and get the
+    /// same table.
+    ///
+    /// # Errors
+    ///
+    /// The errors of an all-reduce.
+    pub fn measure_rank(
+        rank: &impl Communicator,
+        title: String,
+        algorithms: &[Algorithm],
+        runs: Runs,
+    ) -> Result<Self, Error> {
+        let mut rows = Vec::new();
+        for &algorithm in algorithms {
+            let (work, mut times) = (Work::AllReduce(algorithm), [None; SIZES.len()]);
+            for ((_, bytes), time) in SIZES.into_iter().zip(&mut times) {
+                let len = bytes / DType::F32.size_in_bytes();
+                let nothing = AddAndCopy::new(rank.world_size(), 0);
+                let own = seconds(rank, work, (len, runs), &nothing, &EarlyEnd::new())?;
+                let own = Tensor::new(own.unwrap_or_default(), rank.device())?;
+                let count = own.elem_count();
+                let all = rank.all_gather(&own, count * rank.world_size())?.to_vec1::<f64>()?;
+                let ranks: Vec<Vec<f64>> = all.chunks(count).map(<[f64]>::to_vec).collect();
+                *time = Some(slowest(&ranks));
+            }
+            rows.push((work, times));
+        }
+        let devices = (0..rank.world_size()).map(|rank| format!("rank {rank}")).collect();
+        Ok(Self { title, devices, note: None, rows })
+    }
+
+    /// Writes one line for each number.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub(crate) fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
-        let devices: Vec<String> = self.plan.slots().iter().map(ToString::to_string).collect();
+    pub fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
         for (work, times) in &self.rows {
             for ((_, bytes), seconds) in SIZES.into_iter().zip(times) {
                 let Some(seconds) = *seconds else { continue };
-                let (devices, note) = (&devices[..], self.plan.note());
+                let (devices, note) = (&self.devices[..], self.note.as_deref());
                 let (gb_per_s, work) = (self.rate(*work, bytes, seconds), work.to_string());
                 let measured = Measured { devices, note, work, bytes, seconds, gb_per_s };
                 metrics.write("all-reduce", &measured)?;
@@ -168,28 +198,13 @@ impl Table {
 
     /// GB/s of one run.
     fn rate(&self, work: Work, bytes: usize, seconds: f64) -> f64 {
-        let n = self.plan.len() as f64;
+        let n = self.devices.len() as f64;
         let share = match work {
             Work::AllReduce(_) | Work::AddAndCopy => 2.0 * (n - 1.0) / n,
             Work::Copy => 1.0,
         };
         bytes as f64 * share / seconds / 1e9
     }
-}
-
-/// As [`seconds`], by ranks that are connected through NCCL where that is to be measured.
-fn connected_seconds(
-    rank: &Rank<'_>,
-    work: Work,
-    tensors: (usize, Runs),
-    limit: &AddAndCopy,
-    end: &EarlyEnd,
-) -> Result<Option<Vec<f64>>, Error> {
-    #[cfg(feature = "nccl")]
-    if matches!(work, Work::AllReduce(Algorithm::Nccl)) {
-        return with_nccl(rank, DEFAULT_TIMEOUT, |rank| seconds(rank, work, tensors, limit, end));
-    }
-    seconds(rank, work, tensors, limit, end)
 }
 
 /// Seconds of every run on this rank, of a tensor of so many numbers; `None` on all ranks where Ctrl-C came first.
@@ -213,7 +228,7 @@ fn seconds(
         }
         let start = Instant::now();
         match work {
-            Work::AllReduce(algorithm) => tensor = allreduce(rank, &tensor, algorithm)?,
+            Work::AllReduce(algorithm) => tensor = rank.all_reduce(&tensor, algorithm)?,
             Work::AddAndCopy => limit.run(rank)?,
             Work::Copy => drop(tensor.force_contiguous()?),
         }
@@ -227,8 +242,8 @@ fn seconds(
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.plan)?;
-        if let Some(note) = self.plan.note() {
+        write!(f, "{}", self.title)?;
+        if let Some(note) = &self.note {
             write!(f, "\n  note: {note}")?;
         }
         write!(f, "\n  {:<18}", "")?;
@@ -248,5 +263,68 @@ impl fmt::Display for Table {
             write!(f, "\n  –: left out after the interrupt")?;
         }
         Ok(())
+    }
+}
+
+/// The run before which an interrupted measurement ends, the same on all ranks, which are threads.
+///
+/// A signal may reach one rank before a run and another rank after it. A rank that leaves alone would keep the others
+/// waiting. So only rank 0 looks for the signal, before a barrier, and after the barrier all ranks read the number:
+///
+/// ```text
+/// rank 0   looks: nothing   barrier 3   run 3   looks: Ctrl-C!   barrier 4   leaves
+/// rank 1                    barrier 3   run 3                    barrier 4   leaves
+/// ```
+///
+/// The number of the run is stored because rank 0 may look for run 4 before rank 1 reads the number for run 3.
+#[derive(Debug)]
+struct EarlyEnd(AtomicUsize);
+
+impl EarlyEnd {
+    fn new() -> Self {
+        Self(AtomicUsize::new(usize::MAX))
+    }
+
+    /// Waits for all ranks, and returns whether to make this run: the same on all ranks. Runs are numbered upwards.
+    ///
+    /// `interrupted` is whether this rank has seen Ctrl-C. Only rank 0's answer counts.
+    fn begins(
+        &self,
+        rank: &impl Communicator,
+        run: usize,
+        interrupted: bool,
+    ) -> Result<bool, Error> {
+        if rank.rank() == 0 && interrupted {
+            self.0.store(run, Ordering::SeqCst);
+        }
+        rank.barrier()?;
+        Ok(run < self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use devices::DevicePlan;
+
+    use super::*;
+
+    /// Ranks 1 and 2 see the signal long before rank 0, or never.
+    #[test]
+    fn all_ranks_leave_at_the_run_at_which_rank_0_sees_it() {
+        const SEEN_AT: [usize; 3] = [7, 2, usize::MAX];
+        let plan = DevicePlan::slices(3).expect("a plan");
+        for _ in 0..100 {
+            let end = EarlyEnd::new();
+            let made = run_ranks(&plan, Duration::from_secs(60), |rank| {
+                let mut made = 0;
+                while end.begins(rank, made, made >= SEEN_AT[rank.rank()])? {
+                    made += 1;
+                }
+                Ok::<_, Error>(made)
+            });
+            assert_eq!(made.expect("ranks that agree"), [7; 3]);
+        }
     }
 }

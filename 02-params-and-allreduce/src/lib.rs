@@ -1,37 +1,27 @@
-//! Stage 2: what several devices need beyond one.
+//! Stage 2: copies of parameters, and sums over devices.
 //!
-//! Two things, and everything in data parallelism is built on them: every device gets its own copy of
-//! the parameters, and the devices add their gradients up so that all hold the same sum.
+//! Data parallelism needs two things beyond one device. Every device gets its own copy of the parameters, and the devices
+//! add up their gradients so that all of them hold the same sum. Read in this order:
 //!
-//! | module | what it teaches |
+//! | module | content |
 //! | --- | --- |
 //! | [`params`] | a replica is a *copy*: `get_params` |
-//! | [`communicator`] | rank, world size, send, receive, and how a failure is told |
-//! | [`all_reduce`] | everyone contributes a tensor, everyone gets the sum: one-shot, naive, tree, ring |
-//! | [`collective`] | broadcast, reduce-scatter, all-gather, barrier |
-//! | [`mod@add_and_copy`] | what an all-reduce in one memory has to do at the least |
-//! | [`thread`] | devices as threads of one process: one thread drives one device |
-//! | [`launcher`] | where a launcher such as `torchrun` has put this process |
-//! | `mpi` (a feature) | ranks as processes, on one machine or many |
-//! | [`mpirun`] | whether this process is one of several that were started together |
-//! | `nccl` (a feature) | NVIDIA's own all-reduce, between GPUs |
+//! | [`communicator`] | the trait: `send`, `recv` and collectives; who owns a tensor; errors; groups of ranks |
+//! | [`thread`] | ranks as threads of one process: mailboxes, failures, time limits |
+//! | [`all_reduce`] | every rank contributes a tensor, and every rank gets the sum: naive, one-shot, tree, ring |
+//! | [`collectives`] | broadcast, reduce-scatter, all-gather, barrier |
+//! | [`add_and_copy`] | the least work of an all-reduce in one memory |
+//! | [`bandwidth`] | the table of bandwidths that the chapter's program prints |
 //!
-//! Collectives are written once, over point-to-point messages, and run wherever those do.
-//!
-//! Left out here: which numbers are added up, and when. That is stage 4.
+//! The algorithms are written once, on messages, and run wherever messages do. The engine's crate `backends` implements
+//! the trait for MPI and NCCL.
 
 pub mod add_and_copy;
-pub mod all_reduce;
-pub mod collective;
+pub mod bandwidth;
 pub mod communicator;
-pub mod launcher;
-#[cfg(feature = "mpi")]
-pub mod mpi;
-pub mod mpirun;
-#[cfg(feature = "nccl")]
-pub mod nccl;
 pub mod params;
 pub mod thread;
 
-pub use all_reduce::{Algorithm, allreduce};
+pub use communicator::all_reduce::{self, Algorithm};
+pub use communicator::collectives;
 pub use params::get_params;

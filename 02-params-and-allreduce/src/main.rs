@@ -1,12 +1,8 @@
 //! Shows parameters on a device, tensors before and after an all-reduce, and what an all-reduce costs.
 
-mod bandwidth;
-mod early_end;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bandwidth::{Runs, Table};
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use datasets::{Batch, CLASSES, Dataset, Split, synthetic};
@@ -14,11 +10,13 @@ use devices::DevicePlan;
 use devices::SeveralDevices;
 use harness::cli::{self, UsageError};
 use harness::interrupt;
+use harness::launcher;
 use harness::report::line;
 use harness::report::metrics::Metrics;
+use params_and_allreduce::bandwidth::{self, Runs, Table};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce, get_params, mpirun};
+use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::lenet::Lenet;
 use single_gpu::train::local_gradients;
 
@@ -47,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    mpirun::check_alone().map_err(UsageError::new)?;
+    launcher::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let mut metrics = cli::metrics(arguments.metrics.as_deref())?;
     interrupt::watch()?;
@@ -84,6 +82,9 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
     shown[last].iter().try_for_each(|text| line(format_args!("  {text}")))?;
+    line(
+        "The replica is a copy with its own memory. Its gradient is the result of a backward pass.",
+    )?;
     Ok(())
 }
 
@@ -100,7 +101,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let ones = Tensor::ones((1, 2), DType::F32, rank.device())?;
         let before = (ones * (rank.rank() + 1) as f64)?;
-        let after = allreduce(rank, &before, Algorithm::Naive)?;
+        let after = rank.all_reduce(&before, Algorithm::Naive)?;
         Ok::<_, Error>((numbers(&before)?, numbers(&after)?))
     })?;
     for (title, pick) in [("before", 0), ("after", 1)] {
@@ -109,6 +110,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
             line(format_args!("  {slot}: {}", if pick == 0 { before } else { after }))?;
         }
     }
+    line("After the all-reduce, every device holds the sum of the tensors of all devices.")?;
     Ok(())
 }
 

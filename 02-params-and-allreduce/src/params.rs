@@ -1,24 +1,21 @@
 //! Parameters on another device.
 
+// ANCHOR: get_params
 use candle_core::{Device, Result, Var};
 use devices::move_view;
 use ops::parameters::{Parameter, Parameters};
 
 /// Copies parameters to a device: new variables with the same names and values.
 ///
-/// The copies are real. Moving a tensor "to" the device it is already on hands back the same memory, and
-/// replicas made that way are one model: an update of one is an update of all, every comparison between
-/// them succeeds, and nothing was tested. Here an update of the copy leaves the original alone.
+/// A copy has its own memory, on the same device too: an update of the copy leaves the original alone.
 ///
 /// # Errors
 ///
 /// When a copy fails.
-// ANCHOR: get_params
 pub fn get_params(parameters: &Parameters, device: &Device) -> Result<Parameters> {
     let copies = parameters.iter().map(|Parameter { name, value }| {
         let value = move_view(&value.as_detached_tensor(), device)?;
-        // A variable made from a plain tensor takes a copy. Made from another variable it would *be*
-        // that variable, hence the detached tensor above.
+        // From a plain tensor, this makes a copy. From a variable, it would return the same variable.
         Ok(Parameter { name: name.clone(), value: Var::from_tensor(&value)? })
     });
     Parameters::new(copies.collect::<Result<_>>()?)

@@ -1,8 +1,7 @@
-//! The stage from outside, in one program. Apart are `faults`, which measures how soon a fault is noticed, and `mpi`.
+//! The stage from outside, in one program. Apart are `faults`, which measures how soon a fault is noticed.
 
 mod cli;
-mod loans;
-mod nccl;
+mod ownership;
 mod stuck;
 mod sums;
 mod traffic;

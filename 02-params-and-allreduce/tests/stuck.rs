@@ -15,7 +15,6 @@ use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
 use harness::cli;
 use harness::report::file;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{GRACE, Rank, RankFailure, run_ranks};
 
@@ -84,13 +83,13 @@ fn one_case() {
 /// Runs two ranks.
 fn ranks(
     timeout: Duration,
-    work: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync,
+    work: impl Fn(&Rank) -> Result<(), Error> + Sync,
 ) -> Result<Vec<()>, RankFailure<Error>> {
     run_ranks(&DevicePlan::slices(2).unwrap(), timeout, work)
 }
 
 /// Rank 0 waits for rank 1, which is in the middle of a file, for ever.
-fn never_ends(rank: &Rank<'_>, folder: &Path) -> Result<(), Error> {
+fn never_ends(rank: &Rank, folder: &Path) -> Result<(), Error> {
     if rank.rank() == 0 {
         return waits_for(rank, 1);
     }
@@ -105,7 +104,7 @@ fn never_ends(rank: &Rank<'_>, folder: &Path) -> Result<(), Error> {
 }
 
 /// Rank 0 waits for rank 1, which sends nothing and ends after a while.
-fn ends_late(rank: &Rank<'_>, after: Duration) -> Result<(), Error> {
+fn ends_late(rank: &Rank, after: Duration) -> Result<(), Error> {
     if rank.rank() == 0 {
         return waits_for(rank, 1);
     }
@@ -115,8 +114,8 @@ fn ends_late(rank: &Rank<'_>, after: Duration) -> Result<(), Error> {
 
 /// Rank 0 waits for rank 1, and meanwhile the program is stopped for longer than it may wait.
 #[cfg(unix)]
-fn sends_after_a_stop(rank: &Rank<'_>) -> Result<(), Error> {
-    barrier(rank)?;
+fn sends_after_a_stop(rank: &Rank) -> Result<(), Error> {
+    rank.barrier()?;
     if rank.rank() == 0 {
         return waits_for(rank, 1);
     }
@@ -130,7 +129,7 @@ fn sends_after_a_stop(rank: &Rank<'_>) -> Result<(), Error> {
     rank.send(0, &Tensor::zeros((), DType::F32, &Device::Cpu)?)
 }
 
-fn waits_for(rank: &Rank<'_>, other: usize) -> Result<(), Error> {
+fn waits_for(rank: &Rank, other: usize) -> Result<(), Error> {
     rank.recv(other, &Shape::from(()), DType::F32).map(drop)
 }
 

@@ -10,13 +10,10 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use devices::DevicePlan;
-use params_and_allreduce::all_reduce::Ranks;
-use params_and_allreduce::collective::{
-    all_gather, barrier, broadcast, chunk_range, reduce_scatter,
-};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{Rank, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -75,17 +72,14 @@ impl Case {
     }
 
     /// Runs a collective in all ranks; every result must keep the element type.
-    fn run(
-        &self,
-        work: impl Fn(&Rank<'_>, &Tensor) -> Result<Tensor, Error> + Sync,
-    ) -> Vec<Tensor> {
+    fn run(&self, work: impl Fn(&Rank, &Tensor) -> Result<Tensor, Error> + Sync) -> Vec<Tensor> {
         let results = in_ranks(self.ranks, |rank| work(rank, &self.tensor(rank.rank())));
         assert!(results.iter().all(|result| result.dtype() == self.dtype), "{self:?}");
         results
     }
 }
 
-fn in_ranks<R: Send>(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync) -> Vec<R> {
+fn in_ranks<R: Send>(ranks: usize, work: impl Fn(&Rank) -> Result<R, Error> + Sync) -> Vec<R> {
     let plan = DevicePlan::slices(ranks).unwrap();
     run_ranks(&plan, Duration::from_secs(20), work).unwrap()
 }
@@ -102,7 +96,7 @@ proptest! {
     #[test]
     fn all_reduce_is_the_plain_sum(case in cases()) {
         for algorithm in Algorithm::OURS {
-            for result in case.run(|rank, mine| allreduce(rank, mine, algorithm)) {
+            for result in case.run(|rank, mine| rank.all_reduce(mine, algorithm)) {
                 prop_assert_eq!(result.dims(), case.shape.as_slice());
                 prop_assert_eq!(numbers(&result), case.plain_sum(), "{}", algorithm);
             }
@@ -112,7 +106,7 @@ proptest! {
     #[test]
     fn reduce_scatter_gives_each_rank_its_chunk(case in cases()) {
         let expected = case.plain_sum();
-        for (rank, result) in case.run(|rank, mine| reduce_scatter(rank, mine)).iter().enumerate() {
+        for (rank, result) in case.run(|rank, mine| rank.reduce_scatter(mine)).iter().enumerate() {
             let chunk = chunk_range(case.len(), case.ranks, rank);
             prop_assert_eq!(result.dims(), &[chunk.len()][..]);
             prop_assert_eq!(numbers(result), &expected[chunk]);
@@ -124,7 +118,7 @@ proptest! {
         let whole = case.tensor(0).flatten_all().unwrap();
         let results = case.run(|rank, _| {
             let chunk = chunk_range(case.len(), case.ranks, rank.rank());
-            all_gather(rank, &whole.narrow(0, chunk.start, chunk.len())?, case.len())
+            rank.all_gather(&whole.narrow(0, chunk.start, chunk.len())?, case.len())
         });
         for result in results {
             prop_assert_eq!(numbers(&result), numbers(&whole));
@@ -134,7 +128,7 @@ proptest! {
     #[test]
     fn broadcast_gives_everyone_the_roots_tensor(case in cases(), root in any::<prop::sample::Index>()) {
         let root = root.index(case.ranks);
-        for result in case.run(|rank, mine| broadcast(rank, mine, root)) {
+        for result in case.run(|rank, mine| rank.broadcast(mine, root)) {
             prop_assert_eq!(result.dims(), case.shape.as_slice());
             prop_assert_eq!(numbers(&result), numbers(&case.tensor(root)));
         }
@@ -148,7 +142,7 @@ proptest! {
                 std::thread::sleep(Duration::from_millis(2));
             }
             arrived.fetch_add(1, Ordering::SeqCst);
-            barrier(rank)?;
+            rank.barrier()?;
             Ok(arrived.load(Ordering::SeqCst))
         });
         prop_assert_eq!(seen, vec![ranks; ranks]);
@@ -160,7 +154,7 @@ proptest! {
         for algorithm in Algorithm::OURS {
             let results = case.run(|rank, mine| {
                 let uneven = (mine.force_contiguous()? * std::f64::consts::FRAC_1_PI)?;
-                allreduce(rank, &uneven, algorithm)
+                rank.all_reduce(&uneven, algorithm)
             });
             let bits = |result: &Tensor| -> Vec<u64> {
                 numbers(result).iter().map(|number| number.to_bits()).collect()
@@ -178,9 +172,9 @@ proptest! {
             let kept = case.run(|rank, mine| {
                 let before = numbers(mine);
                 let results = [
-                    allreduce(rank, mine, algorithm)?.flatten_all()?,
-                    reduce_scatter(rank, mine)?,
-                    all_gather(rank, &reduce_scatter(rank, mine)?, mine.elem_count())?,
+                    rank.all_reduce(mine, algorithm)?.flatten_all()?,
+                    rank.reduce_scatter(mine)?,
+                    rank.all_gather(&rank.reduce_scatter(mine)?, mine.elem_count())?,
                 ];
                 let number = rank.rank() as f64 + 1.0;
                 for result in &results {
@@ -189,7 +183,7 @@ proptest! {
                         result.slice_set(&other, 0, 0)?;
                     }
                 }
-                barrier(rank)?;
+                rank.barrier()?;
                 let untouched = |result: &Tensor| numbers(result).iter().all(|&n| n == number);
                 assert!(results.iter().all(untouched), "{algorithm}: another rank wrote here");
                 assert_eq!(numbers(mine), before, "{algorithm}: what went in has changed");
@@ -211,9 +205,13 @@ fn pieces_of_a_large_tensor_come_together_in_their_order() {
             let shape = vec![2, bytes / 2 / dtype.size_in_bytes()];
             let case = Case { shape, dtype, ranks, strided, seed: 7 };
             let expected = case.plain_sum();
-            for result in case.run(|rank, mine| allreduce(rank, mine, Algorithm::Ring)) {
+            for result in case.run(|rank, mine| rank.all_reduce(mine, Algorithm::Ring)) {
                 assert_eq!(result.dims(), case.shape);
                 assert!(numbers(&result) == expected, "{dtype:?}, {ranks} ranks");
+            }
+            for algorithm in [Algorithm::OneShot, Algorithm::Naive, Algorithm::Tree] {
+                let results = case.run(|rank, mine| rank.all_reduce(mine, algorithm));
+                assert!(numbers(&results[ranks - 1]) == expected, "{dtype:?}, {algorithm}");
             }
         }
     }
@@ -223,29 +221,21 @@ fn pieces_of_a_large_tensor_come_together_in_their_order() {
 fn a_root_that_does_not_exist_and_a_chunk_of_another_length_are_refused() {
     in_ranks(2, |rank| {
         let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
-        let message = broadcast(rank, &tensor, 2).unwrap_err().to_string();
+        let message = rank.broadcast(&tensor, 2).unwrap_err().to_string();
         assert!(message.contains("rank 2 in a world of 2"), "{message}");
-        let message = all_gather(rank, &tensor, 3).unwrap_err().to_string();
-        assert!(message.contains("it brings [3], not ["), "{message}");
+        let message = rank.all_gather(&tensor, 3).unwrap_err().to_string();
+        assert!(message.contains("its chunk must be ["), "{message}");
         Ok(())
     });
 }
 
 #[test]
-fn threads_have_no_engine_and_say_what_each_needs() {
+fn threads_have_no_native_all_reduce_and_say_what_it_needs() {
     in_ranks(2, |rank| {
         let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
-        for (algorithm, needs) in [
-            (Algorithm::Nccl, "there is no NCCL here: it needs a GPU of its own for every device"),
-            (Algorithm::Mpi, "there is no MPI here: it needs ranks that are processes"),
-        ] {
-            let error = allreduce(rank, &tensor, algorithm).unwrap_err().to_string();
-            assert!(error.contains(needs), "{error}");
-            assert!(error.contains(&format!("--features {algorithm}")), "{error}");
-        }
-        let plan = DevicePlan::slices(2).unwrap();
-        let possible = |algorithm: Algorithm| algorithm.check(&plan, Ranks::Threads).is_ok();
-        assert!(!possible(Algorithm::Mpi) && possible(Algorithm::Ring));
+        let error = rank.all_reduce(&tensor, Algorithm::Native).unwrap_err().to_string();
+        assert!(error.starts_with("there is no native all-reduce here: it needs NCCL"), "{error}");
+        assert!(error.contains("--features nccl") && error.contains("--features mpi"), "{error}");
         Ok(())
     });
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use devices::DevicePlan;
-use params_and_allreduce::collective::{barrier, chunk_range};
-use params_and_allreduce::communicator::Error;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::collectives::chunk_range;
+use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{Rank, Traffic, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// What every rank sends in one piece of work.
-fn traffic(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) -> Vec<Traffic> {
+fn traffic(ranks: usize, work: impl Fn(&Rank) -> Result<(), Error> + Sync) -> Vec<Traffic> {
     let plan = DevicePlan::slices(ranks).unwrap();
     let counted = run_ranks(&plan, Duration::from_secs(20), |rank| {
         work(rank)?;
@@ -24,7 +24,7 @@ fn traffic(ranks: usize, work: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) -
 fn of_all_reduce(ranks: usize, len: usize, dtype: DType, algorithm: Algorithm) -> Vec<Traffic> {
     traffic(ranks, |rank| {
         let tensor = Tensor::ones(len, dtype, &Device::Cpu)?;
-        allreduce(rank, &tensor, algorithm).map(|_| ())
+        rank.all_reduce(&tensor, algorithm).map(|_| ())
     })
 }
 
@@ -80,11 +80,12 @@ fn a_large_tensor_takes_more_messages_around_the_ring_and_no_more_bytes() {
 #[test]
 fn in_one_shot_everyone_sends_everything_to_everyone() {
     for ranks in 1..=9 {
-        // Small enough to be copied, and so large that it is lent.
-        for len in [25, 25_000] {
+        // Small enough to be copied, and so large that it is shared: then each reader answers with an empty message.
+        for (len, answers) in [(25, 0), (25_000, 1)] {
             let counted = of_all_reduce(ranks, len, DType::F32, Algorithm::OneShot);
             let others = ranks as u64 - 1;
-            let expected = Traffic { messages: others, bytes: 4 * len as u64 * others };
+            let messages = others * (1 + answers);
+            let expected = Traffic { messages, bytes: 4 * len as u64 * others };
             assert_eq!(counted, vec![expected; ranks], "{ranks} ranks, {len} elements");
         }
     }
@@ -117,7 +118,7 @@ fn the_tree_sends_a_logarithm_of_tensors_at_most() {
 fn a_barrier_sends_a_logarithm_of_empty_messages() {
     for ranks in 1..=9usize {
         let rounds = u64::from(ranks.next_power_of_two().ilog2());
-        let counted = traffic(ranks, |rank| barrier(rank));
+        let counted = traffic(ranks, |rank| rank.barrier());
         assert_eq!(counted, vec![Traffic { messages: rounds, bytes: 0 }; ranks], "{ranks} ranks");
     }
 }

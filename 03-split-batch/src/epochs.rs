@@ -1,17 +1,17 @@
-//! Who gets which samples in two epochs, and whether anybody is forgotten.
+//! Prints the samples of each rank in two epochs, and the samples that occur never or more than once.
 
 use harness::report::line;
 use split_batch::{Breakage, Sampler};
 
 use crate::width;
 
-/// Decides the shuffles of the example.
+/// The seed of the example's shuffles.
 const SEED: u64 = 1;
 
-/// Samples that a list names, at most.
+/// The largest number of samples that a list names.
 const NAMED: usize = 10;
 
-/// Two epochs: steps side by side, ranks below each other.
+/// Prints two epochs: one line for each rank, with its steps in order.
 pub(crate) fn show(
     samples: usize,
     global_batch: usize,
@@ -19,8 +19,8 @@ pub(crate) fn show(
     breakage: Option<Breakage>,
 ) -> anyhow::Result<()> {
     line(format_args!("an epoch of {samples} samples in global batches of {global_batch}"))?;
-    let needs_a_rest = matches!(breakage, Some(Breakage::DropLast | Breakage::FillUp));
-    if needs_a_rest && samples.is_multiple_of(global_batch) {
+    let needs_a_short_batch = matches!(breakage, Some(Breakage::DropLast | Breakage::FillUp));
+    if needs_a_short_batch && samples.is_multiple_of(global_batch) {
         line(
             "  note: all of its batches are full, so this bug does nothing: take --epoch-samples that --batch-size does \
              not divide",
@@ -50,7 +50,7 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Every rank's samples of an epoch, step by step.
+/// Returns the samples of every rank in an epoch, step by step.
 fn shares(
     samples: usize,
     global_batch: usize,
@@ -68,7 +68,7 @@ fn shares(
     (0..ranks).map(share).collect()
 }
 
-/// `every sample once`, or which are not.
+/// Returns `every sample once`, or the samples that occur never or more than once.
 fn tally(samples: usize, shares: &[Vec<Vec<u32>>]) -> String {
     let mut times = vec![0; samples];
     for &sample in shares.iter().flatten().flatten() {
@@ -78,16 +78,16 @@ fn tally(samples: usize, shares: &[Vec<Vec<u32>>]) -> String {
         (0..samples).filter(|&sample| wanted(times[sample])).collect()
     };
     let (never, often) = (of(|times| times == 0), of(|times| times > 1));
-    let told = [("more than once", often), ("never", never)];
-    let told: Vec<String> = told
+    let groups = [("more than once", often), ("never", never)];
+    let groups: Vec<String> = groups
         .iter()
         .filter(|(_, samples)| !samples.is_empty())
         .map(|(how, samples)| format!("{how}: {}", list(samples)))
         .collect();
-    if told.is_empty() { "every sample once".to_owned() } else { told.join("; ") }
+    if groups.is_empty() { "every sample once".to_owned() } else { groups.join("; ") }
 }
 
-/// `3, 8`, or the first of many and how many they are.
+/// Lists samples, as in `3, 8`. A long list ends with the number of samples.
 fn list(samples: &[usize]) -> String {
     let named: Vec<String> = samples.iter().take(NAMED).map(ToString::to_string).collect();
     let named = named.join(", ");
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tally_names_who_is_there_twice_and_who_is_not() {
+    fn a_tally_names_repeated_and_missing_samples() {
         let once = [vec![vec![0, 2]], vec![vec![1], vec![3]]];
         assert_eq!(tally(4, &once), "every sample once");
         assert_eq!(tally(5, &once), "never: 4");

@@ -1,14 +1,13 @@
-//! Stage 3: who works on which samples.
+//! Stage 3: the samples of each rank.
 //!
-//! In data parallelism every device has the whole model and a *shard* of the batch. The shards must hold
-//! every sample exactly once, images must stay with their labels, and when the batch does not divide
-//! evenly the shards must differ by at most one sample: nothing is dropped, nothing is counted twice.
+//! In data parallelism, every device has the whole model and a *shard* of the batch. Each sample is in exactly one shard,
+//! and each image stays with its label. The sizes of two shards differ by at most one sample.
 //!
-//! | module | what it teaches |
+//! | module | content |
 //! | --- | --- |
-//! | [`split`] | which samples are whose, and a batch cut accordingly: `split_batch` |
-//! | [`sampler`] | a whole epoch shared out: each rank's samples, step by step; and four ways to get that wrong |
-//! | [`mod@gather`] | the parts put together again, in order |
+//! | [`split`] | `split_batch`, and the rule that gives the samples of each shard |
+//! | [`sampler`] | the samples of each rank in an epoch, step by step; four samplers with a mistake |
+//! | [`mod@gather`] | joins shards to a batch |
 
 pub mod gather;
 pub mod sampler;

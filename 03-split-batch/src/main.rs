@@ -1,4 +1,4 @@
-//! Shows a batch shared out over devices and put together again, and who gets which samples of an epoch.
+//! Splits a batch over devices and gathers it again, and prints the samples of each rank in two epochs.
 
 mod epochs;
 
@@ -9,16 +9,16 @@ use clap::Parser;
 use devices::SeveralDevices;
 use devices::{DevicePlan, move_view};
 use harness::cli::{self, UsageError};
+use harness::mpirun;
 use harness::report::line;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::mpirun;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::{Breakage, gather, split_batch};
 
-/// Values of one sample in the example.
+/// The number of values of a sample in the example.
 const COLUMNS: usize = 5;
 
-/// Split a small batch over devices, gather it again, and share out two epochs.
+/// Split a small batch over devices, gather it again, and split two epochs.
 #[derive(Debug, Parser)]
 #[command(version, disable_help_flag = true)]
 struct Arguments {
@@ -30,17 +30,17 @@ struct Arguments {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     batch_size: u32,
 
-    /// Samples in the epochs that are shared out
+    /// Samples in an epoch
     #[arg(long, default_value_t = 10, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     epoch_samples: u32,
 
-    /// Share the epochs out as a common mistake does, and show that alone
+    /// Split the epochs with a common mistake, and show only the epochs
     #[arg(long = "break", value_enum, value_name = "BUG")]
     breakage: Option<Breakage>,
 
     /// Print help
-    // `-h` as well explains the bugs, which clap's short help would only list.
+    // Clap's short help would list the bugs without their explanations, so `-h` prints the long help, too.
     #[arg(short, long, action = clap::ArgAction::HelpLong)]
     help: Option<bool>,
 }
@@ -71,7 +71,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     epochs::show(arguments.epoch_samples as usize, samples, devices, arguments.breakage)
 }
 
-/// A batch, its shards on the devices, and what is gathered from them.
+/// Prints a batch, its shards on the devices, and the batch that is gathered from them.
 fn show_batch(samples: usize, plan: &DevicePlan) -> anyhow::Result<()> {
     let values: Vec<f32> = (0u16..).take(samples * COLUMNS).map(f32::from).collect();
     let batch = Tensor::from_vec(values, (samples, COLUMNS), &Device::Cpu)?;
@@ -94,6 +94,7 @@ fn show_batch(samples: usize, plan: &DevicePlan) -> anyhow::Result<()> {
     show(&gather(&parts, &Device::Cpu)?, width)
 }
 
+/// Prints one line for each sample.
 fn show(samples: &Tensor, width: usize) -> anyhow::Result<()> {
     for sample in samples.to_vec2::<f32>()? {
         let values: Vec<String> = sample.iter().map(|value| format!("{value:width$}")).collect();
@@ -102,7 +103,7 @@ fn show(samples: &Tensor, width: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Columns of text for numbers up to `largest`, a space in front included, and for small ones `least`.
+/// Returns the width of a column for numbers up to `largest`, with a space in front, but at least `least`.
 fn width(largest: usize, least: usize) -> usize {
     (largest.to_string().len() + 1).max(least)
 }

@@ -1,31 +1,32 @@
-//! A batch cut into shards.
+//! Cuts a batch into shards.
 
 use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
-use params_and_allreduce::collective::chunk_range;
+use params_and_allreduce::collectives::chunk_range;
 
-/// The samples of one shard.
+/// Returns the samples of one shard, by the rule of [`chunk_range`].
 ///
-/// Shards are runs of samples in order. Their sizes differ by at most one: with `samples` = 10 and
-/// `shards` = 4 they are 0..3, 3..6, 6..8 and 8..10. With fewer samples than shards the last are empty.
-/// It is the rule by which the ring cuts a tensor: [`chunk_range`].
+/// A shard is a run of samples in order. The sizes of two shards differ by at most one. With `samples` = 10 and
+/// `shards` = 4, the shards are 0..3, 3..6, 6..8 and 8..10. With fewer samples than shards, the last shards are empty.
 ///
 /// # Panics
 ///
 /// When `shard` is not below `shards`.
+// ANCHOR: shard_range
 pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> {
     chunk_range(samples, shards, shard)
 }
+// ANCHOR_END: shard_range
 
-/// Cuts one shard out of images and labels: `[B, …]` and `[B]` → a pair of them. A rank needs no other.
+/// Cuts one shard out of a batch: images `[B, …]` and labels `[B]` → the shard's images and labels.
 ///
-/// It is a view: it shares the batch's memory. Move it with
-/// [`move_view`](devices::move_view), which sends a GPU the shard and not the whole batch.
+/// The shard is a view and shares the batch's memory. Move it to a GPU with [`move_view`](devices::move_view), which
+/// copies the shard alone, and not the whole batch.
 ///
 /// # Errors
 ///
-/// When images and labels are not of the same number.
+/// When the numbers of images and labels differ.
 ///
 /// # Panics
 ///
@@ -47,11 +48,11 @@ pub fn cut_shard(
 }
 // ANCHOR_END: cut_shard
 
-/// Cuts images and labels into the same shards: a pair for each, as [`cut_shard`] cuts it.
+/// Cuts a batch into all its shards. [`cut_shard`] cuts each of them.
 ///
 /// # Errors
 ///
-/// When there are no shards, or images and labels are not of the same number.
+/// When `shards` is 0, or when the numbers of images and labels differ.
 // ANCHOR: split_batch
 pub fn split_batch(
     images: &Tensor,
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_split_is_refused() {
+    fn a_batch_that_cannot_be_split_is_an_error() {
         let images = Tensor::zeros((4, 1), DType::F32, &Device::Cpu).unwrap();
         let labels = Tensor::zeros(3, DType::U32, &Device::Cpu).unwrap();
         assert!(split_batch(&images, &labels, 2).is_err());

@@ -8,7 +8,6 @@ use candle_core::{DType, Tensor};
 use datasets::Batch;
 use harness::records::TrainOptions;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collective::broadcast;
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
@@ -94,9 +93,9 @@ pub struct RanAway {
 /// # Errors
 ///
 /// When another rank stops, as it will: this is not what it waits for.
-pub fn lone_broadcast(rank: &impl Communicator) -> Result<(), communicator::Error> {
+pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communicator::Error> {
     if rank.rank() == 0 {
-        broadcast(rank, &Tensor::zeros((), DType::F64, rank.device())?, 0)?;
+        rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
     }
     Ok(())
 }
@@ -107,7 +106,7 @@ pub fn lone_broadcast(rank: &impl Communicator) -> Result<(), communicator::Erro
 ///
 /// As the working one.
 pub fn train_batch_broken(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,

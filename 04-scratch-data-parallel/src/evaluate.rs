@@ -5,12 +5,12 @@
 //! Correct answers and losses are sums, and sums can be added up over devices; accuracies cannot.
 
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::evaluate::{Part, SumsByBatch};
 
 /// What a rank evaluates, where all ranks of a communicator share a data set.
-pub fn part_of(rank: &impl Communicator) -> Part {
+pub fn part_of(rank: &(impl Communicator + ?Sized)) -> Part {
     Part { nth: rank.rank(), of: rank.world_size() }
 }
 
@@ -25,7 +25,7 @@ pub fn part_of(rank: &impl Communicator) -> Part {
 /// When this rank's part cannot be evaluated, or another rank stops or stalls.
 // ANCHOR: evaluate
 pub fn evaluate_together<E: From<Error>>(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     evaluate: impl FnOnce(Part) -> Result<SumsByBatch, E>,
 ) -> Result<Option<BatchSums>, E> {
     let mine = evaluate(part_of(rank))?;
@@ -40,14 +40,14 @@ pub fn evaluate_together<E: From<Error>>(
 ///
 /// When another rank stops or stalls.
 pub fn allreduce_by_batch(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     mine: SumsByBatch,
 ) -> Result<SumsByBatch, Error> {
     // Nothing to send, and on a GPU nothing to send it in.
     if mine.is_empty() {
         return Ok(mine);
     }
-    let of_all = allreduce(rank, &mine.to_tensor(rank.device())?, Algorithm::OneShot)?;
+    let of_all = rank.all_reduce(&mine.to_tensor(rank.device())?, Algorithm::OneShot)?;
     Ok(SumsByBatch::from_tensor(&of_all)?)
 }
 

@@ -12,6 +12,7 @@
 //! | [`mod@train_batch`] | one step on k devices: the line that makes it data-parallel |
 //! | [`mod@train`] | the whole run: replicas, epochs, one device that reports |
 //! | [`reproducible`] | the same bits on any number of devices |
+//! | [`fixed_tree`], [`tree_sum`] | a sum along a tree that does not depend on the number of ranks |
 //! | [`method`] | which of these a run uses |
 //! | [`replicas`] | are they still one model? |
 //! | [`mod@evaluate`] | test images on all devices |
@@ -23,14 +24,18 @@
 pub mod breakage;
 mod error;
 pub mod evaluate;
+pub mod fixed_tree;
 pub mod method;
 pub mod replicas;
 pub mod reproducible;
 pub mod train;
 pub mod train_batch;
+pub mod tree_sum;
 
 pub use error::Error;
+pub use fixed_tree::FixedTree;
 pub use method::Method;
 pub use reproducible::{check_shards, train_batch_reproducible};
 pub use train::train;
 pub use train_batch::{allreduce_sums, train_batch};
+pub use tree_sum::TreeSum;

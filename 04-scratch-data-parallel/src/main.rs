@@ -1,7 +1,6 @@
 //! Trains LeNet on one device and on several, and compares.
 
 mod comparison;
-mod recorded;
 
 use std::process::ExitCode;
 
@@ -11,11 +10,10 @@ use devices::DevicePlan;
 use devices::{DeviceArguments, SeveralDevices};
 use harness::cli::{self, UsageError};
 use harness::interrupt;
+use harness::mpirun;
 use harness::report::line;
 use harness::report::outputs::Outputs;
-use params_and_allreduce::all_reduce::Ranks;
-use params_and_allreduce::{Algorithm, mpirun};
-use recorded::Recorded;
+use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, check_shards, train};
 use trainer::{TrainArguments, TrainSetup};
@@ -67,8 +65,7 @@ impl Arguments {
             ));
         }
         let algorithm = self.algorithm.unwrap_or_default();
-        algorithm
-            .check(plan, Ranks::Threads)
+        backends::check(algorithm, plan, backends::Ranks::Threads)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
         Ok(match self.breakage {
             Some(breakage) => Method::Broken(breakage, algorithm),
@@ -115,14 +112,22 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         if plan.len() > 1 || method.algorithm().is_none() {
             line(format_args!("  {method}"))?;
         }
-        match train_and_tell(name, &plan, method, &setup, &mut outputs) {
-            Ok(run) => runs.push(run),
-            Err(error) => {
-                // What the runs before it have shown is told all the same, and no second error is.
+        let mut report = outputs.report(name);
+        let TrainSetup { data, options, dtype, .. } = &setup;
+        let outcome = match train(data, options, *dtype, &plan, method, &mut report) {
+            Ok(outcome) => outcome,
+            Err(failure) => {
+                drop(report);
+                // The results of the runs before this one are reported. A second error is not.
                 let _ = tell(&runs, &mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
-                return Err(error);
+                return Err(failure.into());
             }
-        }
+        };
+        drop(report);
+        let mut summary = setup.summary(name, &plan, &outcome.records, outcome.hashes[0]);
+        summary.method = Some(method.to_string());
+        outputs.run_ended(&summary, &outcome.records)?;
+        runs.push(Run { summary, outcome });
     }
     tell(&runs, &mut outputs)?;
     Ok(outputs.write(&headline)?)
@@ -140,14 +145,6 @@ fn tell(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
         line(&run.summary)?;
     }
     line(&comparison)?;
-    // On GPUs the recorded cores say nothing.
-    let on_cores = |run: &Run| run.summary.devices.iter().all(|name| name.starts_with("cpu"));
-    if runs.len() > 1
-        && runs.iter().all(on_cores)
-        && let Some(recorded) = Recorded::load()
-    {
-        line(recorded)?;
-    }
     if let Some(metrics) = outputs.metrics() {
         metrics.write("comparison", &comparison)?;
     }
@@ -188,21 +185,4 @@ fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Res
         }
     }
     Ok(plans)
-}
-
-fn train_and_tell(
-    name: &'static str,
-    plan: &DevicePlan,
-    method: Method,
-    setup: &TrainSetup,
-    outputs: &mut Outputs,
-) -> anyhow::Result<Run> {
-    let mut report = outputs.report(name);
-    let TrainSetup { data, options, dtype, .. } = setup;
-    let outcome = train(data, options, *dtype, plan, method, &mut report)?;
-    drop(report);
-    let mut summary = setup.summary(name, plan, &outcome.records, outcome.hashes[0]);
-    summary.method = Some(method.to_string());
-    outputs.run_ended(&summary, &outcome.records)?;
-    Ok(Run { summary, outcome })
 }

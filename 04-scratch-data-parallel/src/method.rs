@@ -2,15 +2,16 @@
 
 use std::fmt;
 
-use datasets::Batch;
-use harness::cli::name_of;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator;
-use single_gpu::lenet::Lenet;
-use single_gpu::train::Step;
+use std::sync::Arc;
 
-use crate::breakage::{Breakage, train_batch_broken};
-use crate::{Error, train_batch, train_batch_reproducible};
+use harness::cli::name_of;
+use harness::records::TrainOptions;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank};
+
+use crate::Error;
+use crate::breakage::Breakage;
 
 /// What a run does between backward and update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,26 +45,27 @@ impl Method {
         }
     }
 
-    /// One step by this method; all ranks call it together, with the same batch.
+    /// Returns the communicator of a rank that has the method's all-reduce.
     ///
     /// # Errors
     ///
-    /// Those of the step.
-    pub fn step(
+    /// When there is no native all-reduce, or NCCL cannot connect the ranks.
+    pub(crate) fn communicator(&self, rank: &Rank) -> Result<SharedCommunicator, Error> {
+        match self.algorithm() {
+            Some(Algorithm::Native) => Ok(backends::native(rank, DEFAULT_TIMEOUT)?),
+            _ => Ok(Arc::new(rank.clone())),
+        }
+    }
+
+    /// Returns the options of a rank's loop. All ranks have the same, unless a bug on purpose changes them.
+    pub(crate) fn options(
         &self,
-        rank: &impl Communicator,
-        model: &Lenet,
-        batch: &Batch,
-        learning_rate: f64,
-    ) -> Result<Step, Error> {
-        match *self {
-            Self::AllReduce(algorithm) => train_batch(rank, model, batch, learning_rate, algorithm),
-            Self::Reproducible { shards } => {
-                train_batch_reproducible(rank, model, batch, learning_rate, shards)
-            }
-            Self::Broken(breakage, algorithm) => {
-                train_batch_broken(rank, model, batch, learning_rate, algorithm, breakage)
-            }
+        options: &TrainOptions,
+        rank: &(impl Communicator + ?Sized),
+    ) -> TrainOptions {
+        match self.breakage() {
+            Some(breakage) => breakage.options(*options, rank.rank(), rank.world_size()),
+            None => *options,
         }
     }
 }

@@ -5,7 +5,6 @@ use std::fmt::Display;
 use harness::report::trace::COMMUNICATION;
 use ops::parameters::Snapshot;
 use ops::weights_hash::WeightsHash;
-use params_and_allreduce::collective::all_gather;
 use params_and_allreduce::communicator::{Communicator, Error};
 use tracing::info_span;
 
@@ -31,11 +30,14 @@ pub struct Differs {
 ///
 /// When another rank stops or stalls, or a tensor cannot be hashed.
 // ANCHOR: check
-pub fn hashes(line: &impl Communicator, weights: &Snapshot) -> Result<Vec<WeightsHash>, Error> {
+pub fn hashes(
+    line: &(impl Communicator + ?Sized),
+    weights: &Snapshot,
+) -> Result<Vec<WeightsHash>, Error> {
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
     let mine = WeightsHash::new(weights)?.to_tensor(line.device())?;
     let (bytes, world_size) = (mine.elem_count(), line.world_size());
-    let all = all_gather(line, &mine, bytes * world_size)?;
+    let all = line.all_gather(&mine, bytes * world_size)?;
     if line.rank() > 0 {
         return Ok(Vec::new());
     }
@@ -66,7 +68,7 @@ pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
 ///
 /// On rank 0, the first replica that differs; and those of [`hashes`] and of the snapshot.
 pub fn compare<E: From<Error> + From<Differs>>(
-    line: &impl Communicator,
+    line: &(impl Communicator + ?Sized),
     snapshot: impl FnOnce() -> candle_core::Result<Snapshot>,
 ) -> Result<(), E> {
     if line.world_size() > 1 {

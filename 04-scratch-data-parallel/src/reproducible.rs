@@ -13,15 +13,14 @@
 use datasets::Batch;
 use harness::cli::UsageError;
 use harness::records::BatchSums;
-use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 use trainer::{sums_from_tensor, sums_to_tensor};
 
-use crate::Error;
 use crate::train_batch::cut_shard;
+use crate::{Error, FixedTree, TreeSum};
 
 /// Refuses a number of shards that cannot be shared out over `devices`, or that batches cannot be cut into.
 ///
@@ -53,7 +52,7 @@ pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<()
 /// When there are fewer shards than ranks, when the batch does not fit the model, or when another rank
 /// stops or stalls.
 pub fn train_batch_reproducible(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,
@@ -81,7 +80,7 @@ pub fn train_batch_reproducible(
 ///
 /// When another rank stops or stalls.
 pub fn tree_sums(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     sums: &[BatchSums],
     tree: &FixedTree,
 ) -> Result<BatchSums, communicator::Error> {

@@ -1,4 +1,4 @@
-//! A whole run on k devices.
+//! A whole run on k devices: each rank trains its replica on its shards.
 
 use candle_core::{DType, Device};
 use datasets::Dataset;
@@ -11,31 +11,31 @@ use harness::report::trace;
 use ops::parameters::Snapshot;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::get_params;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, ForRank0, RankFailure, run_ranks};
-#[cfg(feature = "nccl")]
-use params_and_allreduce::{Algorithm, nccl::with_nccl};
+use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
+use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::lenet::Lenet;
 use trainer::TrainingRun;
 
+use crate::breakage::train_batch_broken;
 use crate::evaluate::evaluate_together;
-use crate::{Error, Method, replicas};
+use crate::{Error, Method, replicas, train_batch, train_batch_reproducible};
 
-/// What came out of a run.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What each epoch measured.
+    /// The measurements of each epoch.
     pub records: Vec<EpochRecord>,
-    /// Rank 0's weights after the very first step.
+    /// The weights of rank 0 after the first step.
     pub after_first_step: Snapshot,
-    /// Rank 0's final weights.
+    /// The final weights of rank 0.
     pub weights: Snapshot,
-    /// Every rank's hash of its final weights, in rank order. All equal, unless something is broken.
+    /// The hash of each rank's final weights, in rank order. All are equal, unless the method is a bug on purpose.
     pub hashes: Vec<WeightsHash>,
 }
 
-/// What one rank brings home.
+// ANCHOR: train
+/// The results of one rank.
 struct RankOutcome {
     records: Vec<EpochRecord>,
     after_first_step: Snapshot,
@@ -44,9 +44,9 @@ struct RankOutcome {
 
 /// Trains a fresh LeNet on all devices of a plan.
 ///
-/// Every rank starts from a copy of the same parameters, sees the same batches, and works on its own shard of each. All
-/// measure accuracy, each on a part of the test images, and rank 0 reports. After each epoch all replicas must have the
-/// same weights hash, unless the `method` is a bug on purpose.
+/// Every rank starts from a copy of the same parameters, loads the same batches, and works on its own shard of each batch.
+/// Each rank evaluates a part of the test images, and rank 0 reports. After each epoch all replicas must have the same
+/// weights hash, unless the `method` is a bug on purpose.
 ///
 /// # Errors
 ///
@@ -61,83 +61,82 @@ pub fn train(
 ) -> Result<Outcome, RankFailure<Error>> {
     let in_rank_0 = |error: candle_core::Error| RankFailure::new(0, error.into());
     let initial = Lenet::new(options.seed, dtype, &Device::Cpu).map_err(in_rank_0)?;
-    let run = report.run().to_owned();
-    let report = ForRank0::new(report);
-    let mut outcomes = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-        let _rank = trace::rank(&run, rank.rank(), rank.compute_device());
-        let mut silent = Report::silent();
-        let report = report.take(rank.rank()).unwrap_or(&mut silent);
+    let name = report.run().to_owned();
+    let mut reports: Vec<Option<&mut Report<'_>>> = plan.slots().iter().map(|_| None).collect();
+    reports[0] = Some(report);
+    let outcomes = run_ranks_with(plan, DEFAULT_TIMEOUT, reports, |rank, report| {
+        let _rank = trace::rank(&name, rank.rank(), rank.compute_device());
+        let rank = &*method.communicator(rank)?;
+        let (mut silent, options) = (Report::silent(), method.options(options, rank));
+        let TrainOptions { batch_size, learning_rate, seed, .. } = options;
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        #[cfg(feature = "nccl")]
-        if method.algorithm() == Some(Algorithm::Nccl) {
-            return with_nccl(rank, DEFAULT_TIMEOUT, |rank| {
-                Replica { rank, model, options, dtype, method }.run(data, report)
-            });
+        let loader = Loader::new(&data.train, batch_size, seed, dtype);
+        let mut run = TrainingRun::new(&options, &loader, report.unwrap_or(&mut silent));
+        let mut after_first_step = Vec::new();
+        while run.next_epoch()? {
+            while let Some(batch) = run.next_batch()? {
+                let step = match method {
+                    Method::AllReduce(algorithm) => {
+                        train_batch(rank, &model, &batch, learning_rate, algorithm)?
+                    }
+                    Method::Reproducible { shards } => {
+                        train_batch_reproducible(rank, &model, &batch, learning_rate, shards)?
+                    }
+                    Method::Broken(bug, algorithm) => {
+                        train_batch_broken(rank, &model, &batch, learning_rate, algorithm, bug)?
+                    }
+                };
+                if after_first_step.is_empty() {
+                    after_first_step = model.parameters().snapshot()?;
+                }
+                run.step_done(step.sums)?;
+            }
+            run.epoch_done(evaluate(rank, &model, &data.test, dtype, method)?)?;
         }
-        Replica { rank, model, options, dtype, method }.run(data, report)
-    })?;
+        if method.algorithm() == Some(Algorithm::Native) {
+            // A slower rank may still read this rank's memory.
+            rank.barrier()?;
+        }
+        let weights = model.parameters().snapshot()?;
+        Ok(RankOutcome { records: run.into_records(), after_first_step, weights })
+    });
+    let mut outcomes = outcomes.map_err(|failure| blamed(failure, method))?;
     let hash = |outcome: &RankOutcome| WeightsHash::new(&outcome.weights);
     let hashes = outcomes.iter().map(hash).collect::<Result<_, _>>().map_err(in_rank_0)?;
     let RankOutcome { records, after_first_step, weights } = outcomes.swap_remove(0);
     Ok(Outcome { records, after_first_step, weights, hashes })
 }
+// ANCHOR_END: train
 
-/// One rank's copy of the model, and how it is trained.
-struct Replica<'a, C> {
-    rank: &'a C,
-    model: Lenet,
-    options: &'a TrainOptions,
+// ANCHOR: evaluate
+/// Evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0. Compares the replicas before.
+///
+/// A bug on purpose breaks the replicas. Then rank 0 evaluates all images alone.
+fn evaluate(
+    rank: &(impl Communicator + ?Sized),
+    model: &Lenet,
+    images: &Dataset,
     dtype: DType,
     method: Method,
+) -> Result<Option<BatchSums>, Error> {
+    let evaluate = |part| -> Result<_, Error> {
+        Ok(evaluate_part(model, images, part, dtype, rank.device())?)
+    };
+    if method.breakage().is_some() {
+        let alone = || Ok(evaluate(Part::WHOLE)?.total());
+        return (rank.rank() == 0).then(alone).transpose();
+    }
+    replicas::compare::<Error>(rank, || model.parameters().snapshot())?;
+    evaluate_together(rank, evaluate)
 }
+// ANCHOR_END: evaluate
 
-impl<C: Communicator> Replica<'_, C> {
-    /// Everybody's, unless that is the bug.
-    fn options(&self) -> TrainOptions {
-        let (rank, world_size) = (self.rank.rank(), self.rank.world_size());
-        match self.method.breakage() {
-            Some(breakage) => breakage.options(*self.options, rank, world_size),
-            None => *self.options,
+/// Names a bug on purpose as the cause of a loss that ran away.
+fn blamed(failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
+    match failure.cause {
+        Cause::Error(error) => {
+            RankFailure { cause: Cause::Error(error.blame(method.breakage())), ..failure }
         }
-    }
-
-    /// Trains this replica. A bug on purpose is named as the cause of a loss that ran away.
-    fn run(&self, data: &LoadedData, report: &mut Report<'_>) -> Result<RankOutcome, Error> {
-        self.train(data, report).map_err(|error| error.blame(self.method.breakage()))
-    }
-
-    fn train(&self, data: &LoadedData, report: &mut Report<'_>) -> Result<RankOutcome, Error> {
-        let options = &self.options();
-        let loader = Loader::new(&data.train, options.batch_size, options.seed, self.dtype);
-        let mut after_first_step = Vec::new();
-        let mut run = TrainingRun::new(options, &loader, report);
-        while run.next_epoch()? {
-            while let Some(batch) = run.next_batch()? {
-                let step =
-                    self.method.step(self.rank, &self.model, &batch, options.learning_rate)?;
-                if after_first_step.is_empty() {
-                    after_first_step = self.model.parameters().snapshot()?;
-                }
-                run.step_done(step.sums)?;
-            }
-            run.epoch_done(self.evaluate(&data.test)?)?;
-        }
-        let records = run.into_records();
-        let weights = self.model.parameters().snapshot()?;
-        Ok(RankOutcome { records, after_first_step, weights })
-    }
-
-    /// Evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0. First compares the
-    /// replicas, unless the method breaks them: then rank 0 evaluates all images alone.
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        let evaluate = |part| -> Result<_, Error> {
-            Ok(evaluate_part(&self.model, images, part, self.dtype, self.rank.device())?)
-        };
-        if self.method.breakage().is_some() {
-            let alone = || Ok(evaluate(Part::WHOLE)?.total());
-            return (self.rank.rank() == 0).then(alone).transpose();
-        }
-        replicas::compare::<Error>(self.rank, || self.model.parameters().snapshot())?;
-        evaluate_together(self.rank, evaluate)
+        Cause::Panic(_) => failure,
     }
 }

@@ -4,8 +4,8 @@ use candle_core::{Device, Tensor};
 use datasets::Batch;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
@@ -24,7 +24,7 @@ use crate::Error;
 /// When the batch does not fit the model, or another rank stops or stalls.
 // ANCHOR: train_batch
 pub fn train_batch(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     model: &Lenet,
     batch: &Batch,
     learning_rate: f64,
@@ -32,8 +32,11 @@ pub fn train_batch(
 ) -> Result<Step, Error> {
     let shard = cut_shard(batch, rank.world_size(), rank.rank(), rank.device())?;
     let local = local_gradients(model, &shard)?;
-    // The line that makes it data-parallel: sums over the shard become sums over the batch.
-    let gradients = allreduce_all(rank, &local.gradients, algorithm)?;
+    // The lines that make it data-parallel: sums over the shard become sums over the batch.
+    let mut gradients = Vec::new();
+    for gradient in &local.gradients {
+        gradients.push(rank.all_reduce(gradient, algorithm)?);
+    }
     // Divided once, by the size of the whole batch. Every rank makes the same update.
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
@@ -54,11 +57,11 @@ pub(crate) fn cut_shard(
 
 /// The sum over all ranks of each tensor of a list, one after the other.
 pub(crate) fn allreduce_all(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     tensors: &[Tensor],
     algorithm: Algorithm,
 ) -> Result<Vec<Tensor>, Error> {
-    tensors.iter().map(|tensor| Ok(allreduce(rank, tensor, algorithm)?)).collect()
+    tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
 }
 
 /// Loss, correct answers, samples and interrupts of all ranks' shards together, the same on every rank.
@@ -67,11 +70,11 @@ pub(crate) fn allreduce_all(
 ///
 /// When another rank stops or stalls.
 pub fn allreduce_sums(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     sums: BatchSums,
     algorithm: Algorithm,
 ) -> Result<BatchSums, communicator::Error> {
-    let total = allreduce(rank, &sums_to_tensor(&sums, rank.device())?, algorithm)?;
+    let total = rank.all_reduce(&sums_to_tensor(&sums, rank.device())?, algorithm)?;
     Ok(sums_from_tensor(&total)?)
 }
 

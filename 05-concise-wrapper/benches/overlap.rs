@@ -23,7 +23,6 @@ use harness::cli;
 use harness::lock::locked;
 use harness::statistics::median;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 
@@ -72,6 +71,10 @@ impl Communicator for Watched {
     ) -> Result<Tensor, communicator::Error> {
         self.link.recv(from, shape, dtype)
     }
+
+    fn background(&self) -> Result<SharedCommunicator, communicator::Error> {
+        self.link.background()
+    }
 }
 
 /// Steps of one kind on this rank.
@@ -82,7 +85,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn new(rank: &Rank<'_>, slowness: Option<Slowness>, overlap: bool) -> Result<Self, Error> {
+    fn new(rank: &Rank, slowness: Option<Slowness>, overlap: bool) -> Result<Self, Error> {
         let network =
             Network::new(1, DType::F32, &Device::Cpu, |vb, norms| ResNet18::new(WIDTH, norms, vb))?;
         let algorithm = Algorithm::Ring;
@@ -104,9 +107,9 @@ impl Steps {
     }
 
     /// Seconds of a step, and of what was left of it when its first message was sent.
-    fn step(&self, rank: &Rank<'_>) -> Result<(f64, f64), Error> {
+    fn step(&self, rank: &Rank) -> Result<(f64, f64), Error> {
         *locked(&self.first) = None;
-        barrier(rank)?;
+        rank.barrier()?;
         let start = Instant::now();
         self.model.backward(&self.share)?;
         let end = Instant::now();
@@ -125,7 +128,7 @@ struct Measured {
     without: f64,
 }
 
-fn measure(rank: &Rank<'_>) -> Result<Measured, Error> {
+fn measure(rank: &Rank) -> Result<Measured, Error> {
     let fast = Steps::new(rank, None, true)?;
     let mut steps = Vec::with_capacity(ALTERNATIONS);
     for _ in 0..=ALTERNATIONS {
@@ -135,7 +138,7 @@ fn measure(rank: &Rank<'_>) -> Result<Measured, Error> {
     let (whole, left): (Vec<f64>, Vec<f64>) = steps.into_iter().skip(1).unzip();
     // Rank 0's, on all ranks: they must slow their links down alike.
     let whole = Tensor::new(&[median(whole), median(left)], &Device::Cpu)?;
-    let agreed = params_and_allreduce::collective::broadcast(rank, &whole, 0)?.to_vec1::<f64>()?;
+    let agreed = params_and_allreduce::collectives::broadcast(rank, &whole, 0)?.to_vec1::<f64>()?;
     let (whole, left) = (agreed[0], agreed[1]);
 
     // So slow that everything together takes half of what is left of the backward pass. In the ring of two

@@ -3,7 +3,7 @@
 use candle_core::{Device, ModuleT};
 use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::ddp::{Reduction, alike};
-use concise_wrapper::launch::{Launch, Rank};
+use concise_wrapper::launch::{ForRank0, Launch, Rank};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::recording::Recorded;
 use concise_wrapper::resnet::ResNet18;
@@ -16,7 +16,6 @@ use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::trace;
 use ops::weights_hash::WeightsHash;
-use params_and_allreduce::thread::ForRank0;
 use scratch_data_parallel::replicas::{self, verdict};
 
 use crate::arguments::{ModelKind, Norm, Planned, Prepared, TestNorm, WrapperKind};
@@ -141,7 +140,7 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                     }
                     None => steps(model, *number, planned, prepared, report),
                 }?;
-                let hashes = replicas::hashes(&lines.main, &trained.weights)?;
+                let hashes = replicas::hashes(&*lines.main, &trained.weights)?;
                 Ok::<_, Error>((trained, hashes))
             });
             // Rank 0's, where this process has it.

@@ -1,7 +1,6 @@
 //! Words between ranks: what they compare before they train, and tell each other when something is wrong.
 
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::collective::{all_gather, broadcast};
 use params_and_allreduce::communicator::{Communicator, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,15 +10,15 @@ use serde::de::DeserializeOwned;
 /// # Errors
 ///
 /// When another rank stops or stalls.
-pub fn of_rank_0(communicator: &impl Communicator, mine: &str) -> Result<String, Error> {
+pub fn of_rank_0(communicator: &(impl Communicator + ?Sized), mine: &str) -> Result<String, Error> {
     let device = communicator.device();
     let length = Tensor::new(&[mine.len() as u32], device)?;
-    let length = broadcast(communicator, &length, 0)?.to_vec1::<u32>()?[0] as usize;
+    let length = communicator.broadcast(&length, 0)?.to_vec1::<u32>()?[0] as usize;
     let bytes = match communicator.rank() {
         0 => Tensor::from_slice(mine.as_bytes(), length, device)?,
         _ => Tensor::zeros(Shape::from(length), DType::U8, device)?,
     };
-    text(&broadcast(communicator, &bytes, 0)?)
+    text(&communicator.broadcast(&bytes, 0)?)
 }
 
 /// All ranks' texts, in rank order, on rank 0, and nothing on the others; all ranks call this together.
@@ -27,16 +26,19 @@ pub fn of_rank_0(communicator: &impl Communicator, mine: &str) -> Result<String,
 /// # Errors
 ///
 /// When another rank stops or stalls.
-pub fn gathered(communicator: &impl Communicator, mine: &str) -> Result<Vec<String>, Error> {
+pub fn gathered(
+    communicator: &(impl Communicator + ?Sized),
+    mine: &str,
+) -> Result<Vec<String>, Error> {
     let (device, world_size) = (communicator.device(), communicator.world_size());
     let length = Tensor::new(&[mine.len() as u32], device)?;
-    let lengths = all_gather(communicator, &length, world_size)?.to_vec1::<u32>()?;
+    let lengths = communicator.all_gather(&length, world_size)?.to_vec1::<u32>()?;
     // An all-gather is of chunks of one length.
     let longest = lengths.iter().max().map_or(0, |&length| length as usize);
     let mut padded = mine.as_bytes().to_vec();
     padded.resize(longest, 0);
     let padded = Tensor::from_vec(padded, longest, device)?;
-    let all = all_gather(communicator, &padded, longest * world_size)?;
+    let all = communicator.all_gather(&padded, longest * world_size)?;
     if communicator.rank() > 0 {
         return Ok(Vec::new());
     }
@@ -51,7 +53,7 @@ pub fn gathered(communicator: &impl Communicator, mine: &str) -> Result<Vec<Stri
 ///
 /// When another rank stops or stalls, or JSON does not bring the value back: it has no NaN, for example.
 pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
-    communicator: &impl Communicator,
+    communicator: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<T, Error> {
     read(&of_rank_0(communicator, &written(mine)?)?)
@@ -64,7 +66,7 @@ pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
 ///
 /// Those of [`value_of_rank_0`].
 pub fn values_gathered<T: Serialize + DeserializeOwned>(
-    communicator: &impl Communicator,
+    communicator: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<Vec<T>, Error> {
     gathered(communicator, &written(mine)?)?.iter().map(|text| read(text)).collect()
@@ -92,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    fn on_three_ranks<R: Send>(work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync) -> Vec<R> {
+    fn on_three_ranks<R: Send>(work: impl Fn(&Rank) -> Result<R, Error> + Sync) -> Vec<R> {
         let plan = DevicePlan::slices(3).unwrap();
         run_ranks(&plan, Duration::from_secs(60), work).unwrap()
     }

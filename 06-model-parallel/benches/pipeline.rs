@@ -25,7 +25,6 @@ use model_parallel::partition::{LayerCost, cut, measure};
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::predict::Costs;
 use model_parallel::pipeline::{Checked, Kind, PipelineParallel, Timeline, check, predict};
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
@@ -83,13 +82,13 @@ fn share(model: &PipelineParallel<'_, Stage>) -> anyhow::Result<Share> {
 
 /// This rank's stage.
 fn model<'a>(
-    rank: &Rank<'_>,
+    rank: &Rank,
     layers: &Layers,
     cut: &[Range<usize>],
     way: &'a Way,
 ) -> Result<PipelineParallel<'a, Stage>, concise_wrapper::Error> {
     let network = layers.build(cut[rank.rank()].clone(), 1, DType::F32, rank.device())?;
-    let line = Arc::new(rank.line());
+    let line = Arc::new(rank.clone());
     PipelineParallel::new(&way.checked, network, line, Mesh::pipeline(2), &SAMPLE)
 }
 
@@ -102,7 +101,7 @@ fn in_turn(layers: &Layers, cut: &[Range<usize>], ways: &[Way; 2]) -> anyhow::Re
         let mut steps = [Steps::default(), Steps::default()];
         for _ in 0..=ALTERNATIONS {
             for way in 0..2 {
-                barrier(rank)?;
+                rank.barrier()?;
                 let start = Instant::now();
                 models[way].backward(&shares[way])?;
                 steps[way].seconds.push(start.elapsed().as_secs_f64());

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use concise_wrapper::ddp::Lines;
-use params_and_allreduce::communicator::{Communicator as _, Error, SharedCommunicator, Subset};
+use params_and_allreduce::communicator::{Error, Group, SharedCommunicator};
 
 /// How many devices there are along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Mesh {
             return Err(candle_core::Error::Msg(text).into());
         }
         let members = self.line(all.rank(), axis);
-        Ok(Subset::new(Arc::clone(all), members)?.into())
+        Ok(Group::new(Arc::clone(all), members)?.into())
     }
 
     /// The same for both connections of a rank.
@@ -163,6 +163,8 @@ mod tests {
     use devices::DevicePlan;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
+    use params_and_allreduce::communicator::Communicator as _;
+
     use super::*;
 
     #[test]
@@ -187,9 +189,7 @@ mod tests {
         assert_eq!(mesh.line(6, Axis::Data), [6, 18]);
     }
 
-    fn on_four<R: Send>(
-        work: impl Fn(&Rank<'_>) -> Result<R, Error> + Sync,
-    ) -> Result<Vec<R>, String> {
+    fn on_four<R: Send>(work: impl Fn(&Rank) -> Result<R, Error> + Sync) -> Result<Vec<R>, String> {
         let plan = DevicePlan::slices(4).unwrap();
         run_ranks(&plan, DEFAULT_TIMEOUT, work).map_err(|failure| failure.to_string())
     }
@@ -217,7 +217,7 @@ mod tests {
         for text in ["2x1x1", "2x2x2"] {
             let mesh: Mesh = text.parse().unwrap();
             let told =
-                on_four(|rank| mesh.along(&(Arc::new(rank.line()) as _), Axis::Data).map(drop));
+                on_four(|rank| mesh.along(&(Arc::new(rank.clone()) as _), Axis::Data).map(drop));
             let expected = format!("a mesh of {} devices on 4 ranks", mesh.devices());
             assert!(told.as_ref().is_err_and(|told| told.contains(&expected)), "{told:?}");
         }

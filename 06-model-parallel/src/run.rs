@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::{Lines, Reduction, alike};
-use concise_wrapper::launch::{Launch, Rank};
+use concise_wrapper::launch::{ForRank0, Launch, Rank};
 use concise_wrapper::{Ddp, Error, Model, text, train};
 use datasets::SAMPLE;
 use harness::report::Report;
@@ -17,9 +17,8 @@ use model_parallel::tensor_parallel::{Group, Replicated, TensorParallel};
 use model_parallel::whole::Whole;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
 use params_and_allreduce::communicator::SharedCommunicator;
-use params_and_allreduce::thread::ForRank0;
+use scratch_data_parallel::{FixedTree, TreeSum};
 
 use crate::arguments::{ModelKind, Prepared};
 use crate::outcome::{Outcome, Shown};
@@ -154,8 +153,8 @@ fn all_steps<M: Whole>(
     let after_first_step = model.whole(watched.after_first_step()?)?;
     let weights = model.whole(trained.weights)?;
     let hash = weights.as_ref().map(|weights| WeightsHash::new(weights)).transpose()?;
-    let replicas = text::values_gathered(all, &hash.map(|hash| format!("{hash:?}")))?;
-    let held = text::values_gathered(all, &held(model))?;
+    let replicas = text::values_gathered(&**all, &hash.map(|hash| format!("{hash:?}")))?;
+    let held = text::values_gathered(&**all, &held(model))?;
     // Only rank 0 has been told of all.
     let shown = after_first_step.zip(weights).filter(|_| all.rank() == 0);
     Ok(shown.map(|(after_first_step, weights)| Shown {

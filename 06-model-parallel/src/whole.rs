@@ -42,7 +42,7 @@ struct Announced {
 /// All ranks' tensors on rank 0, one rank's after the other's, and `None` on the others; all call this
 /// together. No tensor may be empty.
 pub(crate) fn gathered(
-    line: &impl Communicator,
+    line: &(impl Communicator + ?Sized),
     mine: Snapshot,
 ) -> Result<Option<Snapshot>, communicator::Error> {
     let announced = |(name, tensor): &(String, Tensor)| Announced {

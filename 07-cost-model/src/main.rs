@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Task};
 use harness::cli::{self, UsageError};
-use params_and_allreduce::mpirun;
+use harness::mpirun;
 
 fn main() -> ExitCode {
     cli::conclude(cli::arguments().and_then(run))

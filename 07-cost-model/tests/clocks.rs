@@ -13,12 +13,9 @@ use cost_model::hosts::Hosts;
 use cost_model::link::Link;
 use devices::DevicePlan;
 use harness::lock::locked;
-use params_and_allreduce::collective::{all_gather, reduce_scatter};
-use params_and_allreduce::communicator::{
-    Communicator, Error, Received, SharedCommunicator, Subset,
-};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator, Error, Group, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// A rank whose messages take as long as its links say, on its own clock.
 struct Clocked {
@@ -37,8 +34,8 @@ struct Clock {
 }
 
 impl Clocked {
-    fn new(rank: &Rank<'_>, hosts: Hosts) -> Arc<Self> {
-        Arc::new(Self { line: Arc::new(rank.line()), hosts, clock: Mutex::default() })
+    fn new(rank: &Rank, hosts: Hosts) -> Arc<Self> {
+        Arc::new(Self { line: Arc::new(rank.clone()), hosts, clock: Mutex::default() })
     }
 
     fn link(&self, other: usize) -> (usize, Link) {
@@ -104,8 +101,8 @@ impl Communicator for Clocked {
         self.line.recv(from, shape, dtype)
     }
 
-    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        self.recv(from, shape, dtype).map(Received::shared)
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        self.line.background()
     }
 }
 
@@ -117,7 +114,7 @@ fn shown(ranks: usize, numbers: usize, hosts: Hosts, way: Way) -> (f64, f64) {
         let clocked = Clocked::new(rank, hosts);
         let tensor = (Tensor::ones(numbers, DType::F32, &Device::Cpu)? * rank.rank() as f64)?;
         let sum = match way.algorithm() {
-            Some(algorithm) => allreduce(&clocked, &tensor, algorithm)?,
+            Some(algorithm) => clocked.all_reduce(&tensor, algorithm)?,
             None => rings(&clocked, &tensor, hosts)?,
         };
         let expected = (ranks * (ranks - 1) / 2) as f32;
@@ -134,11 +131,11 @@ fn shown(ranks: usize, numbers: usize, hosts: Hosts, way: Way) -> (f64, f64) {
 fn rings(rank: &Arc<Clocked>, tensor: &Tensor, hosts: Hosts) -> Result<Tensor, Error> {
     let (me, each) = (rank.rank(), hosts.each);
     let (host, place) = (me / each, me % each);
-    let neighbours = Subset::new(rank.clone(), (host * each..(host + 1) * each).collect())?;
-    let peers = Subset::new(rank.clone(), (place..rank.world_size()).step_by(each).collect())?;
-    let chunk = reduce_scatter(&neighbours, tensor)?;
-    let chunk = allreduce(&peers, &chunk, Algorithm::Ring)?;
-    all_gather(&neighbours, &chunk, tensor.elem_count())
+    let neighbours = Group::new(rank.clone(), (host * each..(host + 1) * each).collect())?;
+    let peers = Group::new(rank.clone(), (place..rank.world_size()).step_by(each).collect())?;
+    let chunk = neighbours.reduce_scatter(tensor)?;
+    let chunk = peers.all_reduce(&chunk, Algorithm::Ring)?;
+    neighbours.all_gather(&chunk, tensor.elem_count())
 }
 
 const LINK: Link = Link { latency: 3e-6, wire: 1e-9, handling: 2e-10 };

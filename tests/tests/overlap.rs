@@ -54,6 +54,10 @@ impl Communicator for Watched {
     ) -> std::result::Result<Tensor, communicator::Error> {
         self.link.recv(from, shape, dtype)
     }
+
+    fn background(&self) -> std::result::Result<SharedCommunicator, communicator::Error> {
+        self.link.background()
+    }
 }
 
 /// The identity; its backward pass waits for the flag, and notes whether it came.

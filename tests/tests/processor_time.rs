@@ -12,7 +12,6 @@ use std::time::Duration;
 use candle_core::{DType, Device};
 use datasets::{Dataset, PIXELS};
 use devices::DevicePlan;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::Communicator;
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
@@ -51,7 +50,7 @@ fn two_one_core_devices_use_two_threads_and_no_more() {
         }
         let times = ticks();
         // Only threads that are there are counted: nobody ends before everybody has read theirs.
-        barrier(rank)?;
+        rank.barrier()?;
         Ok::<_, Error>(times)
     });
     let times = times.unwrap().pop().unwrap();

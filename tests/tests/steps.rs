@@ -5,9 +5,9 @@
 use candle_core::Tensor;
 use course_tests::steps::{Catalogue, PICTURED, RANKS, Recorder, picture, record};
 use course_tests::stored::check_current;
-use params_and_allreduce::collective::{all_gather, chunk_range, reduce_scatter};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator as _, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 #[test]
 fn the_book_has_what_the_collectives_send_today() {
@@ -75,23 +75,23 @@ fn broken(ring: impl Fn(&Recorder<'_>, &Tensor) -> Result<Tensor, Error> + Sync)
 #[test]
 fn a_broken_ring_is_not_recorded() {
     let doubled = broken(|recorder, tensor| {
-        let chunk = reduce_scatter(recorder, tensor)?;
+        let chunk = recorder.reduce_scatter(tensor)?;
         let everything = tensor.elem_count();
-        all_gather(recorder, &(chunk * 2.0)?, everything)
+        recorder.all_gather(&(chunk * 2.0)?, everything)
     });
     assert!(doubled.contains("no sum of contributions of 4 ranks"), "{doubled}");
     let gathered = broken(|recorder, tensor| {
         let range = chunk_range(tensor.elem_count(), 4, recorder.rank());
-        all_gather(recorder, &tensor.narrow(0, range.start, range.len())?, tensor.elem_count())
+        recorder.all_gather(&tensor.narrow(0, range.start, range.len())?, tensor.elem_count())
     });
     assert!(gathered.contains("rank 0 ends with 0x1 as element 0"), "{gathered}");
     let pieces = broken(|recorder, tensor| {
         let part = tensor.narrow(0, 0, 100)?;
-        allreduce(recorder, &part, Algorithm::Ring)
+        recorder.all_reduce(&part, Algorithm::Ring)
     });
     assert!(pieces.contains("cuts chunk 0 into pieces"), "{pieces}");
     let too_many =
-        record("ring", 9, |recorder, tensor| allreduce(recorder, tensor, Algorithm::Ring));
+        record("ring", 9, |recorder, tensor| recorder.all_reduce(tensor, Algorithm::Ring));
     assert!(too_many.unwrap_err().to_string().contains("only two to eight"));
     let nothing = broken(|_, tensor| Ok(tensor.clone()));
     assert!(nothing.contains("rank 0 ends with 0x1 as element 0"), "{nothing}");

@@ -2,9 +2,7 @@ use std::sync::Barrier;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use super::link::Link;
 use super::*;
-use crate::communicator::Communicator as _;
 
 /// Nobody waits this long, unless something is wrong.
 const LONG: Duration = Duration::from_secs(30);
@@ -20,7 +18,7 @@ fn number(value: f32) -> Tensor {
     Tensor::new(value, &Device::Cpu).unwrap()
 }
 
-fn recv_number(rank: &Rank<'_>, from: usize) -> Result<f32, Error> {
+fn recv_number(rank: &Rank, from: usize) -> Result<f32, Error> {
     Ok(rank.recv(from, &Shape::from(()), DType::F32)?.to_scalar()?)
 }
 
@@ -97,56 +95,142 @@ fn everyone_names_the_rank_that_stalled() {
     }
 }
 
-/// Is let go of slowly: others have time to notice what was let go of before.
-struct Slow;
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        thread::sleep(SHORT);
-    }
+thread_local! {
+    /// The rank whose thread cannot be started, for calls of this thread.
+    pub(super) static NO_THREAD_FOR: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
 }
 
 #[test]
 fn everyone_names_the_rank_whose_thread_cannot_start() {
     let complaints = std::sync::Mutex::new(Vec::new());
-    // No machine has room for such a stack.
-    let thread_of = |rank| match rank {
-        2 => thread::Builder::new().stack_size(isize::MAX as usize),
-        _ => thread::Builder::new(),
-    };
-    let slow = vec![Slow, Slow, Slow];
-    let outcome = run_in_threads(&plan(3), LONG, slow, thread_of, None, |rank, _slow| {
+    NO_THREAD_FOR.set(Some(2));
+    let outcome = run_ranks(&plan(3), LONG, |rank| {
         let outcome = recv_number(rank, 2);
         if let Err(error) = &outcome {
             complaints.lock().unwrap().push(error.to_string());
         }
         outcome
     });
+    NO_THREAD_FOR.set(None);
     assert_eq!(outcome.unwrap_err().rank, 2);
     for complaint in complaints.into_inner().unwrap() {
         assert!(complaint.starts_with("rank 2 failed: "), "{complaint}");
     }
 }
 
-/// A thread of a rank's that goes on talking when the rank itself has returned.
+/// A thread of a rank that goes on communicating when the rank itself has returned.
 #[test]
-fn who_talks_after_its_own_end_blames_nobody_else() {
-    let roster = Arc::new(Roster::new(2));
-    let links = Link::connect(2, &roster, LONG);
-    let own_end = |outcome: Result<(), Error>| match outcome.unwrap_err() {
-        Error::RankStopped { rank: 0, why, waiting: 0 } => assert_eq!(why, "has ended"),
+fn a_rank_that_has_ended_blames_no_other_rank() {
+    let clones = run_ranks(&plan(2), LONG, |rank| Ok::<_, Error>(rank.clone())).unwrap();
+    let own_end = |rank: usize, outcome: Result<(), Error>| match outcome.unwrap_err() {
+        Error::RankStopped { rank: stopped, why, waiting } => {
+            assert_eq!((stopped, why.as_str(), waiting), (rank, "has ended", rank));
+        }
         other => panic!("{other}"),
     };
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| links[0].recv(1, &Shape::from(()), DType::F32).map(drop));
+    for rank in &clones {
+        let other = 1 - rank.rank();
+        own_end(rank.rank(), rank.send(other, &number(1.0)));
+        own_end(rank.rank(), rank.recv(other, &Shape::from(()), DType::F32).map(drop));
+        own_end(rank.rank(), rank.background().unwrap().send(other, &number(1.0)));
+    }
+}
+
+/// A rank waits in a second thread when its own work ends.
+#[test]
+fn a_pending_call_of_a_rank_that_ends_fails_with_its_end() {
+    let (to, from) = std::sync::mpsc::channel();
+    let outcome = run_ranks(&plan(2), LONG, |rank| {
+        if rank.rank() == 0 {
+            let (rank, to) = (rank.clone(), to.clone());
+            thread::spawn(move || to.send(recv_number(&rank, 1).unwrap_err().to_string()));
+        }
         thread::sleep(SHORT);
-        links[0].close();
-        own_end(links[0].send(1, &number(1.0)));
-        links[1].close();
-        own_end(waits.join().unwrap());
+        Ok::<_, Error>(())
     });
-    let first = roster.accuse(roster::FirstCause::Deadlock { circle: vec![] });
-    assert_eq!(first, roster::FirstCause::Deadlock { circle: vec![] }, "nobody was accused before");
+    outcome.unwrap();
+    let told = from.recv_timeout(LONG).unwrap();
+    assert!(
+        told.starts_with("rank 0 has ended") || told.starts_with("rank 1 returned early"),
+        "{told}"
+    );
+}
+
+#[test]
+fn messages_that_were_sent_before_the_end_arrive() {
+    let received = run_ranks(&plan(3), LONG, |rank| {
+        if rank.rank() == 0 {
+            rank.send(1, &number(1.0))?;
+            return Ok(vec![]);
+        }
+        thread::sleep(SHORT);
+        let first = if rank.rank() == 1 { recv_number(rank, 0)? } else { 0.0 };
+        let error = recv_number(rank, 0).unwrap_err().to_string();
+        assert!(error.contains("rank 0 returned early"), "{error}");
+        assert!(rank.send(0, &number(2.0)).is_err());
+        Ok::<_, Error>(vec![first])
+    });
+    assert_eq!(received.unwrap()[1], [1.0]);
+}
+
+/// Handles the failure of rank 2, then fails for another reason.
+#[test]
+fn a_failure_that_was_handled_is_not_the_cause_of_a_later_one() {
+    let complaint = std::sync::Mutex::new(String::new());
+    let outcome = run_ranks(&plan(3), LONG, |rank| match rank.rank() {
+        0 => {
+            let outcome = recv_number(rank, 1);
+            *complaint.lock().unwrap() = outcome.as_ref().unwrap_err().to_string();
+            outcome
+        }
+        1 => {
+            recv_number(rank, 2).unwrap_err();
+            Err(Error::Other("the disk is full".to_owned()))
+        }
+        _ => Err(Error::Other("on purpose".to_owned())),
+    });
+    assert_eq!(outcome.unwrap_err().rank, 2);
+    let complaint = complaint.into_inner().unwrap();
+    assert!(complaint.contains("rank 1 failed: the disk is full"), "{complaint}");
+}
+
+#[test]
+fn many_ranks_exchange_messages() {
+    const MANY: usize = 200;
+    let numbers = run_ranks(&plan(MANY), LONG, |rank| {
+        let (next, previous) = ((rank.rank() + 1) % MANY, (rank.rank() + MANY - 1) % MANY);
+        rank.send(next, &number(rank.rank() as f32))?;
+        recv_number(rank, previous)
+    });
+    assert_eq!(numbers.unwrap()[0], MANY as f32 - 1.0);
+}
+
+#[test]
+fn a_mailbox_gives_up_in_time_awake_or_asleep() {
+    let mailbox = Mailbox::new();
+    for timeout in [Duration::ZERO, AWAKE / 2, AWAKE, 100 * AWAKE, STRETCH + AWAKE] {
+        let started = Instant::now();
+        assert!(mailbox.wait(timeout, |messages| messages.remove(&1)).is_none());
+        let waited = started.elapsed();
+        assert!(waited >= timeout && waited < LONG, "{waited:?} of {timeout:?}");
+    }
+}
+
+#[test]
+fn early_and_late_messages_are_seen() {
+    for delay in [Duration::ZERO, AWAKE / 2, 100 * AWAKE] {
+        let mailbox = Mailbox::new();
+        let started = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(delay);
+                mailbox.put(3, number(7.0));
+            });
+            let found = mailbox.wait(LONG, |messages| messages.get_mut(&3)?.pop_front());
+            assert_eq!(found.unwrap().to_scalar::<f32>().unwrap(), 7.0);
+        });
+        assert!(started.elapsed() < LONG, "after {delay:?}");
+    }
 }
 
 #[test]
@@ -155,10 +239,10 @@ fn what_is_sent_in_the_background_counts_as_well() {
         let other = 1 - rank.rank();
         rank.send(other, &number(1.0))?;
         let before = rank.traffic();
-        rank.background_line().send(other, &number(1.0))?;
+        rank.background()?.send(other, &number(1.0))?;
         let both = [before, rank.traffic()];
         recv_number(rank, other)?;
-        rank.background_line().recv(other, &Shape::from(()), DType::F32)?;
+        rank.background()?.recv(other, &Shape::from(()), DType::F32)?;
         Ok::<_, Error>(both)
     });
     let sent = |messages| Traffic { messages, bytes: 4 * messages };
@@ -184,20 +268,6 @@ fn ranks_that_wait_in_a_circle_are_told_so() {
     assert_eq!(complaints.into_inner().unwrap(), [circle; 4]);
     let failure = outcome.unwrap_err();
     assert!(matches!(failure.cause, Cause::Error(Error::Deadlock { .. })), "{failure}");
-}
-
-#[test]
-fn two_loans_that_are_never_read_are_a_deadlock_too() {
-    let start = Barrier::new(2);
-    let outcome = run_ranks(&plan(2), 5 * SHORT, |rank| {
-        start.wait();
-        let large = Tensor::zeros(10_000, DType::F32, rank.device())?;
-        rank.lend(1 - rank.rank(), &large)?;
-        rank.reclaim()
-    });
-    let failure = outcome.unwrap_err().to_string();
-    let circle = "failed: deadlock: rank 0 waits for rank 1, which waits for rank 0";
-    assert!(failure.ends_with(circle), "{failure}");
 }
 
 #[test]

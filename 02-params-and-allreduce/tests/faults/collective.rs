@@ -1,31 +1,26 @@
 //! What can be disturbed, and what has to come of it.
 
 use candle_core::{Device, Tensor};
-use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::collective::{
-    all_gather, barrier, broadcast, chunk_range, reduce_scatter,
-};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 use crate::trial::Trial;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
     AllReduce(Algorithm),
-    FixedTree,
     ReduceScatter,
     AllGather,
     Broadcast,
     Barrier,
 }
 
-pub const COLLECTIVES: [Collective; 9] = [
+pub const COLLECTIVES: [Collective; 8] = [
     Collective::AllReduce(Algorithm::OneShot),
     Collective::AllReduce(Algorithm::Naive),
     Collective::AllReduce(Algorithm::Tree),
     Collective::AllReduce(Algorithm::Ring),
-    Collective::FixedTree,
     Collective::ReduceScatter,
     Collective::AllGather,
     Collective::Broadcast,
@@ -37,17 +32,15 @@ impl Collective {
         let mine = contribution(rank.rank(), trial.len);
         let tensor = Tensor::new(mine.as_slice(), &Device::Cpu)?;
         let result = match self {
-            Self::AllReduce(algorithm) => allreduce(rank, &tensor, algorithm)?,
-            // One leaf on each rank.
-            Self::FixedTree => FixedTree::new(trial.ranks, trial.ranks)?.sum(rank, &[tensor])?,
-            Self::ReduceScatter => reduce_scatter(rank, &tensor)?,
+            Self::AllReduce(algorithm) => rank.all_reduce(&tensor, algorithm)?,
+            Self::ReduceScatter => rank.reduce_scatter(&tensor)?,
             Self::AllGather => {
                 let chunk = chunk_range(trial.len, trial.ranks, rank.rank());
-                all_gather(rank, &tensor.narrow(0, chunk.start, chunk.len())?, trial.len)?
+                rank.all_gather(&tensor.narrow(0, chunk.start, chunk.len())?, trial.len)?
             }
-            Self::Broadcast => broadcast(rank, &tensor, trial.root)?,
+            Self::Broadcast => rank.broadcast(&tensor, trial.root)?,
             Self::Barrier => {
-                barrier(rank)?;
+                rank.barrier()?;
                 return Ok(Vec::new());
             }
         };
@@ -57,7 +50,7 @@ impl Collective {
     /// What a rank must get.
     pub fn expected(self, rank: usize, trial: &Trial) -> Vec<f32> {
         match self {
-            Self::AllReduce(_) | Self::FixedTree => plain_sum(trial),
+            Self::AllReduce(_) => plain_sum(trial),
             Self::ReduceScatter => {
                 plain_sum(trial)[chunk_range(trial.len, trial.ranks, rank)].to_vec()
             }

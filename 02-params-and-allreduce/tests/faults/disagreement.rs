@@ -4,11 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
 use devices::DevicePlan;
-use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::collective::{all_gather, broadcast, chunk_range, reduce_scatter};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
-use params_and_allreduce::{Algorithm, allreduce};
 
 use crate::PATIENT;
 use crate::collective::{COLLECTIVES, Collective};
@@ -42,7 +41,7 @@ fn pieces_of_a_tensor_are_no_tensor() {
             let failure = run_ranks(&plan, PATIENT, |rank| {
                 let len = if rank.rank() == odd { lengths.1 } else { lengths.0 };
                 let tensor = Tensor::ones(len, DType::F32, &Device::Cpu)?;
-                allreduce(rank, &tensor, Algorithm::Ring)?;
+                rank.all_reduce(&tensor, Algorithm::Ring)?;
                 sums.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, Error>(())
             });
@@ -65,16 +64,13 @@ fn disagreement(
         let (len, dtype) = if rank.rank() == odd { odd_one } else { (10, DType::F32) };
         let tensor = Tensor::ones(len, dtype, &Device::Cpu)?;
         match collective {
-            Collective::AllReduce(algorithm) => allreduce(rank, &tensor, algorithm)?,
-            Collective::FixedTree => {
-                FixedTree::new(rank.world_size(), rank.world_size())?.sum(rank, &[tensor])?
-            }
-            Collective::ReduceScatter => reduce_scatter(rank, &tensor)?,
+            Collective::AllReduce(algorithm) => rank.all_reduce(&tensor, algorithm)?,
+            Collective::ReduceScatter => rank.reduce_scatter(&tensor)?,
             Collective::AllGather => {
                 let chunk = chunk_range(len, ranks, rank.rank());
-                all_gather(rank, &tensor.narrow(0, chunk.start, chunk.len())?, len)?
+                rank.all_gather(&tensor.narrow(0, chunk.start, chunk.len())?, len)?
             }
-            Collective::Broadcast => broadcast(rank, &tensor, 0)?,
+            Collective::Broadcast => rank.broadcast(&tensor, 0)?,
             Collective::Barrier => tensor,
         };
         Ok::<_, Error>(())

@@ -1,11 +1,10 @@
 //! A rank that misbehaves.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error, Received};
+use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +16,9 @@ pub enum Fault {
 }
 
 /// A communicator that counts its messages, and misbehaves before one of them if it is the culprit's.
-/// Reclaiming what it has lent counts as one.
 pub struct Faulty<'a> {
-    pub rank: &'a Rank<'a>,
-    pub messages: Cell<usize>,
+    pub rank: &'a Rank,
+    pub messages: AtomicUsize,
     pub fault: Option<(Fault, usize)>,
     /// How many of the others are done: whoever stalls, stalls until then.
     pub others_done: &'a AtomicUsize,
@@ -28,8 +26,7 @@ pub struct Faulty<'a> {
 
 impl Faulty<'_> {
     fn before_message(&self) -> Result<(), Error> {
-        let message = self.messages.get();
-        self.messages.set(message + 1);
+        let message = self.messages.fetch_add(1, Ordering::SeqCst);
         match self.fault {
             Some((fault, before)) if before == message => self.misbehave(fault),
             _ => Ok(()),
@@ -73,19 +70,9 @@ impl Communicator for Faulty<'_> {
         self.rank.send(to, tensor)
     }
 
-    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.before_message()?;
-        self.rank.share(to, tensor)
-    }
-
-    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.before_message()?;
-        self.rank.lend(to, tensor)
-    }
-
-    fn reclaim(&self) -> Result<(), Error> {
-        self.before_message()?;
-        self.rank.reclaim()
+        self.rank.send_shared(to, tensor)
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
@@ -93,8 +80,7 @@ impl Communicator for Faulty<'_> {
         self.rank.recv(from, shape, dtype)
     }
 
-    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        self.before_message()?;
-        self.rank.borrow(from, shape, dtype)
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        self.rank.background()
     }
 }

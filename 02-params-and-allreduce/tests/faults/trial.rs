@@ -1,6 +1,5 @@
 //! One fault in one collective, and what the other ranks make of it.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -38,10 +37,10 @@ fn messages_of_culprit(trial: &Trial) -> usize {
     let plan = DevicePlan::slices(trial.ranks).unwrap();
     let counts = run_ranks(&plan, PATIENT, |rank| {
         let others_done = &AtomicUsize::new(0);
-        let counting = Faulty { rank, messages: Cell::new(0), fault: None, others_done };
+        let counting = Faulty { rank, messages: AtomicUsize::new(0), fault: None, others_done };
         let found = trial.collective.run(&counting, trial)?;
         assert_eq!(found, trial.collective.expected(rank.rank(), trial), "{trial:?}");
-        Ok::<_, Error>(counting.messages.get())
+        Ok::<_, Error>(counting.messages.load(Ordering::SeqCst))
     });
     counts.unwrap()[trial.culprit]
 }
@@ -53,7 +52,7 @@ pub fn random_trial(collective: Collective, fault: Fault, seed: u64) -> Trial {
         0 => random.random_range(0..ranks),
         1 => random.random_range(ranks..60),
         2 => random.random_range(60..5000),
-        // So large that even a chunk of it is lent, not copied.
+        // So large that even a chunk of it is shared, not copied.
         _ => random.random_range(30_000..40_000),
     };
     let [root, culprit] = [0; 2].map(|_| random.random_range(0..ranks));
@@ -78,7 +77,7 @@ fn answers(trial: &Trial) -> Vec<(usize, Answer)> {
         let culprit = rank.rank() == trial.culprit;
         let fault = culprit.then_some((trial.fault, trial.before_message));
         let others_done = &others_done;
-        let faulty = Faulty { rank, messages: Cell::new(0), fault, others_done };
+        let faulty = Faulty { rank, messages: AtomicUsize::new(0), fault, others_done };
         // So that no rank is blamed for a thread that the system started late.
         start.wait();
         let started = Instant::now();
@@ -86,10 +85,10 @@ fn answers(trial: &Trial) -> Vec<(usize, Answer)> {
         if culprit {
             return if trial.fault == Fault::EarlyReturn { Ok(()) } else { result.map(|_| ()) };
         }
-        let failed = result.is_err();
+        let failure = result.as_ref().err().map(ToString::to_string);
         answers.lock().unwrap().push((rank.rank(), (result, started.elapsed())));
         others_done.fetch_add(1, Ordering::SeqCst);
-        if failed { Err(candle_core::Error::Msg("told above".into()).into()) } else { Ok(()) }
+        failure.map_or(Ok(()), |text| Err(Error::Other(text)))
     });
     // Whatever the others made of it, the run must not pass for a success.
     let may_succeed = trial.fault == Fault::EarlyReturn;

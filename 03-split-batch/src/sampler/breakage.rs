@@ -1,24 +1,25 @@
-//! Samplers as they have been shipped: each trains, and each shares an epoch out wrongly.
+//! Samplers with a common mistake. A run with such a sampler still trains.
 
 use datasets::loader::epoch_order;
 
 use super::Sampler;
 
-/// A way to share an epoch out wrongly.
+// ANCHOR: breakage
+/// A mistake of a sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Breakage {
-    /// Every rank shuffles with a seed of its own: shares overlap, and some samples are in nobody's
+    /// Every rank shuffles with its own seed: some samples belong to several ranks, and some to none
     OwnShuffle,
-    /// The shuffle is not told the epoch: every epoch has the same batches in the same order
+    /// The shuffle ignores the epoch: every epoch has the same batches in the same order
     SameOrder,
-    /// A last batch that is not full is left out: nobody sees its samples in this epoch
+    /// A last batch that is not full is dropped: no rank sees its samples in this epoch
     DropLast,
-    /// A last batch that is not full is filled up from the front: some samples count twice
+    /// A last batch that is not full is filled with samples from the start: these samples count twice
     FillUp,
 }
 
 impl Sampler {
-    /// [`epoch`](Self::epoch), broken.
+    /// Returns the samples of this rank as [`epoch`](Self::epoch) does, but with a mistake.
     pub fn broken_epoch(&self, epoch: usize, breakage: Breakage) -> Vec<Vec<u32>> {
         match breakage {
             Breakage::OwnShuffle => {
@@ -38,12 +39,13 @@ impl Sampler {
         }
     }
 }
+// ANCHOR_END: breakage
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How often each of ten samples is in somebody's share, in batches of four.
+    /// Counts how often each of ten samples occurs over all ranks, in batches of four.
     fn times(breakage: Option<Breakage>, ranks: usize, epoch: usize) -> [usize; 10] {
         let mut times = [0; 10];
         for rank in 0..ranks {
@@ -57,7 +59,7 @@ mod tests {
         times
     }
 
-    /// How many samples are in nobody's share, in one, in two.
+    /// Counts the samples that occur never, once and twice.
     fn tally(breakage: Option<Breakage>, ranks: usize, epoch: usize) -> [usize; 3] {
         let times = times(breakage, ranks, epoch);
         [0, 1, 2].map(|many| times.iter().filter(|&&it| it == many).count())
@@ -68,12 +70,12 @@ mod tests {
         for ranks in [2, 3] {
             for epoch in [0, 1] {
                 assert_eq!(tally(None, ranks, epoch), [0, 10, 0]);
-                // What is left over after two batches of four.
+                // Two samples are left after two batches of four.
                 assert_eq!(tally(Some(Breakage::DropLast), ranks, epoch), [2, 8, 0]);
                 assert_eq!(tally(Some(Breakage::FillUp), ranks, epoch), [0, 8, 2]);
                 assert_eq!(tally(Some(Breakage::SameOrder), ranks, epoch), [0, 10, 0]);
-                let [nobody, once, _] = tally(Some(Breakage::OwnShuffle), ranks, epoch);
-                assert!(nobody > 0 && once < 10, "{ranks} ranks, epoch {epoch}");
+                let [never, once, _] = tally(Some(Breakage::OwnShuffle), ranks, epoch);
+                assert!(never > 0 && once < 10, "{ranks} ranks, epoch {epoch}");
             }
         }
         let sampler = Sampler::new(10, 4, 2, 0, 1);
@@ -101,7 +103,7 @@ mod tests {
     fn fewer_samples_than_a_batch_has() {
         let epoch = |breakage| Sampler::new(3, 8, 2, 0, 1).broken_epoch(0, breakage);
         assert!(epoch(Breakage::DropLast).is_empty());
-        // Three samples for four places.
+        // Three samples fill a batch of eight, which is four samples for each rank.
         let filled = epoch(Breakage::FillUp).remove(0);
         assert_eq!((filled.len(), filled[0]), (4, filled[3]));
     }

@@ -1,8 +1,8 @@
-//! Each rank's share of an epoch.
+//! The samples of each rank in an epoch.
 //!
-//! All ranks shuffle the *same* way, cut the epoch into the same global batches, and take their own shard
-//! of each. Nothing is exchanged: the shuffle depends on seed and epoch alone. Ten samples, global batches
-//! of four, two ranks, in some order:
+//! All ranks compute the same shuffle, because it depends on the seed and the epoch alone. They cut the epoch into the same
+//! global batches, and each rank takes its own shard of each batch. The ranks exchange no messages. An example with ten
+//! samples, global batches of four and two ranks:
 //!
 //! ```text
 //! the epoch   7 2 9 4 | 0 5 1 8 | 3 6
@@ -10,10 +10,9 @@
 //! rank 1          9 4 |     1 8 |   6
 //! ```
 //!
-//! Every sample is in exactly one place, in every epoch. All ranks make the same number of steps, so none
-//! waits at an all-reduce for a rank that has finished, and a short last batch is shared out like any
-//! other: nothing is dropped, nothing is repeated to fill it up. And because the global batches are those
-//! of one device, so are the numbers.
+//! In every epoch, each sample belongs to one step of one rank. All ranks make the same number of steps, so no rank waits
+//! in an all-reduce for a rank that has finished. The short last batch is cut like every other batch: no sample is dropped,
+//! and no sample is repeated. All ranks together see the batches of a single device.
 
 pub mod breakage;
 
@@ -21,7 +20,8 @@ use datasets::loader::{batch_of, epoch_order};
 
 use crate::split::shard_range;
 
-/// One rank's share of every epoch.
+// ANCHOR: sampler
+/// The samples of one rank in every epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampler {
     samples: usize,
@@ -32,10 +32,9 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The share of `rank` among `world_size` ranks, of epochs over `samples` samples in batches of
-    /// `global_batch` over all ranks.
+    /// Makes the sampler of `rank`. A batch of all ranks together has `global_batch` samples.
     ///
-    /// All ranks must agree on everything but `rank`.
+    /// All ranks pass the same values, except `rank`.
     ///
     /// # Panics
     ///
@@ -52,19 +51,22 @@ impl Sampler {
         Self { samples, global_batch, world_size, rank, seed }
     }
 
-    /// Steps in an epoch, the same on every rank.
+    /// Returns the number of steps in an epoch. It is the same on every rank.
     pub fn steps(&self) -> usize {
         self.samples.div_ceil(self.global_batch)
     }
+    // ANCHOR_END: sampler
 
-    /// The samples of this rank in an epoch, step by step. A step may be empty on some ranks when the
-    /// last batch has fewer samples than there are ranks; they must take part all the same.
+    /// Returns the samples of this rank in an epoch, step by step.
+    ///
+    /// If the last batch has fewer samples than there are ranks, the last step of some ranks is empty. These ranks still
+    /// take part in the step.
     // ANCHOR: epoch
     pub fn epoch(&self, epoch: usize) -> impl Iterator<Item = Vec<u32>> + use<> {
         self.shards_of(epoch_order(self.samples, self.seed, epoch))
     }
 
-    /// This rank's shard of each batch of an epoch in this order.
+    /// Cuts an epoch in this order into batches, and returns this rank's shard of each batch.
     fn shards_of(&self, order: Vec<u32>) -> impl Iterator<Item = Vec<u32>> + use<> {
         let Self { global_batch, world_size, rank, .. } = *self;
         (0..self.steps()).map(move |step| {
@@ -79,7 +81,7 @@ impl Sampler {
 mod tests {
     use super::*;
 
-    /// Every rank's samples of an epoch, step by step.
+    /// Returns the samples of every rank in an epoch, step by step.
     fn shares(samples: usize, batch: usize, ranks: usize, epoch: usize) -> Vec<Vec<Vec<u32>>> {
         let share = |rank| Sampler::new(samples, batch, ranks, rank, 5).epoch(epoch).collect();
         (0..ranks).map(share).collect()

@@ -1,5 +1,6 @@
 //! Flags that make no sense together.
 
+use backends::Ranks;
 use candle_core::DType;
 use concise_wrapper::Precision;
 use concise_wrapper::checkpoint::MOST_EPOCHS;
@@ -9,7 +10,6 @@ use concise_wrapper::launch::Launch;
 use devices::DevicePlan;
 use harness::cli::UsageError;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::Ranks;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
 
@@ -42,7 +42,7 @@ impl Arguments {
                      different things, and what comes of it is undefined; start them with mpirun",
                 );
             }
-            if reduction.algorithm.is_some_and(|asked| asked != Algorithm::Nccl) {
+            if reduction.algorithm.is_some_and(|asked| asked != Algorithm::Native) {
                 return refuse(
                     "NCCL alone connects these processes: leave --algorithm out, or start them with mpirun",
                 );
@@ -152,11 +152,10 @@ impl Arguments {
                  naive, tree or ring"
             )));
         }
-        let usual = if launch.has_messages() { Algorithm::Ring } else { Algorithm::Nccl };
+        let usual = if launch.has_messages() { Algorithm::Ring } else { Algorithm::Native };
         let algorithm = algorithm.unwrap_or(usual);
         let ranks = if launch.processes().is_some() { Ranks::Processes } else { Ranks::Threads };
-        algorithm
-            .check(plan, ranks)
+        backends::check(algorithm, plan, ranks)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
         let mut caps = BucketCaps::default();
         if let Some(megabytes) = bucket_mb {

@@ -7,8 +7,8 @@
 
 use candle_core::{DType, Device, IndexOp as _, Tensor};
 use ops::batch_norm::{Average, average_all};
-use params_and_allreduce::all_reduce::FixedTree;
 use params_and_allreduce::communicator::{Communicator, Error};
+use scratch_data_parallel::FixedTree;
 
 use super::{MOMENTUM, Norms};
 
@@ -22,7 +22,7 @@ impl Norms {
     /// # Errors
     ///
     /// When a layer has not seen each of this rank's shards once, or another rank stops or stalls.
-    pub fn fold(&self, rank: &impl Communicator, tree: &FixedTree) -> Result<(), Error> {
+    pub fn fold(&self, rank: &(impl Communicator + ?Sized), tree: &FixedTree) -> Result<(), Error> {
         let mut shared = self.lock();
         let hosted = tree.held_by(rank.rank()).len();
         let mut rows: Vec<Vec<Tensor>> = vec![Vec::new(); hosted];

@@ -10,9 +10,8 @@
 
 use candle_core::{Device, Result, Tensor};
 use ops::batch_norm::{GradientSums, Statistics, batch_norm_with, input_gradient};
-use params_and_allreduce::collective::all_gather;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use super::EPSILON;
 use ops::backward::record_copy;
@@ -47,7 +46,7 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
     let to_cpu = |tensor: &Tensor| tensor.to_device(&Device::Cpu);
     let mine = Tensor::cat(&[to_cpu(&own.mean)?, to_cpu(&own.variance)?, count], 0)?;
     let row = mine.elem_count();
-    let all = all_gather(rank, &mine.to_device(rank.device())?, row * world_size);
+    let all = rank.all_gather(&mine.to_device(rank.device())?, row * world_size);
     let all = all.map_err(candle_core::Error::wrap)?.to_device(&Device::Cpu)?;
     let mut parts = Vec::with_capacity(world_size);
     for other in 0..world_size {
@@ -100,7 +99,7 @@ impl Synchronised {
     /// The sums over all ranks' images.
     fn sum(&self, own: &GradientSums) -> Result<GradientSums> {
         let own = own.as_tensor().to_device(self.communicator.device())?;
-        let all = allreduce(&self.communicator, &own, Algorithm::OneShot);
+        let all = self.communicator.all_reduce(&own, Algorithm::OneShot);
         GradientSums::new(all.map_err(candle_core::Error::wrap)?)
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn restore(
         header = Some(of_file);
     }
     if let Some(rank) = model.rank() {
-        header = text::value_of_rank_0(rank, &header)?;
+        header = text::value_of_rank_0(&**rank, &header)?;
         let state = state(weights, sgd);
         state.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;
         let hash = WeightsHash::new(&state)?;

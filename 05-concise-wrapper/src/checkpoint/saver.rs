@@ -8,7 +8,6 @@ use harness::records::{TrainOptions, TrainerState};
 use harness::report::Report;
 use harness::report::trace::COMPUTE;
 use ops::weights_hash::WeightsHash;
-use params_and_allreduce::communicator::Communicator as _;
 use tracing::info_span;
 
 use super::folder::Folder;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use datasets::{Batch, Dataset};
 use harness::records::BatchSums;
-use params_and_allreduce::thread::asleep;
+use harness::stopwatch::recv_timeout;
 use single_gpu::evaluate::SumsByBatch;
 
 /// What a device is told to do.
@@ -96,7 +96,7 @@ impl Leader {
         for answered in 0..answers.len() {
             let next = match answered {
                 0 => self.answers.recv().map_err(RecvTimeoutError::from),
-                _ => asleep(&self.answers, self.patience),
+                _ => recv_timeout(&self.answers, self.patience),
             };
             match next {
                 Ok((rank, Said::Answer(answer))) => answers[rank] = Some(answer),

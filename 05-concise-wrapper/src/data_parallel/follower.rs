@@ -20,7 +20,7 @@ use crate::{Error, Network};
 
 /// Follows orders until there are no more. A failure is the leader's to hear of, and then the other devices'.
 pub(super) fn follow<M: ModuleT>(
-    rank: &Rank<'_>,
+    rank: &Rank,
     leader: &Network<M>,
     ends: &Follower,
 ) -> Result<(), Error> {
@@ -29,7 +29,7 @@ pub(super) fn follow<M: ModuleT>(
     })
 }
 
-fn obey<M: ModuleT>(rank: &Rank<'_>, leader: &Network<M>, ends: &Follower) -> Result<(), Error> {
+fn obey<M: ModuleT>(rank: &Rank, leader: &Network<M>, ends: &Follower) -> Result<(), Error> {
     let replica = leader.replica(rank.device())?;
     for order in &ends.orders {
         let answer = match order {
@@ -44,7 +44,7 @@ fn obey<M: ModuleT>(rank: &Rank<'_>, leader: &Network<M>, ends: &Follower) -> Re
                 Answer::Sums(evaluate_part(&replica, &images, part, dtype, rank.device())?)
             }
             Order::SynchroniseNorms => {
-                replica.norms().synchronise(Arc::new(rank.line()));
+                replica.norms().synchronise(Arc::new(rank.clone()));
                 Answer::Done
             }
         };
@@ -62,7 +62,7 @@ fn replicate<M: ModuleT>(leader: &Network<M>, replica: &Network<M>) -> candle_co
 }
 
 fn backward<M: ModuleT>(
-    rank: &Rank<'_>,
+    rank: &Rank,
     leader: &Network<M>,
     replica: &Network<M>,
     shard: &Batch,
@@ -84,19 +84,19 @@ fn backward<M: ModuleT>(
 }
 
 /// The sums over all ranks, in rank order, on the first; nothing on the others.
-fn gathered(rank: &Rank<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+fn gathered(rank: &Rank, gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
     let _span = info_span!(target: COMMUNICATION, "gather gradients").entered();
     if rank.rank() > 0 {
         for gradient in &gradients {
             // Nobody writes to a gradient.
-            rank.share(0, gradient)?;
+            rank.send_shared(0, gradient)?;
         }
         return Ok(Vec::new());
     }
     let mut sums = gradients;
     for other in 1..rank.world_size() {
         for sum in &mut sums {
-            let gradient = rank.borrow(other, sum.shape(), sum.dtype())?;
+            let gradient = rank.recv(other, sum.shape(), sum.dtype())?;
             *sum = ops::sum(sum, &gradient)?;
         }
     }

@@ -5,8 +5,7 @@
 //! others never send. So every rank compares what it has with what rank 0 has, first thing.
 
 use candle_core::{DType, Shape};
-use params_and_allreduce::collective::barrier;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::weights::{Named, Weights};
 use crate::{Error, Precision, text};
@@ -18,10 +17,10 @@ use crate::{Error, Precision, text};
 /// [`Error::NotAlike`] on a rank that differs, with the first difference. The others are told that it has
 /// stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
-    let entries: Vec<(String, String)> = text::value_of_rank_0(rank, &mine.to_vec())?;
+    let entries: Vec<(String, String)> = text::value_of_rank_0(&**rank, &mine.to_vec())?;
     let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
-        rank: rank.number_of(rank.rank()),
-        first: rank.number_of(0),
+        rank: rank.world_rank(rank.rank()),
+        first: rank.world_rank(0),
         what: what.to_owned(),
         here: here.to_owned(),
         there: there.to_owned(),
@@ -40,7 +39,7 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
         return Err(differs(what, "nothing of the kind", there));
     }
     // Nobody goes on before all have found that they agree.
-    Ok(barrier(rank)?)
+    Ok(rank.barrier()?)
 }
 
 /// Compares the structure of networks: the precision of their layers, then names, shapes and element types of
@@ -70,8 +69,10 @@ mod tests {
     use std::sync::Arc;
 
     use devices::DevicePlan;
-    use params_and_allreduce::communicator::Subset;
+    use params_and_allreduce::communicator::Group;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+
+    use params_and_allreduce::communicator::Communicator as _;
 
     use super::*;
 
@@ -80,7 +81,7 @@ mod tests {
         let plan = DevicePlan::slices(2).unwrap();
         let same = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let data = "two\nlines, \u{1f} and \"quotes\"".to_owned();
-            let line: SharedCommunicator = Arc::new(rank.line());
+            let line: SharedCommunicator = Arc::new(rank.clone());
             compare(&line, &[("data".to_owned(), data)])
         });
         same.unwrap();
@@ -92,7 +93,7 @@ mod tests {
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| match rank.rank() {
             0 => Ok(()),
             number => {
-                let pair = Subset::new(Arc::new(rank.line()), vec![1, 2])?.into();
+                let pair = Group::new(Arc::new(rank.clone()), vec![1, 2])?.into();
                 compare(&pair, &[("seed".to_owned(), number.to_string())])
             }
         });

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::Error;
 
@@ -29,11 +29,11 @@ pub(super) fn blame(rank: &SharedCommunicator, own: &[BatchSums]) -> Result<(), 
     mine[rank.rank()] = f32::from(!finite);
     mine[ranks] = f32::from(running_away);
     let mine = Tensor::new(mine, rank.device())?;
-    let all: Vec<f32> = allreduce(rank, &mine, Algorithm::OneShot)?.to_vec1()?;
+    let all: Vec<f32> = rank.all_reduce(&mine, Algorithm::OneShot)?.to_vec1()?;
     let (not_finite, running_away) = (&all[..ranks], all[ranks]);
     match not_finite.iter().position(|bad| *bad > 0.0) {
         Some(bad) if running_away == 0.0 && not_finite.contains(&0.0) => {
-            Err(Error::LossOfRank { rank: rank.number_of(bad) })
+            Err(Error::LossOfRank { rank: rank.world_rank(bad) })
         }
         _ => Ok(()),
     }

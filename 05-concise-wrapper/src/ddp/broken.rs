@@ -9,8 +9,8 @@ use candle_core::{ModuleT, Tensor};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use ops::parameters::overwrite;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
 use single_gpu::evaluate::evaluate;
 use single_gpu::train::Step;
@@ -67,7 +67,7 @@ impl<M: ModuleT> Broken<M> {
 
     fn sum_parameters(&self) -> Result<(), Error> {
         for named in &self.weights().parameters {
-            let sum = allreduce(&self.ddp.rank, &named.tensor.detach(), Algorithm::Ring)?;
+            let sum = self.ddp.rank.all_reduce(&named.tensor.detach(), Algorithm::Ring)?;
             overwrite(&named.tensor, &sum)?;
         }
         Ok(())
@@ -88,7 +88,7 @@ impl<M: ModuleT> Model for Broken<M> {
         }
         match self.breakage {
             Breakage::LoneBroadcast => {
-                lone_broadcast(&self.ddp.rank)?;
+                lone_broadcast(&*self.ddp.rank)?;
                 self.ddp.backward(share)
             }
             Breakage::MeanForSum => {
@@ -130,6 +130,8 @@ mod tests {
     use datasets::synthetic::dataset;
     use devices::DevicePlan;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+
+    use params_and_allreduce::communicator::Communicator as _;
 
     use super::*;
     use crate::ddp::Reduction;

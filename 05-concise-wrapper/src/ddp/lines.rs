@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use params_and_allreduce::communicator::SharedCommunicator;
 #[cfg(feature = "mpi")]
-use params_and_allreduce::mpi;
+use backends::mpi;
 #[cfg(feature = "nccl")]
-use params_and_allreduce::nccl;
+use backends::nccl;
+use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
 
 use crate::slow_link::{SlowLink, Slowness};
@@ -24,10 +24,19 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// The connections of a rank.
+    ///
+    /// # Errors
+    ///
+    /// When the rank has one connection only.
+    pub fn new(main: SharedCommunicator, timeout: Duration) -> Result<Self, communicator::Error> {
+        Ok(Self { background: main.background()?, main, timeout })
+    }
+
     /// The same connections, slowed down: together they have what the link has.
     pub fn slowed(self, slowness: Slowness) -> Self {
         let main = SlowLink::new(self.main, slowness, self.timeout);
-        let background = Arc::new(main.beside(self.background));
+        let background = Arc::new(main.with(self.background));
         Self { main: Arc::new(main), background, ..self }
     }
 }
@@ -37,18 +46,19 @@ macro_rules! of_rank {
     ($rank:ty) => {
         impl From<&$rank> for Lines {
             fn from(rank: &$rank) -> Self {
-                let (main, background) = (Arc::new(rank.line()), Arc::new(rank.background_line()));
+                let main: SharedCommunicator = Arc::new(rank.clone());
+                let background = rank.background().expect("each kind of rank has two connections");
                 Self { main, background, timeout: rank.timeout() }
             }
         }
     };
 }
 
-of_rank!(Rank<'_>);
+of_rank!(Rank);
 #[cfg(feature = "mpi")]
-of_rank!(mpi::Rank<'_>);
+of_rank!(mpi::Rank);
 #[cfg(feature = "nccl")]
-of_rank!(nccl::Rank<'_>);
+of_rank!(nccl::Rank);
 
 #[cfg(test)]
 mod tests {

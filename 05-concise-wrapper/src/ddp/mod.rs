@@ -27,9 +27,8 @@ use candle_core::{ModuleT, Tensor};
 use harness::report::trace::{COMMUNICATION, COMPUTE};
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::collective::broadcast;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
+use scratch_data_parallel::FixedTree;
 use tracing::info_span;
 
 use crate::model::stand_in;
@@ -132,7 +131,7 @@ impl<M: ModuleT> Ddp<M> {
     /// When a batch norm is not this crate's.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.network.weights())?;
-        if let (Way::Buckets(reducer), Some(_)) = (&self.way, self.rank.collectives()) {
+        if let (Way::Buckets(reducer), false) = (&self.way, self.rank.has_messages()) {
             reducer.after_backward();
         }
         self.network.norms().synchronise(Arc::clone(&self.rank));
@@ -234,7 +233,7 @@ impl<M: ModuleT> Ddp<M> {
 
 /// Overwrites a tensor with rank 0's.
 pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
-    let received = broadcast(rank, &tensor.detach(), 0)?;
+    let received = rank.broadcast(&tensor.detach(), 0)?;
     if rank.rank() > 0 {
         overwrite(tensor, &received)?;
     }

@@ -17,7 +17,6 @@ use candle_core::{Result, Tensor, bail};
 use devices::move_view;
 use harness::lock::locked;
 use ops::parameters::{no_gradient, overwrite};
-use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::{Algorithm, communicator};
 
 use super::bucket::{BucketCaps, buckets};

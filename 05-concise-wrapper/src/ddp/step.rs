@@ -4,10 +4,10 @@ use candle_core::ModuleT;
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::{FixedTree, TreeSum};
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 use scratch_data_parallel::evaluate::evaluate_together;
 use scratch_data_parallel::reproducible::tree_sums;
+use scratch_data_parallel::{FixedTree, TreeSum};
 use scratch_data_parallel::{allreduce_sums, replicas};
 use single_gpu::evaluate::{Part, SumsByBatch, evaluate_part};
 use single_gpu::train::Step;
@@ -24,8 +24,8 @@ impl<M: ModuleT> Ddp<M> {
     /// Loss and correct answers of all ranks' shards together.
     pub(super) fn sums_of_all(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
         let all = match &self.way {
-            Way::Tree(tree) => tree_sums(&self.rank, sums, tree)?,
-            Way::Buckets(_) => allreduce_sums(&self.rank, sums[0], Algorithm::OneShot)?,
+            Way::Tree(tree) => tree_sums(&*self.rank, sums, tree)?,
+            Way::Buckets(_) => allreduce_sums(&*self.rank, sums[0], Algorithm::OneShot)?,
         };
         if !all.loss.is_finite() {
             blame(&self.rank, sums)?;
@@ -54,8 +54,8 @@ impl<M: ModuleT> Ddp<M> {
             sum.add(leaf, gradients_of(&self.network, &loss)?)?;
             unread.push(seen);
         }
-        let gradients = sum.total(&self.rank)?;
-        self.network.norms().fold(&self.rank, tree)?;
+        let gradients = sum.total(&*self.rank)?;
+        self.network.norms().fold(&*self.rank, tree)?;
         let sums = unread.into_iter().map(|seen| seen.read());
         let sums = sums.collect::<candle_core::Result<Vec<_>>>()?;
         Ok(Step { sums: self.sums_of_all(&sums)?, gradients })
@@ -96,8 +96,8 @@ impl<M: ModuleT> Model for Ddp<M> {
     /// All ranks share it, after their replicas were found to be equal; rank 0 gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         self.share_buffers()?;
-        replicas::compare::<Error>(&self.rank, || self.weights().snapshot())?;
-        evaluate_together(&self.rank, |part| self.evaluate_alone(images, part))
+        replicas::compare::<Error>(&*self.rank, || self.weights().snapshot())?;
+        evaluate_together(&*self.rank, |part| self.evaluate_alone(images, part))
     }
 }
 
@@ -109,6 +109,8 @@ mod tests {
     use devices::DevicePlan;
     use ops::parameters::overwrite;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+
+    use params_and_allreduce::communicator::Communicator as _;
 
     use super::*;
     use crate::Network;

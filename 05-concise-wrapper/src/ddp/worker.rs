@@ -5,14 +5,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+#[cfg(feature = "nccl")]
+use backends::nccl::with_nccl;
 use candle_core::{Result, Tensor};
 use devices::Event;
 use harness::report::trace::BACKGROUND;
+use harness::stopwatch::recv_timeout;
 use params_and_allreduce::communicator::Communicator;
-#[cfg(feature = "nccl")]
-use params_and_allreduce::nccl::with_nccl;
-use params_and_allreduce::thread::{GRACE, asleep};
-use params_and_allreduce::{Algorithm, allreduce, communicator};
+use params_and_allreduce::thread::GRACE;
+use params_and_allreduce::{Algorithm, communicator};
 use tracing::{Span, info_span};
 
 use super::lines::Lines;
@@ -56,7 +57,10 @@ impl Worker {
         let rank = Span::current();
         let Lines { background: communicator, timeout, .. } = lines;
         // NCCL's end of the connection belongs to the thread that made it.
-        let joins = algorithm == Algorithm::Nccl && communicator.collectives().is_none();
+        let joins = cfg!(feature = "nccl")
+            && algorithm == Algorithm::Native
+            && communicator.has_messages()
+            && communicator.device().is_cuda();
         let patience = timeout.saturating_add(GRACE);
         if joins {
             left(patience)?;
@@ -66,7 +70,7 @@ impl Worker {
             let _rank = rank.enter();
             #[cfg(feature = "nccl")]
             if joins {
-                let outcome = with_nccl(&communicator, timeout, |rank| {
+                let outcome = with_nccl(&*communicator, timeout, |rank| {
                     let _ = connected.send(Ok(()));
                     add_up(rank, algorithm, &full, &done);
                     Ok::<_, communicator::Error>(())
@@ -76,14 +80,14 @@ impl Worker {
                 return;
             }
             let _ = connected.send(Ok(()));
-            add_up(&communicator, algorithm, &full, &done);
+            add_up(&*communicator, algorithm, &full, &done);
         };
         let builder = thread::Builder::new().name("buckets".to_owned());
         // Nobody waits for its end, but the next model of this rank. It comes when this rank or one that it waits for
         // has ended, and not before: to wait here would keep the others from hearing that this rank has failed.
         builder.spawn(work).map_err(candle_core::Error::wrap)?;
         // Where a rank has several models, all ranks connect them in one order.
-        match asleep(&thread, patience) {
+        match recv_timeout(&thread, patience) {
             Ok(outcome) => outcome?,
             Err(RecvTimeoutError::Timeout) => return Err(silent("connect the ranks", patience)),
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
@@ -116,7 +120,7 @@ impl Drop for Worker {
 /// Waits until the threads of all models that this rank has dropped have taken leave.
 fn left(patience: Duration) -> Connected {
     for thread in LEAVING.take() {
-        match asleep(&thread, patience) {
+        match recv_timeout(&thread, patience) {
             Err(RecvTimeoutError::Timeout) => return Err(silent("part the ranks", patience)),
             // However that was: it is gone.
             Ok(_) | Err(RecvTimeoutError::Disconnected) => {}
@@ -138,7 +142,7 @@ fn gone() -> communicator::Error {
 
 /// Adds up what comes, one after the other, until nothing more comes or something fails.
 fn add_up(
-    communicator: &impl Communicator,
+    communicator: &(impl Communicator + ?Sized),
     algorithm: Algorithm,
     full: &Receiver<Full>,
     done: &Sender<Sum>,
@@ -146,7 +150,7 @@ fn add_up(
     for Full { bucket, flat, filled } in full {
         let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
         let carried = filled.to_device(&flat, communicator.device()).map_err(Into::into);
-        let sum = carried.and_then(|carried| allreduce(communicator, &carried, algorithm));
+        let sum = carried.and_then(|carried| communicator.all_reduce(&carried, algorithm));
         let failed = sum.is_err();
         if failed {
             // The bucket may be freed now, and somebody might still read it.

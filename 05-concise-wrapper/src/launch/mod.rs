@@ -12,6 +12,7 @@
 //! [agreed](Launch::agree) whether all of them can begin before any of them does.
 
 mod arguments;
+mod for_rank_0;
 mod places;
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 mod processes;
@@ -19,17 +20,17 @@ mod processes;
 use std::time::Duration;
 
 use anyhow::Result;
+#[cfg(feature = "mpi")]
+use backends::mpi;
+#[cfg(feature = "nccl")]
+use backends::nccl;
 use clap::Parser;
 use devices::{ComputeDevice, DevicePlan};
 use harness::cli::{self, UsageError};
+#[cfg(feature = "nccl")]
+use harness::launcher;
+use harness::mpirun;
 use params_and_allreduce::communicator::{self, Communicator as _};
-#[cfg(feature = "nccl")]
-use params_and_allreduce::launcher;
-#[cfg(feature = "mpi")]
-use params_and_allreduce::mpi;
-use params_and_allreduce::mpirun;
-#[cfg(feature = "nccl")]
-use params_and_allreduce::nccl;
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -39,6 +40,7 @@ use crate::ddp::Lines;
 use crate::text;
 
 pub use arguments::LaunchArguments;
+pub use for_rank_0::ForRank0;
 pub use places::Places;
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 pub use processes::World;
@@ -112,7 +114,7 @@ impl Launch {
             })?;
             return Ok(Self::Processes(World::Nccl(Box::new(world))));
         }
-        mpirun::check().map_err(UsageError::new)?;
+        mpirun::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
         #[cfg(feature = "mpi")]
         if mpirun::world_size().is_some_and(|processes| processes > 1) {
             return Ok(Self::Processes(World::Mpi(mpi::World::connect(timeout)?)));
@@ -136,7 +138,7 @@ impl Launch {
         match self {
             Self::Threads { .. } => true,
             #[cfg(any(feature = "mpi", feature = "nccl"))]
-            Self::Processes(world) => world.line().collectives().is_none(),
+            Self::Processes(world) => world.communicator().has_messages(),
         }
     }
 
@@ -173,8 +175,8 @@ impl Launch {
             Self::Threads { .. } => Ok(mine),
             #[cfg(any(feature = "mpi", feature = "nccl"))]
             Self::Processes(world) => {
-                let all = text::values_gathered(&world.line(), &mine)?;
-                text::value_of_rank_0(&world.line(), &all.contains(&true))
+                let all = text::values_gathered(&*world.communicator(), &mine)?;
+                text::value_of_rank_0(&*world.communicator(), &all.contains(&true))
             }
         }
     }
@@ -191,7 +193,7 @@ impl Launch {
         match self {
             Self::Threads { .. } => Ok(mine),
             #[cfg(any(feature = "mpi", feature = "nccl"))]
-            Self::Processes(world) => text::value_of_rank_0(&world.line(), &mine),
+            Self::Processes(world) => text::value_of_rank_0(&*world.communicator(), &mine),
         }
     }
 
@@ -244,8 +246,8 @@ macro_rules! of_rank {
     };
 }
 
-of_rank!(thread::Rank<'_>);
+of_rank!(thread::Rank);
 #[cfg(feature = "mpi")]
-of_rank!(mpi::Rank<'_>);
+of_rank!(mpi::Rank);
 #[cfg(feature = "nccl")]
-of_rank!(nccl::Rank<'_>);
+of_rank!(nccl::Rank);

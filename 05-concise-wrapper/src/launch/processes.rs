@@ -1,17 +1,15 @@
 //! Processes that were started together: what connects them, and what they agree on before they begin.
 
 use std::fmt::Display;
-use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
+#[cfg(feature = "mpi")]
+use backends::mpi;
+#[cfg(feature = "nccl")]
+use backends::nccl;
 use devices::DevicePlan;
 use harness::cli::{ErrorReport, ReportedElsewhere, UsageError, report_error};
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
-#[cfg(feature = "mpi")]
-use params_and_allreduce::mpi;
-#[cfg(feature = "nccl")]
-use params_and_allreduce::nccl;
 
 use super::Rank;
 use crate::text::{value_of_rank_0, values_gathered};
@@ -66,8 +64,8 @@ impl World {
         of_either!(self, world => world.machine())
     }
 
-    pub(super) fn line(&self) -> SharedCommunicator {
-        of_either!(self, world => Arc::new(world.line()))
+    pub(super) fn communicator(&self) -> SharedCommunicator {
+        of_either!(self, world => world.communicator())
     }
 
     #[cfg_attr(
@@ -94,12 +92,12 @@ impl World {
 
     /// See [`Launch::agree`](super::Launch::agree).
     pub(super) fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
-        let line = self.line();
+        let line = self.communicator();
         let mine = outcome.as_ref().err().map(ErrorReport::of);
-        let all = values_gathered(&line, &mine)?;
+        let all = values_gathered(&*line, &mine)?;
         let first =
             all.into_iter().zip(0usize..).find_map(|(complaint, rank)| Some((rank, complaint?)));
-        let Some((rank, ErrorReport { code, message })) = value_of_rank_0(&line, &first)? else {
+        let Some((rank, ErrorReport { code, message })) = value_of_rank_0(&*line, &first)? else {
             return outcome;
         };
         if self.rank() == 0 {
@@ -110,14 +108,14 @@ impl World {
             report_error(&outcome.err().filter(|_| rank == 0).unwrap_or_else(of_other));
         }
         // As soon as one process has ended like this, the others are ended, whatever they were about to say.
-        barrier(&line)?;
+        line.barrier()?;
         Err(ReportedElsewhere(code).into())
     }
 
     /// See [`Launch::devices`](super::Launch::devices).
     pub(super) fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
         let mine = (self.machine(), plan.slots()[self.local_rank()].to_string());
-        let all = values_gathered(&self.line(), &mine)?;
+        let all = values_gathered(&*self.communicator(), &mine)?;
         let together = all.iter().all(|(machine, _)| *machine == mine.0);
         let name = |(machine, device): (String, String)| {
             if together { device } else { format!("{machine} {device}") }

@@ -143,7 +143,7 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
     fn write(&self, entries: &[Entry]) -> Result<(), Error> {
         let mine = lines(entries).map_err(candle_core::Error::wrap)?;
         let all = match self.rank() {
-            Some(rank) => text::gathered(rank, &mine)?,
+            Some(rank) => text::gathered(&**rank, &mine)?,
             None => vec![mine],
         };
         if let Some(recording) = self.recording {

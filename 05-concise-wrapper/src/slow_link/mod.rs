@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error, Received, SharedCommunicator};
+use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 
 use port::Port;
 pub use slowness::{Slowness, parse_speed};
@@ -38,7 +38,7 @@ impl SlowLink {
     }
 
     /// Another communicator of the same rank, for another of its threads: its messages go through the same port.
-    pub fn beside(&self, link: SharedCommunicator) -> Self {
+    pub fn with(&self, link: SharedCommunicator) -> Self {
         Self { link, port: Arc::clone(&self.port), ..*self }
     }
 
@@ -100,8 +100,8 @@ impl Communicator for SlowLink {
         self.link.device()
     }
 
-    fn number_of(&self, rank: usize) -> usize {
-        self.link.number_of(rank)
+    fn world_rank(&self, rank: usize) -> usize {
+        self.link.world_rank(rank)
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
@@ -109,12 +109,11 @@ impl Communicator for SlowLink {
         self.link.send(to, tensor)
     }
 
-    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.announce(to, tensor)?;
-        self.link.share(to, tensor)
+        self.link.send_shared(to, tensor)
     }
 
-    // What takes its time is not lent: the lender would have to wait until it is read.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         let left = self.left(from)?;
         let message = self.link.recv(from, shape, dtype)?;
@@ -122,11 +121,8 @@ impl Communicator for SlowLink {
         Ok(message)
     }
 
-    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        let left = self.left(from)?;
-        let message = self.link.borrow(from, shape, dtype)?;
-        self.travel(from, left, shape, dtype)?;
-        Ok(message)
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        Ok(Arc::new(self.with(self.link.background()?)))
     }
 }
 
@@ -135,9 +131,8 @@ mod tests {
     use std::time::Instant;
 
     use devices::DevicePlan;
-    use params_and_allreduce::collective::barrier;
+    use params_and_allreduce::Algorithm;
     use params_and_allreduce::thread::run_ranks;
-    use params_and_allreduce::{Algorithm, allreduce};
 
     use super::*;
 
@@ -145,11 +140,11 @@ mod tests {
     fn seconds(algorithm: Algorithm, slowness: Slowness) -> f64 {
         let plan = DevicePlan::slices(4).unwrap();
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
-            let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
+            let slow = SlowLink::new(Arc::new(rank.clone()), slowness, rank.timeout());
             let tensor = Tensor::ones(250_000, DType::F32, &Device::Cpu)?;
-            barrier(rank)?;
+            rank.barrier()?;
             let start = Instant::now();
-            let sum = allreduce(&slow, &tensor, algorithm)?;
+            let sum = slow.all_reduce(&tensor, algorithm)?;
             let seconds = start.elapsed().as_secs_f64();
             assert_eq!(sum.to_vec1::<f32>()?, vec![4.0; 250_000]);
             Ok::<_, Error>(seconds)
@@ -174,10 +169,10 @@ mod tests {
         let plan = DevicePlan::slices(2).unwrap();
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 4e6 };
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
-            let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
+            let slow = SlowLink::new(Arc::new(rank.clone()), slowness, rank.timeout());
             // 40 messages of 10 ms each.
             let message = Tensor::ones(10_000, DType::F32, &Device::Cpu)?;
-            barrier(rank)?;
+            rank.barrier()?;
             let start = Instant::now();
             for _ in 0..40 {
                 match rank.rank() {
@@ -208,11 +203,11 @@ mod tests {
         let plan = DevicePlan::slices(2).unwrap();
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 4e6 };
         let seconds = run_ranks(&plan, Duration::from_secs(60), |rank| {
-            let main = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
-            let background = main.beside(Arc::new(rank.background_line()));
+            let main = SlowLink::new(Arc::new(rank.clone()), slowness, rank.timeout());
+            let background = main.with(rank.background()?);
             // Of 100 ms.
             let message = Tensor::ones(100_000, DType::F32, &Device::Cpu)?;
-            barrier(rank)?;
+            rank.barrier()?;
             let start = Instant::now();
             match rank.rank() {
                 0 => {
@@ -238,8 +233,8 @@ mod tests {
         let slowness = Slowness { latency: Duration::ZERO, bandwidth: 10.0 };
         let start = Instant::now();
         let failure = run_ranks(&plan, Duration::from_secs(60), |rank| {
-            let slow = SlowLink::new(Arc::new(rank.line()), slowness, rank.timeout());
-            allreduce(&slow, &Tensor::ones(10_000, DType::F32, &Device::Cpu)?, Algorithm::Ring)
+            let slow = SlowLink::new(Arc::new(rank.clone()), slowness, rank.timeout());
+            slow.all_reduce(&Tensor::ones(10_000, DType::F32, &Device::Cpu)?, Algorithm::Ring)
         });
         let told = failure.unwrap_err().to_string();
         assert!(start.elapsed() < Duration::from_secs(30), "{told}");

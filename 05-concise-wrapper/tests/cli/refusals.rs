@@ -62,7 +62,7 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 36] = [
+    let refusals: [(&[&str], &str); 35] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
@@ -100,11 +100,10 @@ fn what_makes_no_sense_is_refused_in_one_line() {
             ],
             "a rank hears nothing for 14.8 s while 516,272 bytes of gradients are added up",
         ),
-        (&["--slow-link=25", "--algorithm=mpi"], "take one-shot, naive, tree or ring"),
-        (&["--slow-link=25", "--algorithm=nccl"], "take one-shot, naive, tree or ring"),
+        (&["--slow-link=25", "--algorithm=native"], "take one-shot, naive, tree or ring"),
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),
         (&["--weight-decay=-1"], "weight decay is a number from 0"),
-        (&["--algorithm=nccl"], "there is no NCCL here"),
+        (&["--algorithm=native"], "there is no native all-reduce here"),
         (&["--record=same", "--metrics=same"], "--metrics and --record both name same"),
         (&["--plot=same", "--checkpoint=./same/"], "--plot and --checkpoint both name ./same/"),
         (&["--record=same", "--checkpoint=same"], "--record and --checkpoint both name same"),

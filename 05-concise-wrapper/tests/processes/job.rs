@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use harness::lock::locked;
-use params_and_allreduce::mpirun;
+use harness::mpirun;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -19,7 +19,7 @@ fn flags_that_make_no_sense_are_told_once() {
         (&["--wrapper=data-parallel"], "each of these processes is one rank of --wrapper ddp"),
         (&["--compare=2"], "started by itself, this program has other wrappers, and --compare"),
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),
-        (&["--slow-link=25", "--algorithm=mpi"], "--algorithm mpi sends none: take one-shot"),
+        (&["--slow-link=25", "--algorithm=native"], "--algorithm native sends none: take one-shot"),
         (&["--epochs=none"], "invalid value 'none' for '--epochs <N>'"),
         (&["--metrics=/nowhere/at/all"], "--metrics /nowhere/at/all"),
     ];
@@ -34,8 +34,8 @@ fn flags_that_make_no_sense_are_told_once() {
 fn mpis_own_sum_is_for_several_processes() {
     let _turn = turn();
     let Some(mut job) = processes(1) else { return };
-    job.args(SMALL).args(["--devices=2", "--algorithm=mpi"]);
-    refused(job, 2, "--algorithm mpi: there is no MPI here: it needs ranks that are processes");
+    job.args(SMALL).args(["--devices=2", "--algorithm=native"]);
+    refused(job, 2, "--algorithm native: there is no native all-reduce here: it needs NCCL");
 }
 
 #[test]

@@ -72,12 +72,12 @@ fn processes_give_the_bits_that_threads_give() {
     for ranks in [2, 3, 4] {
         for norms in ["--bn=local", "--bn=sync"] {
             let own = ["ring", "one-shot", "tree"];
-            for algorithm in own.iter().chain((ranks == 2).then_some(&"mpi")) {
+            for algorithm in own.iter().chain((ranks == 2).then_some(&"native")) {
                 let Some(mut job) = processes(ranks) else { return };
                 let flags = ["--epochs=1", norms, "--algorithm"];
                 job.args(SMALL).args(flags).arg(algorithm);
                 let mut threads = alone();
-                let same = if *algorithm == "mpi" { "ring" } else { algorithm };
+                let same = if *algorithm == "native" { "ring" } else { algorithm };
                 threads.args(SMALL).args(flags).arg(same).args(["--devices", &ranks.to_string()]);
                 let (job, threads) = (hashes(job).pop(), hashes(threads).pop());
                 assert_eq!(job, threads, "{ranks} ranks, {norms} {algorithm}");

@@ -15,8 +15,7 @@ use concise_wrapper::{Error, Model, Network, Precision, allreduce_sums, replicas
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collective::barrier;
-use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::{self, SharedCommunicator};
 use single_gpu::train::Step;
 
 use super::check::Checked;
@@ -83,7 +82,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         let each = checked.schedule().micro_batches;
         let hosts = Hosts { shards: replica * each..(replica + 1) * each, of: mesh.data * each };
         // From here on all clocks count from the same moment.
-        barrier(&all)?;
+        all.barrier()?;
         let origin = Instant::now();
         let worker = Worker::new(checked, network, pipeline.clone(), sample, origin)?;
         let worker = worker.replicated(replicas.clone())?;
@@ -97,7 +96,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
     ///
     /// When another rank stops or stalls.
     pub fn timelines(&self) -> Result<Vec<Timeline>, communicator::Error> {
-        let of_stages = text::values_gathered(&self.pipeline, &self.measured.borrow().steps)?;
+        let of_stages = text::values_gathered(&*self.pipeline, &self.measured.borrow().steps)?;
         let steps = of_stages.iter().map(Vec::len).min().unwrap_or(0);
         let joined =
             |step: usize| Timeline::joined(of_stages.iter().map(|steps| steps[step].clone()));
@@ -114,7 +113,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
     /// same on all ranks.
     fn sums_of_all(&self, mine: Option<BatchSums>) -> Result<BatchSums, communicator::Error> {
         let mine = mine.unwrap_or_else(BatchSums::of_no_samples);
-        allreduce_sums(&self.all, mine, Algorithm::OneShot)
+        allreduce_sums(&*self.all, mine, Algorithm::OneShot)
     }
 }
 
@@ -123,7 +122,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
 fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
     let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
     let mut seen = HashMap::new();
-    for (stage, names) in text::values_gathered(pipeline, &mine)?.into_iter().enumerate() {
+    for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
         for name in names {
             if let Some(first) = seen.insert(name.clone(), stage) {
                 let told =
@@ -174,9 +173,9 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
 
     /// All replicas share it, after they were found to be equal; the first rank gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        replicas::compare::<Error>(&self.replicas, || self.weights().snapshot())?;
-        let of_pipeline = self.worker.evaluate(images, part_of(&self.replicas))?;
-        let of_all = allreduce_by_batch(&self.all, of_pipeline)?;
+        replicas::compare::<Error>(&*self.replicas, || self.weights().snapshot())?;
+        let of_pipeline = self.worker.evaluate(images, part_of(&*self.replicas))?;
+        let of_all = allreduce_by_batch(&*self.all, of_pipeline)?;
         Ok((self.all.rank() == 0).then(|| of_all.total()))
     }
 }
@@ -184,6 +183,6 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
 impl<M: ModuleT> Whole for PipelineParallel<'_, M> {
     /// On the first stage of every replica.
     fn whole(&self, mine: Snapshot) -> Result<Option<Snapshot>, Error> {
-        Ok(gathered(&self.pipeline, mine)?)
+        Ok(gathered(&*self.pipeline, mine)?)
     }
 }

@@ -6,7 +6,7 @@
 //! devices with fast links.
 
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collective::chunk_range;
+use params_and_allreduce::collectives::chunk_range;
 
 use super::cut::Cut;
 
@@ -50,7 +50,7 @@ impl Exchange {
                     // All chunks of the sum but its own, then all finished ones but the next rank's.
                     Some(2 * elements - chunk(rank) - chunk(rank + 1))
                 }
-                Algorithm::Nccl | Algorithm::Mpi => None,
+                Algorithm::Native => None,
             },
         }
     }

@@ -4,9 +4,8 @@ use std::fmt;
 
 use candle_core::{Error, Result, Tensor, bail};
 use harness::report::trace::COMMUNICATION;
-use params_and_allreduce::collective::all_gather;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::{Algorithm, allreduce};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
 use super::cut::Cut;
@@ -54,9 +53,9 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of [`allreduce`].
+    /// The errors of [`Communicator::all_reduce`](params_and_allreduce::communicator::Communicator::all_reduce).
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<Tensor> {
-        allreduce(&self.line, tensor, self.algorithm).map_err(Error::wrap)
+        self.line.all_reduce(tensor, self.algorithm).map_err(Error::wrap)
     }
 
     /// This rank's part of a whole tensor, a view of it.
@@ -92,7 +91,7 @@ impl Group {
         let (row, shape) = (part.elem_count(), part.dims());
         let bytes = row * part.dtype().size_in_bytes();
         let span = info_span!(target: COMMUNICATION, "all-gather", bytes, ?shape);
-        let rows = span.in_scope(|| all_gather(&self.line, &part.flatten_all()?, row * ranks));
+        let rows = span.in_scope(|| self.line.all_gather(&part.flatten_all()?, row * ranks));
         let rows = rows.map_err(Error::wrap)?;
         let part_of = |rank| {
             let padded = rows.narrow(0, rank * row, row)?.reshape(part.shape())?;

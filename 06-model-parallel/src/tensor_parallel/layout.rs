@@ -5,7 +5,6 @@ use concise_wrapper::Precision;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::weights::{Named, Snapshot, Weights};
 use ops::parameters::overwrite;
-use params_and_allreduce::communicator::Communicator as _;
 
 use super::group::Group;
 use super::memory::Memory;

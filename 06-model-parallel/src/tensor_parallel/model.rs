@@ -10,7 +10,7 @@ use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
 
 use super::group::Group;
@@ -38,7 +38,7 @@ use crate::whole::Whole;
 ///
 /// let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
 /// let halves = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
-///     let group = Group::new(Arc::new(rank.line()), Algorithm::Ring);
+///     let group = Group::new(Arc::new(rank.clone()), Algorithm::Ring);
 ///     let model = TensorParallel::new(1, DType::F32, group, |parts, _| {
 ///         DenseStack::new(&[784, 512, 10], parts)
 ///     })?;
@@ -194,13 +194,15 @@ mod tests {
     use params_and_allreduce::Algorithm;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
+    use params_and_allreduce::communicator::Communicator as _;
+
     use super::*;
 
     #[test]
     fn one_ranks_interrupt_ends_all() {
         let plan = DevicePlan::slices(3).unwrap();
         let interrupts = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-            let group = Group::new(Arc::new(rank.line()), Algorithm::Ring);
+            let group = Group::new(Arc::new(rank.clone()), Algorithm::Ring);
             let interrupts = (rank.rank() == 1).into();
             let mut sums = BatchSums { loss: 2.0, samples: 7, interrupts, ..BatchSums::default() };
             agree_on_interrupts(&group, &mut sums)?;

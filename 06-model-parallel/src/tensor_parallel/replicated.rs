@@ -19,7 +19,7 @@ use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Ddp, Error, Model, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
 
 use super::layout::Layout;

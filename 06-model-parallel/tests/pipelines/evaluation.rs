@@ -14,9 +14,7 @@ use model_parallel::pipeline::worker::Worker;
 use model_parallel::pipeline::{Kind, PipelineParallel};
 use ops::parameters::overwrite;
 use ops::{flatten, linear};
-use params_and_allreduce::communicator::{
-    Communicator, Error as LineError, Received, SharedCommunicator,
-};
+use params_and_allreduce::communicator::{Communicator, Error as LineError, SharedCommunicator};
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::evaluate::{BATCH, Part};
 
@@ -46,10 +44,10 @@ impl Communicator for Counted {
         self.line.send(to, tensor)
     }
 
-    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), LineError> {
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), LineError> {
         let unread = self.unread.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(unread, Ordering::SeqCst);
-        self.line.share(to, tensor)
+        self.line.send_shared(to, tensor)
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, LineError> {
@@ -59,8 +57,8 @@ impl Communicator for Counted {
         self.line.recv(from, shape, dtype)
     }
 
-    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, LineError> {
-        self.line.borrow(from, shape, dtype)
+    fn background(&self) -> Result<SharedCommunicator, LineError> {
+        self.line.background()
     }
 }
 
@@ -72,7 +70,7 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
     let expected = alone.evaluate(&data).unwrap().unwrap();
     let (checked, cut) = (checked(Kind::GPipe, 3, 2), cut("2,6", 10));
     let ended = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
-        let (line, zero) = (Arc::new(rank.line()), AtomicUsize::default);
+        let (line, zero) = (Arc::new(rank.clone()), AtomicUsize::default);
         let line = Arc::new(Counted { line, unread: zero(), most: zero() });
         let network = layers.build(cut[rank.rank()].clone(), 1, DType::F64, &Device::Cpu)?;
         let worker = Worker::new(&checked, network, line.clone(), &SAMPLE, Instant::now()).unwrap();
@@ -103,7 +101,7 @@ fn replicas_of_a_pipeline_find_the_sums_of_one_device_to_the_last_bit() {
         let found = run_ranks(&plan(2 * replicas), Duration::from_secs(60), |rank| {
             let stage = rank.rank() % 2;
             let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-            let line = Arc::new(rank.line());
+            let line = Arc::new(rank.clone());
             PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?.evaluate(&data)
         });
         let found = found.unwrap();
@@ -138,7 +136,7 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
             let (weight, bias) = (vb.get((inputs, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
             Ok(Dense { weight, bias, counts: Arc::clone(&counted) })
         })?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let worker = Worker::new(&checked, network, line, &SAMPLE, Instant::now()).unwrap();
         worker.evaluate(&data, Part::WHOLE).unwrap();
         Ok::<_, Error>(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
@@ -154,7 +152,7 @@ fn a_stage_that_is_not_the_other_replicas_is_found_before_an_evaluation() {
     let failure = run_ranks(&plan(4), Duration::from_secs(60), |rank| {
         let stage = rank.rank() % 2;
         let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
         if rank.rank() == 3 {
             let weight = &model.weights().parameters[0].tensor;

@@ -32,7 +32,7 @@ fn told_within(
     let failure = run_ranks(&plan(2), timeout, |rank| {
         let stage = rank.rank();
         let network = case.layers.build(cut[stage].clone(), 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let worker = Worker::new(checked, network, line, case.sample, Instant::now())?;
         let mut share = case.share(0, 8, 4);
         prepare(stage, &mut share)?;
@@ -72,7 +72,7 @@ fn layers_that_do_not_fit_are_told_before_the_first_step() {
         let layers = [0..2, 3..5][rank.rank()].clone();
         let network = case.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
         let checked = checked(Kind::GPipe, 2, 4);
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         Worker::new(&checked, network, line, case.sample, Instant::now())?;
         Ok::<_, Error>(())
     });
@@ -126,7 +126,7 @@ fn a_tensor_of_two_stages_is_refused() {
         // The third layer is in both.
         let layers = [0..3, 2..5][rank.rank()].clone();
         let network = case.layers.build(layers, 1, DType::F64, &Device::Cpu).unwrap();
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let mesh = Mesh::pipeline(2);
         PipelineParallel::new(&checked, network, line, mesh, case.sample).map(drop)
     });

@@ -54,7 +54,7 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
     let ended = run_ranks(&plan(4), Duration::from_secs(60), |rank| {
         let stage = rank.rank() % 2;
         let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
         let found = trained(&model, None)?;
         let evaluated = model.evaluate(&data().test)?;
@@ -98,7 +98,7 @@ fn to_wait_for_another_replica_is_not_measured_as_work() {
     let late = Duration::from_millis(400);
     let busy = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
         let network = layers.build(0..1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
         let shares = Shares::new(&images(8), 8, 1, DType::F64, model.hosts());
         let share = shares.epoch(1).next().unwrap()?;
@@ -123,7 +123,7 @@ fn a_stage_has_no_checkpoints() {
     let failure = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
         let stage = rank.rank();
         let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.line());
+        let line = Arc::new(rank.clone());
         let model = PipelineParallel::new(&checked, network, line, Mesh::pipeline(2), &SAMPLE)?;
         trained(&model, Some(&checkpoints)).map(drop)
     });

@@ -129,7 +129,7 @@ impl Case {
         let ended = run_ranks(&plan(mesh.devices()), Duration::from_secs(30), |rank| {
             let layers = cut[mesh.coordinates(rank.rank()).pipeline].clone();
             let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
-            let line = Arc::new(rank.line());
+            let line = Arc::new(rank.clone());
             let model = PipelineParallel::new(checked, network, line, mesh, self.sample)?;
             self.train(&model, samples)?;
             model.weights().snapshot().map_err(concise_wrapper::Error::from)
@@ -166,7 +166,8 @@ impl Case {
         let ended = run_ranks(&plan(checked.schedule().stages()), timeout, |rank| {
             let layers = cut[rank.rank()].clone();
             let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
-            let worker = Worker::new(checked, network, Arc::new(rank.line()), self.sample, origin)?;
+            let worker =
+                Worker::new(checked, network, Arc::new(rank.clone()), self.sample, origin)?;
             let mut sgd = Sgd::new(CONSTANTS);
             let steps = (0..self.steps).map(|step| {
                 let share = self.share(step, samples, checked.schedule().micro_batches);

@@ -31,10 +31,10 @@ const WAIT: Duration = Duration::from_secs(60);
 fn on_ranks_with<R: Send>(
     ranks: usize,
     algorithm: Algorithm,
-    work: impl Fn(&Rank<'_>, Group) -> Result<R, Error> + Sync,
+    work: impl Fn(&Rank, Group) -> Result<R, Error> + Sync,
 ) -> Vec<R> {
     let plan = DevicePlan::slices(ranks).unwrap();
-    let work = |rank: &Rank<'_>| work(rank, Group::new(Arc::new(rank.line()), algorithm));
+    let work = |rank: &Rank| work(rank, Group::new(Arc::new(rank.clone()), algorithm));
     run_ranks(&plan, WAIT, work).unwrap_or_else(|failure| panic!("{failure}"))
 }
 

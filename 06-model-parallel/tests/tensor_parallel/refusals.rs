@@ -25,9 +25,9 @@ use params_and_allreduce::thread::{Rank, run_ranks};
 use super::WAIT;
 use super::networks::images;
 
-fn failure(ranks: usize, work: impl Fn(&Rank<'_>, Group) -> Result<(), Error> + Sync) -> String {
+fn failure(ranks: usize, work: impl Fn(&Rank, Group) -> Result<(), Error> + Sync) -> String {
     let plan = DevicePlan::slices(ranks).unwrap();
-    let work = |rank: &Rank<'_>| work(rank, Group::new(Arc::new(rank.line()), Algorithm::Ring));
+    let work = |rank: &Rank| work(rank, Group::new(Arc::new(rank.clone()), Algorithm::Ring));
     run_ranks(&plan, WAIT, work).unwrap_err().to_string()
 }
 
@@ -131,7 +131,7 @@ fn a_rank_that_fails_is_named() {
 fn a_replica_has_the_values_of_its_network() {
     let plan = DevicePlan::slices(2).unwrap();
     run_ranks(&plan, WAIT, |rank| {
-        let group = Group::new(Arc::new(rank.line()), Algorithm::Ring);
+        let group = Group::new(Arc::new(rank.clone()), Algorithm::Ring);
         let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);
         let model = TensorParallel::new(1, DType::F64, group, build)?;
         let network: &Network<DenseStack> = model.network();

@@ -60,7 +60,7 @@ fn the_formulas_are_the_literatures() {
         // 2(n − 1)/n.
         assert_eq!(sum.sends(Algorithm::Ring, 4, rank), Some(2 * 1200 * 3 / 4));
         assert_eq!(sum.sends(Algorithm::Ring, 1, 0), Some(0));
-        assert_eq!(sum.sends(Algorithm::Nccl, 4, rank), None);
+        assert_eq!(sum.sends(Algorithm::Native, 4, rank), None);
     }
     // One layer by columns and one by rows: one all-reduce forward. With another pair before, one backward too.
     assert_eq!(DenseStack::exchanges(&[8, 6, 4], 3), [Exchange::AllReduce { elements: 12 }]);

@@ -12,7 +12,6 @@ use datasets::{Batch, Dataset};
 use devices::DevicePlan;
 use harness::statistics::slowest;
 use model_parallel::layers::Layers;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 
@@ -42,7 +41,7 @@ pub fn compute(
         // The first step finds memory that was never touched, and is not counted.
         for step in 0..=steps {
             rank.device().synchronize()?;
-            barrier(rank)?;
+            rank.barrier()?;
             let start = Instant::now();
             let gradients = network.backward(&share)?.gradients;
             rank.device().synchronize()?;

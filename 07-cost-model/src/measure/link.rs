@@ -11,7 +11,6 @@ use concise_wrapper::ddp::Lines;
 use concise_wrapper::slow_link::Slowness;
 use devices::DevicePlan;
 use harness::statistics::slowest;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 
@@ -75,7 +74,7 @@ fn exchange(
 }
 
 fn messages(
-    rank: &Rank<'_>,
+    rank: &Rank,
     line: &SharedCommunicator,
     numbers: usize,
     times: usize,
@@ -86,11 +85,11 @@ fn messages(
     let mut seconds = Vec::with_capacity(times);
     for time in 0..=times {
         line.device().synchronize()?;
-        barrier(rank)?;
+        rank.barrier()?;
         let start = Instant::now();
-        line.lend((me + 1) % of, &mine)?;
-        let sum = ops::sum(&mine, &*line.borrow((me + of - 1) % of, mine.shape(), mine.dtype())?)?;
-        line.reclaim()?;
+        line.send_shared((me + 1) % of, &mine)?;
+        let received = line.recv((me + of - 1) % of, mine.shape(), mine.dtype())?;
+        let sum = ops::sum(&mine, &received)?;
         line.device().synchronize()?;
         if time > 0 {
             seconds.push(start.elapsed().as_secs_f64());

@@ -9,6 +9,8 @@
 //! | [`report`] | progress, metrics, plots, traces; files that are never half-written |
 //! | [`interrupt`] | Ctrl-C: all devices stop after the same step |
 //! | [`random`] | random numbers that depend on a name and a seed |
+//! | [`launcher`] | the processes that mpirun, srun or torchrun have started together |
+//! | [`stopwatch`] | time without the time for which the program was stopped |
 //! | [`statistics`] | the median of several measurements |
 //! | [`lock`] | locks that survive a panic |
 //! | `allocator` | keeps freed memory for the next step |
@@ -16,8 +18,13 @@
 mod allocator;
 pub mod cli;
 pub mod interrupt;
+pub mod launcher;
 pub mod lock;
 pub mod random;
 pub mod records;
 pub mod report;
 pub mod statistics;
+pub mod stopwatch;
+
+/// The former name of [`launcher`], for programs that were not changed yet.
+pub use launcher as mpirun;

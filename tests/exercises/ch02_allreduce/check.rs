@@ -9,9 +9,9 @@ use exercises::contributions::{contribution, guess, sum};
 use exercises::expectation::numbers;
 use exercises::ranks::{self, Rank, Sends};
 use harness::report::counted;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::Traffic;
-use params_and_allreduce::{Algorithm, allreduce as allreduce_of_stage_2};
 
 const SUM: &str = "every rank gets the sum of all ranks; nothing is divided here";
 const VARIABLE: &str =
@@ -186,7 +186,7 @@ fn every_rank_has_the_same_bits_and_those_of_stage_2() {
     let results = run(3, |rank| {
         let own = (contribution(rank.rank(), 7)?.to_dtype(DType::F64)? / 3.0)?;
         let outcome = reduced(rank, vec![own.clone()])?;
-        Ok((outcome.update[0].clone(), allreduce_of_stage_2(rank, &own, Algorithm::Naive)?))
+        Ok((outcome.update[0].clone(), rank.all_reduce(&own, Algorithm::Naive)?))
     });
     for (rank, (got, theirs)) in results.iter().enumerate() {
         on(rank, 0, 3)

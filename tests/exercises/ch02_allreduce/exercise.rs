@@ -29,8 +29,8 @@ use params_and_allreduce::communicator::{Communicator, Error};
 ///
 /// [`Communicator::send`] returns at once; [`Communicator::recv`] waits, and wants to know the shape and
 /// element type of what will come. For each gradient, rank 0 sends one message to every other rank, and
-/// every other rank one to rank 0. (`share` and `lend` hand out the variable's own memory, and the update writes
-/// to it: use `send`.)
+/// every other rank one to rank 0. Use `send`: `send_shared` hands out the variable's own memory, and the update writes
+/// to that memory.
 ///
 /// # Errors
 ///

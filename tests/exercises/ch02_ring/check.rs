@@ -10,8 +10,8 @@ use exercises::expectation::numbers;
 use exercises::mismatch::in_a_row;
 use exercises::ranks::{self, Rank, Sends, Sent};
 use harness::report::counted;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \
@@ -241,7 +241,7 @@ fn the_same_bits_on_every_rank_and_the_sum_of_stage_2() {
     };
     let mine = run(5, &[11], move |rank| exercise::ring(rank, &own(rank.rank())?));
     let theirs = ranks::run(5, Sends::Buffered, move |rank| {
-        allreduce(rank, &own(rank.rank())?, Algorithm::Ring)
+        rank.all_reduce(&own(rank.rank())?, Algorithm::Ring)
     });
     assert_eq!(theirs[0].dtype(), DType::F64);
     for (rank, (got, theirs)) in mine.iter().zip(&theirs).enumerate() {

@@ -35,10 +35,10 @@ use params_and_allreduce::communicator::{Communicator, Error};
 ///   or 0. Chunks may differ in size, by at most one element, and may be empty.
 /// - A rank sends 2(k − 1) messages, all of them to the next, each as large as a chunk.
 /// - The result's memory is its own with a single rank as well, and the caller may write to `tensor` once this has returned:
-///   `send` its chunks, or `lend` and `reclaim` them; what is `share`d is never written to again.
+///   `send` its chunks. A tensor that is sent with `send_shared` is never written to again.
 /// - **A send waits for its receiver**: here [`Communicator::send`] returns when the other rank has
-///   received the message, as it is with NCCL, and with MPI when messages are large. If all ranks send
-///   first, none ever receives. If all receive first, none ever sends.
+///   received the message, as large messages do under MPI. If all ranks send first, none ever
+///   receives. If all receive first, none ever sends.
 ///
 /// # Errors
 ///

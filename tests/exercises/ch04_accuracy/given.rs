@@ -7,8 +7,8 @@
 //! ```
 
 use candle_core::{D, DType, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// The share of all test images that were classified correctly, 0 to 1: the same number on every rank.
 ///

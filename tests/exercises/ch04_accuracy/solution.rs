@@ -1,14 +1,14 @@
 //! Counts can be added up, accuracies cannot.
 
 use candle_core::{D, DType, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// The share of all test images that were classified correctly, 0 to 1: the same number on every rank.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let counts = [correct(logits, labels)?, labels.elem_count() as f64];
     let counts = Tensor::new(&counts, rank.device())?;
-    let sums = allreduce(rank, &counts, Algorithm::default())?.to_vec1::<f64>()?;
+    let sums = rank.all_reduce(&counts, Algorithm::default())?.to_vec1::<f64>()?;
     Ok(sums[0] / sums[1])
 }
 

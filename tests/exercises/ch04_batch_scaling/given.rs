@@ -9,8 +9,8 @@
 use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 

@@ -7,9 +7,9 @@ use candle_core::{DType, Device, Result, Tensor};
 use exercises::expectation::numbers;
 use exercises::mismatch::fail;
 use exercises::ranks::{self, Sends};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::Traffic;
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// One more than the most elements that a rank brings.
 const BASE: usize = 100;
@@ -170,7 +170,7 @@ impl Case {
         let elements: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let dtype = self.dtype;
         ranks::run(self.ranks, Sends::Buffered, move |rank| {
-            allreduce(rank, &Tensor::zeros(elements, dtype, rank.device())?, algorithm)?;
+            rank.all_reduce(&Tensor::zeros(elements, dtype, rank.device())?, algorithm)?;
             Ok(rank.traffic())
         })
     }

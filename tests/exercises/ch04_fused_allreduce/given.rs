@@ -7,8 +7,8 @@
 //! ```
 
 use candle_core::Tensor;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// The sum over all ranks of each tensor of a list, by *one* call of `allreduce`.
 ///

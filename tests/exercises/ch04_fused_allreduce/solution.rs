@@ -1,8 +1,8 @@
 //! One row of all elements, in the order of the list. An offset finds each tensor's part of the sum.
 
 use candle_core::Tensor;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// The sum over all ranks of each tensor of a list, by *one* call of `allreduce`.
 pub fn allreduce_fused(
@@ -14,7 +14,7 @@ pub fn allreduce_fused(
         return Ok(Vec::new());
     }
     let flat = tensors.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>, _>>()?;
-    let sums = allreduce(rank, &Tensor::cat(&flat, 0)?, algorithm)?;
+    let sums = rank.all_reduce(&Tensor::cat(&flat, 0)?, algorithm)?;
     let mut offset = 0;
     let mut cut = |tensor: &Tensor| {
         let elements = tensor.elem_count();

@@ -8,9 +8,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use ops::batch_norm::Statistics;
-use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Mean and variance of each channel over the images of *all* ranks: on every rank the same, to the last bit.
 ///

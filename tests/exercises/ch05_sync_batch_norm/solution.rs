@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Tensor};
 use ops::batch_norm::Statistics;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Mean and variance of each channel over the images of *all* ranks: on every rank the same, to the last bit.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
@@ -13,11 +13,11 @@ pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Er
     let sums = |x: &Tensor| x.sum((0, 2, 3))?.to_device(rank.device());
     let count = Tensor::new(&[(images * height * width) as f64], rank.device())?;
     let all = Tensor::cat(&[&sums(&x)?, &count], 0)?;
-    let all = allreduce(rank, &all, Algorithm::default())?;
+    let all = rank.all_reduce(&all, Algorithm::default())?;
     let count = all.get(channels)?.to_scalar::<f64>()?;
     let mean = (all.narrow(0, 0, channels)? / count)?;
 
     let distances = x.broadcast_sub(&mean.reshape((1, channels, 1, 1))?)?;
-    let squares = allreduce(rank, &sums(&distances.sqr()?)?, Algorithm::default())?;
+    let squares = rank.all_reduce(&sums(&distances.sqr()?)?, Algorithm::default())?;
     Ok(Statistics { mean, variance: (squares / count)?, count: count as usize })
 }

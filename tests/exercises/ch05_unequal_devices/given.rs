@@ -11,8 +11,8 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::{Speed, step_seconds};
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 
 /// How many samples of a batch each device works on, so that the step ends as soon as it can.

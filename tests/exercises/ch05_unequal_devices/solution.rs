@@ -5,8 +5,8 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 
 /// How many samples of a batch each device works on, so that the step ends as soon as it can.
@@ -42,7 +42,7 @@ pub fn step(
     let cut = |tensor: &Tensor| tensor.narrow(0, start, shares[rank.rank()]);
     let shard = Batch { images: cut(&batch.images)?, labels: cut(&batch.labels)? };
     let local = model.gradients(&shard)?;
-    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let sum = |gradient| rank.all_reduce(gradient, Algorithm::default());
     let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
     // The sum is over the whole batch, whoever worked on how much of it.
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;

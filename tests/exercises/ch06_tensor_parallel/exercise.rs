@@ -8,8 +8,8 @@
 
 use candle_core::{DType, Tensor};
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use split_batch::shard_range;
 
 /// One rank's part of two dense layers.

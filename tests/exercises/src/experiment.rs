@@ -65,7 +65,7 @@ impl Experiment {
     pub fn on_devices<R: Send>(
         &self,
         devices: usize,
-        work: impl Fn(&Rank<'_>) -> std::result::Result<R, Error> + Sync,
+        work: impl Fn(&Rank) -> std::result::Result<R, Error> + Sync,
     ) -> std::result::Result<Vec<R>, RankFailure<Error>> {
         let plan = DevicePlan::slices(devices);
         let in_rank_0 = |error| RankFailure::new(0, Error::Tensor(candle_core::Error::wrap(error)));
@@ -109,8 +109,8 @@ impl fmt::Display for Row {
 mod tests {
     use datasets::PIXELS;
     use ops::parameters::overwrite;
+    use params_and_allreduce::Algorithm;
     use params_and_allreduce::communicator::Communicator as _;
-    use params_and_allreduce::{Algorithm, allreduce};
     use single_gpu::train::Step;
 
     use super::*;
@@ -143,11 +143,10 @@ mod tests {
         let experiment = experiment();
         let ranks = experiment.on_devices(3, |rank| Ok((rank.rank(), rank.world_size())));
         assert_eq!(ranks.unwrap(), [(0, 3), (1, 3), (2, 3)]);
-        let sum = |rank: &Rank<'_>| {
-            allreduce(rank, &experiment.test.images, Algorithm::OneShot).map(|_| ())
-        };
+        let sum =
+            |rank: &Rank| rank.all_reduce(&experiment.test.images, Algorithm::OneShot).map(|_| ());
         experiment.on_devices(2, sum).unwrap();
-        let gradients = |rank: &Rank<'_>| {
+        let gradients = |rank: &Rank| {
             Ok(Classifier::new(1, rank.device())?
                 .gradients(&experiment.batches(0)?[rank.rank()])?)
         };
@@ -161,7 +160,7 @@ mod tests {
     #[test]
     fn replicas_that_part_are_told() {
         let experiment = experiment();
-        let gradients = |rank: &Rank<'_>| {
+        let gradients = |rank: &Rank| {
             let model = Classifier::new(rank.rank() as u64, rank.device())?;
             Ok(model.gradients(&experiment.test)?)
         };
@@ -173,7 +172,7 @@ mod tests {
     #[test]
     fn a_replica_without_samples_agrees() {
         let experiment = experiment();
-        let gradients = |rank: &Rank<'_>| {
+        let gradients = |rank: &Rank| {
             let model = Classifier::new(1, rank.device())?;
             for step in 0..2 {
                 let samples: &[u32] = if (rank.rank(), step) == (1, 1) { &[] } else { &[0] };

@@ -147,7 +147,7 @@ impl TwoLayers {
 pub fn by_stage_6(parts: &[TwoLayers], x: &Tensor, dy: &Tensor) -> Vec<(Tensor, Gradients)> {
     let devices = DevicePlan::new(DeviceKind::Cpu, parts.len(), None).expect("slices of the CPU");
     let outcomes = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
-        let group = Group::new(Arc::new(rank.line()), Algorithm::default());
+        let group = Group::new(Arc::new(rank.clone()), Algorithm::default());
         let [x, a, a_bias, b, b_bias] = variables(&parts[rank.rank()], x)?;
         let hidden = linear_relu_by_column(&x, &a, &a_bias, &group)?;
         let y = linear_by_row(&hidden, &b, &b_bias, &group)?;

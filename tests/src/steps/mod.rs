@@ -24,9 +24,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use candle_core::{Device, Tensor};
 use devices::DevicePlan;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
-use params_and_allreduce::{Algorithm, allreduce};
 use serde::Serialize;
 
 use crate::stored;
@@ -124,7 +124,7 @@ impl Catalogue {
             for ranks in RANKS {
                 let name = algorithm.to_string();
                 runs.push(record(&name, ranks, |recorder, tensor| {
-                    allreduce(recorder, tensor, algorithm)
+                    recorder.all_reduce(tensor, algorithm)
                 })?);
             }
         }

@@ -11,7 +11,7 @@
 //!
 //! Eight ranks and eight chunks fit into 32 bits, the four bytes of a number in single precision.
 
-use params_and_allreduce::collective::chunk_range;
+use params_and_allreduce::collectives::chunk_range;
 
 /// The smallest number that two to eight ranks can cut into equal chunks.
 pub const ELEMENTS: usize = 840;

@@ -1,9 +1,10 @@
 //! A communicator that writes down what it passes on.
 
-use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error, Received};
+use harness::lock::locked;
+use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
 
 use super::{Message, numbers};
@@ -20,17 +21,17 @@ pub(super) enum Event {
 /// A rank's communicator that behaves as the one within and remembers every message.
 #[derive(Debug)]
 pub struct Recorder<'a> {
-    rank: &'a Rank<'a>,
-    events: RefCell<Vec<Event>>,
+    rank: &'a Rank,
+    events: Mutex<Vec<Event>>,
 }
 
 impl<'a> Recorder<'a> {
-    pub(super) fn new(rank: &'a Rank<'a>) -> Self {
-        Self { rank, events: RefCell::default() }
+    pub(super) fn new(rank: &'a Rank) -> Self {
+        Self { rank, events: Mutex::default() }
     }
 
     pub(super) fn into_events(self) -> Vec<Event> {
-        self.events.into_inner()
+        self.events.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sent(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
@@ -45,7 +46,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn note(&self, event: Event) {
-        self.events.borrow_mut().push(event);
+        locked(&self.events).push(event);
     }
 }
 
@@ -67,18 +68,9 @@ impl Communicator for Recorder<'_> {
         self.rank.send(to, tensor)
     }
 
-    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.sent(to, tensor)?;
-        self.rank.share(to, tensor)
-    }
-
-    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.sent(to, tensor)?;
-        self.rank.lend(to, tensor)
-    }
-
-    fn reclaim(&self) -> Result<(), Error> {
-        self.rank.reclaim()
+        self.rank.send_shared(to, tensor)
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
@@ -87,9 +79,7 @@ impl Communicator for Recorder<'_> {
         Ok(tensor)
     }
 
-    fn borrow(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Received, Error> {
-        let received = self.rank.borrow(from, shape, dtype)?;
-        self.note(Event::Took(from));
-        Ok(received)
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        self.rank.background()
     }
 }

@@ -3,10 +3,10 @@
 //! The values are whole numbers so small that every sum of them is exact even in bf16.
 
 use candle_core::{DType, Device, Result, Tensor};
-use params_and_allreduce::collective::{all_gather, broadcast, chunk_range, reduce_scatter};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::run_ranks;
-use params_and_allreduce::{Algorithm, allreduce};
 
 use super::{WAIT, gpus};
 
@@ -43,16 +43,16 @@ fn every_collective_is_right_for_every_number_of_replicas() {
                 let mine = tensor(contribution(rank.rank(), len))?;
                 let expected = sum(ranks, len);
                 for algorithm in Algorithm::OURS {
-                    let found = allreduce(rank, &mine, algorithm)?;
+                    let found = rank.all_reduce(&mine, algorithm)?;
                     assert!(found.device().same_device(rank.device()), "{case}, {algorithm}");
                     assert_eq!(numbers(&found)?, expected, "{case}, {algorithm}");
                 }
                 let chunk = chunk_range(len, ranks, rank.rank());
-                let own = reduce_scatter(rank, &mine)?;
+                let own = rank.reduce_scatter(&mine)?;
                 assert_eq!(numbers(&own)?, expected[chunk], "{case}: reduce-scatter");
-                assert_eq!(numbers(&all_gather(rank, &own, len)?)?, expected, "{case}: all-gather");
+                assert_eq!(numbers(&rank.all_gather(&own, len)?)?, expected, "{case}: all-gather");
                 for root in 0..ranks {
-                    let found = numbers(&broadcast(rank, &mine, root)?)?;
+                    let found = numbers(&rank.broadcast(&mine, root)?)?;
                     assert_eq!(found, contribution(root, len), "{case}: broadcast from {root}");
                 }
                 // Nobody has written into what was brought.

@@ -21,7 +21,7 @@ fn models_come_and_go_on_one_line() {
     }
     let reduction = Reduction::Buckets {
         caps: BucketCaps { first: 2_000, others: 40_000 },
-        algorithm: Algorithm::Nccl,
+        algorithm: Algorithm::Native,
         overlap: true,
     };
     let batch = garments(DType::F32);

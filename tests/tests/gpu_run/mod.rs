@@ -142,7 +142,7 @@ fn tests_that_failed_are_run_again_alone() {
     let gpu = format!("case $* in *a::first*) exit 101 ;; *second*) ;; *) {together} ;; esac");
     package.program("tests/training", &gpu);
     let crash = "case $* in *--exact*) ;; *) echo 'test one ... ok'; echo 'test two ... '; kill -SEGV $$ ;; esac";
-    package.program("tests/params_and_allreduce", crash);
+    package.program("tests/backends", crash);
     package.program("tests/tf32", "echo 'test one ... '; exit 101");
     package.run(&["--only", "tests-gpu,tests-nccl,tests-tf32"]).assert().code(1);
     let results = package.results();

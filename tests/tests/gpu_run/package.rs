@@ -20,7 +20,7 @@ const PROGRAMS: [&str; 6] = [
     "concise-wrapper",
     "model-parallel",
 ];
-const TESTS: [&str; 4] = ["ops", "params_and_allreduce", "training", "tf32"];
+const TESTS: [&str; 4] = ["ops", "backends", "training", "tf32"];
 
 /// Answers as one GPU does, whatever it is asked.
 const NVIDIA_SMI: &str = "case $* in

@@ -7,13 +7,9 @@ use std::sync::{Arc, Mutex};
 use candle_core::Shape;
 use concise_wrapper::ddp::Lines;
 use concise_wrapper::text;
-use params_and_allreduce::collective::{
-    all_gather, barrier, broadcast, chunk_range, reduce_scatter,
-};
-use params_and_allreduce::communicator::{
-    self, Collectives, Communicator, Engine, SharedCommunicator,
-};
-use params_and_allreduce::{allreduce, thread};
+use params_and_allreduce::collectives::chunk_range;
+use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use params_and_allreduce::thread;
 
 use super::*;
 
@@ -44,35 +40,50 @@ impl Communicator for OfAll {
     }
 
     fn send(&self, _: usize, _: &Tensor) -> Result<(), communicator::Error> {
-        Err(communicator::Error::NoMessages { engine: Engine::Nccl })
+        Err(communicator::Error::Other("the engine has no messages".to_owned()))
     }
 
     fn recv(&self, _: usize, _: &Shape, _: DType) -> Result<Tensor, communicator::Error> {
-        Err(communicator::Error::NoMessages { engine: Engine::Nccl })
+        Err(communicator::Error::Other("the engine has no messages".to_owned()))
     }
 
-    fn collectives(&self) -> Option<&dyn Collectives> {
-        Some(self)
+    fn background(&self) -> Result<SharedCommunicator, communicator::Error> {
+        let (line, sums) = (self.line.background()?, Arc::clone(&self.sums));
+        Ok(Arc::new(Self { line, which: Line::Background, sums }))
     }
-}
 
-impl Collectives for OfAll {
-    fn sum(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
+    fn all_reduce(&self, tensor: &Tensor, _: Algorithm) -> Result<Tensor, communicator::Error> {
         self.sums.lock().unwrap().push(self.which);
-        allreduce(&self.line, tensor, Algorithm::Tree)
+        self.line.all_reduce(tensor, Algorithm::Tree)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, communicator::Error> {
-        broadcast(&self.line, tensor, root)
+        self.line.broadcast(tensor, root)
+    }
+
+    fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, communicator::Error> {
+        self.line.all_gather(chunk, len)
+    }
+
+    fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, communicator::Error> {
+        self.line.reduce_scatter(tensor)
+    }
+
+    fn barrier(&self) -> Result<(), communicator::Error> {
+        self.line.barrier()
+    }
+
+    fn has_messages(&self) -> bool {
+        false
     }
 }
 
-fn lines(rank: &thread::Rank<'_>) -> Lines {
+fn lines(rank: &thread::Rank) -> Lines {
     noted_lines(rank).0
 }
 
 /// The same, and which of the two lines made each of the rank's sums.
-fn noted_lines(rank: &thread::Rank<'_>) -> (Lines, Arc<Mutex<Vec<Line>>>) {
+fn noted_lines(rank: &thread::Rank) -> (Lines, Arc<Mutex<Vec<Line>>>) {
     let Lines { main, background, timeout } = rank.into();
     let sums = Arc::<Mutex<Vec<Line>>>::default();
     let of_all = |line, which| -> SharedCommunicator {
@@ -87,7 +98,7 @@ fn ddp_needs_no_messages() {
     let of_resnet18 = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
     let of_lenet = five_steps(&lenet(DType::F64), DType::F64).unwrap();
     for ranks in [2, 3] {
-        let reduction = many_buckets(Algorithm::Nccl, true);
+        let reduction = many_buckets(Algorithm::Native, true);
         let several = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let with_norms = Ddp::new(resnet18(DType::F64), lines(rank), reduction)?;
             let without_norms = Ddp::new(lenet(DType::F64), lines(rank), reduction)?;
@@ -106,7 +117,7 @@ fn ddp_needs_no_messages() {
 /// Sums of two lines at once would be queued in another order on each GPU.
 #[test]
 fn statistics_and_buckets_are_never_summed_at_once() {
-    let reduction = many_buckets(Algorithm::Nccl, true);
+    let reduction = many_buckets(Algorithm::Native, true);
     let seen = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let (lines, sums) = noted_lines(rank);
         let model = Ddp::new(resnet18(DType::F32), lines, reduction)?.synchronise_norms()?;
@@ -134,24 +145,24 @@ fn every_collective_is_made_of_sums_and_broadcasts() {
             let numbers = |range: std::ops::Range<usize>| range.map(|i| i as f64).collect();
             let all: Vec<f64> = numbers(0..len);
             let mine = Tensor::new(numbers(chunk.clone()) as Vec<f64>, rank.device())?;
-            assert_eq!(all_gather(&line, &mine, len)?.to_vec1::<f64>()?, all);
+            assert_eq!(line.all_gather(&mine, len)?.to_vec1::<f64>()?, all);
             let whole = Tensor::new(all, rank.device())?;
-            let scattered = reduce_scatter(&line, &whole)?.to_vec1::<f64>()?;
+            let scattered = line.reduce_scatter(&whole)?.to_vec1::<f64>()?;
             let times = |range| (numbers(range) as Vec<f64>).into_iter().map(|x| x * ranks as f64);
             assert_eq!(scattered, times(chunk).collect::<Vec<_>>());
-            let sum = allreduce(&line, &whole, Algorithm::Ring)?.to_vec1::<f64>()?;
+            let sum = line.all_reduce(&whole, Algorithm::Ring)?.to_vec1::<f64>()?;
             assert_eq!(sum, times(0..len).collect::<Vec<_>>());
             let of_last = Tensor::new(rank.rank() as u32, rank.device())?;
-            let of_last = broadcast(&line, &of_last, ranks - 1)?.to_scalar::<u32>()?;
+            let of_last = line.broadcast(&of_last, ranks - 1)?.to_scalar::<u32>()?;
             assert_eq!(of_last as usize, ranks - 1);
-            let texts = text::gathered(&line, &"é".repeat(rank.rank()))?;
+            let texts = text::gathered(&*line, &"é".repeat(rank.rank()))?;
             assert_eq!(texts.len(), if rank.rank() == 0 { ranks } else { 0 });
             assert!(texts.iter().enumerate().all(|(other, text)| *text == "é".repeat(other)));
             if rank.rank() == ranks - 1 {
                 std::thread::sleep(Duration::from_millis(5));
             }
             arrived.fetch_add(1, Ordering::SeqCst);
-            barrier(&line)?;
+            line.barrier()?;
             Ok::<_, Error>(arrived.load(Ordering::SeqCst))
         });
         assert_eq!(seen.unwrap(), vec![ranks; ranks]);
@@ -167,5 +178,5 @@ fn what_needs_messages_says_so() {
         five_steps(&model, DType::F32)
     });
     let told = failure.unwrap_err().to_string();
-    assert!(told.contains("NCCL alone connects these ranks"), "{told}");
+    assert!(told.contains("the engine has no messages"), "{told}");
 }

@@ -148,7 +148,7 @@ fn with_local_norms_it_is_not() {
 fn an_epoch<M: Model>(
     ranks: usize,
     breakage: Option<Breakage>,
-    wrap: impl Fn(&thread::Rank<'_>) -> Result<M, Error> + Sync,
+    wrap: impl Fn(&thread::Rank) -> Result<M, Error> + Sync,
 ) -> Result<Vec<Snapshot>, RankFailure<Error>> {
     let options = TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: 0.05, seed: 5 };
     let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };

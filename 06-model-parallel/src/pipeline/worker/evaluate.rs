@@ -9,7 +9,7 @@ use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
 use ops::backward::no_grad;
 use ops::cross_entropy;
-use params_and_allreduce::communicator::{Communicator as _, Error as LineError};
+use params_and_allreduce::communicator::Error as LineError;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use tracing::info_span;
 use trainer::read_sums;
@@ -58,7 +58,7 @@ impl<M: ModuleT> Worker<'_, M> {
                 self.read()?;
                 unread -= 1;
             }
-            line.share(stage + 1, &output.detach())?;
+            line.send_shared(stage + 1, &output.detach())?;
             unread += 1;
             Ok::<_, LineError>(BatchSums::default())
         })?;

@@ -18,7 +18,7 @@ pub(super) struct Shapes {
 
 /// The shapes of this stage; all stages call this together. `sample` is a sample's of the data.
 pub(super) fn shapes<M: ModuleT>(
-    line: &impl Communicator,
+    line: &(impl Communicator + ?Sized),
     network: &Network<M>,
     sample: &[usize],
 ) -> Result<Shapes, Error> {
@@ -49,7 +49,7 @@ pub(super) fn shape(rows: usize, sample: &[usize]) -> Shape {
     [&[rows], sample].concat().into()
 }
 
-fn send(line: &impl Communicator, to: usize, dims: &[usize]) -> Result<(), Error> {
+fn send(line: &(impl Communicator + ?Sized), to: usize, dims: &[usize]) -> Result<(), Error> {
     let device = line.device();
     let dims: Vec<u32> = dims.iter().map(|&dim| dim as u32).collect();
     line.send(to, &Tensor::new(&[dims.len() as u32], device)?)?;
@@ -57,7 +57,7 @@ fn send(line: &impl Communicator, to: usize, dims: &[usize]) -> Result<(), Error
     if dims.is_empty() { Ok(()) } else { line.send(to, &Tensor::new(dims, device)?) }
 }
 
-fn receive(line: &impl Communicator, from: usize) -> Result<Vec<usize>, Error> {
+fn receive(line: &(impl Communicator + ?Sized), from: usize) -> Result<Vec<usize>, Error> {
     let rank = line.recv(from, &Shape::from(1), DType::U32)?.to_vec1::<u32>()?[0] as usize;
     if rank == 0 {
         return Ok(Vec::new());

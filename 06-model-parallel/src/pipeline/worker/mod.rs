@@ -16,7 +16,7 @@
 //!
 //! GPipe goes backward from the last micro-batch to the first, 1F1B from the first to the last. Added up as they come,
 //! the same gradients would have sums of different bits. So they are added along one tree over the micro-batches'
-//! numbers, stage 2's [`TreeSum`](params_and_allreduce::all_reduce::TreeSum): the schedule has no say in it, and with the
+//! numbers, stage 2's [`TreeSum`](scratch_data_parallel::TreeSum): the schedule has no say in it, and with the
 //! shards as micro-batches, the sum has the bits of reproducible data parallelism.
 //!
 //! # Batch norm
@@ -48,8 +48,8 @@ use concise_wrapper::Network;
 use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use harness::records::BatchSums;
-use params_and_allreduce::all_reduce::FixedTree;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator, Subset};
+use params_and_allreduce::communicator::{Group, SharedCommunicator};
+use scratch_data_parallel::FixedTree;
 
 pub use error::Error;
 use executable::executable;
@@ -115,9 +115,9 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         let (stage, ranks) = (line.rank(), line.world_size());
         executable(checked, ranks)?;
         network.norms().by_shard();
-        let shapes = meeting::shapes(&line, &network, sample)
+        let shapes = meeting::shapes(&*line, &network, sample)
             .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
-        let replicas = Subset::alone(Arc::clone(&line)).into();
+        let replicas = Group::alone(Arc::clone(&line)).into();
         let tree = FixedTree::new(checked.schedule().micro_batches, 1)?;
         Ok(Self { checked, stage, network, line, shapes, origin, replicas, tree, first_leaf: 0 })
     }

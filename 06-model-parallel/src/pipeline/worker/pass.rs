@@ -10,8 +10,7 @@ use concise_wrapper::weights::Weights;
 use datasets::Batch;
 use harness::records::BatchSums;
 use ops::cross_entropy;
-use params_and_allreduce::all_reduce::TreeSum;
-use params_and_allreduce::communicator::Communicator as _;
+use scratch_data_parallel::TreeSum;
 use trainer::DeferredSums;
 
 use super::{Worker, meeting};
@@ -97,7 +96,10 @@ impl<'a, M: ModuleT> Pass<'a, M> {
             }
             Action::Forward(i) => self.forward(i)?,
             Action::SendActivation(i) => {
-                line.share(stage + 1, &take(&mut self.activations_out, i, "activation to send")?)?;
+                line.send_shared(
+                    stage + 1,
+                    &take(&mut self.activations_out, i, "activation to send")?,
+                )?;
             }
             Action::RecvGradient(i) => {
                 let gradient = arriving(stage + 1, i, &shapes.output)?;
@@ -105,7 +107,10 @@ impl<'a, M: ModuleT> Pass<'a, M> {
             }
             Action::Backward(i) => self.backward(i)?,
             Action::SendGradient(i) => {
-                line.share(stage - 1, &take(&mut self.gradients_out, i, "gradient to send")?)?;
+                line.send_shared(
+                    stage - 1,
+                    &take(&mut self.gradients_out, i, "gradient to send")?,
+                )?;
             }
             Action::Update => {
                 update(network.weights(), &self.total.gradients, self.share.samples)?;
@@ -124,8 +129,8 @@ impl<'a, M: ModuleT> Pass<'a, M> {
         let Worker { network, replicas, tree, .. } = self.worker;
         let sum = std::mem::replace(&mut self.sum, TreeSum::new(*tree));
         let most_sets = sum.most_sets();
-        self.total = Total { gradients: sum.total(replicas)?, most_sets };
-        Ok(network.norms().fold(replicas, tree)?)
+        self.total = Total { gradients: sum.total(&**replicas)?, most_sets };
+        Ok(network.norms().fold(&**replicas, tree)?)
     }
 
     /// Samples of a micro-batch; one stands in where there is none.

@@ -2,7 +2,6 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::padded_plane::PaddedPlane;
 use crate::simd::Simd;
 
 /// The sizes of a convolution. All files of `conv2d` use these names.
@@ -84,17 +83,6 @@ impl Geometry {
             out_h: (padded_h - kernel_h) / stride + 1,
             out_w: (padded_w - kernel_w) / stride + 1,
         })
-    }
-
-    /// An input plane with its padding.
-    pub(super) fn padded(&self) -> PaddedPlane {
-        PaddedPlane {
-            height: self.height,
-            width: self.width,
-            padding: self.padding,
-            outer_height: self.height + 2 * self.padding,
-            outer_width: self.width + 2 * self.padding,
-        }
     }
 
     /// Elements of one input image.

@@ -93,6 +93,17 @@ impl PaddedPlane {
 }
 
 impl Geometry {
+    /// An input plane with its padding.
+    pub(super) fn padded(&self) -> PaddedPlane {
+        PaddedPlane {
+            height: self.height,
+            width: self.width,
+            padding: self.padding,
+            outer_height: self.height + 2 * self.padding,
+            outer_width: self.width + 2 * self.padding,
+        }
+    }
+
     /// Numbers in a block: the padded planes of all channels, for sixteen images.
     pub(super) fn block(&self) -> usize {
         self.in_channels * self.padded().outer() * LANES

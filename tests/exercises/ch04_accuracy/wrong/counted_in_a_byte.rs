@@ -1,14 +1,14 @@
 // expect: 256 correct answers are missing
 
 use candle_core::{D, DType, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Sums the bytes that `eq` returns: the count starts again after 255.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let (correct, images) = count(logits, labels)?;
     let counts = Tensor::new(&[f64::from(correct), images], rank.device())?;
-    let sums = allreduce(rank, &counts, Algorithm::default())?.to_vec1::<f64>()?;
+    let sums = rank.all_reduce(&counts, Algorithm::default())?.to_vec1::<f64>()?;
     Ok(sums[0] / sums[1])
 }
 

@@ -1,8 +1,8 @@
 // expect: rank 1 returned early
 
 use candle_core::{D, DType, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// A rank without images returns at once, and the others wait for it at the all-reduce.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
@@ -11,7 +11,7 @@ pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> R
     }
     let (correct, images) = count(logits, labels)?;
     let counts = Tensor::new(&[correct, images], rank.device())?;
-    let sums = allreduce(rank, &counts, Algorithm::default())?.to_vec1::<f64>()?;
+    let sums = rank.all_reduce(&counts, Algorithm::default())?.to_vec1::<f64>()?;
     Ok(sums[0] / sums[1])
 }
 

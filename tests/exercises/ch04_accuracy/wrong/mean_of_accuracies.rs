@@ -1,14 +1,14 @@
 // expect: the mean of the shards' accuracies
 
 use candle_core::{D, DType, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Averages over ranks as if every shard were of the same size.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let (correct, images) = count(logits, labels)?;
     let share = if images > 0.0 { correct / images } else { 0.0 };
-    let sum = allreduce(rank, &Tensor::new(share, rank.device())?, Algorithm::default())?;
+    let sum = rank.all_reduce(&Tensor::new(share, rank.device())?, Algorithm::default())?;
     Ok(sum.to_scalar::<f64>()? / rank.world_size() as f64)
 }
 

@@ -1,8 +1,8 @@
 // expect: got      0.7500: the accuracy of this rank's shard alone
 
 use candle_core::{D, DType, Tensor};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Every rank reports the accuracy of its own shard.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {

@@ -3,8 +3,8 @@
 use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::scaling::{RateRule, Tuned};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -25,7 +25,7 @@ pub fn scaled_step(
 
     let (images, labels) = split_batch(&images, &labels, devices)?.swap_remove(rank.rank());
     let local = model.gradients(&Batch { images, labels })?;
-    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let sum = |gradient| rank.all_reduce(gradient, Algorithm::default());
     let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
 
     let _ = rule;

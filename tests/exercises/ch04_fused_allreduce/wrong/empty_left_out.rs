@@ -1,8 +1,8 @@
 // expect: tensors [[2], [0, 4], [3]] F32: rank 0 gets 2 sums back
 
 use candle_core::Tensor;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Leaves tensors without elements out, and then has one result too few.
 pub fn allreduce_fused(
@@ -14,7 +14,7 @@ pub fn allreduce_fused(
         return Ok(Vec::new());
     }
     let flat = tensors.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>, _>>()?;
-    let sums = allreduce(rank, &Tensor::cat(&flat, 0)?, algorithm)?;
+    let sums = rank.all_reduce(&Tensor::cat(&flat, 0)?, algorithm)?;
     let mut offset = 0;
     let mut cut = |tensor: &Tensor| {
         let elements = tensor.elem_count();

@@ -1,8 +1,8 @@
 // expect: tensors [] F32: there are no sums
 
 use candle_core::Tensor;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Joins without asking whether there is anything.
 pub fn allreduce_fused(
@@ -11,7 +11,7 @@ pub fn allreduce_fused(
     algorithm: Algorithm,
 ) -> Result<Vec<Tensor>, Error> {
     let flat = tensors.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>, _>>()?;
-    let sums = allreduce(rank, &Tensor::cat(&flat, 0)?, algorithm)?;
+    let sums = rank.all_reduce(&Tensor::cat(&flat, 0)?, algorithm)?;
     let mut offset = 0;
     let mut cut = |tensor: &Tensor| {
         let elements = tensor.elem_count();

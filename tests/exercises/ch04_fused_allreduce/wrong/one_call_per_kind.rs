@@ -1,8 +1,8 @@
 // expect: got      messages sent: 2, as with 2 calls, or one of Algorithm::
 
 use candle_core::Tensor;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// One call for the weights, another for the biases.
 pub fn allreduce_fused(
@@ -26,7 +26,7 @@ fn together(
         return Ok(Vec::new());
     }
     let flat = tensors.iter().map(|it| it.flatten_all()).collect::<Result<Vec<_>, _>>()?;
-    let sums = allreduce(rank, &Tensor::cat(&flat, 0)?, algorithm)?;
+    let sums = rank.all_reduce(&Tensor::cat(&flat, 0)?, algorithm)?;
     let mut offset = 0;
     let mut cut = |tensor: &&Tensor| {
         let elements = tensor.elem_count();

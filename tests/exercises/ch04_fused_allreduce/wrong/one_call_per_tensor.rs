@@ -1,8 +1,8 @@
 // expect: rank 0 makes 4 all-reduces
 
 use candle_core::Tensor;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// The right sums, by a call for each: every tensor pays the fixed cost of a message.
 pub fn allreduce_fused(
@@ -10,5 +10,5 @@ pub fn allreduce_fused(
     tensors: &[Tensor],
     algorithm: Algorithm,
 ) -> Result<Vec<Tensor>, Error> {
-    tensors.iter().map(|tensor| allreduce(rank, tensor, algorithm)).collect()
+    tensors.iter().map(|tensor| rank.all_reduce(tensor, algorithm)).collect()
 }

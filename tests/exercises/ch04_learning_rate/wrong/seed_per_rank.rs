@@ -4,9 +4,9 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -40,7 +40,7 @@ fn train(
             let mut shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
             let (images, labels) = shards.swap_remove(rank.rank());
             let local = model.gradients(&Batch { images, labels })?;
-            let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+            let sum = |gradient| rank.all_reduce(gradient, Algorithm::default());
             let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
             sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
         }

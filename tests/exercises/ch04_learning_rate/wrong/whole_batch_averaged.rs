@@ -3,9 +3,9 @@
 use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row};
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::RankFailure;
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 
 pub fn rate_table(
@@ -36,7 +36,7 @@ fn train(
     for epoch in 0..experiment.epochs {
         for batch in experiment.batches(epoch)? {
             let local = model.gradients(&batch)?;
-            let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+            let sum = |gradient| rank.all_reduce(gradient, Algorithm::default());
             let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
             let samples = batch.len() * rank.world_size();
             sgd(model.parameters(), &gradients, learning_rate, samples)?;

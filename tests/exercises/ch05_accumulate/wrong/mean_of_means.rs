@@ -3,8 +3,8 @@
 use candle_core::Tensor;
 use datasets::Batch;
 use exercises::classifier::Classifier;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -35,7 +35,7 @@ pub fn train(
             });
             samples += batch.len();
         }
-        let sums = sums.iter().flatten().map(|sum| allreduce(rank, sum, Algorithm::default()));
+        let sums = sums.iter().flatten().map(|sum| rank.all_reduce(sum, Algorithm::default()));
         let gradients = sums.collect::<Result<Vec<_>, _>>()?;
         sgd(model.parameters(), &gradients, learning_rate, group.len())?;
     }

@@ -3,8 +3,8 @@
 use candle_core::Tensor;
 use datasets::Batch;
 use exercises::classifier::Classifier;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -25,7 +25,7 @@ pub fn train(
         let (images, labels): (Vec<Tensor>, Vec<Tensor>) = own.into_iter().unzip();
         let batch = Batch { images: Tensor::cat(&images, 0)?, labels: Tensor::cat(&labels, 0)? };
         let local = model.gradients(&batch)?;
-        let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+        let sum = |gradient| rank.all_reduce(gradient, Algorithm::default());
         let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
         let samples = group.iter().map(Batch::len).sum();
         sgd(model.parameters(), &gradients, learning_rate, samples)?;

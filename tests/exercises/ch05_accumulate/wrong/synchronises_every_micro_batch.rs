@@ -3,8 +3,8 @@
 use candle_core::Tensor;
 use datasets::Batch;
 use exercises::classifier::Classifier;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -23,7 +23,7 @@ pub fn train(
             let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
             let (images, labels) = shards[rank.rank()].clone();
             let own = model.gradients(&Batch { images, labels })?.gradients;
-            let own = own.iter().map(|own| allreduce(rank, own, Algorithm::default()));
+            let own = own.iter().map(|own| rank.all_reduce(own, Algorithm::default()));
             let own = own.collect::<Result<Vec<_>, _>>()?;
             sums = Some(match sums {
                 None => own,

@@ -2,18 +2,17 @@
 
 use candle_core::{DType, Device, Tensor};
 use ops::batch_norm::Statistics;
-use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Right numbers: but each channel pays for messages of its own.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
     let (images, channels, height, width) = x.dims4()?;
     let x = x.to_dtype(DType::F64)?;
     let count = Tensor::new((images * height * width) as f64, rank.device())?;
-    let count = allreduce(rank, &count, Algorithm::default())?.to_scalar::<f64>()?;
+    let count = rank.all_reduce(&count, Algorithm::default())?.to_scalar::<f64>()?;
     let each = |sums: &Tensor| {
-        let channel = |channel| allreduce(rank, &sums.get(channel)?, Algorithm::default());
+        let channel = |channel| rank.all_reduce(&sums.get(channel)?, Algorithm::default());
         let sums = (0..channels).map(channel).collect::<Result<Vec<_>, _>>()?;
         Ok::<_, Error>((Tensor::stack(&sums, 0)? / count)?)
     };

@@ -2,9 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use ops::batch_norm::Statistics;
-use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Right numbers: every rank gets all images of all ranks, in every layer.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
@@ -12,7 +11,7 @@ pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Er
     let everybody = 0..rank.world_size();
     let rows = x.transpose(0, 1)?.flatten_from(1)?;
     let count = Tensor::new(&[rows.dim(1)? as f64], rank.device())?;
-    let counts = all_gather(rank, &count, rank.world_size())?.to_vec1::<f64>()?;
+    let counts = rank.all_gather(&count, rank.world_size())?.to_vec1::<f64>()?;
     for other in everybody.clone().filter(|other| *other != rank.rank()) {
         rank.send(other, &rows)?;
     }

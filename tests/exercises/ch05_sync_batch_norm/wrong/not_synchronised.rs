@@ -2,9 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use ops::batch_norm::Statistics;
-use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// What PyTorch's BatchNorm does under DDP unless it is converted: every rank by its own images.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {

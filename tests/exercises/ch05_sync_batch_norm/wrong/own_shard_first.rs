@@ -2,9 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use ops::batch_norm::Statistics;
-use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 
 /// Merges its own shard first and then the others': on every rank in another order, and rounded otherwise.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
@@ -17,7 +16,7 @@ pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Er
     let count = Tensor::new(&[own.count as f64], rank.device())?;
     let mine = Tensor::cat(&[&own.mean, &own.variance, &count], 0)?;
     let row = mine.elem_count();
-    let all = all_gather(rank, &mine, row * rank.world_size())?;
+    let all = rank.all_gather(&mine, row * rank.world_size())?;
     let part = |other: usize| {
         let part = all.narrow(0, other * row, row)?;
         let count = part.get(2 * channels)?.to_scalar::<f64>()?;

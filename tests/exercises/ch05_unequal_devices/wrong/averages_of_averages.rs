@@ -5,8 +5,8 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
@@ -34,7 +34,7 @@ pub fn step(
         model.gradients(&Batch { images: cut(&batch.images)?, labels: cut(&batch.labels)? })?;
     let share = shares[rank.rank()].max(1);
     let mean = |gradient: &Tensor| gradient / (share * rank.world_size()) as f64;
-    let sum = |gradient| allreduce(rank, &mean(gradient)?, Algorithm::default());
+    let sum = |gradient| rank.all_reduce(&mean(gradient)?, Algorithm::default());
     let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
     sgd(model.parameters(), &gradients, learning_rate, 1)?;
     Ok(local.sums)

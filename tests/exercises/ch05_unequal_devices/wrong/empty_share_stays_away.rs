@@ -5,8 +5,8 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
@@ -35,7 +35,7 @@ pub fn step(
     let cut = |tensor: &Tensor| tensor.narrow(0, start, shares[rank.rank()]);
     let local =
         model.gradients(&Batch { images: cut(&batch.images)?, labels: cut(&batch.labels)? })?;
-    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let sum = |gradient| rank.all_reduce(gradient, Algorithm::default());
     let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     Ok(local.sums)

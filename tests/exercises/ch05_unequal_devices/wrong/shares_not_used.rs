@@ -5,8 +5,8 @@ use datasets::Batch;
 use exercises::classifier::Classifier;
 use exercises::speed::Speed;
 use harness::records::BatchSums;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
@@ -32,7 +32,7 @@ pub fn step(
     let parts = split_batch(&batch.images, &batch.labels, rank.world_size())?;
     let (images, labels) = parts[rank.rank()].clone();
     let local = model.gradients(&Batch { images, labels })?;
-    let sum = |gradient| allreduce(rank, gradient, Algorithm::default());
+    let sum = |gradient| rank.all_reduce(gradient, Algorithm::default());
     let gradients = local.gradients.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     Ok(local.sums)

@@ -2,9 +2,8 @@
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
-use params_and_allreduce::collective::all_gather;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use split_batch::shard_range;
 
 /// One rank's part of two dense layers.
@@ -29,12 +28,12 @@ pub fn forward(
     let hidden = x.matmul(&first.weight)?.broadcast_add(&first.bias)?.relu()?;
     let ranks = rank.world_size();
     let count = Tensor::new(&[hidden.dim(1)? as f64], x.device())?;
-    let counts = all_gather(rank, &count, ranks)?.to_vec1::<f64>()?;
+    let counts = rank.all_gather(&count, ranks)?.to_vec1::<f64>()?;
     let widest = counts.iter().fold(0.0, |widest: f64, count| widest.max(*count)) as usize;
     let whole = |part: &Tensor| {
         let padded = part.pad_with_zeros(0, 0, widest - part.dim(0)?)?;
         let numbers = padded.elem_count();
-        let all = all_gather(rank, &padded.flatten_all()?, numbers * ranks)?;
+        let all = rank.all_gather(&padded.flatten_all()?, numbers * ranks)?;
         let of_rank = |(other, count): (usize, &f64)| {
             let rows = all.narrow(0, other * numbers, numbers)?.reshape(padded.shape())?;
             rows.narrow(0, 0, *count as usize)
@@ -62,6 +61,6 @@ pub fn backward(
     let first = Layer { weight: x.t()?.matmul(&before_relu)?, bias: before_relu.sum(0)? };
     // X is used on all ranks, and its gradient is the sum over all uses.
     let term = before_relu.matmul(&part.first.weight.t()?)?;
-    let x = allreduce(rank, &term, Algorithm::default())?;
+    let x = rank.all_reduce(&term, Algorithm::default())?;
     Ok(Gradients { x, layers: TwoLayers { first, second } })
 }

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use split_batch::shard_range;
 
 /// Cuts the first layer by rows: then X would have to be cut too, and relu would come before the sum is there.
@@ -31,7 +31,7 @@ pub fn forward(
     let hidden = x.matmul(&first.weight)?.broadcast_add(&first.bias)?.relu()?;
     let term = hidden.matmul(&second.weight)?;
     // After the sum: in every term, the bias would count k times.
-    let y = allreduce(rank, &term, Algorithm::default())?.broadcast_add(&second.bias)?;
+    let y = rank.all_reduce(&term, Algorithm::default())?.broadcast_add(&second.bias)?;
     Ok((hidden, y))
 }
 
@@ -50,6 +50,6 @@ pub fn backward(
     let first = Layer { weight: x.t()?.matmul(&before_relu)?, bias: before_relu.sum(0)? };
     // X is used on all ranks, and its gradient is the sum over all uses.
     let term = before_relu.matmul(&part.first.weight.t()?)?;
-    let x = allreduce(rank, &term, Algorithm::default())?;
+    let x = rank.all_reduce(&term, Algorithm::default())?;
     Ok(Gradients { x, layers: TwoLayers { first, second } })
 }

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::{Algorithm, allreduce};
 use split_batch::shard_range;
 
 /// One rank's part of two dense layers.
@@ -27,7 +27,7 @@ pub fn forward(
     let hidden = x.matmul(&first.weight)?.broadcast_add(&first.bias)?.relu()?;
     let term = hidden.matmul(&second.weight)?;
     // After the sum: in every term, the bias would count k times.
-    let y = allreduce(rank, &term, Algorithm::default())?.broadcast_add(&second.bias)?;
+    let y = rank.all_reduce(&term, Algorithm::default())?.broadcast_add(&second.bias)?;
     Ok((hidden, y))
 }
 
@@ -41,7 +41,7 @@ pub fn backward(
 ) -> Result<Gradients, Error> {
     // Y is a sum, so each of its terms has the gradient of Y: whole, and here already.
     let second = Layer {
-        weight: allreduce(rank, &hidden.t()?.matmul(dy)?, Algorithm::default())?,
+        weight: rank.all_reduce(&hidden.t()?.matmul(dy)?, Algorithm::default())?,
         bias: dy.sum(0)?,
     };
     let passed = hidden.gt(0.0)?.to_dtype(dy.dtype())?;
@@ -49,6 +49,6 @@ pub fn backward(
     let first = Layer { weight: x.t()?.matmul(&before_relu)?, bias: before_relu.sum(0)? };
     // X is used on all ranks, and its gradient is the sum over all uses.
     let term = before_relu.matmul(&part.first.weight.t()?)?;
-    let x = allreduce(rank, &term, Algorithm::default())?;
+    let x = rank.all_reduce(&term, Algorithm::default())?;
     Ok(Gradients { x, layers: TwoLayers { first, second } })
 }

@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// # Panics
 ///
 /// When a rank returns an error, panics, or never ends, when ranks wait for each other in a circle, when
-/// a message is sent that nobody receives, and when memory is written to that was shared or lent. The message
+/// a message is sent that nobody receives, and when memory is written to that was shared. The message
 /// names the ranks.
 #[track_caller]
 pub fn run<R: Send + 'static>(

@@ -2,7 +2,7 @@
 //!
 //! Here messages are copies, whichever way they are sent, so a broken promise would change nothing. Where ranks
 //! share memory it changes what another rank reads: now and then, by bad luck. So it is found out in another way:
-//! what memory held when it was handed out is kept beside it, and compared when the promise ends.
+//! what memory held when it was handed out is kept beside it, and compared at the end.
 
 use candle_core::{Result, Tensor};
 
@@ -12,7 +12,7 @@ use crate::expectation::numbers;
 pub const PROMISE_BROKEN: &str = " was written to afterwards";
 
 /// The law that this breaks.
-pub const PROMISE: &str = "what is shared or lent is not written to again, or not before `reclaim`; a variable is: `send` it";
+pub const PROMISE: &str = "what is shared is not written to again; a variable is: `send` it";
 
 /// Memory that a rank has handed out.
 #[derive(Debug)]
@@ -25,39 +25,20 @@ struct Promise {
     told: String,
 }
 
-/// What a rank has shared and lent. The first promise that was broken is kept.
+/// What a rank has shared.
 #[derive(Debug, Default)]
-pub(super) struct Promises {
-    shared: Vec<Promise>,
-    lent: Vec<Promise>,
-    broken: Option<String>,
-}
+pub(super) struct Promises(Vec<Promise>);
 
 impl Promises {
     /// Nobody will write to it again.
     pub(super) fn share(&mut self, to: usize, tensor: &Tensor) -> Result<()> {
-        self.shared.push(Promise::new(tensor, format!("shared with rank {to}"))?);
+        self.0.push(Promise::new(tensor, format!("shared with rank {to}"))?);
         Ok(())
-    }
-
-    /// Nobody will write to it before [`reclaim`](Self::reclaim).
-    pub(super) fn lend(&mut self, to: usize, tensor: &Tensor) -> Result<()> {
-        self.lent.push(Promise::new(tensor, format!("lent to rank {to}, and not reclaimed,"))?);
-        Ok(())
-    }
-
-    /// What was lent may be written to again.
-    pub(super) fn reclaim(&mut self) {
-        self.broken = self.kept().err();
-        self.lent.clear();
     }
 
     /// Whether all are kept so far; else what became of the first that is not.
     pub(super) fn kept(&self) -> std::result::Result<(), String> {
-        if let Some(broken) = &self.broken {
-            return Err(broken.clone());
-        }
-        match self.shared.iter().chain(&self.lent).find(|promise| !promise.is_kept()) {
+        match self.0.iter().find(|promise| !promise.is_kept()) {
             Some(Promise { told, .. }) => {
                 Err(format!("broke a promise: what it had {told}{PROMISE_BROKEN}"))
             }
@@ -102,24 +83,9 @@ mod tests {
         let (mut promises, variable) = (Promises::default(), variable());
         promises.share(2, &variable.copy().unwrap()).unwrap();
         promises.share(1, variable.as_tensor()).unwrap();
-        promises.reclaim();
         promises.kept().unwrap();
         write(&variable);
         let broken = "broke a promise: what it had shared with rank 1 was written to afterwards";
         assert_eq!(promises.kept(), Err(broken.to_owned()));
-    }
-
-    #[test]
-    fn what_is_lent_is_written_to_when_it_has_come_back() {
-        let (mut promises, variable) = (Promises::default(), variable());
-        promises.lend(1, variable.as_tensor()).unwrap();
-        promises.reclaim();
-        write(&variable);
-        promises.kept().unwrap();
-        promises.lend(1, variable.as_tensor()).unwrap();
-        variable.set(&variable.ones_like().unwrap()).unwrap();
-        // Too late: somebody may have read it.
-        promises.reclaim();
-        assert!(promises.kept().unwrap_err().contains("lent to rank 1"));
     }
 }

@@ -1,11 +1,13 @@
 //! One rank, as an answer sees it.
 
-use std::cell::{Cell, RefCell};
-use std::marker::PhantomData;
+use std::sync::Mutex;
+use std::thread::{self as threads, ThreadId};
 
 use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::{self, Traffic};
+
+use harness::lock::locked;
 
 use super::meeting::Meeting;
 use super::promises::Promises;
@@ -13,19 +15,19 @@ use super::sent::Sent;
 
 /// One rank inside its own thread: its device, and its place among the others.
 ///
-/// It stays in that thread. (One thread drives one device; and a rank that waits must not be able to send
-/// from elsewhere, or no circle of waiting ranks would prove a deadlock.)
+/// It works in that thread only: one thread drives one device. If a rank that waits could send from elsewhere, no circle
+/// of waiting ranks would prove a deadlock.
 #[derive(Debug)]
 pub struct Rank<'a> {
-    slot: &'a thread::Rank<'a>,
+    slot: &'a thread::Rank,
     meeting: &'a Meeting,
-    promises: RefCell<Promises>,
-    stays_in_its_thread: PhantomData<Cell<()>>,
+    promises: Mutex<Promises>,
+    thread: ThreadId,
 }
 
 impl<'a> Rank<'a> {
-    pub(super) fn new(slot: &'a thread::Rank<'a>, meeting: &'a Meeting) -> Self {
-        Self { slot, meeting, promises: RefCell::default(), stays_in_its_thread: PhantomData }
+    pub(super) fn new(slot: &'a thread::Rank, meeting: &'a Meeting) -> Self {
+        Self { slot, meeting, promises: Mutex::default(), thread: threads::current().id() }
     }
 
     /// What this rank has sent so far.
@@ -38,10 +40,21 @@ impl<'a> Rank<'a> {
         self.sent().traffic
     }
 
-    /// Whether nobody has written to what this rank has shared, nor to what it has lent and not reclaimed; else
-    /// what became of it.
+    /// Whether nobody has written to a tensor that this rank has shared; else what became of it.
     pub(super) fn promises_kept(&self) -> Result<(), String> {
-        self.promises.borrow().kept()
+        locked(&self.promises).kept()
+    }
+}
+
+impl Rank<'_> {
+    fn check_thread(&self) -> Result<(), Error> {
+        if threads::current().id() == self.thread {
+            return Ok(());
+        }
+        let rank = self.slot.rank();
+        Err(Error::Other(format!(
+            "rank {rank} is used in another thread: one thread drives one device"
+        )))
     }
 }
 
@@ -59,26 +72,18 @@ impl Communicator for Rank<'_> {
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.check_thread()?;
         // A copy, so that neither rank sees what the other writes afterwards.
         self.meeting.send(self.rank(), to, tensor.detach().force_contiguous()?)
     }
 
-    fn share(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.promises.borrow_mut().share(to, tensor)?;
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        locked(&self.promises).share(to, tensor)?;
         self.send(to, tensor)
-    }
-
-    fn lend(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.promises.borrow_mut().lend(to, tensor)?;
-        self.send(to, tensor)
-    }
-
-    fn reclaim(&self) -> Result<(), Error> {
-        self.promises.borrow_mut().reclaim();
-        Ok(())
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+        self.check_thread()?;
         let tensor = self.meeting.receive(self.rank(), from)?;
         if tensor.shape() != shape || tensor.dtype() != dtype {
             return Err(Error::Mismatch {
@@ -89,5 +94,9 @@ impl Communicator for Rank<'_> {
             });
         }
         Ok(tensor)
+    }
+
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        Err(Error::Other("the ranks of an exercise have one connection".to_owned()))
     }
 }

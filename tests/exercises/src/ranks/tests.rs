@@ -233,7 +233,7 @@ fn whoever_writes_to_what_it_has_handed_out_is_told() {
         if rank.rank() == 1 {
             return receive_number(rank, 0);
         }
-        rank.share(1, variable.as_tensor())?;
+        rank.send_shared(1, variable.as_tensor())?;
         variable.set(&number(rank, 2.0))?;
         Ok(2.0)
     });

@@ -106,7 +106,7 @@ fn a_gpu_that_is_simulated_reports_mistakes_of_launches() {
         let _ = make(&mistake, &x);
         return;
     }
-    let this = "on_a_gpu::launches::a_gpu_that_is_simulated_reports_mistakes_of_launches";
+    let this = "tests::on_a_gpu::launches::a_gpu_that_is_simulated_reports_mistakes_of_launches";
     for (mistake, report) in MISTAKES {
         let mut again = Command::new(env::current_exe().unwrap());
         again.args(["--nocapture", "--exact", this]).env(MISTAKE, mistake);

@@ -35,7 +35,7 @@ const WIDE: &[(DType, f64)] = TYPES.split_at(2).0;
 const OF_CONVOLUTIONS: [(DType, f64); 3] = [TYPES[0], (DType::F32, 1e-4), TYPES[2]];
 
 /// Returns whether this GPU has kernels for a type: bf16 begins with compute capability 8.0.
-pub(super) fn has(dtype: DType) -> bool {
+pub(crate) fn has(dtype: DType) -> bool {
     let plan = DevicePlan::new(DeviceKind::Cuda, 1, None).unwrap();
     let capability = plan.slots()[0].compute_capability().unwrap();
     dtype != DType::BF16 || capability.is_some_and(|capability| capability >= (8, 0))

@@ -4,8 +4,6 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
-use params_and_allreduce::allreduce;
-use params_and_allreduce::collective::barrier;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
@@ -32,15 +30,15 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
     Ok(in_seconds(SIZES.map(|(name, _)| (name, seconds.next().unwrap_or_default()))))
 }
 
-fn seconds(rank: &Rank<'_>, arguments: &Arguments, numbers: usize) -> Result<Vec<f64>, Error> {
+fn seconds(rank: &Rank, arguments: &Arguments, numbers: usize) -> Result<Vec<f64>, Error> {
     // Each sum is the next call's tensor, so that ranks read what was just written, as Gloo's in place do. Zeros stay zeros.
     let mut tensor = Tensor::zeros(numbers, DType::F32, rank.device())?;
     let mut all_reduce = || {
-        tensor = allreduce(rank, &tensor, arguments.algorithm)?;
+        tensor = rank.all_reduce(&tensor, arguments.algorithm)?;
         Ok(())
     };
     all_reduce()?;
-    timed_together(arguments.repetitions, calls(numbers), || barrier(rank), all_reduce)
+    timed_together(arguments.repetitions, calls(numbers), || rank.barrier(), all_reduce)
 }
 
 /// Seconds of a call of `work`, on average over `calls` calls that follow `begin`, for each repetition.

@@ -2,7 +2,7 @@
 //! copies the other half.
 
 use params_and_allreduce::add_and_copy::AddAndCopy;
-use params_and_allreduce::collective::barrier;
+use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 
@@ -19,7 +19,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
             run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
                 let run = || limit.run(rank);
                 run()?;
-                timed_together(arguments.repetitions, calls(numbers), || barrier(rank), run)
+                timed_together(arguments.repetitions, calls(numbers), || rank.barrier(), run)
             });
         *seconds = measured?.swap_remove(0);
     }

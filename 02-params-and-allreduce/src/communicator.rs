@@ -1,0 +1,405 @@
+//! What a rank can do: send a tensor, receive a tensor, and everything that is made of the two.
+//!
+//! Devices that work together are numbered: each has a *rank*, from 0 to the *world size* minus one. A
+//! [`Communicator`] is one rank's end of the connections to all other ranks. It is PyTorch's process group in small.
+//!
+//! # Who owns a tensor
+//!
+//! 1. [`send`](Communicator::send) copies. [`send_shared`](Communicator::send_shared) hands over: nobody may write to the
+//!    tensor any more. A received tensor is for reading.
+//! 2. When a collective returns its result, no other rank reads its input. The caller may write to the input again.
+//! 3. The result of a collective owns its memory on every rank.
+
+pub mod all_reduce;
+pub mod collectives;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Shape, Tensor};
+
+use all_reduce::{Algorithm, Sum, naive, one_shot, ring, tree};
+
+/// A communicator that several owners hold, and call from any thread.
+pub type SharedCommunicator = Arc<dyn Communicator>;
+
+// ANCHOR: communicator
+/// One rank's end of the connections to all other ranks.
+pub trait Communicator: Send + Sync {
+    /// This rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// The number of ranks.
+    fn world_size(&self) -> usize;
+
+    /// The device of the tensors that this rank receives.
+    fn device(&self) -> &Device;
+
+    /// Sends a copy of a tensor, and returns without waiting for the receiver.
+    ///
+    /// # Errors
+    ///
+    /// When `to` is no other rank, or has ended.
+    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error>;
+
+    /// Sends a tensor to which nobody will ever write again. Within one process, both ranks then hold the same memory.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send`](Self::send).
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.send(to, tensor)
+    }
+
+    /// Waits for the next tensor from a rank. The tensor is for reading: copy it before you write to it.
+    ///
+    /// # Errors
+    ///
+    /// When `from` is no other rank, when it has ended or sends nothing in time, or when its tensor has another shape or
+    /// type.
+    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
+
+    /// Returns a second connection of the same ranks, for a thread that communicates beside this one. Messages of the two
+    /// connections never meet.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    fn background(&self) -> Result<SharedCommunicator, Error>;
+
+    /// Adds up the tensors of all ranks. Every rank gets the same bits.
+    ///
+    /// Numbers are added in their own type, as in NCCL: in bf16 and f16, every partial sum is rounded.
+    ///
+    /// # Errors
+    ///
+    /// When the tensors differ in length or type, when another rank ends or sends nothing in time, or when this
+    /// communicator does not have the algorithm.
+    fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
+        let _span = all_reduce::span(tensor);
+        let tensor = tensor.detach();
+        if self.world_size() == 1 {
+            return Ok(tensor.force_contiguous()?);
+        }
+        let sum_of: fn(&Self, &Tensor) -> Result<Sum, Error> = match algorithm {
+            Algorithm::OneShot => one_shot,
+            Algorithm::Naive => naive,
+            Algorithm::Tree => tree,
+            Algorithm::Ring => ring,
+            Algorithm::Native => return self.native_all_reduce(&tensor),
+        };
+        if self.shares_memory() && all_reduce::is_large(&tensor) {
+            return all_reduce::in_pieces(self, &tensor, sum_of);
+        }
+        Ok(sum_of(self, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
+    }
+
+    /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, and the errors of [`all_reduce`](Self::all_reduce).
+    fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
+        Err(all_reduce::no_native())
+    }
+
+    /// Gives every rank the tensor of the rank `root`. All ranks pass a tensor of the same shape and type.
+    ///
+    /// # Errors
+    ///
+    /// When there is no rank `root`, and the errors of messages.
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
+        collectives::broadcast(self, tensor, root)
+    }
+
+    /// Joins the chunks of all ranks, in rank order: `[length of the chunk]` → `[len]`. Rank r passes
+    /// [`chunk_range`](collectives::chunk_range)`(len, world_size, r)`.
+    ///
+    /// # Errors
+    ///
+    /// When a chunk has another length, and the errors of messages.
+    fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, Error> {
+        collectives::all_gather(self, chunk, len)
+    }
+
+    /// Adds up the tensors of all ranks, and gives rank r chunk r of the flattened sum.
+    ///
+    /// # Errors
+    ///
+    /// When the tensors differ in length or type, and the errors of messages.
+    fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        collectives::reduce_scatter(self, tensor)
+    }
+
+    /// Waits until every rank has called this.
+    ///
+    /// # Errors
+    ///
+    /// The errors of messages.
+    fn barrier(&self) -> Result<(), Error> {
+        collectives::barrier(self)
+    }
+
+    /// Whether ranks that share a tensor read it where it lies, in CPU memory. The same on all ranks.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// Whether ranks have messages. If not, they have collectives only.
+    fn has_messages(&self) -> bool {
+        true
+    }
+
+    /// The number of a rank in the whole world, by which errors name it. In a [`Group`], this is not the rank itself.
+    fn world_rank(&self, rank: usize) -> usize {
+        rank
+    }
+}
+// ANCHOR_END: communicator
+
+// ANCHOR: error
+/// The reason why a call of a communicator failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// A rank has ended, so a message that depends on it will never come.
+    #[error("rank {rank} {why}, and rank {waiting} still needed it")]
+    RankStopped {
+        /// The rank that ended first.
+        rank: usize,
+        /// How it ended.
+        why: String,
+        /// The rank that returns this error.
+        waiting: usize,
+    },
+    /// A rank sent nothing in time.
+    #[error("rank {waiting} waited {seconds:.1} s: rank {rank} is alive but sends nothing")]
+    TimedOut {
+        /// The rank that all ranks in this chain wait for.
+        rank: usize,
+        /// The time that the waiting rank waited.
+        seconds: f64,
+        /// The rank that returns this error.
+        waiting: usize,
+    },
+    /// Ranks wait for each other in a circle.
+    #[error("deadlock: {}", circle_in_words(circle))]
+    Deadlock {
+        /// Each rank waits for the next, and the last for the first. The smallest comes first.
+        circle: Vec<usize>,
+    },
+    /// A message has another shape or type than its receiver expects.
+    #[error("rank {rank} sent {found}, but rank {waiting} expected {expected}")]
+    Mismatch {
+        /// The sender.
+        rank: usize,
+        /// The type and shape of the message.
+        found: String,
+        /// The type and shape that the receiver expects.
+        expected: String,
+        /// The receiver.
+        waiting: usize,
+    },
+    /// A rank that does not exist, or the rank itself.
+    #[error("rank {rank} cannot exchange messages with rank {other} in a world of {world_size}")]
+    NoSuchRank {
+        /// The caller.
+        rank: usize,
+        /// The rank that it named.
+        other: usize,
+        /// The number of ranks.
+        world_size: usize,
+    },
+    /// Another reason, in words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// `rank 0 waits for rank 2, which waits for rank 0`
+fn circle_in_words(circle: &[usize]) -> String {
+    let (mut ranks, first) = (circle.iter(), circle.first());
+    let start = ranks.next().map(|rank| format!("rank {rank}")).unwrap_or_default();
+    let waits: Vec<String> =
+        ranks.chain(first).map(|rank| format!(" waits for rank {rank}")).collect();
+    start + &waits.join(", which")
+}
+// ANCHOR_END: error
+
+/// Some of the ranks, as a world of their own. Rows and columns of a mesh are groups.
+///
+/// A group renumbers its members from 0, in the order of their list, and passes every message on:
+///
+/// ```text
+/// all ranks       0   1   2   3   4   5
+/// members             1       3       5
+/// in the group        0       1       2
+/// ```
+///
+/// Messages of the group and of the whole world use the same connections. Every two ranks have to agree on the order of
+/// all messages between them. Errors name ranks by their number in the whole world.
+pub struct Group {
+    world: SharedCommunicator,
+    members: Vec<usize>,
+    rank: usize,
+}
+
+impl Group {
+    /// Makes the group of `members`. The rank of `world` is one of them, and every member makes the same list.
+    ///
+    /// # Errors
+    ///
+    /// When the rank is not a member, or a member is no rank of `world` or is listed twice.
+    pub fn new(world: SharedCommunicator, members: Vec<usize>) -> Result<Self, Error> {
+        let (rank, world_size) = (world.rank(), world.world_size());
+        let Some(position) = members.iter().position(|&member| member == rank) else {
+            return Err(Error::Other(format!("rank {rank} is none of the ranks {members:?}")));
+        };
+        for (position, &member) in members.iter().enumerate() {
+            if member >= world_size || members[..position].contains(&member) {
+                return Err(Error::Other(format!(
+                    "{members:?} are no ranks of a world of {world_size}, each once"
+                )));
+            }
+        }
+        Ok(Self { world, members, rank: position })
+    }
+
+    /// Makes the group of this rank alone.
+    pub fn alone(world: SharedCommunicator) -> Self {
+        let members = vec![world.rank()];
+        Self { world, members, rank: 0 }
+    }
+
+    fn member(&self, other: usize) -> Result<usize, Error> {
+        let outside =
+            || Error::NoSuchRank { rank: self.rank, other, world_size: self.members.len() };
+        self.members.get(other).copied().ok_or_else(outside)
+    }
+}
+
+impl Communicator for Group {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn device(&self) -> &Device {
+        self.world.device()
+    }
+
+    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.world.send(self.member(to)?, tensor)
+    }
+
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.world.send_shared(self.member(to)?, tensor)
+    }
+
+    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+        self.world.recv(self.member(from)?, shape, dtype)
+    }
+
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        let (members, rank) = (self.members.clone(), self.rank);
+        Ok(Arc::new(Self { world: self.world.background()?, members, rank }))
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.world.shares_memory()
+    }
+
+    fn has_messages(&self) -> bool {
+        self.world.has_messages()
+    }
+
+    fn world_rank(&self, rank: usize) -> usize {
+        self.members.get(rank).map_or(rank, |&member| self.world.world_rank(member))
+    }
+}
+
+impl From<Group> for SharedCommunicator {
+    fn from(group: Group) -> Self {
+        Arc::new(group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use devices::DevicePlan;
+
+    use super::*;
+    use crate::thread::{Rank, run_ranks};
+
+    fn on_six<R: Send>(work: impl Fn(&Rank) -> Result<R, Error> + Sync) -> Result<Vec<R>, String> {
+        let plan = DevicePlan::slices(6).unwrap();
+        run_ranks(&plan, Duration::from_secs(20), work).map_err(|failure| failure.to_string())
+    }
+
+    /// Rows add up among themselves, then columns: each rank knows its row and its column.
+    #[test]
+    fn rows_and_columns_of_a_grid_do_not_meet() {
+        for algorithm in [Algorithm::OneShot, Algorithm::Naive, Algorithm::Tree, Algorithm::Ring] {
+            let sums = on_six(|rank| {
+                let (row, column) = (rank.rank() / 3, rank.rank() % 3);
+                let line: SharedCommunicator = Arc::new(rank.clone());
+                let in_row = Group::new(Arc::clone(&line), (3 * row..3 * row + 3).collect())?;
+                let in_column = Group::new(line, vec![column, column + 3])?;
+                assert_eq!((in_row.rank(), in_column.rank()), (column, row));
+                let mine = Tensor::new(&[10f64.powi(rank.rank() as i32); 5], rank.device())?;
+                let of_row = in_row.all_reduce(&mine, algorithm)?;
+                let of_all = in_column.all_reduce(&of_row, algorithm)?;
+                Ok((of_row.to_vec1::<f64>()?[4], of_all.to_vec1::<f64>()?[4]))
+            });
+            let expected =
+                [111.0, 111.0, 111.0, 111_000.0, 111_000.0, 111_000.0].map(|row| (row, 111_111.0));
+            assert_eq!(sums.unwrap(), expected, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn lists_that_make_no_world_are_refused() {
+        for (members, told) in [
+            (vec![1, 2], "rank 0 is none of the ranks [1, 2]"),
+            (vec![0, 6], "[0, 6] are no ranks of a world of 6, each once"),
+            (vec![0, 2, 2], "[0, 2, 2] are no ranks of a world of 6, each once"),
+        ] {
+            let failure = on_six(|rank| match rank.rank() {
+                0 => Group::new(Arc::new(rank.clone()), members.clone()).map(drop),
+                _ => Ok(()),
+            });
+            assert!(failure.as_ref().is_err_and(|text| text.contains(told)), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn members_keep_the_number_that_errors_call_them_by() {
+        let numbers = on_six(|rank| {
+            if rank.rank() != 5 {
+                return Ok(Vec::new());
+            }
+            let odd: SharedCommunicator = Group::new(Arc::new(rank.clone()), vec![1, 3, 5])?.into();
+            let last: SharedCommunicator = Group::new(Arc::clone(&odd), vec![2, 1])?.into();
+            Ok(vec![rank.world_rank(4), odd.world_rank(1), last.world_rank(0), last.world_rank(1)])
+        });
+        assert_eq!(numbers.unwrap()[5], [4, 3, 5, 3]);
+    }
+
+    #[test]
+    fn who_is_no_member_cannot_be_reached() {
+        let failure = on_six(|rank| match rank.rank() {
+            0 => {
+                let alone = Group::alone(Arc::new(rank.clone()));
+                alone.send(1, &Tensor::new(0f32, rank.device())?)
+            }
+            _ => Ok(()),
+        });
+        let told = "rank 0 cannot exchange messages with rank 1 in a world of 1";
+        assert!(failure.as_ref().is_err_and(|text| text.contains(told)), "{failure:?}");
+    }
+}

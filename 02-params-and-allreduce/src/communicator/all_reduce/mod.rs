@@ -1,0 +1,188 @@
+//! All-reduce: every rank contributes a tensor, and every rank gets the sum.
+//!
+//! Four algorithms, and the tensors that a rank sends at most, for n ranks:
+//!
+//! | algorithm | steps | the busiest rank sends | good for |
+//! | --- | --- | --- | --- |
+//! | [`naive`](naive()) | 2(n − 1) on rank 0 | n − 1 | reading |
+//! | [`one_shot`](one_shot()) | 1 | n − 1 | two ranks; small tensors on a few |
+//! | [`tree`](tree()) | 2⌈log₂ n⌉ | ⌈log₂ n⌉ | small tensors on many ranks |
+//! | [`ring`](ring()) | 2(n − 1) | 2(n − 1)/n | large tensors |
+//!
+//! The libraries of the field have an all-reduce of their own: [`Algorithm::Native`]. All algorithms add in an order that
+//! depends on the number of ranks.
+
+pub mod naive;
+pub mod one_shot;
+pub mod ring;
+pub mod tree;
+
+use std::fmt;
+
+use candle_core::{DType, Device, Storage, Tensor, WithDType, bail};
+use clap::ValueEnum;
+use half::{bf16, f16};
+use harness::report::trace::COMMUNICATION;
+use tracing::info_span;
+use tracing::span::EnteredSpan;
+
+pub use naive::naive;
+pub use one_shot::one_shot;
+pub use ring::ring;
+pub use tree::tree;
+
+use crate::communicator::collectives::neighbours;
+use crate::communicator::{Communicator, Error};
+
+// ANCHOR: algorithm
+/// The algorithm of an all-reduce.
+///
+/// The default is the fastest for LeNet's eight gradients between two slices of a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Algorithm {
+    /// Everyone gets all tensors and adds them up
+    #[default]
+    OneShot,
+    /// Gather to the first rank, add, broadcast back
+    Naive,
+    /// Add up along a binomial tree, broadcast down it
+    Tree,
+    /// Reduce-scatter, then all-gather, around a ring
+    Ring,
+    /// The all-reduce of the library that connects the ranks: NCCL's or MPI's
+    Native,
+}
+// ANCHOR_END: algorithm
+
+impl Algorithm {
+    /// The algorithms of this chapter. They are made of `send` and `recv`, so they run everywhere.
+    pub const OURS: [Self; 4] = [Self::OneShot, Self::Naive, Self::Tree, Self::Ring];
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OneShot => "one-shot",
+            Self::Naive => "naive",
+            Self::Tree => "tree",
+            Self::Ring => "ring",
+            Self::Native => "native",
+        })
+    }
+}
+
+// ANCHOR: sum
+/// The sum that an algorithm has made on one rank.
+pub enum Sum {
+    /// Only this rank holds the tensor.
+    Own(Tensor),
+    /// Other ranks read these tensors too: the chunks of the sum, in order.
+    Shared(Vec<Tensor>),
+}
+
+/// The bytes that go through an algorithm at a time: few enough to stay in a processor's caches, and enough to make the
+/// time of messages small.
+const PIECE: usize = 2 << 20;
+
+impl Sum {
+    /// Returns the sum in memory that only this rank holds.
+    pub(crate) fn into_tensor(self) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Own(sum) => Ok(sum),
+            Self::Shared(chunks) if chunks.len() == 1 => chunks[0].force_contiguous(),
+            Self::Shared(chunks) => Tensor::cat(&chunks, 0),
+        }
+    }
+}
+// ANCHOR_END: sum
+
+/// The span of an all-reduce in a trace.
+pub(crate) fn span(tensor: &Tensor) -> EnteredSpan {
+    let (bytes, shape) = (bytes(tensor), tensor.dims());
+    info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered()
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}
+
+/// Whether an all-reduce in one memory sends the tensor in pieces.
+pub(crate) fn is_large(tensor: &Tensor) -> bool {
+    let numbers = [DType::F32, DType::F64, DType::BF16, DType::F16];
+    bytes(tensor) > PIECE && numbers.contains(&tensor.dtype())
+}
+
+// ANCHOR: in_pieces
+/// Adds up large tensors in pieces. The sum of a piece is written to the result while the piece is in the cache.
+pub(crate) fn in_pieces<C: Communicator + ?Sized>(
+    rank: &C,
+    tensor: &Tensor,
+    sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
+) -> Result<Tensor, Error> {
+    let flat = tensor.flatten_all()?;
+    let sum = match tensor.dtype() {
+        DType::F64 => sum_of_pieces::<f64, C>(rank, &flat, sum_of)?,
+        DType::BF16 => sum_of_pieces::<bf16, C>(rank, &flat, sum_of)?,
+        DType::F16 => sum_of_pieces::<f16, C>(rank, &flat, sum_of)?,
+        _ => sum_of_pieces::<f32, C>(rank, &flat, sum_of)?,
+    };
+    Ok(sum.reshape(tensor.shape())?)
+}
+
+fn sum_of_pieces<T: WithDType, C: Communicator + ?Sized>(
+    rank: &C,
+    flat: &Tensor,
+    sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
+) -> Result<Tensor, Error> {
+    let len = flat.elem_count();
+    check_length(rank, len)?;
+    let piece = PIECE / T::DTYPE.size_in_bytes();
+    let mut all: Vec<T> = Vec::with_capacity(len);
+    for start in (0..len).step_by(piece) {
+        match sum_of(rank, &flat.narrow(0, start, piece.min(len - start))?)? {
+            Sum::Own(chunk) => append(&mut all, &chunk)?,
+            Sum::Shared(chunks) => chunks.iter().try_for_each(|chunk| append(&mut all, chunk))?,
+        }
+    }
+    Ok(Tensor::from_vec(all, len, &Device::Cpu)?)
+}
+// ANCHOR_END: in_pieces
+
+/// Checks that the previous rank has as many numbers. With another number of whole pieces, the previous rank would find
+/// out after others have returned.
+fn check_length(rank: &(impl Communicator + ?Sized), len: usize) -> Result<(), Error> {
+    let (next, previous) = neighbours(rank);
+    let mine = Tensor::new(&[len as i64], &Device::Cpu)?;
+    rank.send_shared(next, &mine)?;
+    let theirs = rank.recv(previous, mine.shape(), mine.dtype())?.to_vec1::<i64>()?;
+    if theirs == [len as i64] {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        rank: rank.world_rank(previous),
+        found: format!("{} numbers", theirs[0]),
+        expected: format!("{len} numbers"),
+        waiting: rank.world_rank(rank.rank()),
+    })
+}
+
+/// Appends the numbers of a contiguous CPU tensor.
+fn append<T: WithDType>(row: &mut Vec<T>, tensor: &Tensor) -> candle_core::Result<()> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
+    else {
+        bail!("expected a contiguous tensor in CPU memory, got {tensor:?}");
+    };
+    row.extend_from_slice(&storage.as_slice::<T>()?[start..end]);
+    Ok(())
+}
+
+/// The error of [`Algorithm::Native`] where no library has an all-reduce.
+pub fn no_native() -> Error {
+    Error::Other(
+        "there is no native all-reduce here: it needs NCCL (a GPU of its own for every device, and a program built with \
+         --features nccl) or MPI (ranks that are processes, several started by mpirun, and --features mpi); the other \
+         algorithms run everywhere"
+            .to_owned(),
+    )
+}

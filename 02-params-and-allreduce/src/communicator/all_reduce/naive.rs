@@ -1,0 +1,41 @@
+//! Gather to the first rank, add, broadcast back.
+//!
+//! Three ranks, one number each:
+//!
+//! ```text
+//!            rank 0      rank 1   rank 2
+//! before     1           2        4
+//! gather     1 ← 2       ·        ·
+//!            3 ← 4       ·        ·
+//! broadcast  7 →         7        7
+//! ```
+//!
+//! The algorithm is simple, and every byte passes through rank 0. Rank 0 receives and sends n − 1 tensors, and every other
+//! rank handles one. So the link of rank 0 limits the speed, and the time grows with the number of ranks.
+
+// ANCHOR: naive
+use candle_core::Tensor;
+
+use super::Sum;
+use crate::communicator::{Communicator, Error};
+
+/// Adds up all tensors on rank 0, in rank order, and sends the sum to all ranks.
+///
+/// # Errors
+///
+/// The errors of [`Communicator::all_reduce`].
+pub fn naive(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
+    if rank.rank() > 0 {
+        rank.send(0, tensor)?;
+        return Ok(Sum::Shared(vec![rank.recv(0, tensor.shape(), tensor.dtype())?]));
+    }
+    let mut total = tensor.clone();
+    for other in 1..rank.world_size() {
+        total = ops::sum(&total, &rank.recv(other, tensor.shape(), tensor.dtype())?)?;
+    }
+    for other in 1..rank.world_size() {
+        rank.send_shared(other, &total)?;
+    }
+    Ok(Sum::Shared(vec![total]))
+}
+// ANCHOR_END: naive

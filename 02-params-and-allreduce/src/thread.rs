@@ -1,0 +1,679 @@
+//! Ranks as threads of one process: one thread drives one device.
+//!
+//! [`run_ranks`] starts a thread for every device of a plan. The ranks exchange tensors through mailboxes, one for each
+//! rank. When a rank fails, every rank that waits for it gets an error that names it.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, yield_now};
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Shape, Tensor};
+use devices::{ComputeDevice, DevicePlan, move_view};
+use harness::cli;
+use harness::lock::locked;
+use harness::stopwatch::{STRETCH, Stopwatch};
+
+use crate::communicator::{Communicator, Error, SharedCommunicator};
+
+/// The time that a rank waits for a message, if the caller has no better value.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The additional time for a rank that has to end by itself: a rank that waits in vain finds out after its timeout, and
+/// names the rank that it waited for.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// The time that a rank spins before it sleeps. To wake a thread takes the system longer than a small message.
+const AWAKE: Duration = Duration::from_micros(50);
+
+/// The number of spins before a rank lets other threads have its core between two spins.
+const SPINS: usize = 100;
+
+/// Stands for "waits for no rank".
+const NOBODY: usize = usize::MAX;
+
+// ANCHOR: mailbox
+/// The messages that have arrived for one rank, through one of its connections.
+// Ranks that send at the same time would otherwise take a cache line from each other.
+#[repr(align(128))]
+struct Mailbox {
+    /// By sender, in the order in which they were sent.
+    messages: Mutex<BTreeMap<usize, VecDeque<Tensor>>>,
+    arrived: Condvar,
+    /// Counts messages and ends of ranks. A spinning rank watches this number, without the lock.
+    news: AtomicUsize,
+    sleepers: AtomicUsize,
+    /// The rank that the mailbox's owner waits for, or [`NOBODY`].
+    waits_for: AtomicUsize,
+}
+
+impl Mailbox {
+    fn new() -> Self {
+        Self {
+            messages: Mutex::default(),
+            arrived: Condvar::new(),
+            news: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            waits_for: AtomicUsize::new(NOBODY),
+        }
+    }
+
+    fn put(&self, from: usize, message: Tensor) {
+        locked(&self.messages).entry(from).or_default().push_back(message);
+        self.wake();
+    }
+
+    /// Makes the owner look again.
+    fn wake(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // With the lock, no sleeper is between its last look and its sleep.
+            drop(locked(&self.messages));
+            self.arrived.notify_all();
+        }
+    }
+    // ANCHOR_END: mailbox
+
+    // ANCHOR: wait
+    /// Waits until `look` finds something among the messages: awake for a moment, then asleep. Returns `None` after
+    /// `timeout`.
+    fn wait<T>(
+        &self,
+        timeout: Duration,
+        mut look: impl FnMut(&mut BTreeMap<usize, VecDeque<Tensor>>) -> Option<T>,
+    ) -> Option<T> {
+        let started = Instant::now();
+        for spin in 0.. {
+            let news = self.news.load(Ordering::SeqCst);
+            let found = look(&mut locked(&self.messages));
+            if found.is_some() {
+                return found;
+            }
+            let mut spins = spin;
+            while self.news.load(Ordering::SeqCst) == news {
+                spins += 1;
+                if spins < SPINS {
+                    spin_loop();
+                } else if started.elapsed() < AWAKE.min(timeout) {
+                    // The rank that is waited for may need this core.
+                    yield_now();
+                } else {
+                    return self.sleep(timeout.saturating_sub(AWAKE), look);
+                }
+            }
+        }
+        None
+    }
+
+    fn sleep<T>(
+        &self,
+        timeout: Duration,
+        mut look: impl FnMut(&mut BTreeMap<usize, VecDeque<Tensor>>) -> Option<T>,
+    ) -> Option<T> {
+        let mut clock = Stopwatch::start();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // A rank whose end found no sleeper has counted its news before.
+        self.news.load(Ordering::SeqCst);
+        let mut messages = locked(&self.messages);
+        let found = loop {
+            let found = look(&mut messages);
+            let left = timeout.saturating_sub(clock.elapsed());
+            if found.is_some() || left.is_zero() {
+                break found;
+            }
+            messages = wait_on(&self.arrived, messages, left.min(STRETCH));
+        };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        found
+    }
+}
+// ANCHOR_END: wait
+
+/// Sleeps until a notice, at most for `limit`.
+fn wait_on<'a, T>(
+    notice: &Condvar,
+    guard: MutexGuard<'a, T>,
+    limit: Duration,
+) -> MutexGuard<'a, T> {
+    notice.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
+}
+
+// ANCHOR: ends
+/// The end of a rank's work.
+enum End {
+    Returned,
+    Failed {
+        why: String,
+        /// The cause, if the rank failed because a message did not come.
+        because_of: Option<Origin>,
+    },
+}
+
+/// The beginning of a chain of failures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    Rank { rank: usize, why: String },
+    Deadlock { circle: Vec<usize> },
+}
+
+/// A call of a communicator that failed because of another rank.
+struct CallError {
+    text: String,
+    origin: Origin,
+    at: Instant,
+}
+// ANCHOR_END: ends
+
+/// The number of messages that a rank has sent, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// The number of messages.
+    pub messages: u64,
+    /// The bytes of their elements.
+    pub bytes: u64,
+}
+
+// ANCHOR: world
+/// The ranks of one call of [`run_ranks`].
+struct World {
+    timeout: Duration,
+    /// For each connection, a mailbox for each rank.
+    connections: [Vec<Mailbox>; 2],
+    ends: Vec<OnceLock<End>>,
+    /// For each rank, the last call that failed because of another rank.
+    last_error: Vec<Mutex<Option<CallError>>>,
+    /// The ranks that failed, in this order.
+    failures: Mutex<Vec<usize>>,
+    a_rank_ended: Condvar,
+    messages_sent: Vec<AtomicU64>,
+    bytes_sent: Vec<AtomicU64>,
+}
+// ANCHOR_END: world
+
+// ANCHOR: rank
+/// One rank: its device, and its end of a connection to all other ranks. A clone is the same end.
+///
+/// When the rank's work has ended, every call fails, in whichever thread.
+#[derive(Clone)]
+pub struct Rank {
+    rank: usize,
+    device: Arc<ComputeDevice>,
+    world: Arc<World>,
+    /// 0, or 1 for the background.
+    connection: usize,
+}
+
+impl Communicator for Rank {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world.ends.len()
+    }
+
+    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
+    fn device(&self) -> &Device {
+        if self.connection == 0 { self.device.tensors() } else { self.device.side_stream() }
+    }
+
+    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        let tensor = tensor.detach();
+        // From a GPU, the way to CPU memory is a copy already.
+        let copy = if tensor.device().is_cpu() { tensor.force_contiguous()? } else { tensor };
+        self.send_shared(to, &copy)
+    }
+
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
+        self.check(to)?;
+        let message = move_view(&tensor.detach(), &Device::Cpu)?.contiguous()?;
+        if self.has_ended() || self.world.ends[to].get().is_some() {
+            return Err(self.stopped(to));
+        }
+        let bytes = message.elem_count() * message.dtype().size_in_bytes();
+        self.world.messages_sent[self.rank].fetch_add(1, Ordering::Relaxed);
+        self.world.bytes_sent[self.rank].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.mailbox(to).put(self.rank, message);
+        Ok(())
+    }
+
+    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
+        self.check(from)?;
+        let (mailbox, since) = (self.mailbox(self.rank), Instant::now());
+        mailbox.waits_for.store(from, Ordering::SeqCst);
+        let found = mailbox.wait(self.world.timeout, |messages| {
+            // Asked first: a rank sends its last message before its end.
+            let ended = self.has_ended() || self.world.ends[from].get().is_some();
+            match messages.get_mut(&from).and_then(VecDeque::pop_front) {
+                Some(message) => Some(Ok(message)),
+                None => ended.then(|| Err(self.stopped(from))),
+            }
+        });
+        // The chain of waiting ranks is followed while this rank still counts as waiting.
+        let message = found.unwrap_or_else(|| Err(self.timed_out(from, since)));
+        mailbox.waits_for.store(NOBODY, Ordering::SeqCst);
+        let message = message?;
+        if message.shape() != shape || message.dtype() != dtype {
+            return Err(Error::Mismatch {
+                rank: from,
+                found: format!("{:?} {:?}", message.dtype(), message.dims()),
+                expected: format!("{dtype:?} {:?}", shape.dims()),
+                waiting: self.rank,
+            });
+        }
+        Ok(message.to_device(self.device())?)
+    }
+
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        Ok(Arc::new(Self { connection: 1, ..self.clone() }))
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.device.tensors().is_cpu()
+    }
+}
+// ANCHOR_END: rank
+
+impl fmt::Debug for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} on {}", self.rank, self.device)
+    }
+}
+
+impl Rank {
+    /// The device that this rank drives.
+    pub fn compute_device(&self) -> &ComputeDevice {
+        &self.device
+    }
+
+    /// The time that this rank waits for a message.
+    pub fn timeout(&self) -> Duration {
+        self.world.timeout
+    }
+
+    /// The messages that this rank has sent so far, through both connections.
+    pub fn traffic(&self) -> Traffic {
+        let sent = |counters: &[AtomicU64]| counters[self.rank].load(Ordering::Relaxed);
+        Traffic { messages: sent(&self.world.messages_sent), bytes: sent(&self.world.bytes_sent) }
+    }
+
+    fn mailbox(&self, rank: usize) -> &Mailbox {
+        &self.world.connections[self.connection][rank]
+    }
+
+    fn has_ended(&self) -> bool {
+        self.world.ends[self.rank].get().is_some()
+    }
+
+    fn check(&self, other: usize) -> Result<(), Error> {
+        let (rank, world_size) = (self.rank, self.world_size());
+        if other == rank || other >= world_size {
+            return Err(Error::NoSuchRank { rank, other, world_size });
+        }
+        Ok(())
+    }
+
+    // ANCHOR: failures
+    /// The other rank has ended. If it failed because of a third rank, the third rank is the cause.
+    fn stopped(&self, other: usize) -> Error {
+        if self.has_ended() {
+            let (rank, why) = (self.rank, "has ended".to_owned());
+            return Error::RankStopped { rank, why, waiting: rank };
+        }
+        self.error(match self.world.ends[other].get() {
+            Some(End::Failed { because_of: Some(origin), .. }) => origin.clone(),
+            Some(End::Failed { why, .. }) => Origin::Rank { rank: other, why: why.clone() },
+            _ => Origin::Rank { rank: other, why: "returned early".to_owned() },
+        })
+    }
+
+    /// Nothing came in time. The cause is at the end of the chain of waiting ranks, or the chain is a circle.
+    fn timed_out(&self, other: usize, since: Instant) -> Error {
+        let mut chain = vec![other];
+        let circle = loop {
+            let last = chain[chain.len() - 1];
+            let next = self.mailbox(last).waits_for.load(Ordering::SeqCst);
+            if next == NOBODY {
+                break None;
+            }
+            if let Some(start) = chain.iter().position(|&rank| rank == next) {
+                break Some(chain.split_off(start));
+            }
+            chain.push(next);
+        };
+        if let Some(mut circle) = circle {
+            let smallest = (0..circle.len()).min_by_key(|&position| circle[position]);
+            circle.rotate_left(smallest.unwrap_or(0));
+            return self.error(Origin::Deadlock { circle });
+        }
+        let (rank, seconds) = (chain[chain.len() - 1], self.world.timeout.as_secs_f64());
+        if self.world.ends[rank].get().is_some() {
+            return self.stopped(rank);
+        }
+        // That rank may have given up at the same moment.
+        let its_error = locked(&self.world.last_error[rank]);
+        if let Some(CallError { origin, at, .. }) = &*its_error
+            && rank != self.rank
+            && *at >= since
+        {
+            let origin = origin.clone();
+            drop(its_error);
+            return self.error(origin);
+        }
+        drop(its_error);
+        let error = Error::TimedOut { rank, seconds, waiting: self.rank };
+        self.note(&error, Origin::Rank { rank, why: format!("sent nothing for {seconds:.1} s") });
+        error
+    }
+
+    fn error(&self, origin: Origin) -> Error {
+        let error = match &origin {
+            Origin::Rank { rank, why } => {
+                Error::RankStopped { rank: *rank, why: why.clone(), waiting: self.rank }
+            }
+            Origin::Deadlock { circle } => Error::Deadlock { circle: circle.clone() },
+        };
+        self.note(&error, origin);
+        error
+    }
+
+    /// Remembers the origin of an error, in case the rank fails with it.
+    fn note(&self, error: &Error, origin: Origin) {
+        let error = CallError { text: error.to_string(), origin, at: Instant::now() };
+        *locked(&self.world.last_error[self.rank]) = Some(error);
+    }
+    // ANCHOR_END: failures
+}
+
+/// The failure of a run: the rank that failed first, and why.
+#[derive(Debug)]
+pub struct RankFailure<E> {
+    /// The first rank that failed.
+    pub rank: usize,
+    /// The reason.
+    pub cause: Cause<E>,
+}
+
+/// The way in which a rank failed.
+#[derive(Debug)]
+pub enum Cause<E> {
+    /// The rank returned an error.
+    Error(E),
+    /// The rank panicked, with this message.
+    Panic(String),
+}
+
+impl<E> RankFailure<E> {
+    /// Makes the failure of a rank that returned an error.
+    pub fn new(rank: usize, error: E) -> Self {
+        Self { rank, cause: Cause::Error(error) }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for RankFailure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} {}", self.rank, self.cause)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Cause<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // An error with a context, such as anyhow's, shows its causes in this form only.
+            Self::Error(error) if f.alternate() => write!(f, "failed: {error:#}"),
+            Self::Error(error) => write!(f, "failed: {error}"),
+            Self::Panic(message) => write!(f, "panicked: {message}"),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for RankFailure<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            // The message of the error is part of this one's.
+            Cause::Error(error) => error.source(),
+            Cause::Panic(_) => None,
+        }
+    }
+}
+
+/// Does a rank's work on its device. A panic is a failure, too.
+///
+/// # Errors
+///
+/// The failure of the work.
+pub fn attempt<R: Send, E: Send>(
+    device: &ComputeDevice,
+    work: impl FnOnce() -> Result<R, E> + Send,
+) -> Result<R, Cause<E>> {
+    outcome_of(catch_unwind(AssertUnwindSafe(|| device.run(work))))
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").to_owned()
+}
+
+/// Runs `work` once for every device of a plan, each in its own thread, and waits for all. Returns the results in rank
+/// order. [`run_ranks_with`] says more.
+///
+/// # Errors
+///
+/// The failure of the rank that failed *first*.
+pub fn run_ranks<R, E>(
+    plan: &DevicePlan,
+    timeout: Duration,
+    work: impl Fn(&Rank) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, RankFailure<E>>
+where
+    R: Send,
+    E: From<Error> + fmt::Display + Send,
+{
+    run_ranks_with(plan, timeout, vec![(); plan.len()], |rank, ()| work(rank))
+}
+
+// ANCHOR: run_ranks
+/// Runs `work` once for every device of a plan, each in its own thread and with its own value. Returns the results in rank
+/// order. A rank's value is dropped at the end of its thread at the latest.
+///
+/// `work` may fail with any error that an [`Error`] can become and that can be displayed. The thread that calls `work` is
+/// one of its device's threads, so parallel code in `work` uses this device only.
+///
+/// A rank waits for a message at most `timeout`. Time for which the whole program was stopped does not count. When a rank
+/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, all
+/// of them get an error that names the circle.
+///
+/// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` and
+/// [`GRACE`], this function reports both on standard error. A program that began with
+/// [`cli::arguments`] then ends, with exit code 1. Any other process goes on waiting.
+///
+/// # Errors
+///
+/// The failure of the rank that failed *first*.
+///
+/// # Panics
+///
+/// When there is not one value for each device.
+pub fn run_ranks_with<T, R, E>(
+    plan: &DevicePlan,
+    timeout: Duration,
+    of_ranks: Vec<T>,
+    work: impl Fn(&Rank, T) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, RankFailure<E>>
+where
+    T: Send,
+    R: Send,
+    E: From<Error> + fmt::Display + Send,
+{
+    assert_eq!(of_ranks.len(), plan.len(), "one for each device");
+    let world = Arc::new(World::new(plan.len(), timeout));
+    let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (number, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
+            let (its_world, work) = (Arc::clone(&world), &work);
+            let run = move || {
+                // A panic, also of the device, is a failure like others.
+                let outcome = outcome_of(catch_unwind(AssertUnwindSafe(|| {
+                    let device = slot.open_in_this_thread().map_err(Error::from)?;
+                    let (device, world) = (Arc::new(device), Arc::clone(&its_world));
+                    let rank = Rank { rank: number, device, world, connection: 0 };
+                    work(&rank, own)
+                })));
+                its_world.end(number, outcome.as_ref().err());
+                outcome
+            };
+            let spawned = thread_of(number).name(slot.to_string()).spawn_scoped(scope, run);
+            threads.push(spawned.map_err(|error| {
+                let text = format!("its thread could not be started: {error}");
+                let cause = Cause::Error(E::from(Error::Other(text)));
+                world.end(number, Some(&cause));
+                cause
+            }));
+        }
+        world.wait_until_all_end();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| outcome_of(thread.join().map(Ok))?;
+        threads.into_iter().map(|thread| thread.and_then(join)).collect()
+    });
+    let first = locked(&world.failures).first().copied();
+    first_failure(outcomes, first)
+}
+// ANCHOR_END: run_ranks
+
+/// The thread of a rank. Tests can make a thread that the system cannot start.
+fn thread_of(_rank: usize) -> thread::Builder {
+    #[cfg(test)]
+    if tests::NO_THREAD_FOR.get() == Some(_rank) {
+        return thread::Builder::new().stack_size(isize::MAX as usize);
+    }
+    thread::Builder::new()
+}
+
+/// Makes a panic a failure like others.
+fn outcome_of<R, E>(outcome: thread::Result<Result<R, E>>) -> Result<R, Cause<E>> {
+    match outcome {
+        Ok(outcome) => outcome.map_err(Cause::Error),
+        Err(payload) => Err(Cause::Panic(panic_message(&*payload))),
+    }
+}
+
+/// Returns the results of all ranks, or the failure of the rank `first` if there is one.
+fn first_failure<R, E>(
+    outcomes: Vec<Result<R, Cause<E>>>,
+    first: Option<usize>,
+) -> Result<Vec<R>, RankFailure<E>> {
+    let mut results = Vec::with_capacity(outcomes.len());
+    let mut failure = None;
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Ok(result) => results.push(result),
+            Err(cause) if failure.is_none() || Some(rank) == first => {
+                failure = Some(RankFailure { rank, cause });
+            }
+            Err(_) => {}
+        }
+    }
+    failure.map_or(Ok(results), Err)
+}
+
+impl World {
+    fn new(world_size: usize, timeout: Duration) -> Self {
+        fn of_each<T>(world_size: usize, new: impl Fn() -> T) -> Vec<T> {
+            (0..world_size).map(|_| new()).collect()
+        }
+        Self {
+            timeout,
+            connections: [of_each(world_size, Mailbox::new), of_each(world_size, Mailbox::new)],
+            ends: of_each(world_size, OnceLock::new),
+            last_error: of_each(world_size, Mutex::default),
+            failures: Mutex::default(),
+            a_rank_ended: Condvar::new(),
+            messages_sent: of_each(world_size, AtomicU64::default),
+            bytes_sent: of_each(world_size, AtomicU64::default),
+        }
+    }
+
+    // ANCHOR: end
+    /// Records the end of a rank's work, and wakes every rank that may wait for it.
+    fn end<E: fmt::Display>(&self, rank: usize, failure: Option<&Cause<E>>) {
+        let mut failures = locked(&self.failures);
+        let end = match failure {
+            None => End::Returned,
+            Some(cause) => {
+                let (why, with_causes) = (cause.to_string(), format!("{cause:#}"));
+                failures.push(rank);
+                let last_error = locked(&self.last_error[rank]).take();
+                // A rank may have handled the last error of its communicator, and failed for another reason.
+                let propagated = last_error.filter(|error| with_causes.contains(&error.text));
+                End::Failed { why, because_of: propagated.map(|error| error.origin) }
+            }
+        };
+        let _ = self.ends[rank].set(end);
+        drop(failures);
+        self.a_rank_ended.notify_all();
+        self.connections.iter().flatten().for_each(Mailbox::wake);
+    }
+    // ANCHOR_END: end
+
+    fn running(&self) -> Vec<usize> {
+        let ranks = self.ends.iter().enumerate();
+        ranks.filter(|(_, end)| end.get().is_none()).map(|(rank, _)| rank).collect()
+    }
+
+    /// Returns when all ranks have ended. If one has failed and others do not end, reports this and returns, too.
+    fn wait_until_all_end(&self) {
+        let mut failures = locked(&self.failures);
+        while failures.is_empty() {
+            if self.running().is_empty() {
+                return;
+            }
+            failures = wait_on(&self.a_rank_ended, failures, STRETCH);
+        }
+        let first = failures[0];
+        let Some(End::Failed { why, because_of }) = self.ends[first].get() else { return };
+        let mut clock = Stopwatch::start();
+        loop {
+            let running = self.running();
+            if running.is_empty() {
+                return;
+            }
+            // A rank that was waited for in vain has had its time before.
+            let in_vain = match because_of {
+                Some(Origin::Rank { rank, .. }) if running.contains(rank) => Some(*rank),
+                _ => None,
+            };
+            let (stuck, limit) = match in_vain {
+                Some(rank) => (vec![rank], GRACE),
+                None => (running, self.timeout.saturating_add(GRACE)),
+            };
+            let waited = clock.elapsed();
+            if waited >= limit {
+                drop(failures);
+                return report_stuck(first, why, waited, &stuck);
+            }
+            failures = wait_on(&self.a_rank_ended, failures, STRETCH.min(limit - waited));
+        }
+    }
+}
+
+fn report_stuck(failed: usize, why: &str, waited: Duration, stuck: &[usize]) {
+    let missing = match stuck {
+        [rank] => format!("rank {rank} has"),
+        ranks => {
+            let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+            format!("ranks {} have", ranks.join(", "))
+        }
+    };
+    let seconds = waited.as_secs();
+    cli::give_up(&anyhow::anyhow!(
+        "rank {failed} {why}; {seconds} s later {missing} not come back"
+    ));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Chapter 2's table of bandwidths, over MPI and NCCL.
+//!
+//! ```text
+//! $ mpirun -n 2 all-reduce-table          # processes: the chapter's algorithms over MPI, and MPI's own
+//! $ all-reduce-table --devices 2          # threads: with a GPU each, also NCCL's own all-reduce
+//! ```
+
+use std::process::ExitCode;
+
+use backends::{Ranks, check};
+use clap::Parser;
+use devices::{DevicePlan, SeveralDevices};
+use harness::cli::{self, UsageError};
+use harness::launcher;
+use harness::report::line;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::bandwidth::{Runs, Table, caption};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+
+/// Measure the all-reduce of MPI and NCCL, and chapter 2's algorithms.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    devices: SeveralDevices,
+
+    /// How often each number is measured [default: 15 to 500 times, small tensors more often]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    cli::conclude(cli::arguments().and_then(run))
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
+    let runs = arguments.runs.map_or(Runs::BySize, |runs| Runs::Each(runs as usize));
+    #[cfg(feature = "mpi")]
+    if launcher::world_size().is_some_and(|processes| processes > 1) {
+        let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
+        let plan = arguments.devices.each.plan(world.local_size())?;
+        let title = format!("{} processes of MPI, here {plan}", world.world_size());
+        let table = world.run(&plan, |rank| measure(rank, title, &plan, Ranks::Processes, runs));
+        return if world.rank() == 0 { print(&table, runs) } else { Ok(()) };
+    }
+    let plan = arguments.devices.plan()?;
+    let tables = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+        measure(rank, plan.to_string(), &plan, Ranks::Threads, runs)
+    })?;
+    print(&tables[0], runs)
+}
+
+fn print(table: &Table, runs: Runs) -> anyhow::Result<()> {
+    line(format_args!("{}\n\n{table}", caption(runs)))?;
+    Ok(())
+}
+
+/// Measures on one rank. If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
+fn measure(
+    rank: &impl Communicator,
+    title: String,
+    plan: &DevicePlan,
+    ranks: Ranks,
+    runs: Runs,
+) -> Result<Table, Error> {
+    let native = check(Algorithm::Native, plan, ranks).ok().map(|()| Algorithm::Native);
+    let algorithms: Vec<Algorithm> = Algorithm::OURS.into_iter().chain(native).collect();
+    #[cfg(feature = "nccl")]
+    if plan.has_a_gpu_each() {
+        return backends::nccl::with_nccl(rank, DEFAULT_TIMEOUT, |rank| {
+            Table::measure_rank(rank, title, &algorithms, runs)
+        });
+    }
+    Table::measure_rank(rank, title, &algorithms, runs)
+}

@@ -1,0 +1,391 @@
+//! Processes that a launcher has started together: `mpirun`, `srun`, or a launcher such as `torchrun`.
+//!
+//! A process has to know this before it does anything else. Otherwise each process would train the same
+//! model. This module is part of every build, so a program that cannot connect the processes refuses to run.
+//!
+//! Launchers set environment variables. Open MPI's `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set the
+//! number of processes, and MPI knows the rest. `torchrun` sets all that NCCL needs:
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `WORLD_SIZE` | the number of processes |
+//! | `RANK` | the number of this process, from 0 |
+//! | `LOCAL_RANK` | its number on its host, from 0: the number of its GPU |
+//! | `MASTER_ADDR` | the host of rank 0 |
+//! | `MASTER_PORT` | a port on this host, on which the launcher itself may listen |
+//! | `NCCL_COMM_ID` | NCCL's own: the address on which rank 0 listens. The default is [`meeting_port`] on `MASTER_ADDR` |
+
+use std::env;
+use std::fmt;
+use std::io;
+use std::process::Command;
+
+/// The variables with the number of processes, and the launcher that sets them. Slurm's `srun` with PMIx sets only the last
+/// one. Under `mpirun` in a Slurm job that variable counts the helpers of `mpirun`, so it comes last.
+const SIZES: [(&str, &str); 3] =
+    [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", SLURM)];
+
+/// Slurm's launcher.
+const SLURM: &str = "srun";
+
+/// A variable that only `torchrun` sets.
+const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
+
+/// The name of the launchers that set `RANK` and `WORLD_SIZE`.
+const OTHER: &str = "a launcher such as torchrun";
+
+/// NCCL's variable with the address at which its processes meet.
+pub const MEETING: &str = "NCCL_COMM_ID";
+
+/// Processes that were started together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// The number of processes, this one included.
+    pub processes: usize,
+    /// The launcher's name.
+    pub by: &'static str,
+}
+
+impl fmt::Display for Started {
+    /// `mpirun started 4 processes`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} started {} processes", self.by, self.processes)
+    }
+}
+
+/// The reason why this process refuses to run: nothing connects the processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unconnected {
+    /// The program was built without MPI.
+    #[error(
+        "{0} of a program that was built without MPI: build it with --features mpi, or start it without {by}",
+        by = .0.by
+    )]
+    NoMpi(Started),
+    /// The program's ranks are threads.
+    #[error(
+        "{0}, but this program's ranks are threads: start it without {by}, with --devices {processes}",
+        by = .0.by,
+        processes = .0.processes
+    )]
+    RanksAreThreads(Started),
+    /// `mpirun` did not start it.
+    #[error(
+        "RANK and WORLD_SIZE say that a launcher started {0} processes: start them with mpirun (DDP, with a GPU for each, \
+         can do with NCCL: built with --features nccl)"
+    )]
+    OtherLauncher(usize),
+}
+
+/// The place of this process among those that `torchrun` or a launcher like it has started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The number of this process, from 0.
+    pub rank: usize,
+    /// The number of processes: at least two.
+    pub world_size: usize,
+    /// The number of this process on its host, from 0.
+    pub local_rank: usize,
+    /// The address at which the processes meet, in NCCL's form: `HOST:PORT`.
+    pub meeting: String,
+}
+
+/// An error in a launcher's variables.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misplaced {
+    /// A variable is missing.
+    #[error(
+        "a launcher started {world_size} processes (WORLD_SIZE), but did not set {name}: {meaning}"
+    )]
+    Missing {
+        /// The number of processes.
+        world_size: usize,
+        /// The variable.
+        name: &'static str,
+        /// Its meaning.
+        meaning: &'static str,
+    },
+    /// A variable has an impossible value.
+    #[error("{name} is {value:?}, which is not {expected}")]
+    Wrong {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// The possible values.
+        expected: String,
+    },
+}
+
+/// Returns the processes that `mpirun` or `srun` has started together with this one. `None` if this process was started by
+/// neither.
+pub fn started() -> Option<Started> {
+    started_by_mpi(variable)
+}
+
+/// Returns the number of processes that `mpirun` or `srun` has started.
+pub fn world_size() -> Option<usize> {
+    started().map(|started| started.processes)
+}
+
+/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it.
+///
+/// # Errors
+///
+/// When the launcher's variables contradict each other, or one is missing.
+pub fn place() -> Result<Option<Place>, Misplaced> {
+    if started().is_some() { Ok(None) } else { read_place(variable) }
+}
+
+/// Refuses to run as one of several processes that cannot be connected. Call this before anything else.
+///
+/// # Errors
+///
+/// When `mpirun` started this process and the program was built without the feature `mpi`, or another launcher started
+/// several processes.
+pub fn check(built_with_mpi: bool) -> Result<(), Unconnected> {
+    check_connected(built_with_mpi, variable)
+}
+
+/// Refuses to run as one of several processes, in a program whose ranks are threads. Call this before anything else.
+///
+/// # Errors
+///
+/// When this process is one of several.
+pub fn check_alone() -> Result<(), Unconnected> {
+    check_is_alone(variable)
+}
+
+/// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root may
+/// use it, there may be more processes than cores, and a process may use any core.
+///
+/// # Errors
+///
+/// When there is no `mpirun` here.
+pub fn command() -> io::Result<Command> {
+    Command::new("mpirun").arg("--version").output()?;
+    let mut command = Command::new("mpirun");
+    command
+        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+        .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
+        .envs([("OMPI_MCA_hwloc_base_binding_policy", "none")]);
+    Ok(command)
+}
+
+/// Returns the port on which rank 0 of NCCL's processes listens, for a launcher's `MASTER_PORT`.
+///
+/// The launcher itself may listen on `MASTER_PORT`, and another job of this host on the port behind it. So the port lies
+/// 10,000 away, and between 10,000 and 29,999: Linux gives higher ports to outgoing connections. Two jobs do not collide if
+/// their `MASTER_PORT`s are less than 10,000 apart.
+pub fn meeting_port(master_port: u16) -> u16 {
+    10_000 + master_port % 20_000
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
+/// The number of processes that a launcher such as `torchrun` started. Other programs use `WORLD_SIZE` for their own
+/// purposes, but not together with `RANK`.
+fn started_by_other(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
+    let number = |name| variable(name)?.parse().ok();
+    let _rank: usize = number("RANK")?;
+    number("WORLD_SIZE").filter(|&processes| processes > 1)
+}
+
+fn started_by_mpi(variable: impl Fn(&str) -> Option<String>) -> Option<Started> {
+    let size = |(name, by)| Some(Started { processes: variable(name)?.parse().ok()?, by });
+    let started = SIZES.into_iter().find_map(size);
+    // mpirun or srun may have started torchrun, which has started this process.
+    let by_torchrun = |started: &Started| match started_by_other(&variable) {
+        Some(_) if started.processes == 1 => true,
+        Some(processes) if started.by == SLURM => {
+            processes != started.processes || variable(TORCHRUN).is_some()
+        }
+        _ => false,
+    };
+    started.filter(|started| !by_torchrun(started))
+}
+
+fn check_connected(
+    mpi: bool,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(), Unconnected> {
+    match (started_by_mpi(&variable), started_by_other(variable)) {
+        (Some(started), _) if mpi || started.processes == 1 => Ok(()),
+        (Some(started), _) => Err(Unconnected::NoMpi(started)),
+        (None, Some(processes)) => Err(Unconnected::OtherLauncher(processes)),
+        (None, None) => Ok(()),
+    }
+}
+
+fn check_is_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), Unconnected> {
+    let other = || Some(Started { processes: started_by_other(&variable)?, by: OTHER });
+    match started_by_mpi(&variable).or_else(other).filter(|started| started.processes > 1) {
+        Some(started) => Err(Unconnected::RanksAreThreads(started)),
+        None => Ok(()),
+    }
+}
+
+fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, Misplaced> {
+    let Some(world_size) = started_by_other(&variable) else { return Ok(None) };
+    let text = |name, meaning| {
+        let value = variable(name).filter(|value| !value.is_empty());
+        value.ok_or(Misplaced::Missing { world_size, name, meaning })
+    };
+    let number = |name, meaning, below: usize| {
+        let value = text(name, meaning)?;
+        let number = value.parse().ok().filter(|&number: &usize| number < below);
+        let expected = || format!("a number from 0 to {}", below - 1);
+        number.ok_or_else(|| Misplaced::Wrong { name, value, expected: expected() })
+    };
+    let rank = number("RANK", "the number of this process", world_size)?;
+    let local_rank = number("LOCAL_RANK", "the number of this process's GPU", world_size)?;
+    let meeting = match variable(MEETING).filter(|meeting| !meeting.is_empty()) {
+        Some(meeting) => meeting,
+        None => {
+            let host = text("MASTER_ADDR", "the host of rank 0")?;
+            let port = number("MASTER_PORT", "a port of this host", usize::from(u16::MAX) + 1)?;
+            // An IPv6 address contains colons.
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            format!("{host}:{}", meeting_port(port as u16))
+        }
+    };
+    Ok(Some(Place { rank, world_size, local_rank, meeting }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The variables that a launcher sets.
+    fn with(set: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        |name| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    #[test]
+    fn launchers_are_recognised() {
+        let started = started_by_mpi;
+        let by = |by, processes| Some(Started { processes, by });
+        assert_eq!(started(with(&[("OMPI_COMM_WORLD_SIZE", "4")])), by("mpirun", 4));
+        assert_eq!(started(with(&[("PMI_SIZE", "2")])), by("mpirun", 2));
+        assert_eq!(started(with(&[("PMI_SIZE", "many")])), None);
+        assert_eq!(started(with(&[("HOME", "3")])), None);
+        // A step of Slurm's, a job script of Slurm's, and a helper of mpirun's in a step of one task.
+        let step = &[("PMIX_RANK", "1"), ("SLURM_NTASKS", "3"), ("SLURM_STEP_NUM_TASKS", "3")];
+        assert_eq!(started(with(step)), by("srun", 3));
+        assert_eq!(started(with(&[("SLURM_NTASKS", "3"), ("SLURM_PROCID", "0")])), None);
+        let both = &[("SLURM_STEP_NUM_TASKS", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        assert_eq!(started(with(both)), by("mpirun", 4));
+    }
+
+    #[test]
+    fn several_processes_need_mpi_and_one_does_not() {
+        assert_eq!(check_connected(false, with(&[])), Ok(()));
+        assert_eq!(check_connected(true, with(&[("PMI_SIZE", "4")])), Ok(()));
+        assert_eq!(check_connected(false, with(&[("PMI_SIZE", "1")])), Ok(()));
+        let refusal = check_connected(false, with(&[("PMI_SIZE", "4")])).unwrap_err().to_string();
+        assert!(refusal.contains("4 processes") && refusal.contains("--features mpi"), "{refusal}");
+        let slurm = with(&[("SLURM_STEP_NUM_TASKS", "4")]);
+        let refusal = check_connected(false, slurm).unwrap_err().to_string();
+        assert!(refusal.starts_with("srun started 4 processes"), "{refusal}");
+        assert!(refusal.ends_with("start it without srun"), "{refusal}");
+    }
+
+    #[test]
+    fn processes_of_another_launcher_are_not_left_to_train_side_by_side() {
+        let torchrun: &[_] = &[("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")];
+        for mpi in [false, true] {
+            assert_eq!(check_connected(mpi, with(torchrun)), Err(Unconnected::OtherLauncher(2)));
+            assert_eq!(check_connected(mpi, with(&[("RANK", "0"), ("WORLD_SIZE", "1")])), Ok(()));
+            let of_another_program = with(&[("WORLD_SIZE", "8")]);
+            assert_eq!(check_connected(mpi, of_another_program), Ok(()));
+        }
+        assert_eq!(
+            check_is_alone(with(torchrun)).unwrap_err().to_string(),
+            "a launcher such as torchrun started 2 processes, but this program's ranks are threads: start it without \
+             a launcher such as torchrun, with --devices 2"
+        );
+    }
+
+    #[test]
+    fn one_launcher_may_have_started_another() {
+        const RANKS: [(&str, &str); 2] = [("RANK", "0"), ("WORLD_SIZE", "4")];
+        let by = |set: &'static [(&str, &str)]| started_by_mpi(with(set)).map(|started| started.by);
+        // One torchrun on each of some hosts.
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "1")]), None);
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "2")]), None);
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("OMPI_COMM_WORLD_SIZE", "1")]), None);
+        let of_one_each = &[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "4"), (TORCHRUN, "x")];
+        assert_eq!(by(of_one_each), None);
+        // A script that sets torchrun's variables from Slurm's, or for another program under mpirun.
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "4")]), Some("srun"));
+        assert_eq!(by(&[RANKS[0], RANKS[1], ("OMPI_COMM_WORLD_SIZE", "2")]), Some("mpirun"));
+    }
+
+    /// The place that torchrun's variables say, with another value of one of them.
+    fn place_with(name: &str, value: Option<&str>) -> Result<Option<Place>, String> {
+        let torchrun = with(&[
+            ("RANK", "3"),
+            ("WORLD_SIZE", "4"),
+            ("LOCAL_RANK", "1"),
+            ("MASTER_ADDR", "red"),
+            ("MASTER_PORT", "29500"),
+        ]);
+        let set =
+            |asked: &str| if asked == name { value.map(str::to_owned) } else { torchrun(asked) };
+        read_place(set).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn torchruns_variables_say_the_place() {
+        let meeting = |name, value| place_with(name, Some(value)).unwrap().unwrap().meeting;
+        let place =
+            Place { rank: 3, world_size: 4, local_rank: 1, meeting: "red:19500".to_owned() };
+        assert_eq!(place_with("HOME", None), Ok(Some(place)));
+        assert_eq!(meeting("MASTER_ADDR", "fe80::1"), "[fe80::1]:19500");
+        assert_eq!(meeting(MEETING, "blue:7000"), "blue:7000");
+        assert_eq!(meeting(MEETING, ""), "red:19500", "empty is as good as not set");
+    }
+
+    #[test]
+    fn without_a_rank_and_others_there_is_no_launcher() {
+        for (name, value) in [("RANK", None), ("WORLD_SIZE", None), ("WORLD_SIZE", Some("1"))] {
+            assert_eq!(place_with(name, value), Ok(None), "{name}={value:?}");
+        }
+        assert_eq!(place_with("WORLD_SIZE", Some("many")), Ok(None));
+    }
+
+    #[test]
+    fn an_impossible_value_is_named() {
+        let error = |name, value| place_with(name, value).unwrap_err();
+        assert_eq!(error("RANK", Some("4")), "RANK is \"4\", which is not a number from 0 to 3");
+        assert_eq!(
+            error("LOCAL_RANK", Some("-1")),
+            "LOCAL_RANK is \"-1\", which is not a number from 0 to 3"
+        );
+        assert_eq!(
+            error("MASTER_PORT", Some("65536")),
+            "MASTER_PORT is \"65536\", which is not a number from 0 to 65535"
+        );
+        for name in ["LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
+            let error = error(name, None);
+            let begins =
+                format!("a launcher started 4 processes (WORLD_SIZE), but did not set {name}: ");
+            assert!(error.starts_with(&begins), "{error}");
+        }
+    }
+
+    #[test]
+    fn jobs_with_neighbouring_ports_do_not_collide() {
+        for port in 0..=u16::MAX {
+            let own = meeting_port(port);
+            assert!((10_000..30_000).contains(&own) && own != port, "{port}: {own}");
+            for distance in [1, 2, 3, 100, 9_999] {
+                let Some(neighbour) = port.checked_add(distance) else { break };
+                let theirs = meeting_port(neighbour);
+                assert!(own != neighbour && theirs != port && own != theirs, "{port}, {neighbour}");
+            }
+        }
+    }
+}
