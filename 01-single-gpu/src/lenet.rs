@@ -73,7 +73,7 @@ impl Lenet {
     ///
     /// # Errors
     ///
-    /// When they are not LeNet's: the message names the first that differs.
+    /// When a name or a shape is not LeNet's. The message names the first parameter that differs.
     pub fn with_parameters(parameters: Parameters) -> Result<Self> {
         if parameters.len() != SHAPES.len() {
             bail!("LeNet has {} parameters, got {}", SHAPES.len(), parameters.len());

@@ -1,4 +1,4 @@
-//! How the gradients of several devices become one update.
+//! The ways to turn the gradients of several devices into one update.
 
 use std::fmt;
 
@@ -13,23 +13,24 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank};
 use crate::Error;
 use crate::breakage::Breakage;
 
-/// What a run does between backward and update.
+// ANCHOR: method
+/// The work of a run between the backward pass and the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Every device's gradients are added up.
+    /// Add up the gradients of all devices.
     AllReduce(Algorithm),
-    /// The gradients of a fixed number of shards are added up along a fixed tree: the same bits on any
-    /// number of devices.
+    /// Add up the gradients of a fixed number of shards along a fixed tree. The bits are the same on any number of devices.
     Reproducible {
         /// The number of shards.
         shards: usize,
     },
-    /// A bug on purpose.
+    /// Make a bug on purpose.
     Broken(Breakage, Algorithm),
 }
+// ANCHOR_END: method
 
 impl Method {
-    /// The algorithm of its all-reduces, if it has one.
+    /// Returns the algorithm of the all-reduces. The reproducible mode has none.
     pub fn algorithm(&self) -> Option<Algorithm> {
         match *self {
             Self::AllReduce(algorithm) | Self::Broken(_, algorithm) => Some(algorithm),
@@ -37,7 +38,7 @@ impl Method {
         }
     }
 
-    /// The bug, if it is one.
+    /// Returns the bug on purpose, if there is one.
     pub fn breakage(&self) -> Option<Breakage> {
         match *self {
             Self::Broken(breakage, _) => Some(breakage),

@@ -1,4 +1,4 @@
-//! A whole run on k devices: each rank trains its replica on its shards.
+//! A training run on k devices. Each rank trains a replica on its shards.
 
 use candle_core::{DType, Device};
 use datasets::Dataset;
@@ -21,6 +21,7 @@ use crate::breakage::train_batch_broken;
 use crate::evaluate::evaluate_together;
 use crate::{Error, Method, replicas, train_batch, train_batch_reproducible};
 
+// ANCHOR: outcome
 /// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -34,14 +35,15 @@ pub struct Outcome {
     pub hashes: Vec<WeightsHash>,
 }
 
-// ANCHOR: train
 /// The results of one rank.
 struct RankOutcome {
     records: Vec<EpochRecord>,
     after_first_step: Snapshot,
     weights: Snapshot,
 }
+// ANCHOR_END: outcome
 
+// ANCHOR: train
 /// Trains a fresh LeNet on all devices of a plan.
 ///
 /// Every rank starts from a copy of the same parameters, loads the same batches, and works on its own shard of each batch.
@@ -109,9 +111,9 @@ pub fn train(
 // ANCHOR_END: train
 
 // ANCHOR: evaluate
-/// Evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0. Compares the replicas before.
+/// Compares the replicas, evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0.
 ///
-/// A bug on purpose breaks the replicas. Then rank 0 evaluates all images alone.
+/// After a bug on purpose, the replicas can differ. Then rank 0 evaluates all images alone.
 fn evaluate(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
@@ -131,7 +133,8 @@ fn evaluate(
 }
 // ANCHOR_END: evaluate
 
-/// Names a bug on purpose as the cause of a loss that ran away.
+// ANCHOR: blamed
+/// Names a bug on purpose as the cause of an infinite loss or a NaN.
 fn blamed(failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
     match failure.cause {
         Cause::Error(error) => {
@@ -140,3 +143,4 @@ fn blamed(failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
         Cause::Panic(_) => failure,
     }
 }
+// ANCHOR_END: blamed

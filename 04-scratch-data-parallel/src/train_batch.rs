@@ -1,5 +1,6 @@
 //! One step of data-parallel training.
 
+// ANCHOR: imports
 use candle_core::{Device, Tensor};
 use datasets::Batch;
 use harness::records::BatchSums;
@@ -13,15 +14,16 @@ use tracing::info_span;
 use trainer::{sums_from_tensor, sums_to_tensor};
 
 use crate::Error;
+// ANCHOR_END: imports
 
-/// One step on this rank's device; all ranks call it together, with the same batch.
+/// Makes one training step on this rank's device. All ranks call it together, with the same batch.
 ///
-/// `batch` is the whole batch, in CPU memory. What comes back is about the whole batch too, and is the
-/// same on every rank: the sums of loss and correct answers, and the gradients that the update used.
+/// `batch` is the whole batch, in CPU memory. The function returns the sums of loss and correct answers over the whole
+/// batch, and the gradients of the update. Both are the same on every rank.
 ///
 /// # Errors
 ///
-/// When the batch does not fit the model, or another rank stops or stalls.
+/// When the batch does not fit the model, and the errors of communication.
 // ANCHOR: train_batch
 pub fn train_batch(
     rank: &(impl Communicator + ?Sized),
@@ -32,18 +34,19 @@ pub fn train_batch(
 ) -> Result<Step, Error> {
     let shard = cut_shard(batch, rank.world_size(), rank.rank(), rank.device())?;
     let local = local_gradients(model, &shard)?;
-    // The lines that make it data-parallel: sums over the shard become sums over the batch.
+    // Data parallelism: sums over the shard become sums over the batch.
     let mut gradients = Vec::new();
     for gradient in &local.gradients {
         gradients.push(rank.all_reduce(gradient, algorithm)?);
     }
-    // Divided once, by the size of the whole batch. Every rank makes the same update.
+    // The only division is by the size of the whole batch. Every rank makes the same update.
     sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
     Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
 }
 // ANCHOR_END: train_batch
 
-/// A shard of the batch, on the device that works on it.
+// ANCHOR: cut_shard
+/// Cuts one shard out of a batch, and moves the shard to its device.
 pub(crate) fn cut_shard(
     batch: &Batch,
     shards: usize,
@@ -54,8 +57,10 @@ pub(crate) fn cut_shard(
     let (images, labels) = split_batch::cut_shard(&batch.images, &batch.labels, shards, index)?;
     Ok(Batch { images, labels }.to_device(device)?)
 }
+// ANCHOR_END: cut_shard
 
-/// The sum over all ranks of each tensor of a list, one after the other.
+// ANCHOR: allreduce
+/// Adds up each tensor of a list over all ranks, in one all-reduce each.
 pub(crate) fn allreduce_all(
     rank: &(impl Communicator + ?Sized),
     tensors: &[Tensor],
@@ -64,11 +69,11 @@ pub(crate) fn allreduce_all(
     tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
 }
 
-/// Loss, correct answers, samples and interrupts of all ranks' shards together, the same on every rank.
+/// Adds up loss, correct answers, samples and interrupts over the shards of all ranks. Every rank gets the same sums.
 ///
 /// # Errors
 ///
-/// When another rank stops or stalls.
+/// The errors of communication.
 pub fn allreduce_sums(
     rank: &(impl Communicator + ?Sized),
     sums: BatchSums,
@@ -77,6 +82,7 @@ pub fn allreduce_sums(
     let total = rank.all_reduce(&sums_to_tensor(&sums, rank.device())?, algorithm)?;
     Ok(sums_from_tensor(&total)?)
 }
+// ANCHOR_END: allreduce
 
 #[cfg(test)]
 mod tests {
@@ -84,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// There are more shards than memory has room for.
+    /// All shards together would not fit into memory.
     #[test]
     fn a_shard_is_cut_without_the_others() {
         const SHARDS: usize = 1 << 40;

@@ -14,7 +14,7 @@ use harness::cli::{self, UsageError};
 use harness::launcher;
 use harness::report::line;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::bandwidth::{Runs, Table, caption};
+use params_and_allreduce::bandwidth::{Table, caption};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
-    let runs = arguments.runs.map_or(Runs::BySize, |runs| Runs::Each(runs as usize));
+    let runs = arguments.runs;
     #[cfg(feature = "mpi")]
     if launcher::world_size().is_some_and(|processes| processes > 1) {
         let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
@@ -52,7 +52,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     print(&tables[0], runs)
 }
 
-fn print(table: &Table, runs: Runs) -> anyhow::Result<()> {
+fn print(table: &Table, runs: Option<u32>) -> anyhow::Result<()> {
     line(format_args!("{}\n\n{table}", caption(runs)))?;
     Ok(())
 }
@@ -63,7 +63,7 @@ fn measure(
     title: String,
     plan: &DevicePlan,
     ranks: Ranks,
-    runs: Runs,
+    runs: Option<u32>,
 ) -> Result<Table, Error> {
     let native = check(Algorithm::Native, plan, ranks).ok().map(|()| Algorithm::Native);
     let algorithms: Vec<Algorithm> = Algorithm::OURS.into_iter().chain(native).collect();
