@@ -9,8 +9,7 @@
 //! copy    s₁ from rank 1         s₀ from rank 0
 //! ```
 //!
-//! This is the [ring](mod@crate::all_reduce::ring) without its messages and without new memory: every rank reads the
-//! tensors of all ranks, and each sum overwrites the sum of the run before.
+//! This is the [ring](mod@crate::all_reduce::ring) without its messages, and without new memory for the sums.
 
 use std::sync::{PoisonError, RwLock};
 

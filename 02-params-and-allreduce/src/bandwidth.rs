@@ -9,7 +9,7 @@ use devices::DevicePlan;
 use harness::interrupt;
 use harness::report::metrics::Metrics;
 use harness::statistics::slowest;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::Algorithm;
 use crate::add_and_copy::AddAndCopy;
@@ -17,13 +17,11 @@ use crate::communicator::{Communicator, Error};
 use crate::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 
 /// Bytes of the tensors, in f32. The gradients of a ResNet-18 have 45 MB.
-const SIZES: [(&str, usize); 5] = [
-    ("4 KiB", 4 << 10),
-    ("64 KiB", 64 << 10),
-    ("1 MiB", 1 << 20),
-    ("16 MiB", 16 << 20),
-    ("45 MiB", 45 << 20),
-];
+const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 45 << 20];
+
+fn size(bytes: usize) -> String {
+    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
+}
 
 /// The text above the tables. Without `runs`, small tensors are measured more often than large ones.
 pub fn caption(runs: Option<u32>) -> String {
@@ -39,14 +37,17 @@ pub fn caption(runs: Option<u32>) -> String {
     )
 }
 
-/// Explains the last row between slices of the CPU.
-pub const LIMIT_OF_SLICES: &str = "  \
-  memory limit: each slice adds up its chunk of all tensors and copies the other
+/// Explains the last row of a table of CPU slices or of GPUs.
+pub fn limit(slices: bool) -> &'static str {
+    match slices {
+        true => {
+            "  memory limit: each slice adds up its chunk of all tensors and copies the other
     chunks' sums, without messages and without new memory
-  the devices are slices of this CPU: these are not the times of GPUs";
-
-/// Explains the last row between GPUs.
-pub const LIMIT_OF_GPUS: &str = "  copy: bytes that each GPU copies within its own memory ÷ time";
+  the devices are slices of this CPU: these are not the times of GPUs"
+        }
+        false => "  copy: bytes that each GPU copies within its own memory ÷ time",
+    }
+}
 
 /// The work that a row of the table measures.
 #[derive(Clone, Copy)]
@@ -70,18 +71,6 @@ pub struct Table {
     columns: Vec<Vec<Option<f64>>>,
 }
 
-/// A number of the table, as `--metrics` writes it.
-#[derive(Serialize)]
-struct Measured<'a> {
-    devices: &'a [String],
-    note: Option<&'a str>,
-    work: String,
-    bytes: usize,
-    seconds: f64,
-    /// As the table has it: bus bandwidth.
-    gb_per_s: f64,
-}
-
 impl Table {
     /// Measures the chapter's algorithms and the limit on the devices of a plan. After Ctrl-C it measures nothing more.
     ///
@@ -98,8 +87,11 @@ impl Table {
             limit: Some(if slices { "memory limit" } else { "copy" }),
             columns: Vec::new(),
         };
-        for (_, bytes) in SIZES {
-            let limit = AddAndCopy::new(plan.len(), if slices { numbers(bytes) } else { 0 });
+        for bytes in SIZES {
+            let limit = AddAndCopy::new(
+                plan.len(),
+                if slices { bytes / DType::F32.size_in_bytes() } else { 0 },
+            );
             let last = if slices { Work::AddAndCopy(&limit) } else { Work::Copy };
             let rows = Algorithm::OURS.map(Work::AllReduce).into_iter().chain([last]);
             let mut columns = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
@@ -122,7 +114,7 @@ impl Table {
         algorithms: &[Algorithm],
         runs: Option<u32>,
     ) -> Result<Self, Error> {
-        let column = |(_, bytes)| {
+        let column = |bytes| {
             let rows = algorithms.iter().map(|&algorithm| Work::AllReduce(algorithm));
             rows.map(|work| seconds(rank, work, bytes, runs)).collect()
         };
@@ -132,17 +124,16 @@ impl Table {
         Ok(Self { title, devices, note: None, algorithms, limit: None, columns })
     }
 
-    /// The names of the rows.
     fn names(&self) -> Vec<String> {
         let limit = self.limit.map(ToOwned::to_owned);
         self.algorithms.iter().map(ToString::to_string).chain(limit).collect()
     }
 
     /// GB/s of a number of the table.
-    fn rate(&self, row: usize, size: usize) -> Option<f64> {
+    fn rate(&self, row: usize, column: usize) -> Option<f64> {
         let n = self.devices.len() as f64;
         let share = if self.names()[row] == "copy" { 1.0 } else { 2.0 * (n - 1.0) / n };
-        self.columns[size][row].map(|seconds| SIZES[size].1 as f64 * share / seconds / 1e9)
+        self.columns[column][row].map(|seconds| SIZES[column] as f64 * share / seconds / 1e9)
     }
 
     /// Writes one line for each number.
@@ -152,51 +143,39 @@ impl Table {
     /// When the file cannot be written.
     pub fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
         for (row, work) in self.names().into_iter().enumerate() {
-            for (size, (_, bytes)) in SIZES.into_iter().enumerate() {
-                let (rate, seconds) = (self.rate(row, size), self.columns[size][row]);
+            for (column, bytes) in SIZES.into_iter().enumerate() {
+                let (rate, seconds) = (self.rate(row, column), self.columns[column][row]);
                 let (Some(gb_per_s), Some(seconds)) = (rate, seconds) else { continue };
-                let (devices, note, work) = (&self.devices[..], self.note.as_deref(), work.clone());
-                let measured = Measured { devices, note, work, bytes, seconds, gb_per_s };
+                let measured = json!({
+                    "devices": self.devices, "note": self.note, "work": work, "bytes": bytes,
+                    "seconds": seconds, "gb_per_s": gb_per_s,
+                });
                 metrics.write("all-reduce", &measured)?;
             }
         }
         Ok(())
     }
 
-    /// Names the fastest algorithm for each size, and how near it comes to the limit.
+    /// Names the fastest algorithm for each size. Returns `None` if numbers are missing.
     fn conclusion(&self) -> Option<String> {
-        let of_column = |size: usize| {
-            let rates = (0..self.algorithms.len()).map(|row| Some((self.rate(row, size)?, row)));
+        let fastest = |column: usize| {
+            let rates = (0..self.algorithms.len()).map(|row| Some((self.rate(row, column)?, row)));
             let rates: Vec<(f64, usize)> = rates.collect::<Option<_>>()?;
-            rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))
+            rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row)
         };
-        let fastest: Vec<(f64, usize)> =
-            (0..SIZES.len()).map(of_column).collect::<Option<Vec<_>>>()?;
-        let mut parts = Vec::new();
-        let mut first = 0;
-        for (size, (_, row)) in fastest.iter().enumerate() {
-            if fastest.get(size + 1).is_none_or(|(_, next)| next != row) {
-                let (from, to) = (SIZES[first].0, SIZES[size].0);
-                let range =
-                    if first == size { format!("at {to}") } else { format!("from {from} to {to}") };
-                parts.push(format!("{} {range}", self.algorithms[*row]));
-                first = size + 1;
-            }
+        let rows: Vec<usize> = (0..SIZES.len()).map(fastest).collect::<Option<_>>()?;
+        let (mut parts, mut first) = (Vec::new(), 0);
+        for group in rows.chunk_by(|one, next| one == next) {
+            let last = first + group.len() - 1;
+            let range = match (size(SIZES[first]), size(SIZES[last])) {
+                (from, to) if first < last => format!("from {from} to {to}"),
+                (only, _) => format!("at {only}"),
+            };
+            parts.push(format!("{} {range}", self.algorithms[group[0]]));
+            first = last + 1;
         }
-        let text = format!("fastest: {}.", parts.join(", "));
-        let (last, (rate, row)) = (SIZES.len() - 1, fastest[SIZES.len() - 1]);
-        let Some(limit) = self.limit.and_then(|_| self.rate(self.algorithms.len(), last)) else {
-            return Some(text);
-        };
-        let (size, algorithm) = (SIZES[last].0, self.algorithms[row]);
-        let percent = 100.0 * rate / limit;
-        Some(format!("{text}\n  At {size}, {algorithm} reaches {percent:.0} % of the last row."))
+        Some(format!("fastest: {}.", parts.join(", ")))
     }
-}
-
-/// The number of f32 values in so many bytes.
-fn numbers(bytes: usize) -> usize {
-    bytes / DType::F32.size_in_bytes()
 }
 
 /// Measures the seconds of one row and size: the median over runs of the slowest rank's time. All ranks get the same value,
@@ -207,13 +186,12 @@ fn seconds(
     bytes: usize,
     runs: Option<u32>,
 ) -> Result<Option<f64>, Error> {
-    // Each sum is the next run's tensor. So each rank has just written its tensor, as it has written its gradients in
-    // training. An unchanged tensor would soon be in the caches of all its readers. Zeros stay zeros.
-    let mut tensor = Tensor::zeros(numbers(bytes), DType::F32, rank.device())?;
+    // Each sum is the next run's tensor: its rank has just written it, as it writes gradients in training.
+    let mut tensor = Tensor::zeros(bytes / DType::F32.size_in_bytes(), DType::F32, rank.device())?;
     let runs =
         runs.map_or_else(|| ((64 << 20) / bytes.max(1)).clamp(15, 500), |runs| runs as usize);
     let mut seconds = Vec::with_capacity(runs);
-    // The first run finds memory that was never touched, and is not counted.
+    // The first run touches new memory, and is not counted.
     for run in 0..=runs {
         rank.device().synchronize()?;
         if !all_go_on(rank, interrupt::requested())? {
@@ -253,11 +231,11 @@ impl fmt::Display for Table {
             write!(f, "\n  note: {note}")?;
         }
         write!(f, "\n  {:<18}", "")?;
-        SIZES.iter().try_for_each(|(name, _)| write!(f, "{name:>9}"))?;
+        SIZES.iter().try_for_each(|&bytes| write!(f, "{:>9}", size(bytes)))?;
         for (row, name) in self.names().iter().enumerate() {
             write!(f, "\n  {name:<18}")?;
-            for size in 0..SIZES.len() {
-                match self.rate(row, size) {
+            for column in 0..SIZES.len() {
+                match self.rate(row, column) {
                     Some(rate) => write!(f, "{rate:>9.3}")?,
                     None => write!(f, "{:>9}", "–")?,
                 }
@@ -307,11 +285,10 @@ mod tests {
             columns: vec![seconds(1.0, 2.0, 0.5); 5],
         };
         let conclusion = |table: &Table| table.conclusion().unwrap_or_default();
-        let end = "At 45 MiB, one-shot reaches 50 % of the last row.";
-        assert_eq!(conclusion(&table), format!("fastest: one-shot from 4 KiB to 45 MiB.\n  {end}"));
+        assert_eq!(conclusion(&table), "fastest: one-shot from 4 KiB to 45 MiB.");
         table.columns[2] = seconds(3.0, 2.0, 0.5);
         let parts = "one-shot from 4 KiB to 64 KiB, ring at 1 MiB, one-shot from 16 MiB to 45 MiB";
-        assert_eq!(conclusion(&table), format!("fastest: {parts}.\n  {end}"));
+        assert_eq!(conclusion(&table), format!("fastest: {parts}."));
         table.columns[4][0] = None;
         assert_eq!(table.conclusion(), None);
     }

@@ -218,11 +218,8 @@ pub enum Error {
 
 /// `rank 0 waits for rank 2, which waits for rank 0`
 fn circle_in_words(circle: &[usize]) -> String {
-    let (mut ranks, first) = (circle.iter(), circle.first());
-    let start = ranks.next().map(|rank| format!("rank {rank}")).unwrap_or_default();
-    let waits: Vec<String> =
-        ranks.chain(first).map(|rank| format!(" waits for rank {rank}")).collect();
-    start + &waits.join(", which")
+    let ranks = circle.iter().chain(circle.first()).map(|rank| format!("rank {rank}"));
+    ranks.collect::<Vec<_>>().join(", which waits for ").replacen(", which", "", 1)
 }
 // ANCHOR_END: error
 
@@ -263,12 +260,6 @@ impl Group {
             }
         }
         Ok(Self { world, members, rank: position })
-    }
-
-    /// Makes the group of this rank alone.
-    pub fn alone(world: SharedCommunicator) -> Self {
-        let members = vec![world.rank()];
-        Self { world, members, rank: 0 }
     }
 
     fn member(&self, other: usize) -> Result<usize, Error> {
@@ -318,12 +309,6 @@ impl Communicator for Group {
 
     fn world_rank(&self, rank: usize) -> usize {
         self.members.get(rank).map_or(rank, |&member| self.world.world_rank(member))
-    }
-}
-
-impl From<Group> for SharedCommunicator {
-    fn from(group: Group) -> Self {
-        Arc::new(group)
     }
 }
 
@@ -383,8 +368,9 @@ mod tests {
             if rank.rank() != 5 {
                 return Ok(Vec::new());
             }
-            let odd: SharedCommunicator = Group::new(Arc::new(rank.clone()), vec![1, 3, 5])?.into();
-            let last: SharedCommunicator = Group::new(Arc::clone(&odd), vec![2, 1])?.into();
+            let odd: SharedCommunicator =
+                Arc::new(Group::new(Arc::new(rank.clone()), vec![1, 3, 5])?);
+            let last: SharedCommunicator = Arc::new(Group::new(Arc::clone(&odd), vec![2, 1])?);
             Ok(vec![rank.world_rank(4), odd.world_rank(1), last.world_rank(0), last.world_rank(1)])
         });
         assert_eq!(numbers.unwrap()[5], [4, 3, 5, 3]);
@@ -394,7 +380,7 @@ mod tests {
     fn who_is_no_member_cannot_be_reached() {
         let failure = on_six(|rank| match rank.rank() {
             0 => {
-                let alone = Group::alone(Arc::new(rank.clone()));
+                let alone = Group::new(Arc::new(rank.clone()), vec![0])?;
                 alone.send(1, &Tensor::new(0f32, rank.device())?)
             }
             _ => Ok(()),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
-use datasets::{Batch, CLASSES, Dataset, Split, synthetic};
+use datasets::{Split, synthetic};
 use devices::DevicePlan;
 use devices::SeveralDevices;
 use harness::cli::{self, UsageError};
@@ -61,37 +61,27 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// Copies LeNet's parameters to the last device, and prints `b1` and its gradient.
 fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     let lenet = Lenet::new(seed, DType::F32, &Device::Cpu)?;
-    let last = plan.len() - 1;
-    let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+    let (data, last) = (synthetic::dataset(Split::Train, 1), plan.len() - 1);
+    let mut shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         if rank.rank() != last {
-            return Ok(vec![]);
+            return Ok(None);
         }
         let copy = Lenet::with_parameters(get_params(lenet.parameters(), rank.device())?)?;
-        let batch = ankle_boot()?.to_device(rank.device())?;
+        let batch = data.batch(&[0], DType::F32)?.to_device(rank.device())?;
         let gradients = local_gradients(&copy, &batch)?.gradients;
-        let b1 = copy.parameters().iter().position(|parameter| parameter.name == "b1");
-        let gradient = b1.map(|b1| numbers(&gradients[b1])).transpose()?;
-        let Some(value) = copy.parameters().get("b1") else {
-            return Ok(vec![]);
-        };
-        Ok::<_, Error>(vec![
-            format!("b1 weight:   {}", numbers(value)?),
-            "b1 gradient: none before a backward pass".to_owned(),
-            format!("b1 gradient: {} after one", gradient.unwrap_or_default()),
-        ])
+        let both = copy.parameters().iter().zip(&gradients).find(|(it, _)| it.name == "b1");
+        let both =
+            both.map(|(b1, gradient)| Ok::<_, Error>((numbers(&b1.value)?, numbers(gradient)?)));
+        both.transpose()
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
-    shown[last].iter().try_for_each(|text| line(format_args!("  {text}")))?;
+    if let Some((b1, gradient)) = shown.swap_remove(last) {
+        line(format_args!("  b1 weight:   {b1}"))?;
+        line("  b1 gradient: none before a backward pass")?;
+        line(format_args!("  b1 gradient: {gradient} after one"))?;
+    }
     line("The copy has its own memory. A backward pass computes its gradient.")?;
     Ok(())
-}
-
-/// A batch of one image.
-fn ankle_boot() -> candle_core::Result<Batch> {
-    let label = CLASSES as u8 - 1;
-    let image = synthetic::draw(0, Split::Train, label.into());
-    let data = Dataset::new(vec![image], vec![label]).map_err(candle_core::Error::wrap)?;
-    data.batch(&[0], DType::F32)
 }
 
 /// Prints ones(1×2)·(i+1) on device i, before and after an all-reduce.
@@ -120,11 +110,8 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
     let mut counts = vec![2, 4, asked.clamp(2, MOST)];
     counts.sort_unstable();
     counts.dedup();
-    line(format_args!("\n{}", bandwidth::caption(arguments.runs)))?;
-    line(match arguments.devices.each.plan(2)?.is_of_slices() {
-        true => bandwidth::LIMIT_OF_SLICES,
-        false => bandwidth::LIMIT_OF_GPUS,
-    })?;
+    let slices = arguments.devices.each.plan(2)?.is_of_slices();
+    line(format_args!("\n{}\n{}", bandwidth::caption(arguments.runs), bandwidth::limit(slices)))?;
     if asked < 2 {
         line("  note: one device has nobody to reduce with: the fewest that are measured are 2")?;
     } else if asked > MOST {

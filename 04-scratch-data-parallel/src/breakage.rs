@@ -14,7 +14,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 
 use crate::Error;
-use crate::train_batch::{allreduce_all, allreduce_sums, cut_shard};
+use crate::train_batch::{allreduce_all, allreduce_sums};
 
 // ANCHOR: bugs
 /// A bug in data-parallel training.
@@ -49,7 +49,7 @@ impl Breakage {
         Self::LoneBroadcast,
     ];
 
-    /// Returns the options of this rank's loop. Two of the bugs change them, because these bugs lie outside the step.
+    /// Returns the options of this rank's loop. Two of the bugs change them.
     pub fn options(self, options: TrainOptions, rank: usize, world_size: usize) -> TrainOptions {
         match self {
             Self::OwnShuffle => {
@@ -110,7 +110,7 @@ pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communi
 pub fn train_batch_broken(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
-    batch: &Batch,
+    shard: &Batch,
     learning_rate: f64,
     algorithm: Algorithm,
     breakage: Breakage,
@@ -120,10 +120,7 @@ pub fn train_batch_broken(
         lone_broadcast(rank)?;
     }
     // ANCHOR: breakage
-    let index = if breakage == Breakage::SameShard { 0 } else { rank.rank() };
-    let shard = cut_shard(batch, world_size, index, rank.device())?;
-    let local = local_gradients(model, &shard)?;
-
+    let local = local_gradients(model, &shard.to_device(rank.device())?)?;
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,
         Breakage::MeanForSum => allreduce_all(rank, &local.gradients, algorithm)?
@@ -136,7 +133,8 @@ pub fn train_batch_broken(
         | Breakage::LeaveEarly
         | Breakage::LoneBroadcast => allreduce_all(rank, &local.gradients, algorithm)?,
     };
-    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    let sums = allreduce_sums(rank, local.sums, algorithm)?;
+    sgd(model.parameters(), &gradients, learning_rate, sums.samples as usize)?;
 
     if breakage == Breakage::ReduceParams {
         for parameter in model.parameters() {
@@ -146,5 +144,5 @@ pub fn train_batch_broken(
         }
     }
     // ANCHOR_END: breakage
-    Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
+    Ok(Step { sums, gradients })
 }

@@ -1,7 +1,6 @@
 //! The ways to turn the gradients of several devices into one update.
 
 use std::fmt;
-
 use std::sync::Arc;
 
 use harness::cli::name_of;
@@ -9,9 +8,10 @@ use harness::records::TrainOptions;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank};
+use split_batch::loader::Shards;
 
-use crate::Error;
 use crate::breakage::Breakage;
+use crate::{Error, FixedTree};
 
 // ANCHOR: method
 /// The work of a run between the backward pass and the update.
@@ -56,6 +56,22 @@ impl Method {
             Some(Algorithm::Native) => Ok(backends::native(rank, DEFAULT_TIMEOUT)?),
             _ => Ok(Arc::new(rank.clone())),
         }
+    }
+
+    /// Returns the shards of a rank. Each rank has one shard of every batch, but several in the reproducible mode.
+    ///
+    /// # Errors
+    ///
+    /// When there are fewer shards than ranks.
+    pub(crate) fn shards(&self, rank: &(impl Communicator + ?Sized)) -> Result<Shards, Error> {
+        let (me, of) = (rank.rank(), rank.world_size());
+        Ok(match *self {
+            Self::Reproducible { shards } => {
+                Shards { held: FixedTree::new(shards, of)?.held_by(me), of: shards }
+            }
+            Self::Broken(Breakage::SameShard, _) => Shards { held: 0..1, of },
+            _ => Shards { held: me..me + 1, of },
+        })
     }
 
     /// Returns the options of a rank's loop. All ranks have the same, unless a bug on purpose changes them.

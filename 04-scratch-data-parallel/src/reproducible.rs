@@ -19,7 +19,6 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 use trainer::{sums_from_tensor, sums_to_tensor};
 
-use crate::train_batch::cut_shard;
 use crate::{Error, FixedTree, TreeSum};
 
 /// Checks that each device gets a shard, and that a batch can be cut into so many shards.
@@ -42,33 +41,32 @@ pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<()
 }
 // ANCHOR_END: check_shards
 
-/// Makes one training step on this rank's device, over the shards that the rank holds. All ranks call it together, with the
-/// same batch and the same number of shards.
+/// Makes one training step on this rank's device, over the shards that the rank holds in the tree. All ranks call it
+/// together.
 ///
 /// The results are as in [`train_batch`](crate::train_batch()).
 ///
 /// # Errors
 ///
-/// When there are fewer shards than ranks, when the batch does not fit the model, and the errors of communication.
+/// When the number of shards is not that of the tree, when a shard does not fit the model, and the errors of communication.
 // ANCHOR: reproducible
 pub fn train_batch_reproducible(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
-    batch: &Batch,
+    shards: &[Batch],
     learning_rate: f64,
-    shards: usize,
+    tree: &FixedTree,
 ) -> Result<Step, Error> {
-    let tree = FixedTree::new(shards, rank.world_size())?;
-    let (mut sum, mut sums) = (TreeSum::new(tree), Vec::new());
-    for index in tree.held_by(rank.rank()) {
-        let shard = cut_shard(batch, shards, index, rank.device())?;
-        let step = local_gradients(model, &shard)?;
+    let (mut sum, mut local_sums) = (TreeSum::new(*tree), Vec::new());
+    for (index, shard) in tree.held_by(rank.rank()).zip(shards) {
+        let step = local_gradients(model, &shard.to_device(rank.device())?)?;
         sum.add(index, step.gradients)?;
-        sums.push(step.sums);
+        local_sums.push(step.sums);
     }
     let gradients = sum.total(rank)?;
-    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
-    Ok(Step { sums: tree_sums(rank, &sums, &tree)?, gradients })
+    let sums = tree_sums(rank, &local_sums, tree)?;
+    sgd(model.parameters(), &gradients, learning_rate, sums.samples as usize)?;
+    Ok(Step { sums, gradients })
 }
 // ANCHOR_END: reproducible
 

@@ -2,7 +2,6 @@
 
 use candle_core::{DType, Device};
 use datasets::Dataset;
-use datasets::loader::Loader;
 use datasets::source::LoadedData;
 use devices::DevicePlan;
 use harness::records::{BatchSums, EpochRecord, TrainOptions};
@@ -15,11 +14,12 @@ use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, RankFailure, run_rank
 use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::lenet::Lenet;
+use split_batch::loader::ShardLoader;
 use trainer::TrainingRun;
 
 use crate::breakage::train_batch_broken;
 use crate::evaluate::evaluate_together;
-use crate::{Error, Method, replicas, train_batch, train_batch_reproducible};
+use crate::{Error, FixedTree, Method, replicas, train_batch, train_batch_reproducible};
 
 // ANCHOR: outcome
 /// The results of a run.
@@ -72,20 +72,23 @@ pub fn train(
         let (mut silent, options) = (Report::silent(), method.options(options, rank));
         let TrainOptions { batch_size, learning_rate, seed, .. } = options;
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let loader = Loader::new(&data.train, batch_size, seed, dtype);
+        let shards = method.shards(rank)?;
+        let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
         let mut run = TrainingRun::new(&options, &loader, report.unwrap_or(&mut silent));
         let mut after_first_step = Vec::new();
         while run.next_epoch()? {
             while let Some(batch) = run.next_batch()? {
                 let step = match method {
                     Method::AllReduce(algorithm) => {
-                        train_batch(rank, &model, &batch, learning_rate, algorithm)?
+                        train_batch(rank, &model, &batch.shards[0], learning_rate, algorithm)?
                     }
                     Method::Reproducible { shards } => {
-                        train_batch_reproducible(rank, &model, &batch, learning_rate, shards)?
+                        let tree = FixedTree::new(shards, rank.world_size())?;
+                        train_batch_reproducible(rank, &model, &batch.shards, learning_rate, &tree)?
                     }
                     Method::Broken(bug, algorithm) => {
-                        train_batch_broken(rank, &model, &batch, learning_rate, algorithm, bug)?
+                        let shard = &batch.shards[0];
+                        train_batch_broken(rank, &model, shard, learning_rate, algorithm, bug)?
                     }
                 };
                 if after_first_step.is_empty() {

@@ -11,8 +11,6 @@
 //! all-gather       a b c      a b c      a b c
 //! barrier          no rank goes on before all ranks have arrived
 //! ```
-//!
-//! A reduce-scatter and an all-gather of its chunks make an all-reduce: the [ring](super::all_reduce::ring()).
 
 use std::ops::Range;
 

@@ -207,7 +207,7 @@ fn many_ranks_exchange_messages() {
 
 #[test]
 fn a_mailbox_gives_up_in_time_awake_or_asleep() {
-    let mailbox = Mailbox::new();
+    let mailbox = Mailbox::default();
     for timeout in [Duration::ZERO, AWAKE / 2, AWAKE, 100 * AWAKE, STRETCH + AWAKE] {
         let started = Instant::now();
         assert!(mailbox.wait(timeout, |messages| messages.remove(&1)).is_none());
@@ -219,7 +219,7 @@ fn a_mailbox_gives_up_in_time_awake_or_asleep() {
 #[test]
 fn early_and_late_messages_are_seen() {
     for delay in [Duration::ZERO, AWAKE / 2, 100 * AWAKE] {
-        let mailbox = Mailbox::new();
+        let mailbox = Mailbox::default();
         let started = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -243,6 +243,8 @@ fn what_is_sent_in_the_background_counts_as_well() {
         let both = [before, rank.traffic()];
         recv_number(rank, other)?;
         rank.background()?.recv(other, &Shape::from(()), DType::F32)?;
+        // A third connection would be the second, where messages could meet.
+        assert!(rank.background()?.background().is_err());
         Ok::<_, Error>(both)
     });
     let sent = |messages| Traffic { messages, bytes: 4 * messages };

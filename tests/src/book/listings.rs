@@ -36,6 +36,7 @@ const CHAPTERS: [(&str, &[&str]); 4] = [
         &[
             "03-split-batch/src/split.rs",
             "03-split-batch/src/gather.rs",
+            "03-split-batch/src/loader.rs",
             "03-split-batch/src/sampler/mod.rs",
             "03-split-batch/src/sampler/breakage.rs",
         ],
