@@ -10,7 +10,7 @@ use devices::DevicePlan;
 use devices::{DeviceArguments, SeveralDevices};
 use harness::cli::{self, UsageError};
 use harness::interrupt;
-use harness::mpirun;
+use harness::launcher;
 use harness::report::line;
 use harness::report::outputs::Outputs;
 use params_and_allreduce::Algorithm;
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    mpirun::check_alone().map_err(UsageError::new)?;
+    launcher::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let method = arguments.method(&plan)?;
     let mut setup = arguments.train.prepare(plan.len())?;

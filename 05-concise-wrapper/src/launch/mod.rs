@@ -29,7 +29,7 @@ use devices::{ComputeDevice, DevicePlan};
 use harness::cli::{self, UsageError};
 #[cfg(feature = "nccl")]
 use harness::launcher;
-use harness::mpirun;
+use harness::launcher;
 use params_and_allreduce::communicator::{self, Communicator as _};
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
@@ -114,9 +114,9 @@ impl Launch {
             })?;
             return Ok(Self::Processes(World::Nccl(Box::new(world))));
         }
-        mpirun::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
+        launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
         #[cfg(feature = "mpi")]
-        if mpirun::world_size().is_some_and(|processes| processes > 1) {
+        if launcher::world_size().is_some_and(|processes| processes > 1) {
             return Ok(Self::Processes(World::Mpi(mpi::World::connect(timeout)?)));
         }
         Ok(Self::Threads { timeout })
