@@ -29,7 +29,7 @@ impl Shards {
 pub struct LocalBatch {
     /// The shards of the rank. A shard is empty if the batch has fewer samples than shards.
     pub shards: Vec<Batch>,
-    /// The number of samples of the global batch. An update divides by it.
+    /// The number of samples of the global batch.
     pub samples: usize,
 }
 
@@ -74,11 +74,11 @@ impl Epochs for ShardLoader {
     }
 
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<LocalBatch> {
-        let samples: Vec<Vec<Vec<u32>>> =
+        let indices: Vec<Vec<Vec<u32>>> =
             self.samplers.iter().map(|sampler| sampler.epoch(epoch).collect()).collect();
         let Self { dataset, dtype, global_batch, .. } = self.clone();
         prefetch(done..self.batches_per_epoch(), move |step| {
-            let shards = samples.iter().map(|shard| dataset.batch(&shard[step], dtype));
+            let shards = indices.iter().map(|shard| dataset.batch(&shard[step], dtype));
             let samples = global_batch.min(dataset.len() - step * global_batch);
             Ok(LocalBatch { shards: shards.collect::<Result<_, _>>()?, samples })
         })

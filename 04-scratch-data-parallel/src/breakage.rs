@@ -14,7 +14,7 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 
 use crate::Error;
-use crate::train_batch::{allreduce_all, allreduce_sums};
+use crate::train_batch::allreduce_sums;
 
 // ANCHOR: bugs
 /// A bug in data-parallel training.
@@ -100,6 +100,15 @@ pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communi
         rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
     }
     Ok(())
+}
+
+/// Adds up each tensor of a list over all ranks, in one all-reduce each.
+fn allreduce_all(
+    rank: &(impl Communicator + ?Sized),
+    tensors: &[Tensor],
+    algorithm: Algorithm,
+) -> Result<Vec<Tensor>, Error> {
+    tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
 }
 
 /// Makes a step as [`train_batch`](crate::train_batch()) does, but with a bug.

@@ -1,7 +1,6 @@
 //! One step of data-parallel training.
 
 // ANCHOR: imports
-use candle_core::Tensor;
 use datasets::Batch;
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
@@ -44,15 +43,6 @@ pub fn train_batch(
 // ANCHOR_END: train_batch
 
 // ANCHOR: allreduce
-/// Adds up each tensor of a list over all ranks, in one all-reduce each.
-pub(crate) fn allreduce_all(
-    rank: &(impl Communicator + ?Sized),
-    tensors: &[Tensor],
-    algorithm: Algorithm,
-) -> Result<Vec<Tensor>, Error> {
-    tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
-}
-
 /// Adds up loss, correct answers, samples and interrupts over the shards of all ranks. Every rank gets the same sums.
 ///
 /// # Errors
