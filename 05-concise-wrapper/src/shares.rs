@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use candle_core::DType;
-use datasets::loader::{Epochs, batch_of, epoch_order};
-use datasets::prefetch::{Prefetch, prefetch};
+use datasets::loader::{Epochs, Prefetch, batch_of, epoch_order, prefetch};
 use datasets::{Batch, Dataset};
 use split_batch::split::shard_range;
 
