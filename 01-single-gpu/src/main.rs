@@ -145,11 +145,7 @@ fn seconds_per_step(
 
 /// Writes the first images of each class to a PNG file, a class per row.
 fn write_contact_sheet(path: &Path, images: &Dataset) -> anyhow::Result<()> {
-    let (pixels, _) = images.pixels().as_chunks();
-    let labelled = pixels.iter().zip(images.labels().iter().copied());
-    let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
-    let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
-    contact_sheet::write_png(path, width, height, &pixels)
+    contact_sheet::write(path, images, SHEET_COLUMNS)
         .map_err(|error| file::flag_error("--contact-sheet", path, &error))?;
     line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
     for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {

@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lock::locked;
 
@@ -41,11 +42,8 @@ pub fn is_same_file(first: &Path, second: &Path) -> bool {
         let path = follow_links(path);
         Some(folder_of(&path).canonicalize().ok()?.join(path.file_name()?))
     };
-    match (absolute(first), absolute(second)) {
-        (Some(first), Some(second)) => first == second,
-        // At least one of them cannot be written.
-        _ => first == second,
-    }
+    // A path without an absolute form cannot be written.
+    absolute(first).zip(absolute(second)).map_or(first == second, |(first, second)| first == second)
 }
 
 /// Adds the flag and the file that it names to an error.
@@ -115,6 +113,9 @@ struct PartialFile {
 /// The partial files of this process.
 static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
+/// The number of the next partial file.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
 impl PartialFile {
     /// Creates an empty file with the permissions of the file at `path`, if there is one.
     fn create(path: &Path) -> io::Result<Self> {
@@ -122,14 +123,9 @@ impl PartialFile {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut all = locked(&PARTIAL_FILES);
-        let process = std::process::id();
-        let mut temporary = path.with_added_extension(format!("{process}{PARTIAL}"));
-        let mut number = 0;
-        // Another thread may be writing the same file.
-        while all.contains(&temporary) {
-            number += 1;
-            temporary = path.with_added_extension(format!("{process}-{number}{PARTIAL}"));
-        }
+        // Another thread or another process may be writing the same file.
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let temporary = path.with_added_extension(format!("{process}-{number}{PARTIAL}"));
         let file = File::create(&temporary)?;
         if let Ok(older) = fs::metadata(path) {
             // File systems without permissions refuse.
@@ -225,17 +221,15 @@ impl LazyFile {
     pub(super) fn open(&mut self) -> io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => self.create()?,
+            None => {
+                // Append: every line goes to the end, even if another process writes there, too.
+                let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+                let kept = if self.resumes { whole_lines(&fs::read(&self.path)?) } else { 0 };
+                file.set_len(kept as u64)?;
+                file
+            }
         };
         Ok(self.file.insert(file))
-    }
-
-    fn create(&self) -> io::Result<File> {
-        // Append: every line goes to the end, even if another process writes there, too.
-        let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
-        let kept = if self.resumes { whole_lines(&fs::read(&self.path)?) } else { 0 };
-        file.set_len(kept as u64)?;
-        Ok(file)
     }
 }
 

@@ -199,7 +199,7 @@ impl<'a> Launch<'a> {
 /// Returns the address of a storage in its GPU's memory.
 ///
 /// The memory is borrowed for reading, and a kernel may write to it, as candle's own kernels do:
-/// cudarc's order between readers and writers is switched off (`devices::streams`).
+/// cudarc's order between readers and writers is switched off (`devices::gpu`).
 fn address<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> Result<(u64, SyncOnDrop<'a>)> {
     Ok(match &storage.slice {
         CudaStorageSlice::U32(slice) => slice.device_ptr(stream),
