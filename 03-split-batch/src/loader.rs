@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use candle_core::DType;
-use datasets::loader::Epochs;
-use datasets::prefetch::{Prefetch, prefetch};
+use datasets::loader::{Epochs, Prefetch, prefetch};
 use datasets::{Batch, Dataset};
 
 use crate::Sampler;
