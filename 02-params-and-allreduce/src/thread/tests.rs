@@ -70,6 +70,27 @@ fn everyone_names_the_rank_that_panicked() {
     }
 }
 
+/// A rank that sleeps looks again every [`STRETCH`]. The end of another rank wakes it before.
+#[test]
+fn an_end_is_noticed_at_once() {
+    let noticed_after = || {
+        let ended = Mutex::new(Instant::now());
+        let outcome = run_ranks(&plan(2), LONG, |rank| {
+            if rank.rank() == 0 {
+                thread::sleep(STRETCH / 10);
+                *locked(&ended) = Instant::now();
+                return Ok(Duration::ZERO);
+            }
+            recv_number(rank, 0).unwrap_err();
+            Ok::<_, Error>(locked(&ended).elapsed())
+        });
+        outcome.unwrap()[1]
+    };
+    // On a busy machine, a thread may get no core for long.
+    let times: Vec<Duration> = (0..10).map(|_| noticed_after()).collect();
+    assert!(times.iter().any(|&time| time < STRETCH / 2), "{times:?}");
+}
+
 #[test]
 fn everyone_names_the_rank_that_failed() {
     for complaint in chain(LONG, || Err(candle_core::Error::Msg("disk full".into()).into())) {
