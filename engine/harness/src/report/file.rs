@@ -8,7 +8,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lock::locked;
 
@@ -113,9 +112,6 @@ struct PartialFile {
 /// The partial files of this process.
 static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// The number of the next partial file.
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-
 impl PartialFile {
     /// Creates an empty file with the permissions of the file at `path`, if there is one.
     fn create(path: &Path) -> io::Result<Self> {
@@ -123,9 +119,14 @@ impl PartialFile {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut all = locked(&PARTIAL_FILES);
-        // Another thread or another process may be writing the same file.
-        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let temporary = path.with_added_extension(format!("{process}-{number}{PARTIAL}"));
+        let process = std::process::id();
+        let mut temporary = path.with_added_extension(format!("{process}{PARTIAL}"));
+        let mut number = 0;
+        // Another thread may be writing the same file.
+        while all.contains(&temporary) {
+            number += 1;
+            temporary = path.with_added_extension(format!("{process}-{number}{PARTIAL}"));
+        }
         let file = File::create(&temporary)?;
         if let Ok(older) = fs::metadata(path) {
             // File systems without permissions refuse.
