@@ -98,7 +98,8 @@ pub fn finite_differences(
 // ANCHOR_END: finite_differences
 
 // ANCHOR: elements
-/// Chooses `wanted` of `count` elements, spread over the tensor by a stride that is a prime.
+/// Chooses `wanted` of `count` elements: every 7919th element, and again from the start at the end of
+/// the tensor.
 fn spread(wanted: usize, count: usize) -> Vec<usize> {
     if wanted >= count {
         return (0..count).collect();

@@ -87,12 +87,12 @@ pub fn train(
 // ANCHOR_END: train
 
 // ANCHOR: local_gradients
-/// The results of a step.
+/// Sums over the samples of a batch, or of one rank's shard.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Loss and correct answers of the batch, before the update.
+    /// Loss and correct answers of these samples, before the update.
     pub sums: BatchSums,
-    /// The gradients of the update: sums over the batch, in the order of the parameters.
+    /// The gradients, summed over the same samples, in the order of the parameters.
     pub gradients: Vec<Tensor>,
 }
 

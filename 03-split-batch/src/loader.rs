@@ -9,10 +9,10 @@ use datasets::{Batch, Dataset};
 use crate::Sampler;
 
 // ANCHOR: loader
-/// The shards of a rank. A rank usually has one shard of each batch, and may have several.
+/// The shards of each batch that belong to one rank. Usually a batch has one shard for each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// The shards of the rank.
+    /// The indices of the rank's shards.
     pub held: Range<usize>,
     /// The number of shards of a batch.
     pub of: usize,

@@ -90,6 +90,7 @@ pub struct RanAway {
     pub loss: f64,
 }
 
+// ANCHOR: lone_broadcast
 /// Broadcasts on rank 0 only, as in `if rank == 0 { broadcast(…) }`.
 ///
 /// # Errors
@@ -101,6 +102,7 @@ pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communi
     }
     Ok(())
 }
+// ANCHOR_END: lone_broadcast
 
 /// Adds up each tensor of a list over all ranks, in one all-reduce each.
 fn allreduce_all(
@@ -124,11 +126,11 @@ pub fn train_batch_broken(
     algorithm: Algorithm,
     breakage: Breakage,
 ) -> Result<Step, Error> {
+    // ANCHOR: breakage
     let world_size = rank.world_size();
     if breakage == Breakage::LoneBroadcast {
         lone_broadcast(rank)?;
     }
-    // ANCHOR: breakage
     let local = local_gradients(model, &shard.to_device(rank.device())?)?;
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,
@@ -136,7 +138,7 @@ pub fn train_batch_broken(
             .iter()
             .map(|sum| sum / world_size as f64)
             .collect::<Result<_, _>>()?,
-        // These bugs lie before the all-reduce.
+        // These bugs are not in the all-reduce of the gradients.
         Breakage::SameShard
         | Breakage::OwnShuffle
         | Breakage::LeaveEarly

@@ -2,7 +2,7 @@
 //!
 //! Another order of floating-point additions gives other bits. An algorithm that adds one tensor *per rank* has an order
 //! that depends on the number of ranks. A fixed tree adds one tensor per *leaf*, and the number of leaves is fixed. Each
-//! rank holds a run of leaves. A node of the tree is the sum of its two halves. An example with eight leaves on three
+//! rank holds a range of leaves. A node of the tree is the sum of its two halves. An example with eight leaves on three
 //! ranks, with the rank of each node on the right:
 //!
 //! ```text
@@ -129,7 +129,7 @@ impl FixedTree {
         Ok(sum.force_contiguous()?)
     }
 
-    /// Returns the sum of a run of leaves on the rank that holds its first leaf, and `None` on every other rank.
+    /// Returns the sum of a range of leaves on the rank that holds its first leaf, and `None` on every other rank.
     fn node(
         &self,
         rank: &(impl Communicator + ?Sized),
@@ -137,7 +137,7 @@ impl FixedTree {
         mine: &[(Range<usize>, &Tensor)],
         run: Range<usize>,
     ) -> Result<Option<Tensor>, Error> {
-        // This rank holds no leaf of the run.
+        // This rank holds no leaf of the range.
         if run.end <= held.start || held.end <= run.start {
             return Ok(None);
         }
@@ -167,7 +167,7 @@ impl FixedTree {
     }
 }
 
-/// Returns the two halves of a run of at least two leaves. With an odd number of leaves, the first half is larger.
+/// Returns the two halves of a range of at least two leaves. With an odd number of leaves, the first half is larger.
 pub fn halves(run: &Range<usize>) -> (Range<usize>, Range<usize>) {
     let middle = run.start + run.len().div_ceil(2);
     (run.start..middle, middle..run.end)

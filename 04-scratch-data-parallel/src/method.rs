@@ -14,7 +14,7 @@ use crate::breakage::Breakage;
 use crate::{Error, FixedTree};
 
 // ANCHOR: method
-/// The work of a run between the backward pass and the update.
+/// The step of a run: its work between the backward pass and the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Add up the gradients of all devices.

@@ -46,7 +46,7 @@ struct RankOutcome {
 // ANCHOR: train
 /// Trains a fresh LeNet on all devices of a plan.
 ///
-/// Every rank starts from a copy of the same parameters, loads the same batches, and works on its own shard of each batch.
+/// Every rank starts from a copy of the same parameters, and loads its own shards of the same global batches.
 /// Each rank evaluates a part of the test images, and rank 0 reports. After each epoch all replicas must have the same
 /// weights hash, unless the `method` is a bug on purpose.
 ///
