@@ -31,7 +31,7 @@ pub fn caption(runs: Option<u32>) -> String {
         Some(runs) => format!("the median of {runs} runs"),
     };
     format!(
-        "all-reduce in GB/s, f32, {runs}, each as slow as its slowest rank
+        "all-reduce in GB/s, f32, {runs}; the slowest rank's time is the run's time
   bus bandwidth as nccl-tests defines it:
     bytes of the tensor ÷ time × 2(n − 1)/n for n devices"
     )

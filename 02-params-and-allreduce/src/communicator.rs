@@ -5,8 +5,8 @@
 //!
 //! # Who owns a tensor
 //!
-//! 1. [`send`](Communicator::send) copies. [`send_shared`](Communicator::send_shared) hands over: nobody may write to the
-//!    tensor any more. A received tensor is for reading.
+//! 1. [`send`](Communicator::send) copies. [`send_shared`](Communicator::send_shared) does not: nobody may write to the
+//!    tensor before its receivers have read it. A received tensor is for reading.
 //! 2. When a collective returns its result, no other rank reads its input. The caller may write to the input again.
 //! 3. The result of a collective owns its memory on every rank.
 
@@ -38,10 +38,10 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When `to` is no other rank, or has ended.
+    /// When the rank `to` does not exist, is this rank itself, or has ended.
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error>;
 
-    /// Sends a tensor to which nobody will ever write again. Within one process, both ranks then hold the same memory.
+    /// Sends a tensor without a copy, where ranks share memory. Nobody may write to it before its receiver has read it.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When `from` is no other rank, when it has ended or sends nothing in time, or when its tensor has another shape or
-    /// type.
+    /// When the rank `from` does not exist, is this rank itself, has ended, or sends nothing in time. When its tensor has
+    /// another shape or type.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
 
     /// Returns a second connection of the same ranks, for a thread that communicates beside this one. Messages of the two
@@ -68,7 +68,7 @@ pub trait Communicator: Send + Sync {
 
     /// Adds up the tensors of all ranks. Every rank gets the same bits.
     ///
-    /// Numbers are added in their own type, as in NCCL: in bf16 and f16, every partial sum is rounded.
+    /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ pub enum Error {
     /// A rank sent nothing in time.
     #[error("rank {waiting} waited {seconds:.1} s: rank {rank} is alive but sends nothing")]
     TimedOut {
-        /// The rank that all ranks in this chain wait for.
+        /// The rank at the end of the chain of ranks that wait for each other.
         rank: usize,
         /// The time that the waiting rank waited.
         seconds: f64,

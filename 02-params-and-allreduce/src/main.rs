@@ -76,7 +76,7 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
     if let Some((b1, gradient)) = shown.swap_remove(last) {
-        line(format_args!("  b1 weight:   {b1}"))?;
+        line(format_args!("  b1 value:    {b1}"))?;
         line("  b1 gradient: none before a backward pass")?;
         line(format_args!("  b1 gradient: {gradient} after one"))?;
     }

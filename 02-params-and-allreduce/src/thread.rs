@@ -104,7 +104,7 @@ impl Mailbox {
     ) -> Option<T> {
         let mut clock = Stopwatch::start();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // A rank whose end found no sleeper has counted its news before.
+        // If a rank that ended saw no sleeper, this load sees its news, so `look` sees the end.
         self.news.load(Ordering::SeqCst);
         let mut messages = locked(&self.messages);
         let found = loop {
@@ -174,7 +174,7 @@ struct World {
     ends: Vec<OnceLock<End>>,
     /// For each rank, the last call that failed because of another rank.
     last_error: Vec<Mutex<Option<CallError>>>,
-    /// The ranks that failed, in this order.
+    /// The ranks that failed, the first failure first.
     failures: Mutex<Vec<usize>>,
     a_rank_ended: Condvar,
     sent: Vec<Mutex<Traffic>>,
@@ -203,7 +203,7 @@ impl Communicator for Rank {
         self.world.ends.len()
     }
 
-    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
+    /// The background connection receives to the device's second [stream](ComputeDevice::side_stream).
     fn device(&self) -> &Device {
         if self.connection == 0 { self.device.tensors() } else { self.device.side_stream() }
     }
@@ -239,7 +239,7 @@ impl Communicator for Rank {
                 None => ended.then(|| Err(self.stopped(from))),
             }
         });
-        // The chain of waiting ranks is followed while this rank still counts as waiting.
+        // `timed_out` follows `waits_for` from rank to rank, so the entry of this rank must still be set.
         let message = found.unwrap_or_else(|| Err(self.timed_out(from, since)));
         mailbox.waits_for.store(0, Ordering::SeqCst);
         let message = message?;
@@ -461,16 +461,15 @@ where
 /// Runs `work` once for every device of a plan, each in its own thread and with its own value. Returns the results in rank
 /// order. A rank's value is dropped at the end of its thread at the latest.
 ///
-/// `work` may fail with any error that an [`Error`] can become and that can be displayed. The thread that calls `work` is
-/// one of its device's threads, so parallel code in `work` uses this device only.
+/// `work` runs on a thread of the device's own thread pool, so parallel code in `work` uses the cores of this device only.
 ///
 /// A rank waits for a message at most `timeout`. Time for which the whole program was stopped does not count. When a rank
-/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, all
-/// of them get an error that names the circle.
+/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, each
+/// of them gets an error that names the circle, after `timeout`.
 ///
-/// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` and
-/// [`GRACE`], this function reports both on standard error. A program that began with
-/// [`cli::arguments`] then ends, with exit code 1. Any other process goes on waiting.
+/// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` plus
+/// [`GRACE`], this function reports the failure and the ranks that do not end. The course's programs, which begin with
+/// [`cli::arguments`], then exit with code 1. Any other program goes on waiting.
 ///
 /// # Errors
 ///
@@ -497,7 +496,7 @@ where
         for (number, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
             let (its_world, work) = (Arc::clone(&world), &work);
             let run = move || {
-                // A panic, also of the device, is a failure like others.
+                // A panic is a failure like any other, also a panic of a GPU's library while it opens the device.
                 let outcome = outcome_of(catch_unwind(AssertUnwindSafe(|| {
                     let device = slot.open_in_this_thread().map_err(Error::from)?;
                     let (device, world) = (Arc::new(device), Arc::clone(&its_world));
@@ -520,6 +519,7 @@ where
         threads.into_iter().map(|thread| thread.and_then(join)).collect()
     });
     let mut outcomes: Vec<_> = outcomes.into_iter().enumerate().collect();
+    // `collect` returns the error that it meets first.
     if let Some(&first) = locked(&world.failures).first() {
         outcomes.swap(0, first);
     }

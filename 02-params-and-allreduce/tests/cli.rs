@@ -14,8 +14,10 @@ fn it_shows_parameters_and_an_all_reduce() {
     params_and_allreduce(&["--devices=3", "--runs=1"])
         .assert()
         .success()
-        .stdout(contains("all-reduce in GB/s, f32, one run, each as slow as its slowest rank\n"))
-        .stdout(contains("parameters copied to cpu:2 (1 core)\n  b1 weight:   0 0 0 0 0"))
+        .stdout(contains(
+            "all-reduce in GB/s, f32, one run; the slowest rank's time is the run's time\n",
+        ))
+        .stdout(contains("parameters copied to cpu:2 (1 core)\n  b1 value:    0 0 0 0 0"))
         .stdout(contains("before all-reduce\n  cpu:0 (1 core): 1 1\n  cpu:1 (1 core): 2 2\n"))
         .stdout(contains("after all-reduce\n  cpu:0 (1 core): 6 6\n  cpu:1 (1 core): 6 6\n"));
 }
@@ -25,7 +27,7 @@ fn it_ends_in_a_table_of_bandwidths() {
     let output = params_and_allreduce(&["--devices=3", "--runs=2"]).output().expect("a run");
     let text = String::from_utf8(output.stdout).expect("text");
     let (_, tables) = text.split_once("all-reduce in GB/s").expect("a caption");
-    assert!(tables.starts_with(", f32, the median of 2 runs, each"), "{tables}");
+    assert!(tables.starts_with(", f32, the median of 2 runs; the slowest"), "{tables}");
     assert!(tables.contains("these are not the times of GPUs"), "{tables}");
     for row in ["one-shot", "naive", "tree", "ring", "memory limit"] {
         // In the caption, a colon follows.
