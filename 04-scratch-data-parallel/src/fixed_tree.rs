@@ -135,20 +135,20 @@ impl FixedTree {
         rank: &(impl Communicator + ?Sized),
         held: &Range<usize>,
         mine: &[(Range<usize>, &Tensor)],
-        run: Range<usize>,
+        range: Range<usize>,
     ) -> Result<Option<Tensor>, Error> {
         // This rank holds no leaf of the range.
-        if run.end <= held.start || held.end <= run.start {
+        if range.end <= held.start || held.end <= range.start {
             return Ok(None);
         }
-        if let Some((_, sum)) = mine.iter().find(|(node, _)| *node == run) {
+        if let Some((_, sum)) = mine.iter().find(|(node, _)| *node == range) {
             return Ok(Some((*sum).clone()));
         }
-        if run.len() == 1 {
-            let text = format!("leaf {} is missing on the rank that holds {held:?}", run.start);
+        if range.len() == 1 {
+            let text = format!("leaf {} is missing on the rank that holds {held:?}", range.start);
             return Err(Error::Other(text));
         }
-        let (left, right) = halves(&run);
+        let (left, right) = halves(&range);
         let (left_rank, right_rank) = (self.holder(left.start), self.holder(right.start));
         let left = self.node(rank, held, mine, left)?;
         let right = self.node(rank, held, mine, right)?;
@@ -168,9 +168,9 @@ impl FixedTree {
 }
 
 /// Returns the two halves of a range of at least two leaves. With an odd number of leaves, the first half is larger.
-pub fn halves(run: &Range<usize>) -> (Range<usize>, Range<usize>) {
-    let middle = run.start + run.len().div_ceil(2);
-    (run.start..middle, middle..run.end)
+pub fn halves(range: &Range<usize>) -> (Range<usize>, Range<usize>) {
+    let middle = range.start + range.len().div_ceil(2);
+    (range.start..middle, middle..range.end)
 }
 // ANCHOR_END: sum
 
@@ -216,19 +216,19 @@ mod tests {
 
     /// Returns the bits of the sum when each rank adds up its leaves to the largest nodes that it can.
     fn bits_of_nodes(leaves: usize, ranks: usize) -> Vec<u32> {
-        fn add(held: &Range<usize>, run: Range<usize>) -> Vec<(Range<usize>, Tensor)> {
-            if run.end <= held.start || held.end <= run.start {
+        fn add(held: &Range<usize>, range: Range<usize>) -> Vec<(Range<usize>, Tensor)> {
+            if range.end <= held.start || held.end <= range.start {
                 return Vec::new();
             }
-            if run.len() == 1 {
-                let leaf = Tensor::new(leaf(run.start), &Device::Cpu).unwrap();
-                return vec![(run, leaf)];
+            if range.len() == 1 {
+                let leaf = Tensor::new(leaf(range.start), &Device::Cpu).unwrap();
+                return vec![(range, leaf)];
             }
-            let (left, right) = halves(&run);
+            let (left, right) = halves(&range);
             let nodes = [add(held, left.clone()), add(held, right.clone())].concat();
             match nodes.as_slice() {
                 [(first, a), (second, b)] if *first == left && *second == right => {
-                    vec![(run, (a + b).unwrap())]
+                    vec![(range, (a + b).unwrap())]
                 }
                 _ => nodes,
             }
@@ -237,7 +237,7 @@ mod tests {
         let tree = FixedTree::new(leaves, ranks).unwrap();
         let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
             let nodes = add(&tree.held_by(rank.rank()), 0..leaves);
-            let nodes: Vec<_> = nodes.iter().map(|(run, sum)| (run.clone(), sum)).collect();
+            let nodes: Vec<_> = nodes.iter().map(|(range, sum)| (range.clone(), sum)).collect();
             assert!(ranks > 1 || nodes.len() == 1);
             Ok::<_, Error>(tree.sum_of_nodes(rank, &nodes)?.to_vec1::<f32>()?)
         });

@@ -12,8 +12,8 @@ use tracing::info_span;
 /// A replica with other weights than replica 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "replica {replica} holds weights {found}, replica 0 holds {expected}: they began alike, so that some update \
-     was not the same"
+    "replica {replica} holds weights {found}, replica 0 holds {expected}: they started with equal weights, so at \
+     least one update differed"
 )]
 pub struct Differs {
     /// The first replica that differs, counted from 0.

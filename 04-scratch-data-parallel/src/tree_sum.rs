@@ -56,7 +56,7 @@ impl TreeSum {
     ///
     /// When tensors of two leaves differ in shape or type.
     pub fn add(&mut self, leaf: usize, tensors: Vec<Tensor>) -> Result<()> {
-        let (mut run, mut sum) = (leaf..leaf + 1, tensors);
+        let (mut range, mut sum) = (leaf..leaf + 1, tensors);
         self.most_sets = self.most_sets.max(self.waiting.len() + 1);
         for (parent, other) in self.path_to_root(leaf) {
             let Some(found) = self.waiting.iter().position(|(waiting, _)| *waiting == other) else {
@@ -64,13 +64,13 @@ impl TreeSum {
             };
             let (_, other_sum) = self.waiting.swap_remove(found);
             let (left, right) =
-                if other.start < run.start { (other_sum, sum) } else { (sum, other_sum) };
+                if other.start < range.start { (other_sum, sum) } else { (sum, other_sum) };
             // The iterators free both halves of a tensor as soon as their sum is there.
             let pairs = left.into_iter().zip(right);
             sum = pairs.map(|(left, right)| ops::sum(&left, &right)).collect::<Result<_>>()?;
-            run = parent;
+            range = parent;
         }
-        self.waiting.push((run, sum));
+        self.waiting.push((range, sum));
         Ok(())
     }
     // ANCHOR_END: add
@@ -91,10 +91,10 @@ impl TreeSum {
         rank: &(impl Communicator + ?Sized),
     ) -> std::result::Result<Vec<Tensor>, Error> {
         let whole = 0..self.tree.leaves();
-        if let Some(found) = self.waiting.iter().position(|(run, _)| *run == whole) {
+        if let Some(found) = self.waiting.iter().position(|(range, _)| *range == whole) {
             return Ok(self.waiting.swap_remove(found).1);
         }
-        let (runs, sets): (Vec<_>, Vec<_>) = self.waiting.into_iter().unzip();
+        let (ranges, sets): (Vec<_>, Vec<_>) = self.waiting.into_iter().unzip();
         let Some(tensors) = sets.first().map(Vec::len) else {
             return self.tree.sum_of_nodes(rank, &[]).map(|_| Vec::new());
         };
@@ -102,7 +102,7 @@ impl TreeSum {
         // The iterators free the parts of a tensor as soon as their sum is there.
         let sum = |_| {
             let parts: Vec<Tensor> = sets.iter_mut().filter_map(Iterator::next).collect();
-            let nodes: Vec<_> = runs.iter().cloned().zip(&parts).collect();
+            let nodes: Vec<_> = ranges.iter().cloned().zip(&parts).collect();
             self.tree.sum_of_nodes(rank, &nodes)
         };
         (0..tensors).map(sum).collect()
@@ -110,16 +110,16 @@ impl TreeSum {
 
     /// Returns the nodes above a leaf, from the smallest to the root, each with its half that is without the leaf.
     fn path_to_root(&self, leaf: usize) -> Vec<(Range<usize>, Range<usize>)> {
-        let mut runs = Vec::new();
-        let mut run = 0..self.tree.leaves();
-        while run.len() > 1 {
-            let (left, right) = halves(&run);
+        let mut ranges = Vec::new();
+        let mut range = 0..self.tree.leaves();
+        while range.len() > 1 {
+            let (left, right) = halves(&range);
             let (with, without) = if left.contains(&leaf) { (left, right) } else { (right, left) };
-            runs.push((run, without));
-            run = with;
+            ranges.push((range, without));
+            range = with;
         }
-        runs.reverse();
-        runs
+        ranges.reverse();
+        ranges
     }
 }
 // ANCHOR_END: tree_sum
