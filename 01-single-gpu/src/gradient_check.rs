@@ -35,9 +35,9 @@ pub struct GradientError {
 
 /// Compares the gradients of the backward pass with finite differences, parameter by parameter.
 ///
-/// `loss` computes a scalar in f64 from the current values of the `parameters`. Each checked
-/// element costs two forward passes, so the function checks only this number of `elements` of each
-/// parameter. It checks all elements of a smaller parameter.
+/// `loss` computes a scalar in f64 from the current values of the `parameters`. The function checks
+/// `elements` elements of each parameter, or all elements of a smaller parameter. Each checked
+/// element costs two forward passes.
 ///
 /// # Errors
 ///
@@ -98,8 +98,8 @@ pub fn finite_differences(
 // ANCHOR_END: finite_differences
 
 // ANCHOR: elements
-/// Chooses `wanted` of `count` elements: every 7919th element, and again from the start at the end of
-/// the tensor.
+/// Chooses `wanted` of `count` elements: element 5, and then every 7919th element. At the end of the
+/// tensor, the count goes on at element 0.
 fn spread(wanted: usize, count: usize) -> Vec<usize> {
     if wanted >= count {
         return (0..count).collect();

@@ -35,7 +35,8 @@ use ops::backward::record_copy;
 /// Convolves images with O kernels, and adds to each output channel its bias.
 ///
 /// x `[B, C, H, W]`, weight `[O, C, R, S]`, bias `[O]` → `[B, O, H − R + 1, W − S + 1]`. The kernels
-/// move one pixel at a time and stay inside the image. As in PyTorch, they are not flipped.
+/// move one pixel at a time and stay inside the image. As in PyTorch, the kernels are not mirrored.
+/// The convolution of mathematics mirrors them.
 ///
 /// # Errors
 ///
@@ -395,6 +396,10 @@ fn misfit(x: &Tensor, weight: &Tensor, bias: &Tensor) -> String {
 ///
 /// The tape keeps the inputs and `backward`. The backward pass calls `backward` with the gradient of
 /// y, and `backward` returns the gradients of the inputs.
+///
+/// The engine's `record_copy` makes the node. It copies y, because a recorded result must own its
+/// memory. The backward pass calls the inner closure with y and the gradient of y. The loops of this
+/// file do not need y.
 fn record_layer<const N: usize>(
     name: &'static str,
     y: &Tensor,

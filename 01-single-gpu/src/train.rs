@@ -25,8 +25,8 @@ use trainer::{Error, StepSums, TrainingRun, read_sums};
 /// Makes one training step on one device.
 ///
 /// Returns the sums of loss and correct answers over the batch, before the update. On a GPU the sums
-/// stay in GPU memory until the caller reads them. Reading waits for the GPU, and the next step can
-/// start without waiting.
+/// stay in GPU memory until the caller reads them. A caller that reads them waits for the GPU. A
+/// caller that does not read them can start the next step at once.
 ///
 /// # Errors
 ///
@@ -56,7 +56,10 @@ pub struct Trained {
     pub weights: Snapshot,
 }
 
-/// Trains a new LeNet on one device. The calling thread belongs to the device.
+/// Trains a new LeNet on one device.
+///
+/// Call this function on a thread of the device, such as the thread that has opened the device with
+/// `open_in_this_thread`.
 ///
 /// # Errors
 ///
