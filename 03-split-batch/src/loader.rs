@@ -26,7 +26,7 @@ impl Shards {
 /// A rank's part of one global batch, in CPU memory.
 #[derive(Clone, Debug)]
 pub struct LocalBatch {
-    /// The shards of the rank. A shard is empty if the batch has fewer samples than shards.
+    /// The shards of the rank. If a batch has fewer samples than shards, the last shards of the batch are empty.
     pub shards: Vec<Batch>,
     /// The number of samples of the global batch.
     pub samples: usize,
