@@ -104,7 +104,7 @@ impl Mailbox {
     ) -> Option<T> {
         let mut clock = Stopwatch::start();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // If a rank that ended saw no sleeper, this load sees its news, so `look` sees the end.
+        // Only the order counts. Either `wake` sees this sleeper, or `look` sees the end of the rank that called `wake`.
         self.news.load(Ordering::SeqCst);
         let mut messages = locked(&self.messages);
         let found = loop {

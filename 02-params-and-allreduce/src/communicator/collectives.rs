@@ -255,8 +255,8 @@ pub(crate) fn send_input(
     }
 }
 
-/// Tells each rank in `read`, by an empty message, that this rank has read its input. Then waits until each rank in `by` has
-/// said the same to this rank. All inputs have the size of `tensor`.
+/// Sends an empty message to each rank in `read`: this rank has read their inputs. Then waits for an empty message from
+/// each rank in `by`: they have read the input of this rank. All inputs have the size of `tensor`.
 pub(crate) fn wait_until_read(
     rank: &(impl Communicator + ?Sized),
     tensor: &Tensor,

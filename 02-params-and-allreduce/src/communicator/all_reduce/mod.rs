@@ -66,8 +66,8 @@ pub enum Sum {
     Shared(Vec<Tensor>),
 }
 
-/// The bytes that go through an algorithm at a time: few enough to stay in a processor's caches, and enough to make the
-/// time of messages small.
+/// The bytes of a piece in `in_pieces` below. A piece is small enough to stay in a processor's caches, and large enough to
+/// make the time of messages small.
 const PIECE: usize = 2 << 20;
 
 impl Sum {
