@@ -22,7 +22,7 @@ use crate::train_batch::allreduce_sums;
 pub enum Breakage {
     /// Gradients are never added up: each of the k models trains alone, on 1/k of every batch
     SkipAllreduce,
-    /// Gradients are averaged over the devices, and the update divides again: the learning rate is 1/k
+    /// Gradients are averaged over the devices, and the update divides again: each update is k times too small
     MeanForSum,
     /// The parameters are added up in place of the gradients
     ReduceParams,
@@ -32,7 +32,7 @@ pub enum Breakage {
     OwnShuffle,
     /// The last device leaves the loop one epoch early, and the remaining devices wait for it
     LeaveEarly,
-    /// Device 0 alone takes a branch with a broadcast: every device above 0 receives an unexpected message
+    /// Device 0 alone takes a branch with a broadcast: other devices receive a message that they do not expect
     LoneBroadcast,
 }
 // ANCHOR_END: bugs

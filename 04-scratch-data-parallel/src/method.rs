@@ -14,7 +14,7 @@ use crate::breakage::Breakage;
 use crate::{Error, FixedTree};
 
 // ANCHOR: method
-/// The step of a run: its work between the backward pass and the update.
+/// The kind of training step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Add up the gradients of all devices.
@@ -24,7 +24,7 @@ pub enum Method {
         /// The number of shards.
         shards: usize,
     },
-    /// Make a bug on purpose.
+    /// Train with a bug on purpose, in the step or outside of it.
     Broken(Breakage, Algorithm),
 }
 // ANCHOR_END: method

@@ -99,7 +99,7 @@ pub fn train(
             run.epoch_done(evaluate(rank, &model, &data.test, dtype, method)?)?;
         }
         if method.algorithm() == Some(Algorithm::Native) {
-            // A slower rank may still read this rank's memory.
+            // This rank will close its connection to NCCL. A slower rank may still read the buffers of the connection.
             rank.barrier()?;
         }
         let weights = model.parameters().snapshot()?;

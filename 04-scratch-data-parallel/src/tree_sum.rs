@@ -65,7 +65,7 @@ impl TreeSum {
             let (_, other_sum) = self.waiting.swap_remove(found);
             let (left, right) =
                 if other.start < range.start { (other_sum, sum) } else { (sum, other_sum) };
-            // The iterators free both halves of a tensor as soon as their sum is there.
+            // The iterators free the two summands of each parameter as soon as their sum is computed.
             let pairs = left.into_iter().zip(right);
             sum = pairs.map(|(left, right)| ops::sum(&left, &right)).collect::<Result<_>>()?;
             range = parent;
@@ -99,7 +99,7 @@ impl TreeSum {
             return self.tree.sum_of_nodes(rank, &[]).map(|_| Vec::new());
         };
         let mut sets: Vec<_> = sets.into_iter().map(Vec::into_iter).collect();
-        // The iterators free the parts of a tensor as soon as their sum is there.
+        // The iterators free the partial sums of each parameter as soon as their total is computed.
         let sum = |_| {
             let parts: Vec<Tensor> = sets.iter_mut().filter_map(Iterator::next).collect();
             let nodes: Vec<_> = ranges.iter().cloned().zip(&parts).collect();
