@@ -123,7 +123,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Times training steps of a fresh LeNet on one batch. Returns the median in seconds.
+/// Times training steps of a fresh LeNet on one batch, after a first step that does not count. Returns the median in seconds.
 fn seconds_per_step(
     layers: Layers,
     steps: usize,
@@ -135,12 +135,12 @@ fn seconds_per_step(
     let batch = setup.data.train.batch(&Vec::from_iter(0..images as u32), setup.dtype)?;
     let lenet = Lenet::new(seed, setup.dtype, device.tensors())?.with_layers(layers);
     let mut times = Vec::new();
-    for _ in 0..steps {
+    for _ in 0..=steps {
         let started = Instant::now();
         train_batch(&lenet, &batch, learning_rate)?.read()?;
         times.push(started.elapsed().as_secs_f64());
     }
-    Ok(median(times))
+    Ok(median(times.split_off(1)))
 }
 
 /// Writes the first images of each class to a PNG file, a class per row.

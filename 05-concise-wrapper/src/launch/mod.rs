@@ -27,8 +27,6 @@ use backends::nccl;
 use clap::Parser;
 use devices::{ComputeDevice, DevicePlan};
 use harness::cli::{self, UsageError};
-#[cfg(feature = "nccl")]
-use harness::launcher;
 use harness::launcher;
 use params_and_allreduce::communicator::{self, Communicator as _};
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};

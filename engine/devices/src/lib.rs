@@ -96,8 +96,8 @@ impl TracedDevice for ComputeDevice {
 
 /// Moves a tensor to another device. Only the tensor's own elements are copied.
 ///
-/// A shard is a view of its batch's memory. candle's `to_device` copies the memory of the whole batch to a GPU with every
-/// shard, and waits for the copy. This function copies the shard alone, and the GPU goes on working. A view on a GPU is
+/// A shard is a view of its batch's memory. For every shard, candle's `to_device` copies the memory of the whole batch to
+/// the GPU, and waits for the copy. This function copies the shard alone, and the GPU goes on working. A view on a GPU is
 /// made contiguous before it leaves the GPU. From CPU to CPU nothing is copied: the result shares the memory.
 ///
 /// Between GPUs, too, use this function: each GPU has its own stream, and `to_device` does not wait until the other GPU has

@@ -66,10 +66,6 @@ pub enum Sum {
     Shared(Vec<Tensor>),
 }
 
-/// The bytes of a piece in `in_pieces` below. A piece is small enough to stay in a processor's caches, and large enough to
-/// make the time of messages small.
-const PIECE: usize = 2 << 20;
-
 impl Sum {
     /// Returns the sum in memory that only this rank holds.
     pub(crate) fn into_tensor(self) -> candle_core::Result<Tensor> {
@@ -98,6 +94,10 @@ pub(crate) fn is_large(tensor: &Tensor) -> bool {
 }
 
 // ANCHOR: in_pieces
+/// The bytes of a piece of a large tensor: few enough to stay in a processor's caches, and enough to make
+/// the time of messages small.
+const PIECE: usize = 2 << 20;
+
 /// Adds up large tensors in pieces. The sum of a piece is written to the result while the piece is in the cache.
 pub(crate) fn in_pieces<C: Communicator + ?Sized>(
     rank: &C,
