@@ -581,10 +581,10 @@ impl World {
             Some(cause) => {
                 let (why, with_causes) = (cause.to_string(), format!("{cause:#}"));
                 failures.push(rank);
-                let last_error = locked(&self.last_error[rank]).take();
+                let last_error = locked(&self.last_error[rank]);
                 // A rank may have handled the last error of its communicator, and failed for another reason.
-                let propagated = last_error.filter(|error| with_causes.contains(&error.text));
-                End::Failed { why, because_of: propagated.map(|error| error.origin) }
+                let propagated = last_error.iter().find(|error| with_causes.contains(&error.text));
+                End::Failed { why, because_of: propagated.map(|error| error.origin.clone()) }
             }
         };
         let _ = self.ends[rank].set(end);
