@@ -12,6 +12,7 @@ pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use devices::DevicePlan;
@@ -49,8 +50,9 @@ pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<()
 ///
 /// When this build has no NCCL, when a rank's device is no GPU or two ranks share one, or when NCCL cannot connect them.
 pub fn native(rank: &Rank, timeout: Duration) -> Result<SharedCommunicator, Error> {
+    let rank: SharedCommunicator = Arc::new(rank.clone());
     #[cfg(feature = "nccl")]
-    return nccl::shared(std::sync::Arc::new(rank.clone()), timeout);
+    return Ok(Arc::new(nccl::NcclRank::join(rank, timeout)?));
     #[cfg(not(feature = "nccl"))]
     {
         let _ = (rank, timeout);
@@ -58,20 +60,26 @@ pub fn native(rank: &Rank, timeout: Duration) -> Result<SharedCommunicator, Erro
     }
 }
 
-/// Prints one line on standard error, in one piece: other ranks may print there at the same time.
 #[cfg(any(feature = "mpi", feature = "nccl"))]
-fn print_error(text: &str) {
-    use std::io::Write as _;
-    // Standard error may be closed.
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
-}
+mod process {
+    use std::io::{self, Write as _};
+    use std::thread;
+    use std::time::Duration;
 
-/// Prints why a rank failed. A launcher that forwards standard error has time to read it.
-#[cfg(any(feature = "mpi", feature = "nccl"))]
-fn print_failure<E: std::fmt::Display>(
-    rank: usize,
-    cause: &params_and_allreduce::thread::Cause<E>,
-) {
-    print_error(&format!("rank {rank} {cause}"));
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    /// Pauses between two looks for something that comes within 200 µs, or much later.
+    pub fn pause(waited: Duration) {
+        match waited.as_micros() {
+            // The awaited rank may need this core.
+            ..200 => thread::yield_now(),
+            _ => thread::sleep(Duration::from_micros(50)),
+        }
+    }
+
+    /// Prints one line on standard error, in one piece: other ranks may print there at the same time. A launcher that
+    /// forwards standard error has time to read the line before the job ends.
+    pub fn print_failure(text: &str) {
+        // Standard error may be closed.
+        let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+        thread::sleep(Duration::from_millis(200));
+    }
 }

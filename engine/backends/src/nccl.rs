@@ -7,20 +7,16 @@
 //! that a launcher such as `torchrun` has started: NCCL alone connects them, so they have collectives and no messages. That
 //! is enough for DDP.
 //!
-//! | file | content |
-//! | --- | --- |
-//! | `nccl.rs` | [`with_nccl`]: ranks that have messages already |
-//! | `nccl/world.rs` | [`World`]: processes without messages |
-//! | `nccl/connection.rs` | the thread that calls NCCL; streams; time limits; collectives as operations of candle's |
+//! The file `connection.rs` has the thread that calls NCCL, streams and time limits, and `world.rs` processes without messages.
 
 mod connection;
 mod world;
 
+use std::ffi::c_char;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 use cudarc::driver::DriverError;
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Id;
@@ -53,15 +49,6 @@ where
     Ok(outcome)
 }
 
-/// Returns the same rank with NCCL's all-reduce; all ranks call this together. All ranks pass a barrier before one of them
-/// drops the communicator.
-pub(crate) fn shared(
-    messages: SharedCommunicator,
-    timeout: Duration,
-) -> Result<SharedCommunicator, Error> {
-    Ok(Arc::new(NcclRank::join(messages, timeout)?))
-}
-
 /// One rank whose native all-reduce is NCCL's.
 ///
 /// NCCL does not compare shapes. The order of its additions depends on the number of ranks, and on the way in which their GPUs
@@ -72,7 +59,8 @@ pub struct NcclRank<M> {
 }
 
 impl<M: Deref<Target: Communicator>> NcclRank<M> {
-    fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
+    /// Joins. All ranks call this together, and pass a barrier before one of them drops the result.
+    pub(crate) fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
         let device = messages.device();
         let gpus = exchange(&*messages, uuid(device)?)?;
         if let Some((one, other)) = sharers(&gpus) {
@@ -138,11 +126,15 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
 type Uuid = [u8; 16];
 
 fn uuid(device: &Device) -> Result<Uuid, Error> {
-    let Device::Cuda(gpu) = device else {
-        return Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
-    };
-    let uuid = gpu.cuda_stream().context().uuid().map_err(driver)?;
+    let uuid = gpu(device)?.cuda_stream().context().uuid().map_err(driver)?;
     Ok(uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))
+}
+
+fn gpu(device: &Device) -> Result<&CudaDevice, Error> {
+    match device {
+        Device::Cuda(gpu) => Ok(gpu),
+        _ => Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned())),
+    }
 }
 
 /// Returns the GPUs of all ranks.
@@ -166,7 +158,7 @@ fn shared_id(messages: &(impl Communicator + ?Sized)) -> Result<Id, Error> {
     };
     let own = Tensor::new(&own, messages.device())?;
     let bytes = messages.broadcast(&own, 0)?.to_vec1::<u8>()?;
-    Ok(Id::uninit(std::array::from_fn(|place| std::ffi::c_char::from_ne_bytes([bytes[place]]))))
+    Ok(Id::uninit(std::array::from_fn(|place| c_char::from_ne_bytes([bytes[place]]))))
 }
 
 fn nccl(error: NcclError) -> candle_core::Error {

@@ -65,7 +65,7 @@ fn measure(
     ranks: Ranks,
     runs: Runs,
 ) -> Result<Table, Error> {
-    let native = check(Algorithm::Native, plan, ranks).ok().map(|()| Algorithm::Native);
+    let native = check(Algorithm::Native, plan, ranks).is_ok().then_some(Algorithm::Native);
     let algorithms: Vec<Algorithm> = Algorithm::OURS.into_iter().chain(native).collect();
     #[cfg(feature = "nccl")]
     if plan.has_a_gpu_each() {

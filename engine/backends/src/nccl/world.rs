@@ -5,15 +5,11 @@
 //! use backends::nccl;
 //! use candle_core::{DType, Tensor};
 //! use harness::launcher;
-//! use params_and_allreduce::Algorithm;
 //! use params_and_allreduce::communicator::Communicator as _;
 //!
 //! let place = launcher::place()?.expect("RANK and WORLD_SIZE");
 //! let world = nccl::World::connect(&place, Duration::from_secs(300))?;
-//! let sum = world.run(|rank| {
-//!     let ones = Tensor::ones(3, DType::F32, rank.device())?;
-//!     rank.all_reduce(&ones, Algorithm::Native)
-//! });
+//! let first = world.run(|rank| rank.broadcast(&Tensor::ones(3, DType::F32, rank.device())?, 0));
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -21,7 +17,6 @@
 //! the identifier from an address that all know. NCCL does so if its variable `NCCL_COMM_ID` is set. A running program cannot
 //! change its environment safely, so a process without the variable starts itself anew.
 
-use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, exit};
@@ -39,7 +34,7 @@ use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator
 use params_and_allreduce::thread::{Cause, attempt};
 
 use super::{Connection, nccl};
-use crate::print_failure;
+use crate::process::print_failure;
 
 /// NCCL's variable for the time at which ranks connect. With 0 they connect when they join, which has a time limit here, and
 /// not in the first collective.
@@ -62,19 +57,14 @@ pub enum ConnectError {
     /// The program could not be started anew.
     #[error("to set {MEETING} this program starts itself anew, and could not: {0}")]
     Restart(io::Error),
-    /// The GPU or NCCL refuses.
-    #[error("at {meeting}: {error}")]
-    Join {
-        /// The address at which the processes meet.
-        meeting: String,
-        /// The reason.
-        error: Error,
-    },
+    /// At this address, the GPU or NCCL refuses.
+    #[error("at {0}: {1}")]
+    Join(String, Error),
 }
 
 /// All processes that were started together, and this process's place among them.
 pub struct World {
-    place: Place,
+    local_rank: usize,
     rank: Rank,
 }
 
@@ -97,35 +87,34 @@ impl World {
             return Err(ConnectError::TooFewGpus(place.local_rank));
         }
         let connect = || {
-            let device = plan.slots()[place.local_rank].open()?;
-            let open = |device| {
+            let device = Arc::new(plan.slots()[place.local_rank].open()?);
+            let open = |stream| {
                 let id = Id::new().map_err(nccl)?;
-                Connection::open(device, (place.rank, place.world_size), id, timeout)
+                Connection::open(stream, (place.rank, place.world_size), id, timeout)
             };
             let main = open(device.tensors())?;
             // Both listen at the same address, so the first has to be complete.
-            wait_for_all(&main, device.tensors())?;
+            main.barrier()?;
             let background = open(device.side_stream())?;
-            Ok(Rank { device: Arc::new(device), connections: [main, background], current: 0 })
+            Ok(Rank { device, connection: main, background })
         };
-        let meeting = place.meeting.clone();
-        let rank = connect().map_err(|error| ConnectError::Join { meeting, error })?;
-        Ok(Self { place: place.clone(), rank })
+        let rank = connect().map_err(|error| ConnectError::Join(place.meeting.clone(), error))?;
+        Ok(Self { local_rank: place.local_rank, rank })
     }
 
     /// This process's rank, from 0.
     pub fn rank(&self) -> usize {
-        self.place.rank
+        self.rank.rank()
     }
 
     /// The number of processes.
     pub fn world_size(&self) -> usize {
-        self.place.world_size
+        self.rank.world_size()
     }
 
     /// This process's number among the processes on the same machine, from 0.
     pub fn local_rank(&self) -> usize {
-        self.place.local_rank
+        self.local_rank
     }
 
     /// The name of this process's machine.
@@ -155,7 +144,7 @@ impl World {
     /// Prints the reason, and ends this process. No destructors run.
     #[expect(clippy::disallowed_methods, reason = "ends a process in which nothing can return")]
     fn end<E: fmt::Display>(&self, cause: &Cause<E>) -> ! {
-        print_failure(self.place.rank, cause);
+        print_failure(&format!("rank {} {cause}", self.rank()));
         let _ = io::stdout().flush();
         exit(1)
     }
@@ -164,24 +153,20 @@ impl World {
 impl Drop for World {
     /// Waits until the work of all ranks is done: a slower rank may still read this rank's memory.
     fn drop(&mut self) {
-        let connections = &self.rank.connections;
-        if connections.iter().any(Connection::has_failed) {
-            // The failure is reported elsewhere. The ranks no longer agree on the next collective.
+        let connections = [&self.rank.connection, &self.rank.background];
+        if !connections.iter().all(|it| it.is_open()) {
+            // The failure is reported elsewhere.
             return;
         }
-        let devices = [self.rank.device.tensors(), self.rank.device.side_stream()];
-        for (connection, device) in connections.iter().zip(devices) {
-            if let Err(error) = wait_for_all(connection, device) {
-                self.end(&Cause::Error(error));
-            }
-        }
+        let outcome = connections.iter().try_for_each(|it| it.barrier());
+        outcome.unwrap_or_else(|error| self.end(&Cause::Error(error)));
         thread::sleep(LAST_BYTES);
-        connections.iter().for_each(Connection::leave);
+        connections.iter().for_each(|it| it.leave());
     }
 }
 
-/// Starts this program anew, in this process, with NCCL's variables.
-fn start_anew(place: &Place) -> io::Result<Infallible> {
+/// Starts this program anew, in this process, with NCCL's variables. Returns only if that is not possible.
+fn start_anew(place: &Place) -> io::Result<()> {
     let mut again = Command::new(env::current_exe()?);
     again.args(env::args_os().skip(1)).env(MEETING, &place.meeting);
     if env::var_os(CONNECT_LATER).is_none() {
@@ -191,11 +176,6 @@ fn start_anew(place: &Place) -> io::Result<Infallible> {
     Err(again.exec())
 }
 
-/// No rank has the sum before every rank has given a number.
-fn wait_for_all(connection: &Connection, device: &Device) -> Result<(), Error> {
-    connection.all_reduce(&Tensor::zeros(1, DType::F32, device)?).map(drop)
-}
-
 /// One rank inside its own process: its GPU, and its end of a connection to all other ranks. A clone is the same end. Any
 /// thread may use and drop it.
 ///
@@ -203,9 +183,8 @@ fn wait_for_all(connection: &Connection, device: &Device) -> Result<(), Error> {
 #[derive(Clone, Debug)]
 pub struct Rank {
     device: Arc<ComputeDevice>,
-    /// The main connection, and that of the background.
-    connections: [Connection; 2],
-    current: usize,
+    connection: Connection,
+    background: Connection,
 }
 
 impl Rank {
@@ -216,81 +195,75 @@ impl Rank {
 
     /// The time that this rank waits for a collective.
     pub fn timeout(&self) -> Duration {
-        self.connection().timeout
-    }
-
-    fn connection(&self) -> &Connection {
-        &self.connections[self.current]
+        self.connection.timeout
     }
 }
 
-fn no_messages() -> Error {
+fn no_messages<T>() -> Result<T, Error> {
     let text = "NCCL alone connects these ranks: it has collectives of all ranks, and no messages between two";
-    Error::Other(text.to_owned())
+    Err(Error::Other(text.to_owned()))
 }
 
 impl Communicator for Rank {
     fn rank(&self) -> usize {
-        self.connection().rank
+        self.connection.rank
     }
 
     fn world_size(&self) -> usize {
-        self.connection().world_size
+        self.connection.world_size
     }
 
     /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
     fn device(&self) -> &Device {
-        if self.current == 0 { self.device.tensors() } else { self.device.side_stream() }
+        &self.connection.device
     }
 
     fn send(&self, _to: usize, _tensor: &Tensor) -> Result<(), Error> {
-        Err(no_messages())
+        no_messages()
     }
 
     fn recv(&self, _from: usize, _shape: &Shape, _dtype: DType) -> Result<Tensor, Error> {
-        Err(no_messages())
+        no_messages()
     }
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
-        Ok(Arc::new(Self { current: 1, ..self.clone() }))
+        Ok(Arc::new(Self { connection: self.background.clone(), ..self.clone() }))
     }
 
     /// Every algorithm is NCCL's.
     fn all_reduce(&self, tensor: &Tensor, _algorithm: Algorithm) -> Result<Tensor, Error> {
-        self.connection().all_reduce(tensor)
+        self.connection.all_reduce(tensor)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
-        self.connection().broadcast(tensor, root)
+        self.connection.broadcast(tensor, root)
     }
 
     /// One broadcast for each rank: NCCL's all-gather needs chunks of one length.
     fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, Error> {
-        let chunks = (0..self.world_size()).map(|root| {
-            let length = chunk_range(len, self.world_size(), root).len();
-            if root != self.rank() {
-                return self.broadcast(&Tensor::zeros(length, chunk.dtype(), self.device())?, root);
-            }
-            if chunk.dims() != [length] {
-                return Err(Error::Other(format!(
-                    "rank {root} of {} gathers {len} elements: its chunk must be [{length}], not {:?}",
-                    self.world_size(),
-                    chunk.dims()
-                )));
-            }
-            self.broadcast(chunk, root)
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let length = |rank| chunk_range(len, world_size, rank).len();
+        if chunk.dims() != [length(rank)] {
+            let (expected, found) = (length(rank), chunk.dims());
+            return Err(Error::Other(format!(
+                "rank {rank} of {world_size} gathers {len} elements: its chunk must be [{expected}], not {found:?}"
+            )));
+        }
+        let chunks = (0..world_size).map(|root| match root {
+            _ if root == rank => self.broadcast(chunk, root),
+            _ => self.broadcast(&Tensor::zeros(length(root), chunk.dtype(), self.device())?, root),
         });
         Ok(Tensor::cat(&chunks.collect::<Result<Vec<_>, _>>()?, 0)?)
     }
 
     fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        let sum = self.connection().all_reduce(&tensor.flatten_all()?)?;
+        let sum = self.connection.all_reduce(&tensor.flatten_all()?)?;
         let chunk = chunk_range(sum.elem_count(), self.world_size(), self.rank());
         Ok(sum.narrow(0, chunk.start, chunk.len())?.force_contiguous()?)
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        wait_for_all(self.connection(), self.device())
+        self.connection.barrier()
     }
 
     fn has_messages(&self) -> bool {
