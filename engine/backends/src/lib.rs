@@ -4,8 +4,6 @@
 //! | --- | --- |
 //! | `mpi` (a feature) | ranks as processes, on one machine or many |
 //! | `nccl` (a feature) | NVIDIA's own collectives, between GPUs |
-//!
-//! Detecting the launcher that started a process is part of [`harness`].
 
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -43,8 +41,8 @@ pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<()
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
 }
 
-/// Returns the same rank with NCCL's all-reduce; all ranks call this together. Each rank has a GPU of its own. Before a rank
-/// drops the communicator, all ranks have to pass a barrier: a slower rank may still read this rank's buffers.
+/// Returns the same rank with NCCL's all-reduce. All ranks call this together, each with its own GPU, and pass a barrier before
+/// one of them drops the communicator: a slower rank may still read this rank's memory.
 ///
 /// # Errors
 ///
@@ -57,29 +55,5 @@ pub fn native(rank: &Rank, timeout: Duration) -> Result<SharedCommunicator, Erro
     {
         let _ = (rank, timeout);
         Err(no_native())
-    }
-}
-
-#[cfg(any(feature = "mpi", feature = "nccl"))]
-mod process {
-    use std::io::{self, Write as _};
-    use std::thread;
-    use std::time::Duration;
-
-    /// Pauses between two looks for something that comes within 200 µs, or much later.
-    pub fn pause(waited: Duration) {
-        match waited.as_micros() {
-            // The awaited rank may need this core.
-            ..200 => thread::yield_now(),
-            _ => thread::sleep(Duration::from_micros(50)),
-        }
-    }
-
-    /// Prints one line on standard error, in one piece: other ranks may print there at the same time. A launcher that
-    /// forwards standard error has time to read the line before the job ends.
-    pub fn print_failure(text: &str) {
-        // Standard error may be closed.
-        let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
-        thread::sleep(Duration::from_millis(200));
     }
 }

@@ -7,52 +7,39 @@
 #![expect(unsafe_code, reason = "MPI's objects are pointers, which Rust keeps in one thread")]
 
 use std::collections::VecDeque;
-use std::io::Write as _;
-use std::process::exit;
+use std::io::{self, Write as _};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
-use std::{io, mem};
 
 use ::mpi::Tag;
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, Equivalence, MatchedReceiveVec as _, Source as _};
+use candle_core::{Device, Error as TensorError, Tensor, WithDType};
+use harness::cli::end_process;
 use harness::lock::locked;
-use harness::stopwatch::Stopwatch;
+use harness::stopwatch::{Stopwatch, pause};
 use params_and_allreduce::communicator::Error;
 
-use super::message::{Header, Transfer, decode_words, encode_words};
+use super::transfer::Transfer;
 use super::wait_graph::{ALL, ANSWER_LIMIT, Answer, NOBODY, find_cause};
-use crate::process::{pause, print_failure};
 
-// The kinds of messages, which are MPI's tags.
-/// The type and shape of a tensor.
-const HEADER: Tag = 1;
-/// The bytes of a tensor, behind its header.
-const BYTES: Tag = 2;
-/// The sender's work is done: no tensor follows.
-const FAREWELL: Tag = 3;
-/// The question for which rank the receiver waits.
-const ASK: Tag = 4;
-/// The rank that the sender waits for, and whether a part of its message has arrived.
-const ANSWER: Tag = 5;
-/// To rank 0: the reason why the sender has failed.
-const FAILURE: Tag = 6;
+// The kinds of messages, which are MPI's tags. All but `BYTES` are notes: a number and a text.
+const HEADER: Tag = 1; // A tensor follows: the number of its bytes, its type and shape.
+const BYTES: Tag = 2; // The bytes of a tensor.
+const FAREWELL: Tag = 3; // The sender's work is done: no tensor follows.
+const ASK: Tag = 4; // The question for which rank the receiver waits.
+const ANSWER: Tag = 5; // The rank that the sender waits for, and `ARRIVING` if a part of its message has arrived.
+const FAILURE: Tag = 6; // To rank 0: the reason why the sender has failed.
 
-/// The content of a message whose tag says all. MPI sends no message without a byte.
-const NOTHING: &[u8] = &[0];
+const ARRIVING: &str = "arriving";
 
-/// If rank 0 has not ended the job within this time after a failure, the failed rank does.
+/// The time after a failure within which rank 0 ends the job. Later, the failed rank does.
 const REPORT_LIMIT: Duration = Duration::from_secs(3);
 
-/// If MPI has not ended the job within this time, this process ends itself, and `mpirun` ends the job.
-const ABORT_LIMIT: Duration = Duration::from_secs(5);
-
-/// The pause of the progress thread while a message is on its way.
-const NAP: Duration = Duration::from_micros(50);
-
-/// The pause of the progress thread otherwise: so long a large message waits before it is fetched.
-const LONG_NAP: Duration = Duration::from_micros(500);
+/// The pause of the progress thread while a message is on its way, and otherwise: so long a large message waits before it is
+/// fetched.
+const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(500)];
 
 /// A rank's end of one connection to all other ranks. Any thread may use it.
 pub(super) struct Connection {
@@ -68,10 +55,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Opens a connection, and starts its progress thread. All ranks call this together, for one connection
     /// at a time. Messages of two duplicates of MPI's world never meet.
-    pub(super) fn open(
-        name: &str,
-        timeout: Duration,
-    ) -> Result<(Arc<Self>, JoinHandle<()>), Error> {
+    pub(super) fn open(timeout: Duration) -> Result<(Arc<Self>, JoinHandle<()>), Error> {
         let world = SimpleCommunicator::world().duplicate();
         let (rank, world_size) = (world.rank() as usize, world.size() as usize);
         let state = State {
@@ -86,12 +70,9 @@ impl Connection {
         let (state, changed) = (Mutex::new(Some(state)), Condvar::new());
         let connection = Arc::new(Self { rank, world_size, timeout, state, changed });
         let its_connection = Arc::clone(&connection);
-        let thread = thread::Builder::new().name(format!("mpi {name}"));
+        let thread = thread::Builder::new().name("MPI's progress".to_owned());
         let thread = thread.spawn(move || its_connection.run_progress_thread());
-        let thread = thread.map_err(|error| {
-            Error::Other(format!("a thread for MPI could not be started: {error}"))
-        });
-        Ok((connection, thread?))
+        Ok((connection, thread.map_err(TensorError::wrap)?))
     }
 
     /// Lets MPI work until the work of all ranks is done.
@@ -103,7 +84,7 @@ impl Connection {
                 *guard = None;
                 return;
             }
-            let nap = if state.is_busy() { NAP } else { LONG_NAP };
+            let nap = NAPS[usize::from(!state.is_busy())];
             let woken = self.changed.wait_timeout(guard, nap);
             guard = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -120,19 +101,19 @@ impl Connection {
         Error::RankStopped { rank, why: why.to_owned(), waiting: self.rank }
     }
 
-    /// Starts to send the bytes of a tensor, behind its header.
-    pub(super) fn send(&self, to: usize, header: Vec<u8>, bytes: Vec<u8>) -> Result<(), Error> {
+    /// Starts to send a tensor: its type and shape in words, and its bytes.
+    pub(super) fn send(&self, to: usize, kind: &str, bytes: Vec<u8>) -> Result<(), Error> {
         self.with(|state| {
-            state.start(to, HEADER, header);
-            state.start(to, BYTES, bytes);
+            state.send_note(to, HEADER, bytes.len(), kind);
+            state.send(to, BYTES, bytes);
             if state.is_busy() {
                 self.changed.notify_one();
             }
         })
     }
 
-    /// Waits for the header and the bytes of the next tensor of a rank.
-    pub(super) fn recv(&self, from: usize) -> Result<(Header, Vec<u8>), Error> {
+    /// Waits for the next tensor of a rank: its type and shape in words, and its bytes.
+    pub(super) fn recv(&self, from: usize) -> Result<(String, Vec<u8>), Error> {
         let message = self.wait(from, |state| match state.take(from) {
             // A rank sends its last tensor before its farewell.
             None if state.done[from] && state.incoming[from].is_empty() => Some(None),
@@ -141,59 +122,50 @@ impl Connection {
         message.ok_or_else(|| self.stopped(from, "returned early"))
     }
 
-    /// Adds up the numbers of all ranks with MPI's all-reduce.
-    pub(super) fn all_reduce<T>(&self, addends: Vec<T>) -> Result<Vec<T>, Error>
+    /// Adds up the flat tensors of all ranks with MPI's all-reduce, which cannot be called off.
+    pub(super) fn all_reduce<T>(&self, flat: &Tensor) -> Result<Tensor, Error>
     where
-        T: Equivalence + Clone + Default + 'static,
+        T: Equivalence + WithDType + Default,
     {
+        let addends = flat.to_vec1::<T>()?;
         let mut transfer = self.with(|state| Transfer::all_reduce(&state.world, addends))?;
         let sum = self.wait(ALL, |_| transfer.finished());
         if sum.is_err() {
-            // MPI cannot call an all-reduce off: it may still write to this memory.
-            mem::forget(transfer);
             let _ = self.with(|state| state.gave_up_a_sum = true);
         }
-        sum
+        Ok(Tensor::from_vec(sum?, flat.shape(), &Device::Cpu)?)
     }
 
-    /// Waits until `look` finds something. Other ranks that ask learn for whom this rank waits, also after an error.
+    /// Lets MPI work until `look` finds something. When the time is up, this rank asks all ranks for whom they wait. Its own
+    /// answer is `whom`, also after an error.
     fn wait<T>(
         &self,
         whom: usize,
         mut look: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
-        let found = self.poll(self.timeout, |state| {
-            state.waits_for = whom;
-            look(state).inspect(|_| state.waits_for = NOBODY)
-        })?;
-        if let Some(found) = found {
-            return Ok(found);
-        }
-        self.with(|state| {
-            state.answers.fill(None);
-            (0..self.world_size).for_each(|rank| state.start(rank, ASK, NOTHING.to_vec()));
-        })?;
-        self.poll(ANSWER_LIMIT, |state| (!state.answers.contains(&None)).then_some(()))?;
-        self.with(|state| Err(find_cause(self.rank, self.timeout, &state.answers)))?
-    }
-
-    /// Lets MPI work until `look` finds something, at most for `limit`.
-    fn poll<T>(
-        &self,
-        limit: Duration,
-        mut look: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
-        let mut clock = Stopwatch::start();
+        let (mut clock, mut asked) = (Stopwatch::start(), false);
         loop {
-            let found = self.with(|state| {
-                state.advance();
-                look(state)
-            })?;
             let waited = clock.elapsed();
-            if found.is_some() || waited >= limit {
-                return Ok(found);
+            let outcome = self.with(|state| {
+                state.advance();
+                state.waits_for = whom;
+                if let Some(found) = look(state) {
+                    state.waits_for = NOBODY;
+                    return Some(Ok(found));
+                }
+                if waited >= self.timeout && !asked {
+                    asked = true;
+                    state.answers.fill(None);
+                    (0..self.world_size).for_each(|rank| state.send_note(rank, ASK, 0, ""));
+                }
+                let late = waited >= self.timeout.saturating_add(ANSWER_LIMIT);
+                let answered = late || asked && !state.answers.contains(&None);
+                answered.then(|| Err(find_cause(self.rank, self.timeout, &state.answers)))
+            })?;
+            match outcome {
+                Some(outcome) => return outcome,
+                None => pause(waited),
             }
-            pause(waited);
         }
     }
 
@@ -203,7 +175,7 @@ impl Connection {
     pub(super) fn fail(&self, why: &str) -> ! {
         let _ = io::stdout().flush();
         let text = format!("rank {} {why}", self.rank);
-        let _ = self.with(|state| state.start(0, FAILURE, text.clone().into_bytes()));
+        let _ = self.with(|state| state.send_note(0, FAILURE, 0, &text));
         sleep(REPORT_LIMIT);
         end_job(&text)
     }
@@ -214,34 +186,25 @@ impl Connection {
             self.fail("failed: it left while a sum of all ranks was unfinished");
         }
         let _ = self.with(|state| {
-            for other in (0..self.world_size).filter(|&other| other != self.rank) {
-                state.start(other, FAREWELL, NOTHING.to_vec());
-            }
+            let others = (0..self.world_size).filter(|&other| other != self.rank);
+            others.for_each(|other| state.send_note(other, FAREWELL, 0, ""));
             state.done[self.rank] = true;
         });
         self.changed.notify_one();
     }
 }
 
-/// Prints the reason, and ends all processes of the job, with exit code 1. No destructors run.
-#[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
-pub(super) fn end_job(reason: &str) -> ! {
-    print_failure(reason);
-    // MPI, or standard output, may wait for another thread.
-    thread::spawn(|| {
-        sleep(ABORT_LIMIT);
-        exit(1);
-    });
-    let _ = io::stdout().flush();
-    SimpleCommunicator::world().abort(1)
+/// Prints the reason, and ends all processes of the job, with exit code 1.
+fn end_job(reason: &str) -> ! {
+    end_process(reason, || SimpleCommunicator::world().abort(1))
 }
 
 /// The state of a connection.
 struct State {
     world: SimpleCommunicator,
     outgoing: Vec<Transfer<u8>>,
-    /// By sender, in the order in which they were sent: every tensor that was not taken.
-    incoming: Vec<VecDeque<(Header, Transfer<u8>)>>,
+    /// By sender, in the order in which they were sent: type, shape and bytes of every tensor that was not taken.
+    incoming: Vec<VecDeque<(String, Transfer<u8>)>>,
     /// By rank: whether its work is done.
     done: Vec<bool>,
     /// The rank that this rank waits for, [`NOBODY`] or [`ALL`].
@@ -256,48 +219,49 @@ struct State {
 unsafe impl Send for State {}
 
 impl State {
-    /// Starts to send a message.
-    fn start(&mut self, to: usize, tag: Tag, content: Vec<u8>) {
-        let mut transfer = Transfer::send(&self.world.process_at_rank(to as i32), tag, content);
+    fn send(&mut self, to: usize, tag: Tag, bytes: Vec<u8>) {
+        let mut transfer = Transfer::send(&self.world.process_at_rank(to as i32), tag, bytes);
         if transfer.finished().is_none() {
             self.outgoing.push(transfer);
         }
     }
 
+    fn send_note(&mut self, to: usize, tag: Tag, number: usize, text: &str) {
+        self.send(to, tag, note(number, text));
+    }
+
     /// Takes the next tensor of a rank, if all of it has arrived.
-    fn take(&mut self, from: usize) -> Option<(Header, Vec<u8>)> {
+    fn take(&mut self, from: usize) -> Option<(String, Vec<u8>)> {
         let bytes = self.incoming[from].front_mut()?.1.finished()?;
-        let (header, _) = self.incoming[from].pop_front()?;
-        Some((header, bytes))
+        let (kind, _) = self.incoming[from].pop_front()?;
+        Some((kind, bytes))
     }
 
     /// Lets MPI work: fetches every message that has arrived, whether this rank waits for it or not, and answers questions.
     fn advance(&mut self) {
         while let Some((message, status)) = self.world.any_process().immediate_matched_probe() {
             let (from, tag) = (status.source_rank() as usize, status.tag());
-            let content: Vec<u8> = (message, status).matched_receive_vec().0;
+            let note: Vec<u8> = (message, status).matched_receive_vec().0;
+            let Some((number, text)) = read_note(&note) else { continue };
             match tag {
+                // The receive is ready before the next look: no look finds bytes.
                 HEADER => {
-                    let Some(header) = Header::decode(&content) else {
-                        end_job(&format!("rank {from} is another program"));
-                    };
                     let sender = self.world.process_at_rank(from as i32);
-                    let bytes = Transfer::receive(&sender, BYTES, header.following_bytes());
-                    self.incoming[from].push_back((header, bytes));
+                    let bytes = Transfer::receive(&sender, BYTES, number);
+                    self.incoming[from].push_back((text, bytes));
                 }
                 FAREWELL => self.done[from] = true,
                 ASK => {
                     let incoming = self.incoming.get(self.waits_for);
                     let arriving = incoming.is_some_and(|it| !it.is_empty());
-                    let answer = [self.waits_for, arriving.into()];
-                    self.start(from, ANSWER, encode_words(&answer));
+                    let text = if arriving { ARRIVING } else { "" };
+                    self.send_note(from, ANSWER, self.waits_for, text);
                 }
                 ANSWER => {
-                    if let [waits_for, arriving] = decode_words(&content)[..] {
-                        self.answers[from] = Some(Answer { waits_for, arriving: arriving != 0 });
-                    }
+                    let arriving = text == ARRIVING;
+                    self.answers[from] = Some(Answer { waits_for: number, arriving });
                 }
-                FAILURE => end_job(&String::from_utf8_lossy(&content)),
+                FAILURE => end_job(&text),
                 _ => {}
             }
         }
@@ -315,5 +279,33 @@ impl State {
         self.outgoing.is_empty()
             && !self.done.contains(&false)
             && incoming.all(|(_, bytes)| bytes.finished().is_some())
+    }
+}
+
+fn note(number: usize, text: &str) -> Vec<u8> {
+    [&(number as u64).to_ne_bytes(), text.as_bytes()].concat()
+}
+
+fn read_note(bytes: &[u8]) -> Option<(usize, String)> {
+    let (number, text) = bytes.split_first_chunk()?;
+    Some((u64::from_ne_bytes(*number) as usize, String::from_utf8_lossy(text).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_note_can_be_read() {
+        for (number, text) in [(0, ""), (NOBODY, ARRIVING), (24, "F32 [2, 3]")] {
+            assert_eq!(read_note(&note(number, text)), Some((number, text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn anything_else_cannot() {
+        for bytes in [&b""[..], b"hello"] {
+            assert_eq!(read_note(bytes), None, "{bytes:?}");
+        }
     }
 }

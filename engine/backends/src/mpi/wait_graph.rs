@@ -28,54 +28,49 @@ pub(super) struct Answer {
 /// that the chain closes, or the two ranks of a message that is still arriving.
 pub(super) fn find_cause(rank: usize, waited: Duration, answers: &[Option<Answer>]) -> Error {
     let seconds = waited.as_secs_f64();
-    let other = |text: String| Error::Other(format!("rank {rank} waited {seconds:.1} s{text}"));
-    let slow = |receiver: usize, sender: usize| {
-        let (one, two) = (receiver.min(sender), receiver.max(sender));
-        other(format!(
-            ", and a message between ranks {one} and {two} is still arriving: is the link so slow, or the time limit so \
-             short?"
-        ))
-    };
-    // Each rank waits for the next one. The second value says whether a part of its message has arrived.
-    let mut chain: Vec<(usize, bool)> = Vec::new();
-    let mut next = rank;
-    loop {
-        if let Some(start) = chain.iter().position(|&(earlier, _)| earlier == next) {
-            let circle = &chain[start..];
-            if let Some(place) = circle.iter().rposition(|&(_, arriving)| arriving) {
-                return slow(circle[place].0, circle[(place + 1) % circle.len()].0);
-            }
-            let mut circle: Vec<usize> = circle.iter().map(|&(rank, _)| rank).collect();
-            let smallest = (0..circle.len()).min_by_key(|&place| circle[place]);
-            circle.rotate_left(smallest.unwrap_or(0));
-            return Error::Deadlock { circle };
-        }
-        let Some(Answer { waits_for, arriving }) = answers[next] else {
+    let other = |text: &str| Error::Other(format!("rank {rank} waited {seconds:.1} s{text}"));
+    // Each rank waits for the next one, and the last one for `next`.
+    let (mut chain, mut next) = (Vec::new(), rank);
+    while !chain.contains(&next) {
+        let Some(answer) = answers[next] else {
             let limit = ANSWER_LIMIT.as_secs();
             let why = format!("sent nothing for {seconds:.1} s, does not answer within {limit} s");
             return Error::RankStopped { rank: next, why, waiting: rank };
         };
-        if waits_for == NOBODY {
-            return match chain.last() {
-                Some(&(receiver, true)) => slow(receiver, next),
-                _ => Error::TimedOut { rank: next, seconds, waiting: rank },
-            };
+        if answer.waits_for == NOBODY {
+            break;
         }
-        chain.push((next, arriving));
-        next = waits_for;
-        if waits_for == ALL {
+        chain.push(next);
+        next = answer.waits_for;
+        if next == ALL {
             let takes_part = |rank: usize| answers[rank].is_some_and(|it| it.waits_for == ALL);
             let absent = (0..answers.len()).filter(|&rank| !takes_part(rank));
-            // A rank that is not in the chain goes first.
-            let absent = absent.min_by_key(|rank| chain.iter().any(|(earlier, _)| earlier == rank));
-            let Some(absent) = absent else {
+            // A rank outside the chain goes first.
+            let Some(absent) = absent.min_by_key(|rank| chain.contains(rank)) else {
                 return other(
-                    " for a sum in which all ranks take part: do they add tensors of one size and type?".to_owned(),
+                    " for a sum in which all ranks take part: do they add tensors of one size and type?",
                 );
             };
             next = absent;
         }
     }
+    let closes = chain.iter().position(|&earlier| earlier == next);
+    // In a circle any message may still arrive, and otherwise the message to the last rank.
+    let suspects = closes.unwrap_or(chain.len().saturating_sub(1))..chain.len();
+    let arriving = |&place: &usize| answers[chain[place]].is_some_and(|it| it.arriving);
+    if let Some(place) = suspects.rev().find(arriving) {
+        let (receiver, sender) = (chain[place], *chain.get(place + 1).unwrap_or(&next));
+        let (one, two) = (receiver.min(sender), receiver.max(sender));
+        return other(&format!(
+            ", and a message between ranks {one} and {two} is still arriving: is the link so slow, or the time limit so \
+             short?"
+        ));
+    }
+    let Some(start) = closes else { return Error::TimedOut { rank: next, seconds, waiting: rank } };
+    let mut circle = chain.split_off(start);
+    let smallest = (0..circle.len()).min_by_key(|&place| circle[place]);
+    circle.rotate_left(smallest.unwrap_or(0));
+    Error::Deadlock { circle }
 }
 
 #[cfg(test)]

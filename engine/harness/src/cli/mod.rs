@@ -11,7 +11,9 @@ mod names;
 mod parse;
 mod process;
 
-pub use exit::{ErrorReport, ReportedElsewhere, UsageError, conclude, give_up, report_error};
+pub use exit::{
+    ErrorReport, ReportedElsewhere, UsageError, conclude, end_process, give_up, report_error,
+};
 pub use files::{ReportArguments, metrics, writable};
 pub use names::{each_once, name_of};
 pub use parse::{arguments, parse};
