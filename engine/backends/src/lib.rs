@@ -1,16 +1,13 @@
 //! MPI and NCCL behind stage 2's [`Communicator`](params_and_allreduce::communicator::Communicator).
 //!
-//! | module | content |
-//! | --- | --- |
-//! | `mpi` (a feature) | ranks as processes, on one machine or many |
-//! | `nccl` (a feature) | NVIDIA's own collectives, between GPUs |
+//! The feature `mpi` adds ranks as processes, on one machine or many. The feature `nccl` adds NVIDIA's own collectives, between
+//! GPUs. The program `all-reduce-table` uses both.
 
 #[cfg(feature = "mpi")]
 pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use devices::DevicePlan;
@@ -18,7 +15,6 @@ use harness::launcher;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::no_native;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
-use params_and_allreduce::thread::Rank;
 
 /// The kind of the ranks of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +32,7 @@ pub enum Ranks {
 /// When a native all-reduce is wanted and nothing has one. The message names the requirements.
 pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
     let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
-    let processes = ranks == Ranks::Processes && launcher::started().is_some();
-    let mpi = cfg!(feature = "mpi") && processes;
+    let mpi = ranks == Ranks::Processes && launcher::started().is_some() && cfg!(feature = "mpi");
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
 }
 
@@ -47,10 +42,9 @@ pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<()
 /// # Errors
 ///
 /// When this build has no NCCL, when a rank's device is no GPU or two ranks share one, or when NCCL cannot connect them.
-pub fn native(rank: &Rank, timeout: Duration) -> Result<SharedCommunicator, Error> {
-    let rank: SharedCommunicator = Arc::new(rank.clone());
+pub fn native(rank: SharedCommunicator, timeout: Duration) -> Result<SharedCommunicator, Error> {
     #[cfg(feature = "nccl")]
-    return Ok(Arc::new(nccl::NcclRank::join(rank, timeout)?));
+    return Ok(std::sync::Arc::new(nccl::NcclRank::join(rank, timeout)?));
     #[cfg(not(feature = "nccl"))]
     {
         let _ = (rank, timeout);

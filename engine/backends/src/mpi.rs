@@ -4,18 +4,16 @@
 //! `all-reduce-table` shows how. A rank that fails, panics or waits for too long ends the job, and so does `mpirun` when a
 //! process is killed. One line on standard error names the rank and the reason.
 //!
-//! The file `connection.rs` sends, receives and ends the job, `transfer.rs` owns the memory that MPI uses, and
-//! `wait_graph.rs` finds the rank to name when nothing comes.
+//! The file `connection.rs` sends, receives and ends the job. `wait_graph.rs` finds the rank to name when nothing comes.
 
 mod connection;
-mod transfer;
 mod wait_graph;
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fmt, mem};
 
 use ::mpi::Threading;
 use ::mpi::environment::Universe;
@@ -29,9 +27,8 @@ use safetensors::View as _;
 
 use connection::Connection;
 
-/// All processes that were started together, and this process's place among them.
-///
-/// It belongs to the thread that made it: MPI has to be finished where it was initialised.
+/// All processes that were started together, and this process's place among them. It belongs to the thread that made it: MPI
+/// has to be finished where it was initialised.
 pub struct World {
     /// This process's number among the processes on the same machine, from 0.
     pub local_rank: usize,
@@ -87,9 +84,8 @@ impl World {
     }
 
     /// Runs `work` for this rank, on its device of the plan. The plan has this machine's devices, one for each process.
-    /// Other ranks may still work when this returns. They have ended when the world has been dropped.
-    ///
-    /// If the work fails or panics, standard error gets a line `rank R failed: …`, and the job ends with exit code 1.
+    /// Other ranks may still work when this returns. They have ended when the world has been dropped. If the work fails or
+    /// panics, standard error gets a line `rank R failed: …`, and the job ends with exit code 1.
     pub fn run<R, E>(&self, plan: &DevicePlan, work: impl FnOnce(&Rank) -> Result<R, E> + Send) -> R
     where
         R: Send,
@@ -110,7 +106,7 @@ impl Drop for World {
     fn drop(&mut self) {
         self.rank.connection.leave();
         self.rank.background.leave();
-        for thread in mem::take(&mut self.progress_threads) {
+        for thread in self.progress_threads.drain(..) {
             let panicked = |_| self.rank.connection.fail("failed: MPI's thread panicked");
             thread.join().unwrap_or_else(panicked);
         }
@@ -192,9 +188,9 @@ impl Communicator for Rank {
         let sum = match flat.dtype() {
             DType::F32 => self.connection.all_reduce::<f32>(&flat)?,
             DType::F64 => self.connection.all_reduce::<f64>(&flat)?,
-            other => {
-                let other = other.as_str();
-                return Err(Error::Other(format!("MPI adds up f32 and f64, not {other}")));
+            dtype => {
+                let why = format!("MPI adds up f32 and f64, not {}", dtype.as_str());
+                return Err(Error::Other(why));
             }
         };
         Ok(sum.to_device(self.device())?.reshape(tensor.shape())?)

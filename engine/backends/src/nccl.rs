@@ -14,7 +14,7 @@ use std::ffi::c_char;
 use std::ops::Deref;
 use std::time::Duration;
 
-use candle_core::{CudaDevice, DType, Device, Error as TensorError, Shape, Tensor};
+use candle_core::{DType, Device, Error as TensorError, Shape, Tensor};
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Id;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
@@ -45,10 +45,8 @@ where
     Ok(outcome)
 }
 
-/// One rank whose native all-reduce is NCCL's.
-///
-/// NCCL does not compare shapes. The order of its additions depends on the number of ranks, and on the way in which their GPUs
-/// are connected. After an error there are no more sums.
+/// One rank whose native all-reduce is NCCL's. NCCL does not compare shapes. The order of its additions depends on the number of
+/// ranks, and on the way in which their GPUs are connected. After an error there are no more sums.
 pub struct NcclRank<M> {
     messages: M,
     connection: Connection,
@@ -58,7 +56,11 @@ impl<M: Deref<Target: Communicator>> NcclRank<M> {
     /// Joins. All ranks call this together, and pass a barrier before one of them drops the result.
     pub(crate) fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
         let (device, place) = (messages.device(), (messages.rank(), messages.world_size()));
-        let uuid = gpu(device)?.cuda_stream().context().uuid().map_err(TensorError::wrap)?;
+        let Device::Cuda(gpu) = device else {
+            return Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
+        };
+        // A GPU's number is not enough: every machine counts from 0, and so does a process that has some of the GPUs.
+        let uuid = gpu.cuda_stream().context().uuid().map_err(TensorError::wrap)?;
         let gpus = exchange(&*messages, uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))?;
         if let Some((one, other)) = sharers(&gpus) {
             return Err(Error::Other(format!(
@@ -110,17 +112,6 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
     }
 }
 
-/// Identifies a GPU on any machine. A number is not enough: every machine counts from 0, and so does a process that has
-/// some of a machine's GPUs.
-type Uuid = [u8; 16];
-
-fn gpu(device: &Device) -> Result<&CudaDevice, Error> {
-    match device {
-        Device::Cuda(gpu) => Ok(gpu),
-        _ => Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned())),
-    }
-}
-
 /// Returns the bytes of all ranks.
 fn exchange<const N: usize>(
     messages: &(impl Communicator + ?Sized),
@@ -132,7 +123,7 @@ fn exchange<const N: usize>(
 }
 
 /// The first two ranks that have the same GPU.
-fn sharers(gpus: &[Uuid]) -> Option<(usize, usize)> {
+fn sharers(gpus: &[[u8; 16]]) -> Option<(usize, usize)> {
     let earlier = |rank: usize| gpus[..rank].iter().position(|gpu| *gpu == gpus[rank]);
     (0..gpus.len()).find_map(|rank| Some((earlier(rank)?, rank)))
 }
@@ -165,7 +156,7 @@ mod tests {
             let plan = DevicePlan::slices(ranks).unwrap();
             let gpu = |rank: &Rank| exchange(rank, [10 + rank.rank() as u8; 16]);
             let gpus = run_ranks(&plan, WAIT, gpu);
-            let expected: Vec<Uuid> = (10..).take(ranks).map(|byte| [byte; 16]).collect();
+            let expected: Vec<[u8; 16]> = (10..).take(ranks).map(|byte| [byte; 16]).collect();
             assert_eq!(gpus.unwrap(), vec![expected; ranks]);
         }
     }

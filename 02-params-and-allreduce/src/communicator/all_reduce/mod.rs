@@ -97,7 +97,7 @@ impl Sum {
 // ANCHOR_END: sum
 
 /// The span of an all-reduce in a trace.
-pub fn span(tensor: &Tensor) -> EnteredSpan {
+pub(crate) fn span(tensor: &Tensor) -> EnteredSpan {
     let (bytes, shape) = (bytes(tensor), tensor.dims());
     info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered()
 }

@@ -4,24 +4,26 @@
 //! the ranks that need its messages. MPI moves a large message only while somebody calls MPI. A rank that waits calls it again
 //! and again. While the rank computes, the connection's *progress thread* does.
 
-#![expect(unsafe_code, reason = "MPI's objects are pointers, which Rust keeps in one thread")]
+#![expect(unsafe_code, reason = "MPI's objects are pointers, and MPI uses memory after a call")]
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
+use std::{mem, slice};
 
 use ::mpi::Tag;
-use ::mpi::topology::SimpleCommunicator;
-use ::mpi::traits::{Communicator as _, Equivalence, MatchedReceiveVec as _, Source as _};
+use ::mpi::collective::SystemOperation;
+use ::mpi::request::{Request, StaticScope};
+use ::mpi::topology::{Process, SimpleCommunicator};
+use ::mpi::traits::*;
 use candle_core::{Device, Error as TensorError, Tensor, WithDType};
 use harness::cli::end_process;
 use harness::lock::locked;
 use harness::stopwatch::{Stopwatch, pause};
 use params_and_allreduce::communicator::Error;
 
-use super::transfer::Transfer;
 use super::wait_graph::{ALL, ANSWER_LIMIT, Answer, NOBODY, find_cause};
 
 // The kinds of messages, which are MPI's tags. All but `BYTES` are notes: a number and a text.
@@ -29,17 +31,18 @@ const HEADER: Tag = 1; // A tensor follows: the number of its bytes, its type an
 const BYTES: Tag = 2; // The bytes of a tensor.
 const FAREWELL: Tag = 3; // The sender's work is done: no tensor follows.
 const ASK: Tag = 4; // The question for which rank the receiver waits.
-const ANSWER: Tag = 5; // The rank that the sender waits for, and `ARRIVING` if a part of its message has arrived.
+const ANSWER: Tag = 5; // The rank that the sender waits for, and a text if a part of its message has arrived.
 const FAILURE: Tag = 6; // To rank 0: the reason why the sender has failed.
 
-const ARRIVING: &str = "arriving";
+/// The most elements of one request: MPI counts them in 31 bits.
+const PART: usize = 1 << 30;
 
 /// The time after a failure within which rank 0 ends the job. Later, the failed rank does.
 const REPORT_LIMIT: Duration = Duration::from_secs(3);
 
-/// The pause of the progress thread while a message is on its way, and otherwise: so long a large message waits before it is
-/// fetched.
-const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(500)];
+// The pause of the progress thread while a message is on its way, and otherwise: so long a large message waits.
+const NAP: Duration = Duration::from_micros(50);
+const LONG_NAP: Duration = Duration::from_micros(500);
 
 /// A rank's end of one connection to all other ranks. Any thread may use it.
 pub(super) struct Connection {
@@ -53,8 +56,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Opens a connection, and starts its progress thread. All ranks call this together, for one connection
-    /// at a time. Messages of two duplicates of MPI's world never meet.
+    /// Opens a connection, and starts its progress thread. All ranks call this together, for one connection at a time.
+    /// Messages of two connections never meet.
     pub(super) fn open(timeout: Duration) -> Result<(Arc<Self>, JoinHandle<()>), Error> {
         let world = SimpleCommunicator::world().duplicate();
         let (rank, world_size) = (world.rank() as usize, world.size() as usize);
@@ -84,7 +87,7 @@ impl Connection {
                 *guard = None;
                 return;
             }
-            let nap = NAPS[usize::from(!state.is_busy())];
+            let nap = if state.is_busy() { NAP } else { LONG_NAP };
             let woken = self.changed.wait_timeout(guard, nap);
             guard = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -114,10 +117,13 @@ impl Connection {
 
     /// Waits for the next tensor of a rank: its type and shape in words, and its bytes.
     pub(super) fn recv(&self, from: usize) -> Result<(String, Vec<u8>), Error> {
-        let message = self.wait(from, |state| match state.take(from) {
+        let message = self.wait(from, |state| match state.incoming[from].front_mut() {
+            Some((_, bytes)) => {
+                let bytes = bytes.finished()?;
+                Some(state.incoming[from].pop_front().map(|(kind, _)| (kind, bytes)))
+            }
             // A rank sends its last tensor before its farewell.
-            None if state.done[from] && state.incoming[from].is_empty() => Some(None),
-            message => message.map(Some),
+            None => state.done[from].then_some(None),
         })?;
         message.ok_or_else(|| self.stopped(from, "returned early"))
     }
@@ -169,9 +175,8 @@ impl Connection {
         }
     }
 
-    /// Reports that this rank has failed, and ends the job, with exit code 1. No destructors run.
-    ///
-    /// Ranks often fail together, for one cause. Rank 0 prints the first failure that it gets, and ends the job.
+    /// Reports that this rank has failed, and ends the job, with exit code 1. No destructors run. Ranks often fail together,
+    /// for one cause. Rank 0 prints the first failure that it gets.
     pub(super) fn fail(&self, why: &str) -> ! {
         let _ = io::stdout().flush();
         let text = format!("rank {} {why}", self.rank);
@@ -199,7 +204,7 @@ fn end_job(reason: &str) -> ! {
     end_process(reason, || SimpleCommunicator::world().abort(1))
 }
 
-/// The state of a connection.
+/// Messages on their way, and the ranks that wait.
 struct State {
     world: SimpleCommunicator,
     outgoing: Vec<Transfer<u8>>,
@@ -230,13 +235,6 @@ impl State {
         self.send(to, tag, note(number, text));
     }
 
-    /// Takes the next tensor of a rank, if all of it has arrived.
-    fn take(&mut self, from: usize) -> Option<(String, Vec<u8>)> {
-        let bytes = self.incoming[from].front_mut()?.1.finished()?;
-        let (kind, _) = self.incoming[from].pop_front()?;
-        Some((kind, bytes))
-    }
-
     /// Lets MPI work: fetches every message that has arrived, whether this rank waits for it or not, and answers questions.
     fn advance(&mut self) {
         while let Some((message, status)) = self.world.any_process().immediate_matched_probe() {
@@ -254,11 +252,11 @@ impl State {
                 ASK => {
                     let incoming = self.incoming.get(self.waits_for);
                     let arriving = incoming.is_some_and(|it| !it.is_empty());
-                    let text = if arriving { ARRIVING } else { "" };
+                    let text = if arriving { "arriving" } else { "" };
                     self.send_note(from, ANSWER, self.waits_for, text);
                 }
                 ANSWER => {
-                    let arriving = text == ARRIVING;
+                    let arriving = !text.is_empty();
                     self.answers[from] = Some(Answer { waits_for: number, arriving });
                 }
                 FAILURE => end_job(&text),
@@ -291,13 +289,90 @@ fn read_note(bytes: &[u8]) -> Option<(usize, String)> {
     Some((u64::from_ne_bytes(*number) as usize, String::from_utf8_lossy(text).into_owned()))
 }
 
+/// A request for a part of a transfer's memory.
+type PartRequest<T> = Request<'static, [T], StaticScope>;
+
+/// A message or a sum on its way: its memory, and the requests by which MPI reads or writes this memory.
+struct Transfer<T: 'static> {
+    requests: Vec<PartRequest<T>>,
+    read: Vec<T>,
+    written: Vec<T>,
+}
+
+impl<T> Transfer<T> {
+    /// Starts the requests that `start` makes: MPI reads from `read`, and writes to `written`.
+    fn new(
+        read: Vec<T>,
+        mut written: Vec<T>,
+        start: impl FnOnce(&'static [T], &'static mut [T]) -> Vec<PartRequest<T>>,
+    ) -> Self {
+        // SAFETY: only the requests use these slices. The transfer owns both vectors and does not change them. It returns
+        // or frees them after its requests have finished, and otherwise never.
+        let requests = unsafe {
+            start(
+                slice::from_raw_parts(read.as_ptr(), read.len()),
+                slice::from_raw_parts_mut(written.as_mut_ptr(), written.len()),
+            )
+        };
+        Self { requests, read, written }
+    }
+
+    /// Returns the memory that MPI has written, once, if MPI has finished. Every call lets MPI make progress.
+    fn finished(&mut self) -> Option<Vec<T>> {
+        while let Some(request) = self.requests.pop() {
+            if let Err(unfinished) = request.test() {
+                self.requests.push(unfinished);
+                return None;
+            }
+        }
+        Some(mem::take(&mut self.written))
+    }
+}
+
+impl<T> Drop for Transfer<T> {
+    /// Leaks the memory of unfinished requests: MPI still uses it.
+    fn drop(&mut self) {
+        if !self.requests.is_empty() {
+            mem::forget((mem::take(&mut self.read), mem::take(&mut self.written)));
+            self.requests.drain(..).for_each(mem::forget);
+        }
+    }
+}
+
+impl Transfer<u8> {
+    /// Starts to send bytes, in parts. Without bytes, nothing is sent.
+    fn send(to: &Process<'_>, tag: Tag, bytes: Vec<u8>) -> Self {
+        let send = |part| to.immediate_send_with_tag(StaticScope, part, tag);
+        Self::new(bytes, Vec::new(), |bytes, _| bytes.chunks(PART).map(send).collect())
+    }
+
+    /// Starts to receive bytes, in the parts in which they are sent.
+    fn receive(from: &Process<'_>, tag: Tag, len: usize) -> Self {
+        let receive = |part| from.immediate_receive_into_with_tag(StaticScope, part, tag);
+        Self::new(Vec::new(), vec![0; len], |_, all| all.chunks_mut(PART).map(receive).collect())
+    }
+}
+
+impl<T: Equivalence + Clone + Default> Transfer<T> {
+    /// Starts MPI's all-reduce.
+    fn all_reduce(world: &SimpleCommunicator, addends: Vec<T>) -> Self {
+        let sum = vec![T::default(); addends.len()];
+        Self::new(addends, sum, |addends, sum| {
+            let parts = addends.chunks(PART).zip(sum.chunks_mut(PART));
+            let plus = SystemOperation::sum;
+            let start = |(own, sum)| world.immediate_all_reduce_into(StaticScope, own, sum, plus());
+            parts.map(start).collect()
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_note_can_be_read() {
-        for (number, text) in [(0, ""), (NOBODY, ARRIVING), (24, "F32 [2, 3]")] {
+        for (number, text) in [(0, ""), (NOBODY, "arriving"), (24, "F32 [2, 3]")] {
             assert_eq!(read_note(&note(number, text)), Some((number, text.to_owned())));
         }
     }

@@ -23,7 +23,7 @@ use harness::stopwatch::{Stopwatch, pause, recv_timeout};
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::GRACE;
 
-use super::{gpu, nccl};
+use super::nccl;
 
 /// Work for the thread, which has NCCL's end from the moment when it has joined until a collective fails.
 type Order = Box<dyn FnOnce(&mut Option<Comm>) + Send>;
@@ -47,15 +47,14 @@ impl Connection {
         id: Id,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let (gpu, device) = (gpu(device)?.clone(), device.clone());
-        let (orders, taken): (_, Receiver<Order>) = channel();
+        let (gpu, device) = (device.as_cuda_device()?.clone(), device.clone());
+        let (orders, taken) = channel();
+        let run = |taken: Receiver<Order>| {
+            let mut comm = None;
+            taken.into_iter().for_each(|order| order(&mut comm));
+        };
         let thread = thread::Builder::new().name(format!("nccl {rank}"));
-        thread
-            .spawn(move || {
-                let mut comm = None;
-                taken.into_iter().for_each(|order| order(&mut comm));
-            })
-            .map_err(TensorError::wrap)?;
+        thread.spawn(move || run(taken)).map_err(TensorError::wrap)?;
         let orders = Arc::new(Mutex::new(Ok(orders)));
         let connection = Self { rank, world_size, timeout, device, orders };
         // NCCL has no time limit for this.
@@ -80,7 +79,7 @@ impl Connection {
         // The thread finds out by itself that the time is up, unless a call of NCCL does not return.
         let late = "a call of NCCL does not return: another rank stopped or stalls";
         self.order(timeout.saturating_add(GRACE), late, move |own_end| {
-            let Some(comm) = own_end else { return refused("it has left") };
+            let Some(comm) = own_end else { return refused("the connection has ended") };
             if !tensor.device().same_device(&device) {
                 return refused("the tensor is not on this rank's GPU");
             }

@@ -7,22 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, thread};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use candle_core::{DType, Device, Shape, Tensor};
 use cudarc::nccl::safe::Id;
 use devices::{ComputeDevice, DeviceKind, DevicePlan};
 use harness::cli::{UsageError, end_process};
 use harness::launcher::Place;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::all_reduce::span;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, attempt};
 
 use super::{Connection, nccl};
-
-/// NCCL sends a rank's last bytes within this time after its work is done.
-const LAST_BYTES: Duration = Duration::from_millis(100);
 
 /// All processes that were started together, and this process's place among them.
 pub struct World {
@@ -44,13 +39,11 @@ impl World {
         // The GPUs up to this process's number.
         let plan = DevicePlan::new(DeviceKind::Cuda, local_rank + 1, None)
             .map_err(|error| UsageError::new(format_args!("NCCL connects GPUs: {error}")))?;
-        if !plan.has_a_gpu_each() {
-            return Err(UsageError::new(format_args!(
-                "LOCAL_RANK is {local_rank}, and there is no GPU of that number here: NCCL needs one for each process \
-                 (nvidia-smi -L)"
-            ))
-            .into());
-        }
+        let too_few = format_args!(
+            "LOCAL_RANK is {local_rank}, and there is no GPU of that number here: NCCL needs one for each process \
+             (nvidia-smi -L)"
+        );
+        ensure!(plan.has_a_gpu_each(), UsageError::new(too_few));
         let connect = || {
             let device = Arc::new(plan.slots()[local_rank].open()?);
             let open = |stream| {
@@ -68,10 +61,8 @@ impl World {
     }
 
     /// Runs `work` for this rank. Other ranks may still work when this returns. They have ended when the world has been
-    /// dropped.
-    ///
-    /// If the work fails or panics, standard error gets a line `rank R failed: …`, and the process ends with exit code 1. The
-    /// launcher then ends the job.
+    /// dropped. If the work fails or panics, standard error gets a line `rank R failed: …`, and the process ends with exit
+    /// code 1. The launcher then ends the job.
     pub fn run<R, E>(&self, work: impl FnOnce(&Rank) -> Result<R, E> + Send) -> R
     where
         R: Send,
@@ -95,7 +86,8 @@ impl Drop for World {
         }
         let outcome = connections.iter().try_for_each(|it| it.barrier());
         outcome.unwrap_or_else(|error| self.end(&Cause::Error(error)));
-        thread::sleep(LAST_BYTES);
+        // NCCL sends a rank's last bytes after its work is done.
+        thread::sleep(Duration::from_millis(100));
         connections.iter().for_each(|it| it.leave());
     }
 }
@@ -152,9 +144,7 @@ impl Communicator for Rank {
         Ok(Arc::new(Self { connection: self.background.clone(), ..self.clone() }))
     }
 
-    /// Every algorithm is NCCL's.
-    fn all_reduce(&self, tensor: &Tensor, _algorithm: Algorithm) -> Result<Tensor, Error> {
-        let _span = span(tensor);
+    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         self.connection.collective(None, tensor)
     }
 
@@ -170,8 +160,8 @@ impl Communicator for Rank {
     fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, Error> {
         let (rank, world_size) = (self.rank(), self.world_size());
         let length = |rank| chunk_range(len, world_size, rank).len();
-        if chunk.dims() != [length(rank)] {
-            let (expected, found) = (length(rank), chunk.dims());
+        let (expected, found) = (length(rank), chunk.dims());
+        if found != [expected] {
             return Err(Error::Other(format!(
                 "rank {rank} of {world_size} gathers {len} elements: its chunk must be [{expected}], not {found:?}"
             )));
