@@ -81,6 +81,7 @@ pub trait Communicator: Send + Sync {
             return Ok(tensor.force_contiguous()?);
         }
         let sum_of: fn(&Self, &Tensor) -> Result<Sum, Error> = match algorithm {
+            _ if !self.has_messages() => return self.native_all_reduce(&tensor),
             Algorithm::OneShot => one_shot,
             Algorithm::Naive => naive,
             Algorithm::Tree => tree,
@@ -144,7 +145,7 @@ pub trait Communicator: Send + Sync {
         false
     }
 
-    /// Whether ranks have messages. If not, they have collectives only.
+    /// Whether ranks have messages. If not, they have the collectives of the library that connects them, and nothing else.
     fn has_messages(&self) -> bool {
         true
     }

@@ -52,9 +52,10 @@ impl Method {
     ///
     /// When there is no native all-reduce, or NCCL cannot connect the ranks.
     pub(crate) fn communicator(&self, rank: &Rank) -> Result<SharedCommunicator, Error> {
+        let rank: SharedCommunicator = Arc::new(rank.clone());
         match self.algorithm() {
             Some(Algorithm::Native) => Ok(backends::native(rank, DEFAULT_TIMEOUT)?),
-            _ => Ok(Arc::new(rank.clone())),
+            _ => Ok(rank),
         }
     }
 

@@ -59,7 +59,7 @@ fn one_rank() {
         return eprintln!("SKIPPED: one rank of a job that nobody started");
     }
     let world = World::connect(WAIT).unwrap();
-    let plan = DevicePlan::slices(world.local_size()).unwrap();
+    let plan = DevicePlan::slices(world.local_size).unwrap();
     world.run(&plan, |rank| {
         let ranks = plan.len();
         let mine = |reduction| hash(rank, reduction);

@@ -104,12 +104,7 @@ impl Launch {
     pub fn connect(timeout: Duration) -> Result<Self> {
         #[cfg(feature = "nccl")]
         if let Some(place) = launcher::place().map_err(UsageError::new)? {
-            let world = nccl::World::connect(&place, timeout).map_err(|error| match error {
-                nccl::ConnectError::NoGpu(_) | nccl::ConnectError::TooFewGpus(_) => {
-                    anyhow::Error::from(UsageError::new(error))
-                }
-                error => error.into(),
-            })?;
+            let world = nccl::World::connect(&place, timeout)?;
             return Ok(Self::Processes(World::Nccl(Box::new(world))));
         }
         launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;

@@ -17,6 +17,7 @@
 
 use std::env;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::process::Command;
 
@@ -124,6 +125,11 @@ pub fn command() -> io::Result<Command> {
         .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
         .envs([("OMPI_MCA_hwloc_base_binding_policy", "none")]);
     Ok(command)
+}
+
+/// Returns the name of this process's machine.
+pub fn machine() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Returns the port on which rank 0 of NCCL's processes listens, for a launcher's `MASTER_PORT`.

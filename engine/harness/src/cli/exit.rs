@@ -16,6 +16,9 @@ use crate::report::{StdoutClosed, remove_partial_files};
 /// A step of ending a program that takes longer than this is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
+/// The time in which a launcher reads a line of standard error.
+const FORWARDED: Duration = Duration::from_millis(200);
+
 /// A flag that makes no sense, alone or together with other flags.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -83,6 +86,25 @@ pub fn give_up(error: &anyhow::Error) {
     at_most(STUCK_AFTER, remove_partial_files);
     // This prints buffered output, unless the thread that never ends holds the lock of standard output.
     exit(code.into())
+}
+
+/// Ends this process, one of several that were started together, with exit code 1. No destructors run.
+///
+/// This prints the reason on standard error, in one line, and calls `end_job`, which may end the other processes.
+#[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
+pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
+    // In one piece: other processes may print at the same time.
+    let line = format!("{reason}\n");
+    at_most(STUCK_AFTER, move || {
+        let _ = io::stderr().write_all(line.as_bytes());
+    });
+    // A launcher that forwards standard error has to read the line before the job ends.
+    thread::sleep(FORWARDED);
+    at_most(5 * STUCK_AFTER, || {
+        let _ = io::stdout().flush();
+        end_job();
+    });
+    exit(1)
 }
 
 /// Calls `work` in another thread and waits for at most `limit`. The work may be stuck in a disk, or in a pipe without a
