@@ -13,8 +13,8 @@ use ops::backward::no_grad;
 use ops::cross_entropy;
 use trainer::read_sums;
 
-/// Images per forward pass, on one device and on many: enough to keep a device busy, few enough to
-/// fit anywhere.
+/// Images per forward pass, on one device and on many. This number keeps a device busy, and the
+/// images fit into the memory of every device.
 pub const BATCH: usize = 256;
 
 /// Sums the loss and counts the correct answers of a model over a whole data set.

@@ -1,15 +1,16 @@
 //! Checks of gradients against finite differences.
 //!
-//! Move one element x of a tensor by a small step h, up and down, and see how the loss L follows:
+//! The check moves one element x of a tensor by a small step h, up and down, and computes the loss L
+//! both times:
 //!
 //! ```text
 //! dL/dx ≈ (L(x + h) − L(x − h)) / 2h
 //! ```
 //!
-//! The estimate has an error of about h² from the curvature of L and of about 1e-16 · |L| / h from
-//! rounding in f64. With h = 1e-5, both are near 1e-10. In f32 the second would be near 1e-2, so
-//! the check needs f64. It also needs a loss that is smooth within h: an input of a relu must not
-//! be that close to 0.
+//! The estimate has two errors. The curvature of L causes an error of about h². Rounding in f64
+//! causes an error of about 1e-16 · |L| / h. With h = 1e-5, both errors are near 1e-10. In f32 the
+//! rounding error would be near 1e-2, so the check needs f64. The check also needs a loss that is
+//! smooth within h: the input of a relu must not change its sign.
 
 use candle_core::{Result, Tensor, Var};
 
@@ -32,12 +33,11 @@ pub struct GradientError {
     pub relative_error: f64,
 }
 
-/// Compares the gradients that the backward pass finds with finite differences, parameter by
-/// parameter.
+/// Compares the gradients of the backward pass with finite differences, parameter by parameter.
 ///
-/// `loss` computes a scalar in f64 from the current values of the `parameters`. Each checked
-/// element costs two forward passes, so only `elements` of each parameter are checked, or all if it
-/// has fewer.
+/// `loss` computes a scalar in f64 from the current values of the `parameters`. The function checks
+/// `elements` elements of each parameter, or all elements of a smaller parameter. Each checked
+/// element costs two forward passes.
 ///
 /// # Errors
 ///
@@ -68,14 +68,15 @@ pub fn gradient_errors(
 // ANCHOR_END: gradient_errors
 
 // ANCHOR: finite_differences
-/// Estimates the derivative of a loss with respect to some elements of `x`, each counted row by row
-/// from 0.
+/// Estimates the derivatives of a loss with respect to some elements of `x`.
 ///
-/// The values of `x` are as before when the function returns.
+/// The index of an element counts row by row from 0.
+///
+/// The function restores the values of `x` before it returns.
 ///
 /// # Errors
 ///
-/// When `loss` fails, or it or `x` is not in f64.
+/// When `loss` fails, or when `loss` or `x` is not in f64.
 pub fn finite_differences(
     x: &Var,
     elements: &[usize],
@@ -97,7 +98,8 @@ pub fn finite_differences(
 // ANCHOR_END: finite_differences
 
 // ANCHOR: elements
-/// Chooses `wanted` of `count` elements, spread over the tensor by a stride that is a prime.
+/// Chooses `wanted` of `count` elements: element 5, and then every 7919th element. At the end of the
+/// tensor, the count goes on at element 0.
 fn spread(wanted: usize, count: usize) -> Vec<usize> {
     if wanted >= count {
         return (0..count).collect();
@@ -105,7 +107,7 @@ fn spread(wanted: usize, count: usize) -> Vec<usize> {
     (0..wanted).map(|n| (n * 7919 + 5) % count).collect()
 }
 
-/// The largest absolute value, or NaN if there is one: `f64::max` would drop it.
+/// Returns the largest absolute value, or NaN if a value is NaN. `f64::max` would ignore the NaN.
 fn largest(values: impl Iterator<Item = f64>) -> f64 {
     values.map(f64::abs).fold(0.0, |a, b| if a.is_nan() || b <= a { a } else { b })
 }

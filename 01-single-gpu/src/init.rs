@@ -1,8 +1,8 @@
 //! Initial values of parameters.
 //!
 //! An initial weight depends on the parameter's name and the seed alone. Every device can therefore
-//! draw its weights itself, for a whole replica or for a part of the model, and starts like one
-//! device with the whole model.
+//! draw its own weights, for a whole replica or for a part of the model. The weights are those of
+//! one device with the whole model.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use rand_distr::{Distribution, StandardNormal};

@@ -1,7 +1,7 @@
 //! LeNet's layers as their definitions: plain loops, forward and backward.
 //!
-//! The fast layers of [`ops`] compute the same in about a hundredth of the time. The
-//! plain layers show the formulas, and the fast layers are tested against them.
+//! The plain layers show the formulas. The fast layers of [`ops`] compute the same functions, and
+//! they are tested against the plain layers.
 //!
 //! Letters, here and in the code: a capital is a size, and the small letter is an index that counts
 //! from 0 up to that size.
@@ -16,12 +16,12 @@
 //! | I, i | inputs of a linear layer |
 //! | K, k | classes |
 //!
-//! A gradient is named after its variable: `dy` is the gradient of the loss with respect to a
-//! layer's output y. The backward function of a layer takes `dy` and returns the gradients with
-//! respect to the layer's inputs.
+//! A gradient is the derivative of the loss with respect to a variable. It has the shape of the
+//! variable and is named after it: `dy` is the gradient of a layer's output y. The backward function
+//! of a layer takes `dy` and returns the gradients of the layer's inputs.
 //!
-//! Tensors are f32 or f64 and lie in CPU memory; a layer refuses others. The loops compute in f64
-//! for both. Each result is rounded once, to the type of the layer's input.
+//! A layer accepts f32 and f64 tensors in CPU memory, and returns an error for all others. The loops
+//! always compute in f64. Each result is rounded once, to the type of the layer's input.
 
 #![expect(non_snake_case, reason = "a size has the letter that formulas and shapes have")]
 
@@ -35,7 +35,8 @@ use ops::backward::record_copy;
 /// Convolves images with O kernels, and adds to each output channel its bias.
 ///
 /// x `[B, C, H, W]`, weight `[O, C, R, S]`, bias `[O]` → `[B, O, H − R + 1, W − S + 1]`. The kernels
-/// move one pixel at a time and stay inside the image. As in PyTorch, they are not flipped.
+/// move one pixel at a time and stay inside the image. As in PyTorch, the kernels are not mirrored.
+/// The convolution of mathematics mirrors them.
 ///
 /// # Errors
 ///
@@ -47,6 +48,7 @@ pub fn conv2d(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
         bail!("conv2d: {}", misfit(x, weight, bias));
     }
     let y = conv2d_forward(&images, &kernels, &biases).tensor(x.dtype())?;
+    // The backward pass calls this closure with the gradient of y.
     let backward = move |dy| conv2d_backward(&images, &kernels, dy);
     record_layer("conv2d", &y, [x, weight, bias], backward)
 }
@@ -75,8 +77,11 @@ fn conv2d_forward(x: &Array<4>, weight: &Array<4>, bias: &Array<1>) -> Array<4> 
     y
 }
 
-/// The same loops. The bias gets `dy` as it is. A product x · weight passes dy · weight to x, and
-/// dy · x to weight.
+/// Computes the gradients of x, weight and bias from `dy`, the gradient of y.
+///
+/// The loops are those of the forward function. Each product x · weight of an output adds
+/// dy · weight to the gradient of x, and dy · x to the gradient of weight. Each output adds dy to
+/// the gradient of its bias.
 fn conv2d_backward(x: &Array<4>, weight: &Array<4>, dy: Vec<f64>) -> [Vec<f64>; 3] {
     let ([B, C, H, W], [O, _, R, S]) = (x.shape, weight.shape);
     let dy = Array { shape: [B, O, H - R + 1, W - S + 1], values: dy };
@@ -86,7 +91,7 @@ fn conv2d_backward(x: &Array<4>, weight: &Array<4>, dy: Vec<f64>) -> [Vec<f64>; 
         for o in 0..O {
             for h in 0..H - R + 1 {
                 for w in 0..W - S + 1 {
-                    // The gradient of this one output.
+                    // From here on, `dy` is one number: the gradient of y[b, o, h, w].
                     let dy = dy[[b, o, h, w]];
                     dbias[[o]] += dy;
                     for c in 0..C {
@@ -122,7 +127,8 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     record_layer("relu", &y, [x], backward)
 }
 
-/// `value` where x is positive, else 0. A NaN counts as positive, so it stays visible.
+/// Returns `value` if x is positive, and 0 otherwise. A NaN counts as positive, so it remains in the
+/// result.
 fn where_positive(x: f64, value: f64) -> f64 {
     if x <= 0.0 { 0.0 } else { value }
 }
@@ -171,8 +177,10 @@ fn avg_pool2d_forward(x: &Array<4>) -> Array<4> {
 // ANCHOR_END: pool
 
 // ANCHOR: pool_backward
-/// The same loops. Each pixel of a window gets a quarter of the gradient; a pixel in no window
-/// keeps the gradient 0.
+/// Computes the gradient of x from `dy`, with the loops of the forward function.
+///
+/// The gradient of a pixel is a quarter of its window's gradient. A pixel in no window keeps the
+/// gradient 0.
 fn avg_pool2d_backward([B, C, H, W]: [usize; 4], dy: Vec<f64>) -> Vec<f64> {
     let dy = Array { shape: [B, C, H / 2, W / 2], values: dy };
     let mut dx = Array::zeros([B, C, H, W]);
@@ -226,7 +234,7 @@ fn linear_forward(x: &Array<2>, weight: &Array<2>, bias: &Array<1>) -> Array<2> 
     y
 }
 
-/// The same loops, and the same rules as in the convolution.
+/// Computes the gradients of x, weight and bias from `dy`, with the rules of the convolution.
 fn linear_backward(x: &Array<2>, weight: &Array<2>, dy: Vec<f64>) -> [Vec<f64>; 3] {
     let ([B, I], [_, O]) = (x.shape, weight.shape);
     let dy = Array { shape: [B, O], values: dy };
@@ -234,6 +242,7 @@ fn linear_backward(x: &Array<2>, weight: &Array<2>, dy: Vec<f64>) -> [Vec<f64>; 
     let mut dbias = Array::zeros([O]);
     for b in 0..B {
         for o in 0..O {
+            // From here on, `dy` is one number: the gradient of y[b, o].
             let dy = dy[[b, o]];
             dbias[[o]] += dy;
             for i in 0..I {
@@ -249,8 +258,9 @@ fn linear_backward(x: &Array<2>, weight: &Array<2>, dy: Vec<f64>) -> [Vec<f64>; 
 // ANCHOR: cross_entropy
 /// Computes the cross-entropy of logits with labels, summed over the samples.
 ///
-/// z `[B, K]`, labels `[B]` (u32) → a scalar. The loss is the sum and not the mean. So the losses of
-/// two parts of a batch add up to the loss of the batch, and their gradients do too.
+/// logits z `[B, K]`, labels `[B]` (u32) → a scalar. The loss is the sum and not the mean. The
+/// losses of two parts of a batch therefore add up to the loss of the batch, and so do the
+/// gradients.
 ///
 /// # Errors
 ///
@@ -279,12 +289,15 @@ fn cross_entropy_forward(z: &Array<2>, labels: &[u32]) -> f64 {
 }
 
 /// `dz[b, k] = dloss · (softmax(z[b])[k] − (1 if k is the label of b, else 0))`
+///
+/// `dloss` is the gradient that the backward pass starts from: 1 if this loss is the whole loss.
 fn cross_entropy_backward(z: &Array<2>, labels: &[u32], dloss: f64) -> Vec<f64> {
     let [_, K] = z.shape;
     let mut dz = Array::zeros(z.shape);
     for (b, &label) in labels.iter().enumerate() {
         let log_sum = log_sum_exp(z, b);
         for k in 0..K {
+            // exp(z − log Σ exp) = exp(z) / Σ exp.
             let softmax = (z[[b, k]] - log_sum).exp();
             let target = if k == label as usize { 1.0 } else { 0.0 };
             dz[[b, k]] = dloss * (softmax - target);
@@ -293,7 +306,10 @@ fn cross_entropy_backward(z: &Array<2>, labels: &[u32], dloss: f64) -> Vec<f64> 
     dz.values
 }
 
-/// `log Σ over k of exp(z[b, k])`. The largest logit is taken out, so no exponential overflows.
+/// `log Σ over k of exp(z[b, k])`
+///
+/// The largest logit is subtracted before the exponential, so no exponential overflows. It is added
+/// again after the logarithm, so the result is the same.
 fn log_sum_exp(z: &Array<2>, b: usize) -> f64 {
     let [_, K] = z.shape;
     let logits = (0..K).map(|k| z[[b, k]]);
@@ -302,21 +318,23 @@ fn log_sum_exp(z: &Array<2>, b: usize) -> f64 {
 }
 // ANCHOR_END: cross_entropy
 
-// The rest of the file connects the loops with tensors, and with the graph of the backward pass.
+// The rest of the file connects the loops with candle's tensors and with the backward pass.
 
 // ANCHOR: connection
-/// The numbers of a tensor with N axes, in f64. `x[[b, c, h, w]]` is one of them.
+/// The numbers of a tensor with N axes, in f64. `x[[b, c, h, w]]` is one number.
 struct Array<const N: usize> {
     shape: [usize; N],
-    /// Row by row: the last index counts fastest.
+    /// Row by row: neighbours differ in the last index.
     values: Vec<f64>,
 }
 
 impl<const N: usize> Array<N> {
+    /// Makes an array of zeros.
     fn zeros(shape: [usize; N]) -> Self {
         Self { shape, values: vec![0.0; shape.iter().product()] }
     }
 
+    /// Copies the numbers of a tensor.
     fn read(tensor: &Tensor) -> Result<Self> {
         match tensor.dims().try_into() {
             Ok(shape) => Ok(Self { shape, values: numbers(tensor)? }),
@@ -324,10 +342,12 @@ impl<const N: usize> Array<N> {
         }
     }
 
+    /// Makes a tensor of the numbers, rounded to `dtype`.
     fn tensor(self, dtype: DType) -> Result<Tensor> {
         tensor(self.values, self.shape.as_slice(), dtype)
     }
 
+    /// Returns the position of an index in `values`.
     fn offset(&self, index: [usize; N]) -> usize {
         index.iter().zip(self.shape).fold(0, |offset, (&index, size)| {
             debug_assert!(index < size);
@@ -351,7 +371,7 @@ impl<const N: usize> IndexMut<[usize; N]> for Array<N> {
     }
 }
 
-/// The numbers of a tensor, row by row.
+/// Copies the numbers of a tensor, row by row.
 fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     if !tensor.device().is_cpu() {
         bail!("the plain layers work in CPU memory only: on a GPU, use the fast layers");
@@ -362,7 +382,7 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
-/// A tensor of these numbers, rounded to `dtype`.
+/// Makes a tensor of these numbers, rounded to `dtype`.
 fn tensor(values: Vec<f64>, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     Tensor::from_vec(values, shape.into(), &Device::Cpu)?.to_dtype(dtype)
 }
@@ -372,8 +392,14 @@ fn misfit(x: &Tensor, weight: &Tensor, bias: &Tensor) -> String {
     format!("a weight {weight:?} and a bias {bias:?} do not fit an input {x:?}")
 }
 
-/// Records a layer's output y on the tape of the backward pass. `backward` turns the gradient of y
-/// into the gradients of the inputs.
+/// Returns a layer's output y as a tensor that is recorded on the tape.
+///
+/// The tape keeps the inputs and `backward`. The backward pass calls `backward` with the gradient of
+/// y, and `backward` returns the gradients of the inputs.
+///
+/// The engine's `record_copy` makes the node. It copies y, because a recorded result must own its
+/// memory. The backward pass calls the inner closure with y and the gradient of y. The loops of this
+/// file do not need y.
 fn record_layer<const N: usize>(
     name: &'static str,
     y: &Tensor,

@@ -73,7 +73,7 @@ impl Lenet {
     ///
     /// # Errors
     ///
-    /// When they are not LeNet's: the message names the first that differs.
+    /// When a name or a shape is not LeNet's. The message names the first parameter that differs.
     pub fn with_parameters(parameters: Parameters) -> Result<Self> {
         if parameters.len() != SHAPES.len() {
             bail!("LeNet has {} parameters, got {}", SHAPES.len(), parameters.len());
@@ -109,8 +109,8 @@ impl Lenet {
     ///
     /// # Errors
     ///
-    /// When `images` has another shape or another dtype than the parameters, and with plain layers
-    /// on a GPU.
+    /// When `images` is not `[B, 1, 28, 28]` or has another dtype than the parameters, and with
+    /// plain layers on a GPU.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let values: Vec<&Tensor> = self.parameters.iter().map(|p| p.value.as_tensor()).collect();
         let [w1, b1, w2, b2, w3, b3, w4, b4] = values[..] else { bail!("LeNet has 8 parameters") };

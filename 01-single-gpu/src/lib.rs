@@ -1,8 +1,7 @@
 //! Stage 1: one device, from images to a trained network.
 //!
-//! A model must be trained well on one device before it is trained on many. Its gradients must be
-//! checked, and its speed must be worth multiplying. This stage builds that baseline from
-//! parameters up.
+//! A model must train well on one device before it trains on many devices. Its gradients must be
+//! right, and one device must be fast. This stage builds this baseline from the parameters up.
 //!
 //! The lesson, in reading order:
 //!
@@ -19,7 +18,7 @@
 //! Devices, images, fast layers and reports come from the engine: the crates `devices`, `datasets`,
 //! `ops`, `harness` and `trainer`.
 //!
-//! Two conventions hold from here to the last stage. A loss is the *sum* over its samples, and the
+//! Two conventions apply in all stages. A loss is the *sum* over its samples, and the
 //! update divides once, by the size of the whole batch. The gradients of shards of any size then
 //! add up exactly. Initial weights depend on their name and the seed alone.
 //!

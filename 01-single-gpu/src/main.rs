@@ -123,7 +123,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Times training steps of a fresh LeNet on one batch. Returns the median in seconds.
+/// Times training steps of a fresh LeNet on one batch, after a first step that does not count. Returns the median in seconds.
 fn seconds_per_step(
     layers: Layers,
     steps: usize,
@@ -135,21 +135,17 @@ fn seconds_per_step(
     let batch = setup.data.train.batch(&Vec::from_iter(0..images as u32), setup.dtype)?;
     let lenet = Lenet::new(seed, setup.dtype, device.tensors())?.with_layers(layers);
     let mut times = Vec::new();
-    for _ in 0..steps {
+    for _ in 0..=steps {
         let started = Instant::now();
         train_batch(&lenet, &batch, learning_rate)?.read()?;
         times.push(started.elapsed().as_secs_f64());
     }
-    Ok(median(times))
+    Ok(median(times.split_off(1)))
 }
 
 /// Writes the first images of each class to a PNG file, a class per row.
 fn write_contact_sheet(path: &Path, images: &Dataset) -> anyhow::Result<()> {
-    let (pixels, _) = images.pixels().as_chunks();
-    let labelled = pixels.iter().zip(images.labels().iter().copied());
-    let rows = contact_sheet::rows_of_classes(labelled, SHEET_COLUMNS);
-    let (width, height, pixels) = contact_sheet::contact_sheet(&rows, SHEET_COLUMNS);
-    contact_sheet::write_png(path, width, height, &pixels)
+    contact_sheet::write(path, images, SHEET_COLUMNS)
         .map_err(|error| file::flag_error("--contact-sheet", path, &error))?;
     line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
     for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {

@@ -12,8 +12,8 @@ use ops::sgd_step::sgd_step_all;
 /// Updates every parameter in place: parameter −= learning_rate · gradient / batch_size.
 ///
 /// `gradients` are *sums* over the samples of the whole batch, in the order of `parameters`.
-/// `batch_size` counts the whole batch: the samples of all devices, not of one shard. This is the
-/// only division between a loss and an update.
+/// `batch_size` counts the whole batch: the samples of all devices, not of one shard. The
+/// gradients are divided here and nowhere else.
 ///
 /// Tensors that share memory with a parameter see the update. A [snapshot](Parameters::snapshot)
 /// does not.

@@ -25,7 +25,8 @@ use trainer::{Error, StepSums, TrainingRun, read_sums};
 /// Makes one training step on one device.
 ///
 /// Returns the sums of loss and correct answers over the batch, before the update. On a GPU the sums
-/// stay there until somebody reads them: reading waits for the GPU, and the next step need not.
+/// stay in GPU memory until the caller reads them. A caller that reads them waits for the GPU. A
+/// caller that does not read them can start the next step at once.
 ///
 /// # Errors
 ///
@@ -55,11 +56,14 @@ pub struct Trained {
     pub weights: Snapshot,
 }
 
-/// Trains a fresh LeNet on one device. The caller is one of the device's threads.
+/// Trains a new LeNet on one device.
+///
+/// Call this function on a thread of the device, such as the thread that has opened the device with
+/// `open_in_this_thread`.
 ///
 /// # Errors
 ///
-/// The first failure of a step, an evaluation or a report; [`Error::NotFinite`] when the loss is
+/// The first failure of a step, an evaluation or a report. [`Error::NotFinite`] when the loss is
 /// infinite or NaN.
 pub fn train(
     data: &LoadedData,
@@ -86,27 +90,27 @@ pub fn train(
 // ANCHOR_END: train
 
 // ANCHOR: local_gradients
-/// The results of a step.
+/// Sums over the samples of a batch, or of one rank's shard.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Loss and correct answers of the batch, before the update.
+    /// Loss and correct answers of these samples, before the update.
     pub sums: BatchSums,
-    /// The gradients of the update: sums over the batch, in the order of the parameters.
+    /// The gradients, summed over the same samples, in the order of the parameters.
     pub gradients: Vec<Tensor>,
 }
 
 /// Computes loss and gradients of a batch on the model's device, without an update.
 ///
-/// Both are sums over the samples: the gradients of shards add up to the gradient of the batch. The
-/// batch may be empty, since a shard may be. Then all gradients are zero, and the rank of that
-/// shard still takes part in the all-reduce.
+/// Loss and gradients are sums over the samples, so the gradients of shards add up to the gradients
+/// of the batch. A shard may be empty. Then all gradients are zero, and the rank of the shard still
+/// takes part in the all-reduce.
 ///
 /// # Errors
 ///
 /// When the batch does not fit the model.
 pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
     if batch.is_empty() {
-        // A GPU has no memory of size 0 for the operations to work on.
+        // The operations need memory, and a GPU cannot allocate memory of size 0.
         let zeros = model.parameters().iter().map(|parameter| parameter.value.zeros_like());
         return Ok(Step {
             sums: BatchSums::of_no_samples(),

@@ -1,7 +1,7 @@
-//! What an all-reduce in one computer's memory has to do at the least, and nothing else.
+//! The least work of an all-reduce between slices of one CPU, to measure an all-reduce against.
 //!
-//! Each rank adds up its own chunk of all tensors, and copies the other chunks' sums when they are there.
-//! Two ranks that hold a and b:
+//! Each rank adds up its own chunk of all tensors. Then each rank copies the sums of the other chunks. Two ranks that hold
+//! a and b:
 //!
 //! ```text
 //!         rank 0                 rank 1
@@ -9,9 +9,7 @@
 //! copy    s₁ from rank 1         s₀ from rank 0
 //! ```
 //!
-//! That is the [ring](mod@crate::all_reduce::ring) without its messages and without new memory: everyone
-//! reaches into everyone's tensors, and the sums go where the last ones were. What this takes is what the
-//! machine's memory and caches allow, and what to measure an all-reduce against.
+//! This is the [ring](mod@crate::all_reduce::ring) without its messages, and without new memory for the sums.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -21,14 +19,14 @@ use crate::communicator::{Communicator, Error};
 /// The tensors and the sums of all ranks, in one place.
 #[derive(Debug)]
 pub struct AddAndCopy {
-    /// What each rank brings.
+    /// The tensor of each rank.
     tensors: Vec<Vec<f32>>,
-    /// What each rank gets, chunk by chunk.
+    /// The sum on each rank, chunk by chunk.
     sums: Vec<Vec<RwLock<Vec<f32>>>>,
 }
 
 impl AddAndCopy {
-    /// Tensors of ones, `len` numbers on each rank.
+    /// Makes a tensor of `len` ones for each rank.
     pub fn new(world_size: usize, len: usize) -> Self {
         let chunk = |chunk| RwLock::new(vec![0.0; chunk_range(len, world_size, chunk).len()]);
         Self {
@@ -37,7 +35,7 @@ impl AddAndCopy {
         }
     }
 
-    /// Makes the sum once more; all ranks call this together.
+    /// Adds up and copies once. All ranks call this together.
     ///
     /// # Errors
     ///
@@ -54,7 +52,7 @@ impl AddAndCopy {
         Ok(())
     }
 
-    /// Adds up a rank's own chunk.
+    /// Adds up the rank's own chunk of all tensors.
     fn add(&self, rank: usize) {
         let mut sum = self.sums[rank][rank].write().unwrap_or_else(PoisonError::into_inner);
         let range = chunk_range(self.tensors[0].len(), self.tensors.len(), rank);

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
@@ -10,35 +9,54 @@ use devices::DevicePlan;
 use harness::interrupt;
 use harness::report::metrics::Metrics;
 use harness::statistics::slowest;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::Algorithm;
 use crate::add_and_copy::AddAndCopy;
 use crate::communicator::{Communicator, Error};
 use crate::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 
-/// Bytes of the tensors, in f32.
-const SIZES: [(&str, usize); 4] =
-    [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("16 MiB", 16 << 20)];
+/// Bytes of the tensors, in f32. The gradients of a ResNet-18 have 45 MB.
+const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 45 << 20];
+
+fn size(bytes: usize) -> String {
+    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
+}
+
+/// The text above the tables. Without `runs`, small tensors are measured more often than large ones.
+pub fn caption(runs: Option<u32>) -> String {
+    let runs = match runs {
+        None => "the median of 15 to 500 runs".to_owned(),
+        Some(1) => "one run".to_owned(),
+        Some(runs) => format!("the median of {runs} runs"),
+    };
+    format!(
+        "all-reduce in GB/s, f32, {runs}; the slowest rank's time is the run's time
+  bus bandwidth as nccl-tests defines it:
+    bytes of the tensor ÷ time × 2(n − 1)/n for n devices"
+    )
+}
+
+/// Explains the last row of a table of CPU slices or of GPUs.
+pub fn limit(slices: bool) -> &'static str {
+    match slices {
+        true => {
+            "  memory limit: each slice adds up its chunk of all tensors and copies the other
+    chunks' sums, without messages and without new memory
+  the devices are slices of this CPU: these are not the times of GPUs"
+        }
+        false => "  copy: bytes that each GPU copies within its own memory ÷ time",
+    }
+}
 
 /// The work that a row of the table measures.
 #[derive(Clone, Copy)]
-enum Work {
+enum Work<'a> {
     AllReduce(Algorithm),
     /// The least work of an all-reduce in the memory of CPU slices.
-    AddAndCopy,
+    AddAndCopy(&'a AddAndCopy),
     /// Every GPU copies its memory. The GPUs exchange nothing.
     Copy,
-}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AllReduce(algorithm) => algorithm.fmt(f),
-            Self::AddAndCopy => f.write_str("add and copy"),
-            Self::Copy => f.write_str("copy"),
-        }
-    }
 }
 
 /// The bandwidths for one number of devices.
@@ -46,105 +64,42 @@ pub struct Table {
     title: String,
     devices: Vec<String>,
     note: Option<String>,
-    /// Seconds for each size. `None` if Ctrl-C came first.
-    rows: Vec<(Work, [Option<f64>; SIZES.len()])>,
+    algorithms: Vec<Algorithm>,
+    /// The name of the last row, if there is a limit.
+    limit: Option<&'static str>,
+    /// For each size, the seconds of each row. `None` if Ctrl-C came first.
+    columns: Vec<Vec<Option<f64>>>,
 }
-
-/// A number of the table, as `--metrics` writes it.
-#[derive(Serialize)]
-struct Measured<'a> {
-    devices: &'a [String],
-    note: Option<&'a str>,
-    work: String,
-    bytes: usize,
-    seconds: f64,
-    /// As the table has it: bus bandwidth.
-    gb_per_s: f64,
-}
-
-/// The number of times that each number is measured.
-#[derive(Clone, Copy)]
-pub enum Runs {
-    /// The smaller the tensor, the more often.
-    BySize,
-    /// The same number of times for every size.
-    Each(usize),
-}
-
-impl Runs {
-    /// Of a tensor of `len` numbers: every rank must come to the same.
-    fn of(self, len: usize) -> usize {
-        match self {
-            Self::BySize => ((16 << 20) / len.max(1)).clamp(15, 500),
-            Self::Each(runs) => runs,
-        }
-    }
-}
-
-impl fmt::Display for Runs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BySize => f.write_str("the median of 15 to 500 runs"),
-            Self::Each(1) => f.write_str("one run"),
-            Self::Each(runs) => write!(f, "the median of {runs} runs"),
-        }
-    }
-}
-
-/// The text above the tables, which explains their numbers.
-pub fn caption(runs: Runs) -> String {
-    format!(
-        "all-reduce in GB/s, f32, {runs}, each as slow as its slowest rank
-  bus bandwidth as nccl-tests defines it: bytes of the tensor ÷ time × 2(n − 1)/n for n devices"
-    )
-}
-
-/// Explains the last row between slices of the CPU.
-pub const LIMIT_OF_SLICES: &str = "  \
-  add and copy: each adds up its chunk of all tensors and copies the other chunks' sums, without messages
-    and without new memory, in GB/s of the same kind: what this machine's memory and caches allow
-  the devices are slices of this CPU: these are not the times of GPUs";
-
-/// Explains the last row between GPUs.
-pub const LIMIT_OF_GPUS: &str = "  \
-  copy: bytes that each GPU copies within its own memory ÷ time";
 
 impl Table {
-    /// Measures all rows on the devices of a plan. After Ctrl-C it measures nothing more.
+    /// Measures the chapter's algorithms and the limit on the devices of a plan. After Ctrl-C it measures nothing more.
     ///
     /// # Errors
     ///
     /// The failure of the rank that failed first.
-    pub fn measure(plan: &DevicePlan, runs: Runs) -> Result<Self, RankFailure<Error>> {
+    pub fn measure(plan: &DevicePlan, runs: Option<u32>) -> Result<Self, RankFailure<Error>> {
         let slices = plan.is_of_slices();
-        let limit = if slices { Work::AddAndCopy } else { Work::Copy };
-        let rows: Vec<Work> =
-            Algorithm::OURS.into_iter().map(Work::AllReduce).chain([limit]).collect();
-        // Of each size, rank and row: its runs, unless it ended before its time, which is so on all ranks.
-        let mut times: Vec<Vec<Vec<Option<Vec<f64>>>>> = Vec::with_capacity(SIZES.len());
-        for (_, bytes) in SIZES {
-            let len = bytes / DType::F32.size_in_bytes();
-            let limit = AddAndCopy::new(plan.len(), if slices { len } else { 0 });
-            let ends: Vec<EarlyEnd> = rows.iter().map(|_| EarlyEnd::new()).collect();
-            times.push(run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-                rows.iter()
-                    .zip(&ends)
-                    .map(|(&work, end)| seconds(rank, work, (len, runs), &limit, end))
-                    .collect()
-            })?);
-            if interrupt::requested() {
-                break;
-            }
-        }
-        let middle = |row: usize, size: usize| {
-            let ranks = times.get(size)?.iter().map(|rank| rank[row].as_ref());
-            ranks.collect::<Option<Vec<&Vec<f64>>>>().map(|ranks| slowest(&ranks))
+        let mut table = Self {
+            title: plan.to_string(),
+            devices: plan.slots().iter().map(ToString::to_string).collect(),
+            note: plan.note().map(str::to_owned),
+            algorithms: Algorithm::OURS.to_vec(),
+            limit: Some(if slices { "memory limit" } else { "copy" }),
+            columns: Vec::new(),
         };
-        let middles = |row: usize| std::array::from_fn(|size| middle(row, size));
-        let rows = rows.iter().enumerate().map(|(row, work)| (*work, middles(row))).collect();
-        let devices = plan.slots().iter().map(ToString::to_string).collect();
-        let note = plan.note().map(str::to_owned);
-        Ok(Self { title: plan.to_string(), devices, note, rows })
+        for bytes in SIZES {
+            let limit = AddAndCopy::new(
+                plan.len(),
+                if slices { bytes / DType::F32.size_in_bytes() } else { 0 },
+            );
+            let last = if slices { Work::AddAndCopy(&limit) } else { Work::Copy };
+            let rows = Algorithm::OURS.map(Work::AllReduce).into_iter().chain([last]);
+            let mut columns = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+                rows.clone().map(|work| seconds(rank, work, bytes, runs)).collect()
+            })?;
+            table.columns.push(columns.swap_remove(0));
+        }
+        Ok(table)
     }
 
     /// Measures algorithms on the devices of a world that is connected already. All ranks call this together, and get the
@@ -157,25 +112,28 @@ impl Table {
         rank: &impl Communicator,
         title: String,
         algorithms: &[Algorithm],
-        runs: Runs,
+        runs: Option<u32>,
     ) -> Result<Self, Error> {
-        let mut rows = Vec::new();
-        for &algorithm in algorithms {
-            let (work, mut times) = (Work::AllReduce(algorithm), [None; SIZES.len()]);
-            for ((_, bytes), time) in SIZES.into_iter().zip(&mut times) {
-                let len = bytes / DType::F32.size_in_bytes();
-                let nothing = AddAndCopy::new(rank.world_size(), 0);
-                let own = seconds(rank, work, (len, runs), &nothing, &EarlyEnd::new())?;
-                let own = Tensor::new(own.unwrap_or_default(), rank.device())?;
-                let count = own.elem_count();
-                let all = rank.all_gather(&own, count * rank.world_size())?.to_vec1::<f64>()?;
-                let ranks: Vec<Vec<f64>> = all.chunks(count).map(<[f64]>::to_vec).collect();
-                *time = Some(slowest(&ranks));
-            }
-            rows.push((work, times));
-        }
+        let column = |bytes| {
+            let rows = algorithms.iter().map(|&algorithm| Work::AllReduce(algorithm));
+            rows.map(|work| seconds(rank, work, bytes, runs)).collect()
+        };
+        let columns = SIZES.into_iter().map(column).collect::<Result<_, Error>>()?;
         let devices = (0..rank.world_size()).map(|rank| format!("rank {rank}")).collect();
-        Ok(Self { title, devices, note: None, rows })
+        let algorithms = algorithms.to_vec();
+        Ok(Self { title, devices, note: None, algorithms, limit: None, columns })
+    }
+
+    fn names(&self) -> Vec<String> {
+        let limit = self.limit.map(ToOwned::to_owned);
+        self.algorithms.iter().map(ToString::to_string).chain(limit).collect()
+    }
+
+    /// GB/s of a number of the table.
+    fn rate(&self, row: usize, column: usize) -> Option<f64> {
+        let n = self.devices.len() as f64;
+        let share = if self.names()[row] == "copy" { 1.0 } else { 2.0 * (n - 1.0) / n };
+        self.columns[column][row].map(|seconds| SIZES[column] as f64 * share / seconds / 1e9)
     }
 
     /// Writes one line for each number.
@@ -184,52 +142,65 @@ impl Table {
     ///
     /// When the file cannot be written.
     pub fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
-        for (work, times) in &self.rows {
-            for ((_, bytes), seconds) in SIZES.into_iter().zip(times) {
-                let Some(seconds) = *seconds else { continue };
-                let (devices, note) = (&self.devices[..], self.note.as_deref());
-                let (gb_per_s, work) = (self.rate(*work, bytes, seconds), work.to_string());
-                let measured = Measured { devices, note, work, bytes, seconds, gb_per_s };
+        for (row, work) in self.names().into_iter().enumerate() {
+            for (column, bytes) in SIZES.into_iter().enumerate() {
+                let (rate, seconds) = (self.rate(row, column), self.columns[column][row]);
+                let (Some(gb_per_s), Some(seconds)) = (rate, seconds) else { continue };
+                let measured = json!({
+                    "devices": self.devices, "note": self.note, "work": work, "bytes": bytes,
+                    "seconds": seconds, "gb_per_s": gb_per_s,
+                });
                 metrics.write("all-reduce", &measured)?;
             }
         }
         Ok(())
     }
 
-    /// GB/s of one run.
-    fn rate(&self, work: Work, bytes: usize, seconds: f64) -> f64 {
-        let n = self.devices.len() as f64;
-        let share = match work {
-            Work::AllReduce(_) | Work::AddAndCopy => 2.0 * (n - 1.0) / n,
-            Work::Copy => 1.0,
+    /// Names the fastest algorithm for each size. Returns `None` if numbers are missing.
+    fn conclusion(&self) -> Option<String> {
+        let fastest = |column: usize| {
+            let rates = (0..self.algorithms.len()).map(|row| Some((self.rate(row, column)?, row)));
+            let rates: Vec<(f64, usize)> = rates.collect::<Option<_>>()?;
+            rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row)
         };
-        bytes as f64 * share / seconds / 1e9
+        let rows: Vec<usize> = (0..SIZES.len()).map(fastest).collect::<Option<_>>()?;
+        let (mut parts, mut first) = (Vec::new(), 0);
+        for group in rows.chunk_by(|one, next| one == next) {
+            let last = first + group.len() - 1;
+            let range = match (size(SIZES[first]), size(SIZES[last])) {
+                (from, to) if first < last => format!("from {from} to {to}"),
+                (only, _) => format!("at {only}"),
+            };
+            parts.push(format!("{} {range}", self.algorithms[group[0]]));
+            first = last + 1;
+        }
+        Some(format!("fastest: {}.", parts.join(", ")))
     }
 }
 
-/// Seconds of every run on this rank, of a tensor of so many numbers; `None` on all ranks where Ctrl-C came first.
+/// Measures the seconds of one row and size: the median over runs of the slowest rank's time. All ranks get the same value,
+/// or `None` if Ctrl-C came first.
 fn seconds(
     rank: &impl Communicator,
-    work: Work,
-    (len, runs): (usize, Runs),
-    limit: &AddAndCopy,
-    end: &EarlyEnd,
-) -> Result<Option<Vec<f64>>, Error> {
-    // What is added up was written by its rank just before, as gradients are: each sum is the next run's tensor. One that
-    // stays as it is would soon be in the caches of all who read it. Zeros stay zeros.
-    let mut tensor = Tensor::zeros(len, DType::F32, rank.device())?;
-    let runs = runs.of(len);
+    work: Work<'_>,
+    bytes: usize,
+    runs: Option<u32>,
+) -> Result<Option<f64>, Error> {
+    // Each sum is the next run's tensor: its rank has just written it, as it writes gradients in training.
+    let mut tensor = Tensor::zeros(bytes / DType::F32.size_in_bytes(), DType::F32, rank.device())?;
+    let runs =
+        runs.map_or_else(|| ((64 << 20) / bytes.max(1)).clamp(15, 500), |runs| runs as usize);
     let mut seconds = Vec::with_capacity(runs);
-    // The first run finds memory that was never touched, and is not counted.
+    // The first run touches new memory, and is not counted.
     for run in 0..=runs {
         rank.device().synchronize()?;
-        if !end.begins(rank, run, interrupt::requested())? {
+        if !all_go_on(rank, interrupt::requested())? {
             return Ok(None);
         }
         let start = Instant::now();
         match work {
             Work::AllReduce(algorithm) => tensor = rank.all_reduce(&tensor, algorithm)?,
-            Work::AddAndCopy => limit.run(rank)?,
+            Work::AddAndCopy(limit) => limit.run(rank)?,
             Work::Copy => drop(tensor.force_contiguous()?),
         }
         rank.device().synchronize()?;
@@ -237,7 +208,20 @@ fn seconds(
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
-    Ok(Some(seconds))
+    let all = rank.all_gather(&Tensor::new(seconds, rank.device())?, runs * rank.world_size())?;
+    let ranks: Vec<Vec<f64>> = all.to_vec1()?.chunks(runs).map(<[f64]>::to_vec).collect();
+    Ok(Some(slowest(&ranks)))
+}
+
+/// Waits for all ranks, and returns whether they make another run: the same on all ranks.
+///
+/// A signal may reach one rank before a run and another rank after it. A rank that leaves alone would keep the others
+/// waiting. So rank 0 alone decides by its own `interrupted`, and sends its decision to all ranks.
+fn all_go_on(rank: &impl Communicator, interrupted: bool) -> Result<bool, Error> {
+    let decision = Tensor::new(&[u8::from(!interrupted)], rank.device())?;
+    let decision = rank.broadcast(&decision, 0)?.to_vec1::<u8>()?;
+    rank.barrier()?;
+    Ok(decision == [1])
 }
 
 impl fmt::Display for Table {
@@ -247,58 +231,20 @@ impl fmt::Display for Table {
             write!(f, "\n  note: {note}")?;
         }
         write!(f, "\n  {:<18}", "")?;
-        for (name, _) in SIZES {
-            write!(f, "{name:>9}")?;
-        }
-        for (work, times) in &self.rows {
-            write!(f, "\n  {:<18}", work.to_string())?;
-            for ((_, bytes), seconds) in SIZES.into_iter().zip(times) {
-                match *seconds {
-                    Some(seconds) => write!(f, "{:>9.3}", self.rate(*work, bytes, seconds))?,
+        SIZES.iter().try_for_each(|&bytes| write!(f, "{:>9}", size(bytes)))?;
+        for (row, name) in self.names().iter().enumerate() {
+            write!(f, "\n  {name:<18}")?;
+            for column in 0..SIZES.len() {
+                match self.rate(row, column) {
+                    Some(rate) => write!(f, "{rate:>9.3}")?,
                     None => write!(f, "{:>9}", "–")?,
                 }
             }
         }
-        if self.rows.iter().any(|(_, times)| times.contains(&None)) {
-            write!(f, "\n  –: left out after the interrupt")?;
+        match self.conclusion() {
+            Some(conclusion) => write!(f, "\n  {conclusion}"),
+            None => write!(f, "\n  –: left out after the interrupt"),
         }
-        Ok(())
-    }
-}
-
-/// The run before which an interrupted measurement ends, the same on all ranks, which are threads.
-///
-/// A signal may reach one rank before a run and another rank after it. A rank that leaves alone would keep the others
-/// waiting. So only rank 0 looks for the signal, before a barrier, and after the barrier all ranks read the number:
-///
-/// ```text
-/// rank 0   looks: nothing   barrier 3   run 3   looks: Ctrl-C!   barrier 4   leaves
-/// rank 1                    barrier 3   run 3                    barrier 4   leaves
-/// ```
-///
-/// The number of the run is stored because rank 0 may look for run 4 before rank 1 reads the number for run 3.
-#[derive(Debug)]
-struct EarlyEnd(AtomicUsize);
-
-impl EarlyEnd {
-    fn new() -> Self {
-        Self(AtomicUsize::new(usize::MAX))
-    }
-
-    /// Waits for all ranks, and returns whether to make this run: the same on all ranks. Runs are numbered upwards.
-    ///
-    /// `interrupted` is whether this rank has seen Ctrl-C. Only rank 0's answer counts.
-    fn begins(
-        &self,
-        rank: &impl Communicator,
-        run: usize,
-        interrupted: bool,
-    ) -> Result<bool, Error> {
-        if rank.rank() == 0 && interrupted {
-            self.0.store(run, Ordering::SeqCst);
-        }
-        rank.barrier()?;
-        Ok(run < self.0.load(Ordering::SeqCst))
     }
 }
 
@@ -316,15 +262,34 @@ mod tests {
         const SEEN_AT: [usize; 3] = [7, 2, usize::MAX];
         let plan = DevicePlan::slices(3).expect("a plan");
         for _ in 0..100 {
-            let end = EarlyEnd::new();
             let made = run_ranks(&plan, Duration::from_secs(60), |rank| {
                 let mut made = 0;
-                while end.begins(rank, made, made >= SEEN_AT[rank.rank()])? {
+                while all_go_on(rank, made >= SEEN_AT[rank.rank()])? {
                     made += 1;
                 }
                 Ok::<_, Error>(made)
             });
             assert_eq!(made.expect("ranks that agree"), [7; 3]);
         }
+    }
+
+    #[test]
+    fn the_conclusion_names_the_fastest_algorithm_of_each_size() {
+        let seconds = |one_shot, ring, limit| vec![Some(one_shot), Some(ring), Some(limit)];
+        let mut table = Table {
+            title: String::new(),
+            devices: vec![String::new(); 2],
+            note: None,
+            algorithms: vec![Algorithm::OneShot, Algorithm::Ring],
+            limit: Some("memory limit"),
+            columns: vec![seconds(1.0, 2.0, 0.5); 5],
+        };
+        let conclusion = |table: &Table| table.conclusion().unwrap_or_default();
+        assert_eq!(conclusion(&table), "fastest: one-shot from 4 KiB to 45 MiB.");
+        table.columns[2] = seconds(3.0, 2.0, 0.5);
+        let parts = "one-shot from 4 KiB to 64 KiB, ring at 1 MiB, one-shot from 16 MiB to 45 MiB";
+        assert_eq!(conclusion(&table), format!("fastest: {parts}."));
+        table.columns[4][0] = None;
+        assert_eq!(table.conclusion(), None);
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! # Who owns a tensor
 //!
-//! 1. [`send`](Communicator::send) copies. [`send_shared`](Communicator::send_shared) hands over: nobody may write to the
-//!    tensor any more. A received tensor is for reading.
+//! 1. [`send`](Communicator::send) copies. [`send_shared`](Communicator::send_shared) does not: nobody may write to the
+//!    tensor before its receivers have read it. A received tensor is for reading.
 //! 2. When a collective returns its result, no other rank reads its input. The caller may write to the input again.
 //! 3. The result of a collective owns its memory on every rank.
 
@@ -38,10 +38,10 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When `to` is no other rank, or has ended.
+    /// When the rank `to` does not exist, is this rank itself, or has ended.
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error>;
 
-    /// Sends a tensor to which nobody will ever write again. Within one process, both ranks then hold the same memory.
+    /// Sends a tensor without a copy, where ranks share memory. Nobody may write to it before its receiver has read it.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When `from` is no other rank, when it has ended or sends nothing in time, or when its tensor has another shape or
-    /// type.
+    /// When the rank `from` does not exist, is this rank itself, has ended, or sends nothing in time. When its tensor has
+    /// another shape or type.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
 
     /// Returns a second connection of the same ranks, for a thread that communicates beside this one. Messages of the two
@@ -68,7 +68,7 @@ pub trait Communicator: Send + Sync {
 
     /// Adds up the tensors of all ranks. Every rank gets the same bits.
     ///
-    /// Numbers are added in their own type, as in NCCL: in bf16 and f16, every partial sum is rounded.
+    /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16.
     ///
     /// # Errors
     ///
@@ -81,6 +81,7 @@ pub trait Communicator: Send + Sync {
             return Ok(tensor.force_contiguous()?);
         }
         let sum_of: fn(&Self, &Tensor) -> Result<Sum, Error> = match algorithm {
+            _ if !self.has_messages() => return self.native_all_reduce(&tensor),
             Algorithm::OneShot => one_shot,
             Algorithm::Naive => naive,
             Algorithm::Tree => tree,
@@ -144,7 +145,7 @@ pub trait Communicator: Send + Sync {
         false
     }
 
-    /// Whether ranks have messages. If not, they have collectives only.
+    /// Whether ranks have messages. If not, they have the collectives of the library that connects them, and nothing else.
     fn has_messages(&self) -> bool {
         true
     }
@@ -176,7 +177,7 @@ pub enum Error {
     /// A rank sent nothing in time.
     #[error("rank {waiting} waited {seconds:.1} s: rank {rank} is alive but sends nothing")]
     TimedOut {
-        /// The rank that all ranks in this chain wait for.
+        /// The rank at the end of the chain of ranks that wait for each other.
         rank: usize,
         /// The time that the waiting rank waited.
         seconds: f64,
@@ -218,11 +219,8 @@ pub enum Error {
 
 /// `rank 0 waits for rank 2, which waits for rank 0`
 fn circle_in_words(circle: &[usize]) -> String {
-    let (mut ranks, first) = (circle.iter(), circle.first());
-    let start = ranks.next().map(|rank| format!("rank {rank}")).unwrap_or_default();
-    let waits: Vec<String> =
-        ranks.chain(first).map(|rank| format!(" waits for rank {rank}")).collect();
-    start + &waits.join(", which")
+    let ranks = circle.iter().chain(circle.first()).map(|rank| format!("rank {rank}"));
+    ranks.collect::<Vec<_>>().join(", which waits for ").replacen(", which", "", 1)
 }
 // ANCHOR_END: error
 
@@ -263,12 +261,6 @@ impl Group {
             }
         }
         Ok(Self { world, members, rank: position })
-    }
-
-    /// Makes the group of this rank alone.
-    pub fn alone(world: SharedCommunicator) -> Self {
-        let members = vec![world.rank()];
-        Self { world, members, rank: 0 }
     }
 
     fn member(&self, other: usize) -> Result<usize, Error> {
@@ -318,12 +310,6 @@ impl Communicator for Group {
 
     fn world_rank(&self, rank: usize) -> usize {
         self.members.get(rank).map_or(rank, |&member| self.world.world_rank(member))
-    }
-}
-
-impl From<Group> for SharedCommunicator {
-    fn from(group: Group) -> Self {
-        Arc::new(group)
     }
 }
 
@@ -383,8 +369,9 @@ mod tests {
             if rank.rank() != 5 {
                 return Ok(Vec::new());
             }
-            let odd: SharedCommunicator = Group::new(Arc::new(rank.clone()), vec![1, 3, 5])?.into();
-            let last: SharedCommunicator = Group::new(Arc::clone(&odd), vec![2, 1])?.into();
+            let odd: SharedCommunicator =
+                Arc::new(Group::new(Arc::new(rank.clone()), vec![1, 3, 5])?);
+            let last: SharedCommunicator = Arc::new(Group::new(Arc::clone(&odd), vec![2, 1])?);
             Ok(vec![rank.world_rank(4), odd.world_rank(1), last.world_rank(0), last.world_rank(1)])
         });
         assert_eq!(numbers.unwrap()[5], [4, 3, 5, 3]);
@@ -394,7 +381,7 @@ mod tests {
     fn who_is_no_member_cannot_be_reached() {
         let failure = on_six(|rank| match rank.rank() {
             0 => {
-                let alone = Group::alone(Arc::new(rank.clone()));
+                let alone = Group::new(Arc::new(rank.clone()), vec![0])?;
                 alone.send(1, &Tensor::new(0f32, rank.device())?)
             }
             _ => Ok(()),

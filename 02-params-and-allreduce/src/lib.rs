@@ -13,8 +13,7 @@
 //! | [`add_and_copy`] | the least work of an all-reduce in one memory |
 //! | [`bandwidth`] | the table of bandwidths that the chapter's program prints |
 //!
-//! The algorithms are written once, on messages, and run wherever messages do. The engine's crate `backends` implements
-//! the trait for MPI and NCCL.
+//! The engine's crate `backends` implements the trait for MPI and NCCL.
 
 pub mod add_and_copy;
 pub mod bandwidth;

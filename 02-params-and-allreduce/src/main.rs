@@ -5,15 +5,14 @@ use std::process::ExitCode;
 
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
-use datasets::{Batch, CLASSES, Dataset, Split, synthetic};
-use devices::DevicePlan;
-use devices::SeveralDevices;
+use datasets::{Split, synthetic};
+use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{self, UsageError};
 use harness::interrupt;
 use harness::launcher;
 use harness::report::line;
 use harness::report::metrics::Metrics;
-use params_and_allreduce::bandwidth::{self, Runs, Table};
+use params_and_allreduce::bandwidth::{self, Table};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
@@ -58,45 +57,33 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     show_bandwidth(&arguments, metrics.as_mut())
 }
 
-/// A copy of LeNet's parameters on the last device: what it holds, and when there is a gradient.
+/// Copies LeNet's parameters to the last device, and prints `b1` and its gradient.
 fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     let lenet = Lenet::new(seed, DType::F32, &Device::Cpu)?;
-    let last = plan.len() - 1;
-    let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
+    let (data, last) = (synthetic::dataset(Split::Train, 1), plan.len() - 1);
+    let mut shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         if rank.rank() != last {
-            return Ok(vec![]);
+            return Ok(None);
         }
         let copy = Lenet::with_parameters(get_params(lenet.parameters(), rank.device())?)?;
-        let batch = ankle_boot()?.to_device(rank.device())?;
+        let batch = data.batch(&[0], DType::F32)?.to_device(rank.device())?;
         let gradients = local_gradients(&copy, &batch)?.gradients;
-        let b1 = copy.parameters().iter().position(|parameter| parameter.name == "b1");
-        let gradient = b1.map(|b1| numbers(&gradients[b1])).transpose()?;
-        let Some(value) = copy.parameters().get("b1") else {
-            return Ok(vec![]);
-        };
-        Ok::<_, Error>(vec![
-            format!("b1 weight:   {}", numbers(value)?),
-            "b1 gradient: none before a backward pass".to_owned(),
-            format!("b1 gradient: {} after one", gradient.unwrap_or_default()),
-        ])
+        let both = copy.parameters().iter().zip(&gradients).find(|(it, _)| it.name == "b1");
+        let both =
+            both.map(|(b1, gradient)| Ok::<_, Error>((numbers(&b1.value)?, numbers(gradient)?)));
+        both.transpose()
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
-    shown[last].iter().try_for_each(|text| line(format_args!("  {text}")))?;
-    line(
-        "The replica is a copy with its own memory. Its gradient is the result of a backward pass.",
-    )?;
+    if let Some((b1, gradient)) = shown.swap_remove(last) {
+        line(format_args!("  b1 value:    {b1}"))?;
+        line("  b1 gradient: none before a backward pass")?;
+        line(format_args!("  b1 gradient: {gradient} after one"))?;
+    }
+    line("The copy has its own memory. A backward pass computes its gradient.")?;
     Ok(())
 }
 
-/// A batch of one image, so that there is something to have a gradient of.
-fn ankle_boot() -> candle_core::Result<Batch> {
-    let label = CLASSES as u8 - 1;
-    let image = synthetic::draw(0, Split::Train, label.into());
-    let data = Dataset::new(vec![image], vec![label]).map_err(candle_core::Error::wrap)?;
-    data.batch(&[0], DType::F32)
-}
-
-/// ones(1×2)·(i+1) on device i, before and after.
+/// Prints ones(1×2)·(i+1) on device i, before and after an all-reduce.
 fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let ones = Tensor::ones((1, 2), DType::F32, rank.device())?;
@@ -110,24 +97,20 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
             line(format_args!("  {slot}: {}", if pick == 0 { before } else { after }))?;
         }
     }
-    line("After the all-reduce, every device holds the sum of the tensors of all devices.")?;
+    line("After the all-reduce, every device holds the sum.")?;
     Ok(())
 }
 
-/// GB/s of each algorithm on 2 and 4 devices, and on as many as were asked for: from 2 to 16.
+/// Prints the table for 2 and 4 devices, and for `--devices` if that is from 2 to 16.
 fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> anyhow::Result<()> {
-    /// With more, one table would take minutes.
+    /// With more devices, one table would take minutes.
     const MOST: usize = 16;
     let asked = arguments.devices.count;
     let mut counts = vec![2, 4, asked.clamp(2, MOST)];
     counts.sort_unstable();
     counts.dedup();
-    let runs = arguments.runs.map_or(Runs::BySize, |runs| Runs::Each(runs as usize));
-    line(format_args!("\n{}", bandwidth::caption(runs)))?;
-    line(match arguments.devices.each.plan(2)?.is_of_slices() {
-        true => bandwidth::LIMIT_OF_SLICES,
-        false => bandwidth::LIMIT_OF_GPUS,
-    })?;
+    let slices = arguments.devices.each.plan(2)?.is_of_slices();
+    line(format_args!("\n{}\n{}", bandwidth::caption(arguments.runs), bandwidth::limit(slices)))?;
     if asked < 2 {
         line("  note: one device has nobody to reduce with: the fewest that are measured are 2")?;
     } else if asked > MOST {
@@ -141,7 +124,7 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
             continue;
         }
         let plan = arguments.devices.each.plan(devices)?;
-        let table = Table::measure(&plan, runs)?;
+        let table = Table::measure(&plan, arguments.runs)?;
         line(format_args!("\n{table}"))?;
         if let Some(metrics) = &mut metrics {
             table.write(metrics)?;
@@ -150,7 +133,7 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
     Ok(())
 }
 
-/// The first few numbers of a tensor.
+/// Formats the first few numbers of a tensor.
 fn numbers(tensor: &Tensor) -> candle_core::Result<String> {
     const SHOWN: usize = 5;
     let values = tensor.flatten_all()?.to_vec1::<f32>()?;

@@ -7,7 +7,7 @@ use ops::parameters::{Parameter, Parameters};
 
 /// Copies parameters to a device: new variables with the same names and values.
 ///
-/// A copy has its own memory, on the same device too: an update of the copy leaves the original alone.
+/// A copy has its own memory, even on the same device: an update of the copy leaves the original alone.
 ///
 /// # Errors
 ///
@@ -15,7 +15,7 @@ use ops::parameters::{Parameter, Parameters};
 pub fn get_params(parameters: &Parameters, device: &Device) -> Result<Parameters> {
     let copies = parameters.iter().map(|Parameter { name, value }| {
         let value = move_view(&value.as_detached_tensor(), device)?;
-        // From a plain tensor, this makes a copy. From a variable, it would return the same variable.
+        // `from_tensor` copies a plain tensor. Given a variable, it would return the same variable.
         Ok(Parameter { name: name.clone(), value: Var::from_tensor(&value)? })
     });
     Parameters::new(copies.collect::<Result<_>>()?)

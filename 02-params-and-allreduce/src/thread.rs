@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
@@ -24,8 +24,7 @@ use crate::communicator::{Communicator, Error, SharedCommunicator};
 /// The time that a rank waits for a message, if the caller has no better value.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The additional time for a rank that has to end by itself: a rank that waits in vain finds out after its timeout, and
-/// names the rank that it waited for.
+/// The additional time for a rank to end, after it has waited in vain.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// The time that a rank spins before it sleeps. To wake a thread takes the system longer than a small message.
@@ -34,35 +33,25 @@ const AWAKE: Duration = Duration::from_micros(50);
 /// The number of spins before a rank lets other threads have its core between two spins.
 const SPINS: usize = 100;
 
-/// Stands for "waits for no rank".
-const NOBODY: usize = usize::MAX;
-
 // ANCHOR: mailbox
+/// For each sender, its messages in the order in which they were sent.
+type Messages = BTreeMap<usize, VecDeque<Tensor>>;
+
 /// The messages that have arrived for one rank, through one of its connections.
 // Ranks that send at the same time would otherwise take a cache line from each other.
+#[derive(Default)]
 #[repr(align(128))]
 struct Mailbox {
-    /// By sender, in the order in which they were sent.
-    messages: Mutex<BTreeMap<usize, VecDeque<Tensor>>>,
+    messages: Mutex<Messages>,
     arrived: Condvar,
     /// Counts messages and ends of ranks. A spinning rank watches this number, without the lock.
     news: AtomicUsize,
     sleepers: AtomicUsize,
-    /// The rank that the mailbox's owner waits for, or [`NOBODY`].
+    /// The rank that the mailbox's owner waits for, plus 1. 0 means that the owner does not wait.
     waits_for: AtomicUsize,
 }
 
 impl Mailbox {
-    fn new() -> Self {
-        Self {
-            messages: Mutex::default(),
-            arrived: Condvar::new(),
-            news: AtomicUsize::new(0),
-            sleepers: AtomicUsize::new(0),
-            waits_for: AtomicUsize::new(NOBODY),
-        }
-    }
-
     fn put(&self, from: usize, message: Tensor) {
         locked(&self.messages).entry(from).or_default().push_back(message);
         self.wake();
@@ -85,39 +74,37 @@ impl Mailbox {
     fn wait<T>(
         &self,
         timeout: Duration,
-        mut look: impl FnMut(&mut BTreeMap<usize, VecDeque<Tensor>>) -> Option<T>,
+        mut look: impl FnMut(&mut Messages) -> Option<T>,
     ) -> Option<T> {
-        let started = Instant::now();
-        for spin in 0.. {
+        let (started, mut seen) = (Instant::now(), None);
+        for spins in 0.. {
             let news = self.news.load(Ordering::SeqCst);
-            let found = look(&mut locked(&self.messages));
-            if found.is_some() {
-                return found;
-            }
-            let mut spins = spin;
-            while self.news.load(Ordering::SeqCst) == news {
-                spins += 1;
-                if spins < SPINS {
-                    spin_loop();
-                } else if started.elapsed() < AWAKE.min(timeout) {
-                    // The rank that is waited for may need this core.
-                    yield_now();
-                } else {
-                    return self.sleep(timeout.saturating_sub(AWAKE), look);
+            if seen != Some(news) {
+                seen = Some(news);
+                let found = look(&mut locked(&self.messages));
+                if found.is_some() {
+                    return found;
                 }
+            } else if spins < SPINS {
+                spin_loop();
+            } else if started.elapsed() < AWAKE.min(timeout) {
+                // The rank that is waited for may need this core.
+                yield_now();
+            } else {
+                break;
             }
         }
-        None
+        self.sleep(timeout.saturating_sub(AWAKE), look)
     }
 
     fn sleep<T>(
         &self,
         timeout: Duration,
-        mut look: impl FnMut(&mut BTreeMap<usize, VecDeque<Tensor>>) -> Option<T>,
+        mut look: impl FnMut(&mut Messages) -> Option<T>,
     ) -> Option<T> {
         let mut clock = Stopwatch::start();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // A rank whose end found no sleeper has counted its news before.
+        // Only the order counts. Either `wake` sees this sleeper, or `look` sees the end of the rank that called `wake`.
         self.news.load(Ordering::SeqCst);
         let mut messages = locked(&self.messages);
         let found = loop {
@@ -187,11 +174,10 @@ struct World {
     ends: Vec<OnceLock<End>>,
     /// For each rank, the last call that failed because of another rank.
     last_error: Vec<Mutex<Option<CallError>>>,
-    /// The ranks that failed, in this order.
+    /// The ranks that failed, the first failure first.
     failures: Mutex<Vec<usize>>,
     a_rank_ended: Condvar,
-    messages_sent: Vec<AtomicU64>,
-    bytes_sent: Vec<AtomicU64>,
+    sent: Vec<Mutex<Traffic>>,
 }
 // ANCHOR_END: world
 
@@ -217,7 +203,7 @@ impl Communicator for Rank {
         self.world.ends.len()
     }
 
-    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
+    /// The background connection receives to the device's second [stream](ComputeDevice::side_stream).
     fn device(&self) -> &Device {
         if self.connection == 0 { self.device.tensors() } else { self.device.side_stream() }
     }
@@ -236,8 +222,7 @@ impl Communicator for Rank {
             return Err(self.stopped(to));
         }
         let bytes = message.elem_count() * message.dtype().size_in_bytes();
-        self.world.messages_sent[self.rank].fetch_add(1, Ordering::Relaxed);
-        self.world.bytes_sent[self.rank].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.world.count(self.rank, bytes);
         self.mailbox(to).put(self.rank, message);
         Ok(())
     }
@@ -245,18 +230,18 @@ impl Communicator for Rank {
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         self.check(from)?;
         let (mailbox, since) = (self.mailbox(self.rank), Instant::now());
-        mailbox.waits_for.store(from, Ordering::SeqCst);
+        mailbox.waits_for.store(from + 1, Ordering::SeqCst);
         let found = mailbox.wait(self.world.timeout, |messages| {
-            // Asked first: a rank sends its last message before its end.
+            // A rank sends its last message before its end, so this looks for the end first.
             let ended = self.has_ended() || self.world.ends[from].get().is_some();
             match messages.get_mut(&from).and_then(VecDeque::pop_front) {
                 Some(message) => Some(Ok(message)),
                 None => ended.then(|| Err(self.stopped(from))),
             }
         });
-        // The chain of waiting ranks is followed while this rank still counts as waiting.
+        // `timed_out` follows `waits_for` from rank to rank, so the entry of this rank must still be set.
         let message = found.unwrap_or_else(|| Err(self.timed_out(from, since)));
-        mailbox.waits_for.store(NOBODY, Ordering::SeqCst);
+        mailbox.waits_for.store(0, Ordering::SeqCst);
         let message = message?;
         if message.shape() != shape || message.dtype() != dtype {
             return Err(Error::Mismatch {
@@ -270,6 +255,9 @@ impl Communicator for Rank {
     }
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
+        if self.connection == 1 {
+            return Err(Error::Other("a background connection has no background".to_owned()));
+        }
         Ok(Arc::new(Self { connection: 1, ..self.clone() }))
     }
 
@@ -278,12 +266,6 @@ impl Communicator for Rank {
     }
 }
 // ANCHOR_END: rank
-
-impl fmt::Debug for Rank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} on {}", self.rank, self.device)
-    }
-}
 
 impl Rank {
     /// The device that this rank drives.
@@ -298,8 +280,7 @@ impl Rank {
 
     /// The messages that this rank has sent so far, through both connections.
     pub fn traffic(&self) -> Traffic {
-        let sent = |counters: &[AtomicU64]| counters[self.rank].load(Ordering::Relaxed);
-        Traffic { messages: sent(&self.world.messages_sent), bytes: sent(&self.world.bytes_sent) }
+        *locked(&self.world.sent[self.rank])
     }
 
     fn mailbox(&self, rank: usize) -> &Mailbox {
@@ -337,10 +318,8 @@ impl Rank {
         let mut chain = vec![other];
         let circle = loop {
             let last = chain[chain.len() - 1];
-            let next = self.mailbox(last).waits_for.load(Ordering::SeqCst);
-            if next == NOBODY {
-                break None;
-            }
+            let waits_for = self.mailbox(last).waits_for.load(Ordering::SeqCst);
+            let Some(next) = waits_for.checked_sub(1) else { break None };
             if let Some(start) = chain.iter().position(|&rank| rank == next) {
                 break Some(chain.split_off(start));
             }
@@ -482,16 +461,15 @@ where
 /// Runs `work` once for every device of a plan, each in its own thread and with its own value. Returns the results in rank
 /// order. A rank's value is dropped at the end of its thread at the latest.
 ///
-/// `work` may fail with any error that an [`Error`] can become and that can be displayed. The thread that calls `work` is
-/// one of its device's threads, so parallel code in `work` uses this device only.
+/// `work` runs on a thread of the device's own thread pool, so parallel code in `work` uses the cores of this device only.
 ///
 /// A rank waits for a message at most `timeout`. Time for which the whole program was stopped does not count. When a rank
-/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, all
-/// of them get an error that names the circle.
+/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, each
+/// of them gets an error that names the circle, after `timeout`.
 ///
-/// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` and
-/// [`GRACE`], this function reports both on standard error. A program that began with
-/// [`cli::arguments`] then ends, with exit code 1. Any other process goes on waiting.
+/// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` plus
+/// [`GRACE`], this function reports the failure and the ranks that do not end. The course's programs, which begin with
+/// [`cli::arguments`], then exit with code 1. Any other program goes on waiting.
 ///
 /// # Errors
 ///
@@ -518,7 +496,7 @@ where
         for (number, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
             let (its_world, work) = (Arc::clone(&world), &work);
             let run = move || {
-                // A panic, also of the device, is a failure like others.
+                // A panic is a failure like any other, also a panic of a GPU's library while it opens the device.
                 let outcome = outcome_of(catch_unwind(AssertUnwindSafe(|| {
                     let device = slot.open_in_this_thread().map_err(Error::from)?;
                     let (device, world) = (Arc::new(device), Arc::clone(&its_world));
@@ -540,8 +518,15 @@ where
         let join = |thread: thread::ScopedJoinHandle<'_, _>| outcome_of(thread.join().map(Ok))?;
         threads.into_iter().map(|thread| thread.and_then(join)).collect()
     });
-    let first = locked(&world.failures).first().copied();
-    first_failure(outcomes, first)
+    let mut outcomes: Vec<_> = outcomes.into_iter().enumerate().collect();
+    // `collect` returns the error that it meets first.
+    if let Some(&first) = locked(&world.failures).first() {
+        outcomes.swap(0, first);
+    }
+    let of_rank = |(rank, outcome): (usize, Result<R, Cause<E>>)| {
+        outcome.map_err(|cause| RankFailure { rank, cause })
+    };
+    outcomes.into_iter().map(of_rank).collect()
 }
 // ANCHOR_END: run_ranks
 
@@ -562,25 +547,6 @@ fn outcome_of<R, E>(outcome: thread::Result<Result<R, E>>) -> Result<R, Cause<E>
     }
 }
 
-/// Returns the results of all ranks, or the failure of the rank `first` if there is one.
-fn first_failure<R, E>(
-    outcomes: Vec<Result<R, Cause<E>>>,
-    first: Option<usize>,
-) -> Result<Vec<R>, RankFailure<E>> {
-    let mut results = Vec::with_capacity(outcomes.len());
-    let mut failure = None;
-    for (rank, outcome) in outcomes.into_iter().enumerate() {
-        match outcome {
-            Ok(result) => results.push(result),
-            Err(cause) if failure.is_none() || Some(rank) == first => {
-                failure = Some(RankFailure { rank, cause });
-            }
-            Err(_) => {}
-        }
-    }
-    failure.map_or(Ok(results), Err)
-}
-
 impl World {
     fn new(world_size: usize, timeout: Duration) -> Self {
         fn of_each<T>(world_size: usize, new: impl Fn() -> T) -> Vec<T> {
@@ -588,14 +554,22 @@ impl World {
         }
         Self {
             timeout,
-            connections: [of_each(world_size, Mailbox::new), of_each(world_size, Mailbox::new)],
+            connections: [
+                of_each(world_size, Mailbox::default),
+                of_each(world_size, Mailbox::default),
+            ],
             ends: of_each(world_size, OnceLock::new),
             last_error: of_each(world_size, Mutex::default),
             failures: Mutex::default(),
             a_rank_ended: Condvar::new(),
-            messages_sent: of_each(world_size, AtomicU64::default),
-            bytes_sent: of_each(world_size, AtomicU64::default),
+            sent: of_each(world_size, Mutex::default),
         }
+    }
+
+    fn count(&self, sender: usize, bytes: usize) {
+        let mut sent = locked(&self.sent[sender]);
+        sent.messages += 1;
+        sent.bytes += bytes as u64;
     }
 
     // ANCHOR: end
@@ -607,10 +581,10 @@ impl World {
             Some(cause) => {
                 let (why, with_causes) = (cause.to_string(), format!("{cause:#}"));
                 failures.push(rank);
-                let last_error = locked(&self.last_error[rank]).take();
+                let last_error = locked(&self.last_error[rank]);
                 // A rank may have handled the last error of its communicator, and failed for another reason.
-                let propagated = last_error.filter(|error| with_causes.contains(&error.text));
-                End::Failed { why, because_of: propagated.map(|error| error.origin) }
+                let propagated = last_error.iter().find(|error| with_causes.contains(&error.text));
+                End::Failed { why, because_of: propagated.map(|error| error.origin.clone()) }
             }
         };
         let _ = self.ends[rank].set(end);
@@ -662,16 +636,11 @@ impl World {
 }
 
 fn report_stuck(failed: usize, why: &str, waited: Duration, stuck: &[usize]) {
-    let missing = match stuck {
-        [rank] => format!("rank {rank} has"),
-        ranks => {
-            let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-            format!("ranks {} have", ranks.join(", "))
-        }
-    };
+    let ranks: Vec<String> = stuck.iter().map(|rank| format!("rank {rank}")).collect();
+    let (ranks, have) = (ranks.join(" and "), if stuck.len() == 1 { "has" } else { "have" });
     let seconds = waited.as_secs();
     cli::give_up(&anyhow::anyhow!(
-        "rank {failed} {why}; {seconds} s later {missing} not come back"
+        "rank {failed} {why}; {seconds} s later {ranks} {have} not come back"
     ));
 }
 

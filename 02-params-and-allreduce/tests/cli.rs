@@ -14,8 +14,10 @@ fn it_shows_parameters_and_an_all_reduce() {
     params_and_allreduce(&["--devices=3", "--runs=1"])
         .assert()
         .success()
-        .stdout(contains("all-reduce in GB/s, f32, one run, each as slow as its slowest rank\n"))
-        .stdout(contains("parameters copied to cpu:2 (1 core)\n  b1 weight:   0 0 0 0 0"))
+        .stdout(contains(
+            "all-reduce in GB/s, f32, one run; the slowest rank's time is the run's time\n",
+        ))
+        .stdout(contains("parameters copied to cpu:2 (1 core)\n  b1 value:    0 0 0 0 0"))
         .stdout(contains("before all-reduce\n  cpu:0 (1 core): 1 1\n  cpu:1 (1 core): 2 2\n"))
         .stdout(contains("after all-reduce\n  cpu:0 (1 core): 6 6\n  cpu:1 (1 core): 6 6\n"));
 }
@@ -25,9 +27,9 @@ fn it_ends_in_a_table_of_bandwidths() {
     let output = params_and_allreduce(&["--devices=3", "--runs=2"]).output().expect("a run");
     let text = String::from_utf8(output.stdout).expect("text");
     let (_, tables) = text.split_once("all-reduce in GB/s").expect("a caption");
-    assert!(tables.starts_with(", f32, the median of 2 runs, each"), "{tables}");
+    assert!(tables.starts_with(", f32, the median of 2 runs; the slowest"), "{tables}");
     assert!(tables.contains("these are not the times of GPUs"), "{tables}");
-    for row in ["one-shot", "naive", "tree", "ring", "add and copy"] {
+    for row in ["one-shot", "naive", "tree", "ring", "memory limit"] {
         // In the caption, a colon follows.
         let begins = format!("{row} ");
         let rows: Vec<&str> =
@@ -36,7 +38,7 @@ fn it_ends_in_a_table_of_bandwidths() {
         for line in rows {
             let numbers = line.trim_start().trim_start_matches(row).split_whitespace();
             let numbers: Vec<f64> = numbers.map(|n| n.parse().expect("a number")).collect();
-            assert!(numbers.len() == 4 && numbers[1..].iter().all(|&n| n > 0.0), "{line}");
+            assert!(numbers.len() == 5 && numbers[1..].iter().all(|&n| n > 0.0), "{line}");
             // Where others need the cores, a small tensor may take so long that its rate is 0.000.
             assert!(numbers[0] >= 0.0, "{line}");
         }
@@ -58,7 +60,7 @@ fn a_number_of_devices_that_is_not_measured_is_told() {
         let output = params_and_allreduce(&["--runs=1", "--devices", devices]).output();
         let text = String::from_utf8(output.expect("a run").stdout).expect("text");
         let (_, told) = text.split_once("all-reduce in GB/s").expect("a caption");
-        assert_eq!(told.matches("  add and copy  ").count(), tables, "{told}");
+        assert_eq!(told.matches("  memory limit  ").count(), tables, "{told}");
         assert_eq!(told.contains("are measured are"), note.is_some(), "{told}");
         assert!(told.contains(note.unwrap_or_default()), "{told}");
     }
@@ -77,8 +79,8 @@ fn metrics_have_every_number_of_the_tables() {
     };
     let lines: Vec<serde_json::Value> =
         written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    // Five rows of four sizes on 2, 3 and 4 devices.
-    assert_eq!(lines.len(), 5 * 4 * 3, "{written}");
+    // Five rows of five sizes on 2, 3 and 4 devices.
+    assert_eq!(lines.len(), 5 * 5 * 3, "{written}");
     for line in &lines {
         let number = |name: &str| line[name].as_f64().expect(name);
         let devices = line["devices"].as_array().expect("devices").len() as f64;
@@ -147,7 +149,7 @@ fn an_interrupt_loses_nothing_that_was_measured() {
     let first = ("these are not the times of GPUs", 500);
     let (told, written) = interrupted("--runs=10000", ("-INT", 130), first);
     assert!(told.contains("–: left out after the interrupt\n"), "{told}");
-    assert!(written.len() < 5 * 4, "{told}");
+    assert!(written.len() < 5 * 5, "{told}");
     let (_, tables) = told.split_once(first.0).expect("a caption");
     let numbers = tables.split_whitespace().filter(|word| word.contains('.'));
     assert_eq!(numbers.count(), written.len(), "{told}");
@@ -156,10 +158,10 @@ fn an_interrupt_loses_nothing_that_was_measured() {
         assert!(told.contains(&rate), "{line} is not in {told}");
     }
     // The second table takes seconds.
-    let second = ("\n  add and copy  ", 50);
+    let second = ("\n  memory limit  ", 50);
     let (told, written) = interrupted("--runs=200", ("-TERM", 143), second);
     assert!(told.contains("left out after the interrupt"), "{told}");
-    assert!((5 * 4..2 * 5 * 4).contains(&written.len()), "{told}");
+    assert!((5 * 5..2 * 5 * 5).contains(&written.len()), "{told}");
 }
 
 #[test]

@@ -30,7 +30,14 @@ pub(crate) fn show(
     let mut before = None;
     for epoch in [0, 1] {
         line(format_args!("  epoch {epoch}"))?;
-        let shares = shares(samples, global_batch, ranks, epoch, breakage);
+        let share = |rank| {
+            let sampler = Sampler::new(samples, global_batch, ranks, rank, SEED);
+            match breakage {
+                Some(breakage) => sampler.broken_epoch(epoch, breakage),
+                None => sampler.epoch(epoch).collect(),
+            }
+        };
+        let shares: Vec<Vec<Vec<u32>>> = (0..ranks).map(share).collect();
         for (rank, share) in shares.iter().enumerate() {
             let steps: Vec<String> = share
                 .iter()
@@ -38,34 +45,12 @@ pub(crate) fn show(
                 .collect();
             line(format_args!("    rank {rank}: {}", steps.join(" |")))?;
         }
-        let again = match breakage {
-            Some(Breakage::SameOrder) if before.as_ref() == Some(&shares) => {
-                ", in the order of the epoch before"
-            }
-            _ => "",
-        };
+        let same = breakage == Some(Breakage::SameOrder) && before.as_ref() == Some(&shares);
+        let again = if same { ", in the order of the epoch before" } else { "" };
         line(format_args!("    {}{again}", tally(samples, &shares)))?;
         before = Some(shares);
     }
     Ok(())
-}
-
-/// Returns the samples of every rank in an epoch, step by step.
-fn shares(
-    samples: usize,
-    global_batch: usize,
-    ranks: usize,
-    epoch: usize,
-    breakage: Option<Breakage>,
-) -> Vec<Vec<Vec<u32>>> {
-    let share = |rank| {
-        let sampler = Sampler::new(samples, global_batch, ranks, rank, SEED);
-        match breakage {
-            Some(breakage) => sampler.broken_epoch(epoch, breakage),
-            None => sampler.epoch(epoch).collect(),
-        }
-    };
-    (0..ranks).map(share).collect()
 }
 
 /// Returns `every sample once`, or the samples that occur never or more than once.

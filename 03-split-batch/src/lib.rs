@@ -8,12 +8,18 @@
 //! | [`split`] | `split_batch`, and the rule that gives the samples of each shard |
 //! | [`sampler`] | the samples of each rank in an epoch, step by step; four samplers with a mistake |
 //! | [`mod@gather`] | joins shards to a batch |
+//! | [`loader`] | loads the shards of a rank, step by step |
 
 pub mod gather;
+pub mod loader;
 pub mod sampler;
 pub mod split;
 
 pub use gather::gather;
 pub use sampler::Sampler;
 pub use sampler::breakage::Breakage;
-pub use split::{cut_shard, shard_range, split_batch};
+pub use split::{cut_shard, split_batch};
+
+/// Returns the samples of one shard. Samples are cut into shards as tensors are cut into chunks.
+#[doc(inline)]
+pub use params_and_allreduce::collectives::chunk_range as shard_range;

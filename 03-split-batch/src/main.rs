@@ -9,7 +9,7 @@ use clap::Parser;
 use devices::SeveralDevices;
 use devices::{DevicePlan, move_view};
 use harness::cli::{self, UsageError};
-use harness::mpirun;
+use harness::launcher;
 use harness::report::line;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
@@ -50,18 +50,15 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    mpirun::check_alone().map_err(UsageError::new)?;
+    launcher::check_alone().map_err(UsageError::new)?;
     let (samples, devices) = (arguments.batch_size as usize, arguments.devices.count);
     if samples < devices {
-        return Err(UsageError::new(format_args!(
-            "a batch of {samples} cannot give each of {devices} devices a sample"
-        ))
-        .into());
+        let text = format!("a batch of {samples} cannot give each of {devices} devices a sample");
+        return Err(UsageError::new(text).into());
     }
     if arguments.breakage == Some(Breakage::OwnShuffle) && devices == 1 {
-        return Err(
-            UsageError::new("--break own-shuffle takes at least two devices to part").into()
-        );
+        let text = "--break own-shuffle takes at least two devices to part";
+        return Err(UsageError::new(text).into());
     }
     let plan = arguments.devices.plan()?;
     if arguments.breakage.is_none() {

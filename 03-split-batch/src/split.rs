@@ -1,23 +1,8 @@
 //! Cuts a batch into shards.
 
-use std::ops::Range;
-
 use candle_core::{Result, Tensor, bail};
-use params_and_allreduce::collectives::chunk_range;
 
-/// Returns the samples of one shard, by the rule of [`chunk_range`].
-///
-/// A shard is a run of samples in order. The sizes of two shards differ by at most one. With `samples` = 10 and
-/// `shards` = 4, the shards are 0..3, 3..6, 6..8 and 8..10. With fewer samples than shards, the last shards are empty.
-///
-/// # Panics
-///
-/// When `shard` is not below `shards`.
-// ANCHOR: shard_range
-pub fn shard_range(samples: usize, shards: usize, shard: usize) -> Range<usize> {
-    chunk_range(samples, shards, shard)
-}
-// ANCHOR_END: shard_range
+use crate::shard_range;
 
 /// Cuts one shard out of a batch: images `[B, …]` and labels `[B]` → the shard's images and labels.
 ///
@@ -42,8 +27,8 @@ pub fn cut_shard(
     if labels.dim(0)? != samples {
         bail!("{samples} images, but {} labels", labels.dim(0)?);
     }
-    let Range { start, end } = shard_range(samples, shards, shard);
-    let cut = |tensor: &Tensor| tensor.narrow(0, start, end - start);
+    let range = shard_range(samples, shards, shard);
+    let cut = |tensor: &Tensor| tensor.narrow(0, range.start, range.len());
     Ok((cut(images)?, cut(labels)?))
 }
 // ANCHOR_END: cut_shard
@@ -92,6 +77,21 @@ mod tests {
             let joined = gather(&parts, &Device::Cpu).unwrap();
             assert_eq!(joined.to_vec2::<f32>().unwrap(), images.to_vec2::<f32>().unwrap());
         }
+    }
+
+    /// All shards together would not fit into memory.
+    #[test]
+    fn a_shard_is_cut_without_the_others() {
+        const SHARDS: usize = 1 << 40;
+        let images = Tensor::arange(0f32, 12.0, &Device::Cpu).unwrap().reshape((6, 2)).unwrap();
+        let labels = Tensor::arange(0u32, 6, &Device::Cpu).unwrap();
+        let cut = |shard| cut_shard(&images, &labels, SHARDS, shard).unwrap();
+        let (shard, its_labels) = cut(5);
+        assert_eq!(shard.to_vec2::<f32>().unwrap(), [[10.0, 11.0]]);
+        assert_eq!(its_labels.to_vec1::<u32>().unwrap(), [5]);
+        let (last, its_labels) = cut(SHARDS - 1);
+        assert_eq!((last.dims(), last.dtype()), (&[0, 2][..], DType::F32));
+        assert_eq!(its_labels.dims(), [0]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The field's real bugs, to be run on purpose.
+//! Real bugs of the field, to be run on purpose.
 //!
-//! Each of these has been shipped in real training code. Most of them train, more or less: that is what
-//! makes them hard to see, and why equality with one device is tested after every step. Two of them leave
-//! ranks waiting for a message that never comes, and end with an error that names the rank.
+//! Each of these bugs was in published training code. Most of these runs still train, which makes the bug hard to find.
+//! Tests therefore compare with one device after every step. Two of the bugs break the order of the messages, and the run
+//! ends with an error that names a rank.
 
 use candle_core::{DType, Tensor};
 use datasets::Batch;
@@ -14,29 +14,31 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 
 use crate::Error;
-use crate::train_batch::{allreduce_all, allreduce_sums, cut_shard};
+use crate::train_batch::allreduce_sums;
 
-/// A way to get data parallelism wrong.
+// ANCHOR: bugs
+/// A bug in data-parallel training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Breakage {
-    /// Gradients are never added up: k models drift apart, each trained on 1/k of every batch
+    /// Gradients are never added up: each of the k models trains alone, on 1/k of every batch
     SkipAllreduce,
-    /// Gradients are averaged over devices, then divided by the batch again: the learning rate is 1/k
+    /// Gradients are averaged over the devices, and the update divides again: each update is k times too small
     MeanForSum,
     /// The parameters are added up in place of the gradients
     ReduceParams,
-    /// Every device trains on the first shard: it counts k times, the rest of the batch not at all
+    /// Every device trains on the first shard: its samples count k times, and all others are ignored
     SameShard,
-    /// Every device shuffles with a seed of its own: shares overlap, and some samples are in nobody's
+    /// Every device shuffles with its own seed: some samples are in several shards, and some in none
     OwnShuffle,
-    /// The last device leaves the loop an epoch before the others, which wait for it
+    /// The last device leaves the loop one epoch early, and the remaining devices wait for it
     LeaveEarly,
-    /// Device 0 broadcasts alone, in a branch that the others do not take: they receive what they did not ask for
+    /// Device 0 alone takes a branch with a broadcast: other devices receive a message that they do not expect
     LoneBroadcast,
 }
+// ANCHOR_END: bugs
 
 impl Breakage {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Self; 7] = [
         Self::SkipAllreduce,
         Self::MeanForSum,
@@ -47,8 +49,7 @@ impl Breakage {
         Self::LoneBroadcast,
     ];
 
-    /// What this rank's loop is told in place of `options`, which all ranks should be told: two of the bugs
-    /// lie outside the step.
+    /// Returns the options of this rank's loop. Two of the bugs change them.
     pub fn options(self, options: TrainOptions, rank: usize, world_size: usize) -> TrainOptions {
         match self {
             Self::OwnShuffle => {
@@ -61,8 +62,9 @@ impl Breakage {
         }
     }
 
-    /// The bug as the cause of a loss that ran away, where it is one. The other bugs make smaller updates or the same: a
-    /// loss that runs away with them does so without them.
+    /// Returns the bug as the cause of an infinite loss or a NaN, if it is the cause.
+    ///
+    /// Only [`ReduceParams`](Self::ReduceParams) makes larger updates than a correct run.
     pub fn explains(self, error: &trainer::Error) -> Option<RanAway> {
         match (self, error) {
             (Self::ReduceParams, &trainer::Error::NotFinite { epoch, step, loss, .. }) => {
@@ -73,7 +75,7 @@ impl Breakage {
     }
 }
 
-/// A loss that became infinite or not a number, as was to be expected.
+/// The loss became infinite or NaN, as the bug makes it.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss is {loss} at step {step} of epoch {epoch}: this is what --break reduce-params does; \
@@ -88,53 +90,62 @@ pub struct RanAway {
     pub loss: f64,
 }
 
-/// What device 0 does alone: `if rank == 0 { broadcast(…) }`.
+// ANCHOR: lone_broadcast
+/// Broadcasts on rank 0 only, as in `if rank == 0 { broadcast(…) }`.
 ///
 /// # Errors
 ///
-/// When another rank stops, as it will: this is not what it waits for.
+/// When another rank ends. The ranks above 0 expect a gradient, and end with an error.
 pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communicator::Error> {
     if rank.rank() == 0 {
         rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
     }
     Ok(())
 }
+// ANCHOR_END: lone_broadcast
 
-/// [`train_batch`](crate::train_batch()), broken.
+/// Adds up each tensor of a list over all ranks, in one all-reduce each.
+fn allreduce_all(
+    rank: &(impl Communicator + ?Sized),
+    tensors: &[Tensor],
+    algorithm: Algorithm,
+) -> Result<Vec<Tensor>, Error> {
+    tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
+}
+
+/// Makes a step as [`train_batch`](crate::train_batch()) does, but with a bug.
 ///
 /// # Errors
 ///
-/// As the working one.
+/// The errors of `train_batch`.
 pub fn train_batch_broken(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
-    batch: &Batch,
+    shard: &Batch,
     learning_rate: f64,
     algorithm: Algorithm,
     breakage: Breakage,
 ) -> Result<Step, Error> {
+    // ANCHOR: breakage
     let world_size = rank.world_size();
     if breakage == Breakage::LoneBroadcast {
         lone_broadcast(rank)?;
     }
-    // ANCHOR: breakage
-    let index = if breakage == Breakage::SameShard { 0 } else { rank.rank() };
-    let shard = cut_shard(batch, world_size, index, rank.device())?;
-    let local = local_gradients(model, &shard)?;
-
+    let local = local_gradients(model, &shard.to_device(rank.device())?)?;
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,
         Breakage::MeanForSum => allreduce_all(rank, &local.gradients, algorithm)?
             .iter()
             .map(|sum| sum / world_size as f64)
             .collect::<Result<_, _>>()?,
-        // What is wrong with these is wrong before the gradients are added up.
+        // These bugs are not in the all-reduce of the gradients.
         Breakage::SameShard
         | Breakage::OwnShuffle
         | Breakage::LeaveEarly
         | Breakage::LoneBroadcast => allreduce_all(rank, &local.gradients, algorithm)?,
     };
-    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
+    let sums = allreduce_sums(rank, local.sums, algorithm)?;
+    sgd(model.parameters(), &gradients, learning_rate, sums.samples as usize)?;
 
     if breakage == Breakage::ReduceParams {
         for parameter in model.parameters() {
@@ -144,5 +155,5 @@ pub fn train_batch_broken(
         }
     }
     // ANCHOR_END: breakage
-    Ok(Step { sums: allreduce_sums(rank, local.sums, algorithm)?, gradients })
+    Ok(Step { sums, gradients })
 }

@@ -1,4 +1,4 @@
-//! What several runs from the same weights, with the same batches, say together.
+//! Compares runs from the same weights and with the same batches.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ pub(crate) struct Run {
     pub(crate) outcome: Outcome,
 }
 
-/// Several devices beside one.
+/// The comparison of several devices with one device.
 #[derive(Debug, Serialize)]
 pub(crate) struct Comparison {
-    /// One entry for each run on one device.
+    /// The speed-up over each run on one device.
     speed_ups: Vec<SpeedUp>,
-    /// Between several devices and one; `None` when there was only one run.
+    /// The difference between several devices and one. `None` when there was only one run.
     weight_difference: Option<WeightDifference>,
     /// Whether all replicas of the run on several devices ended with the same weights hash.
     replicas_agree: bool,
-    /// How many replicas there were.
+    /// The number of replicas.
     replicas: usize,
     #[serde(skip)]
     verdict: String,
@@ -35,16 +35,16 @@ struct SpeedUp {
     ratio: f64,
 }
 
-/// The largest relative difference of a tensor: max |a − b| / max |b|.
+/// The largest relative difference over all tensors: max |a − b| / max |b| of a tensor.
 #[derive(Debug, Serialize)]
 struct WeightDifference {
     after_first_step: f64,
-    /// `None` when the runs did not end at the same step, because one was interrupted.
+    /// `None` when an interrupt ended one of the runs early.
     at_the_end: Option<f64>,
 }
 
 impl Comparison {
-    /// Compares the run with the most devices with the others.
+    /// Compares the run on the most devices with each run on one device.
     pub(crate) fn new(runs: &[Run]) -> candle_core::Result<Self> {
         let Some(several) = runs.iter().max_by_key(|run| run.summary.devices.len()) else {
             candle_core::bail!("nothing to compare: there were no runs");

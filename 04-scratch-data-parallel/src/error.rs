@@ -1,32 +1,32 @@
-//! What can go wrong in data-parallel training.
+//! The errors of data-parallel training.
 
 use params_and_allreduce::communicator;
 
 use crate::breakage::{Breakage, RanAway};
 use crate::replicas::Differs;
 
-/// Why a rank stopped training.
+/// The reason why a rank stopped training.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
-    /// Another rank stopped, stalled, or does something else.
+    /// Another rank ended, sent nothing in time, or made another call.
     #[error(transparent)]
     Communication(#[from] communicator::Error),
     /// The training loop stopped.
     #[error(transparent)]
     Train(#[from] trainer::Error),
-    /// The loss became infinite or not a number, as was to be expected.
+    /// The loss became infinite or NaN, as the bug on purpose makes it.
     #[error(transparent)]
     BrokenOnPurpose(#[from] RanAway),
-    /// Replicas that should be equal are not.
+    /// Two replicas have different weights.
     #[error(transparent)]
     ReplicasDiffer(#[from] Differs),
 }
 
 impl Error {
-    /// Names the bug that was asked for as the cause, where it is one.
+    /// Names a bug on purpose as the cause of this error, if the bug explains it.
     pub(crate) fn blame(self, breakage: Option<Breakage>) -> Self {
         let ran_away = match (&self, breakage) {
             (Self::Train(error), Some(breakage)) => breakage.explains(error),

@@ -1,29 +1,27 @@
-//! Test images on all devices.
+//! Evaluates the test images on all devices.
 //!
-//! Replicas are equal, so any of them may answer for any image. If one did it for all, the others would wait: with 60,000
-//! images to learn from and 10,000 to be tested on, eight devices would wait for it nearly half as long as they train.
-//! Correct answers and losses are sums, and sums can be added up over devices; accuracies cannot.
+//! All replicas are equal, so each of them can evaluate each image. If one device evaluated all images, all other devices
+//! would wait. Losses and numbers of correct answers can be added up over devices. Accuracies cannot.
 
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::evaluate::{Part, SumsByBatch};
 
-/// What a rank evaluates, where all ranks of a communicator share a data set.
+// ANCHOR: evaluate
+/// Returns the part of the data set that this rank evaluates.
 pub fn part_of(rank: &(impl Communicator + ?Sized)) -> Part {
     Part { nth: rank.rank(), of: rank.world_size() }
 }
 
-/// Sums of loss and correct answers over a data set of which each rank evaluates a part; on rank 0, and `None` on the
-/// others. All ranks call this together.
+/// Evaluates this rank's part of a data set, and adds up the sums of all ranks. All ranks call this together.
 ///
-/// They are those of one device to the last bit: what ranks add to each other's sums of a batch is zeros, and the batches
-/// are added up last.
+/// Rank 0 gets the sums of loss and correct answers over the whole data set, and every other rank gets `None`. The sums
+/// have the same bits on any number of devices.
 ///
 /// # Errors
 ///
-/// When this rank's part cannot be evaluated, or another rank stops or stalls.
-// ANCHOR: evaluate
+/// When this rank's part cannot be evaluated, and the errors of communication.
 pub fn evaluate_together<E: From<Error>>(
     rank: &(impl Communicator + ?Sized),
     evaluate: impl FnOnce(Part) -> Result<SumsByBatch, E>,
@@ -32,24 +30,24 @@ pub fn evaluate_together<E: From<Error>>(
     let of_all = allreduce_by_batch(rank, mine)?;
     Ok((rank.rank() == 0).then(|| of_all.total()))
 }
-// ANCHOR_END: evaluate
 
-/// What all ranks have found of a data set, the same on every rank.
+/// Adds up the sums of each batch over all ranks. Every rank gets the same sums.
 ///
 /// # Errors
 ///
-/// When another rank stops or stalls.
+/// The errors of communication.
 pub fn allreduce_by_batch(
     rank: &(impl Communicator + ?Sized),
     mine: SumsByBatch,
 ) -> Result<SumsByBatch, Error> {
-    // Nothing to send, and on a GPU nothing to send it in.
+    // There are no sums to send, and a GPU cannot hold an empty tensor.
     if mine.is_empty() {
         return Ok(mine);
     }
     let of_all = rank.all_reduce(&mine.to_tensor(rank.device())?, Algorithm::OneShot)?;
     Ok(SumsByBatch::from_tensor(&of_all)?)
 }
+// ANCHOR_END: evaluate
 
 #[cfg(test)]
 mod tests {
@@ -67,7 +65,7 @@ mod tests {
 
     #[test]
     fn on_any_number_of_devices_the_sums_are_those_of_one_to_the_last_bit() {
-        // Five batches of 256, the last of them shorter. (Of fewer, sums in f64 are often the same in any order.)
+        // Five batches of 256, and the last is shorter. With fewer batches, another order often gives the same f64 sums.
         let images = dataset(Split::Test, 1200);
         for (dtype, devices) in
             [(DType::F32, 2), (DType::F64, 1), (DType::F64, 2), (DType::F64, 3), (DType::F64, 6)]

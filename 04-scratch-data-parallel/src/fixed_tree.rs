@@ -1,10 +1,9 @@
-//! A sum whose bits do not depend on how many ranks there are.
+//! A sum with the same bits on any number of ranks.
 //!
-//! Adding floating-point numbers in another order gives other bits, and every algorithm that adds up one
-//! contribution *per rank* has an order that depends on their number. Here the contributions are *leaves*
-//! whose number stays fixed while ranks come and go: each rank holds a run of them. They are the leaves of
-//! one binary tree, which halves the run of leaves again and again, and sums are made along the tree,
-//! wherever its nodes happen to lie. Eight leaves on three ranks:
+//! Another order of floating-point additions gives other bits. An algorithm that adds one tensor *per rank* has an order
+//! that depends on the number of ranks. A fixed tree adds one tensor per *leaf*, and the number of leaves is fixed. Each
+//! rank holds a range of leaves. A node of the tree is the sum of its two halves. An example with eight leaves on three
+//! ranks, with the rank of each node on the right:
 //!
 //! ```text
 //!                   0..8                  rank 0
@@ -17,10 +16,9 @@
 //!     └─ rank 0 ┘└─ rank 1 ─┘ rank 2
 //! ```
 //!
-//! A node lies where its first leaf lies. If its other half lies elsewhere, that partial sum is sent to
-//! it: 6..8 goes from rank 2 to rank 1, leaf 3 and 4..8 go from rank 1 to rank 0. The same additions,
-//! with the same operands, happen whatever the number of ranks is, so the bits are the same. On one rank
-//! nothing is sent, and the tree is the same tree.
+//! A node is computed on the rank that holds its first leaf. If another rank has the right half, that rank sends the half:
+//! rank 2 sends 6..8 to rank 1, and rank 1 sends leaf 3 and 4..8 to rank 0. Any number of ranks makes the same additions
+//! with the same numbers, so the bits are the same. One rank sends no messages.
 
 use std::ops::Range;
 
@@ -31,7 +29,8 @@ use tracing::info_span;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error};
 
-/// The leaves of a fixed tree, and who holds them.
+// ANCHOR: tree
+/// The leaves of a fixed tree, and the rank of each leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedTree {
     leaves: usize,
@@ -39,11 +38,11 @@ pub struct FixedTree {
 }
 
 impl FixedTree {
-    /// A tree of `leaves` leaves, held by `world_size` ranks in runs that differ by at most one.
+    /// Makes a tree of `leaves` leaves. The numbers of leaves of two ranks differ by at most one.
     ///
     /// # Errors
     ///
-    /// When a rank would hold none: then it could not be said what it adds.
+    /// When a rank would hold no leaf.
     pub fn new(leaves: usize, world_size: usize) -> Result<Self, Error> {
         if leaves < world_size || world_size == 0 {
             let text = format!("{leaves} leaves cannot be shared out over {world_size} ranks");
@@ -52,17 +51,17 @@ impl FixedTree {
         Ok(Self { leaves, world_size })
     }
 
-    /// How many leaves there are.
+    /// Returns the number of leaves.
     pub fn leaves(&self) -> usize {
         self.leaves
     }
 
-    /// The leaves that a rank holds: its chunk of them, by [`chunk_range`].
+    /// Returns the leaves that a rank holds, by the rule of [`chunk_range`].
     pub fn held_by(&self, rank: usize) -> Range<usize> {
         chunk_range(self.leaves, self.world_size, rank)
     }
 
-    /// The rank that holds a leaf.
+    /// Returns the rank that holds a leaf.
     fn holder(&self, leaf: usize) -> usize {
         let (size, larger) = (self.leaves / self.world_size, self.leaves % self.world_size);
         // The first ranks hold one leaf more.
@@ -72,13 +71,16 @@ impl FixedTree {
             Some(beyond) => larger + beyond / size,
         }
     }
+    // ANCHOR_END: tree
 
-    /// The sum of all leaves, on every rank, in memory of its own; `mine` are this rank's, in order.
+    // ANCHOR: sum
+    /// Returns the sum of all leaves, on every rank. `mine` are the leaves of this rank, in order. The result owns its
+    /// memory.
     ///
     /// # Errors
     ///
-    /// When `mine` are not as many as this rank holds, when tensors differ in shape or type, or when
-    /// another rank stops or stalls.
+    /// When `mine` has another length than [`held_by`](Self::held_by), when tensors differ in shape or type, and the errors
+    /// of communication.
     pub fn sum(
         &self,
         rank: &(impl Communicator + ?Sized),
@@ -89,7 +91,7 @@ impl FixedTree {
             let text = format!("{} leaves on a rank that holds {held:?}", mine.len());
             return Err(Error::Other(text));
         }
-        // Copies, because the caller may write to the leaves later.
+        // The caller may write to its leaves later, so other ranks get copies.
         let leaves = mine.iter().map(Tensor::force_contiguous);
         let leaves = leaves.collect::<candle_core::Result<Vec<_>>>()?;
         let nodes: Vec<_> =
@@ -97,14 +99,12 @@ impl FixedTree {
         self.sum_of_nodes(rank, &nodes)
     }
 
-    /// The same sum of leaves, some of which a rank has added up before: `mine` are nodes of the tree, which
-    /// together are this rank's leaves. The bits are the same. Nobody may write to these tensors any more: other ranks
-    /// may hold them.
+    /// Returns the same sum from nodes of the tree. `mine` are nodes that together hold all leaves of this rank. The bits are
+    /// the same. No rank may write to these tensors any more, because other ranks may hold them.
     ///
     /// # Errors
     ///
-    /// When leaves are missing that this rank holds, when tensors differ in shape or type, or when another rank
-    /// stops or stalls.
+    /// When a leaf of this rank is missing, when tensors differ in shape or type, and the errors of communication.
     pub fn sum_of_nodes(
         &self,
         rank: &(impl Communicator + ?Sized),
@@ -125,41 +125,41 @@ impl FixedTree {
             }
             None => rank.recv(0, first.shape(), first.dtype())?,
         };
-        // Other ranks hold the sum, or it is a caller's tensor.
+        // Other ranks may hold this tensor, so the caller gets a copy.
         Ok(sum.force_contiguous()?)
     }
 
-    /// The sum of a run of leaves, on the rank that holds the first of them; `None` elsewhere.
+    /// Returns the sum of a range of leaves on the rank that holds its first leaf, and `None` on every other rank.
     fn node(
         &self,
         rank: &(impl Communicator + ?Sized),
         held: &Range<usize>,
         mine: &[(Range<usize>, &Tensor)],
-        run: Range<usize>,
+        range: Range<usize>,
     ) -> Result<Option<Tensor>, Error> {
-        // Nothing of this subtree passes through this rank.
-        if run.end <= held.start || held.end <= run.start {
+        // This rank holds no leaf of the range.
+        if range.end <= held.start || held.end <= range.start {
             return Ok(None);
         }
-        if let Some((_, sum)) = mine.iter().find(|(node, _)| *node == run) {
+        if let Some((_, sum)) = mine.iter().find(|(node, _)| *node == range) {
             return Ok(Some((*sum).clone()));
         }
-        if run.len() == 1 {
-            let text = format!("leaf {} is missing on the rank that holds {held:?}", run.start);
+        if range.len() == 1 {
+            let text = format!("leaf {} is missing on the rank that holds {held:?}", range.start);
             return Err(Error::Other(text));
         }
-        let (left, right) = halves(&run);
-        let (here, there) = (self.holder(left.start), self.holder(right.start));
+        let (left, right) = halves(&range);
+        let (left_rank, right_rank) = (self.holder(left.start), self.holder(right.start));
         let left = self.node(rank, held, mine, left)?;
         let right = self.node(rank, held, mine, right)?;
         match (left, right) {
             (Some(left), Some(right)) => Ok(Some(ops::sum(&left, &right)?)),
             (Some(left), None) => {
-                let right = rank.recv(there, left.shape(), left.dtype())?;
+                let right = rank.recv(right_rank, left.shape(), left.dtype())?;
                 Ok(Some(ops::sum(&left, &right)?))
             }
             (None, Some(right)) => {
-                rank.send_shared(here, &right)?;
+                rank.send_shared(left_rank, &right)?;
                 Ok(None)
             }
             (None, None) => Ok(None),
@@ -167,11 +167,12 @@ impl FixedTree {
     }
 }
 
-/// The two halves of a run of at least two leaves; the first is the larger, if one is.
-pub fn halves(run: &Range<usize>) -> (Range<usize>, Range<usize>) {
-    let middle = run.start + run.len().div_ceil(2);
-    (run.start..middle, middle..run.end)
+/// Returns the two halves of a range of at least two leaves. With an odd number of leaves, the first half is larger.
+pub fn halves(range: &Range<usize>) -> (Range<usize>, Range<usize>) {
+    let middle = range.start + range.len().div_ceil(2);
+    (range.start..middle, middle..range.end)
 }
+// ANCHOR_END: sum
 
 #[cfg(test)]
 mod tests {
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
     use params_and_allreduce::thread::run_ranks;
 
-    /// Values of very different sizes, so that another order of adding gives other bits.
+    /// Returns values of very different sizes. Another order of additions gives other bits.
     fn leaf(index: usize) -> Vec<f32> {
         (0..13)
             .map(|i| ((index * 37 + i * 11) % 101) as f32 * 10f32.powi(index as i32 % 7 - 3))
@@ -213,21 +214,21 @@ mod tests {
         }
     }
 
-    /// Each rank adds up what it can before, as far as nodes of the tree go.
+    /// Returns the bits of the sum when each rank adds up its leaves to the largest nodes that it can.
     fn bits_of_nodes(leaves: usize, ranks: usize) -> Vec<u32> {
-        fn add(held: &Range<usize>, run: Range<usize>) -> Vec<(Range<usize>, Tensor)> {
-            if run.end <= held.start || held.end <= run.start {
+        fn add(held: &Range<usize>, range: Range<usize>) -> Vec<(Range<usize>, Tensor)> {
+            if range.end <= held.start || held.end <= range.start {
                 return Vec::new();
             }
-            if run.len() == 1 {
-                let leaf = Tensor::new(leaf(run.start), &Device::Cpu).unwrap();
-                return vec![(run, leaf)];
+            if range.len() == 1 {
+                let leaf = Tensor::new(leaf(range.start), &Device::Cpu).unwrap();
+                return vec![(range, leaf)];
             }
-            let (left, right) = halves(&run);
+            let (left, right) = halves(&range);
             let nodes = [add(held, left.clone()), add(held, right.clone())].concat();
             match nodes.as_slice() {
                 [(first, a), (second, b)] if *first == left && *second == right => {
-                    vec![(run, (a + b).unwrap())]
+                    vec![(range, (a + b).unwrap())]
                 }
                 _ => nodes,
             }
@@ -236,7 +237,7 @@ mod tests {
         let tree = FixedTree::new(leaves, ranks).unwrap();
         let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
             let nodes = add(&tree.held_by(rank.rank()), 0..leaves);
-            let nodes: Vec<_> = nodes.iter().map(|(run, sum)| (run.clone(), sum)).collect();
+            let nodes: Vec<_> = nodes.iter().map(|(range, sum)| (range.clone(), sum)).collect();
             assert!(ranks > 1 || nodes.len() == 1);
             Ok::<_, Error>(tree.sum_of_nodes(rank, &nodes)?.to_vec1::<f32>()?)
         });
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_were_added_up_before_change_no_bit() {
+    fn nodes_give_the_bits_of_leaves() {
         for leaves in [1, 2, 3, 7, 8, 12] {
             let alone = bits(leaves, 1);
             for ranks in 1..=leaves {
@@ -261,13 +262,13 @@ mod tests {
             let leaf = Tensor::new(leaf(0), &Device::Cpu)?;
             tree.sum_of_nodes(rank, &[(0..2, &leaf)]).map(drop)
         });
-        let told = failure.unwrap_err().to_string();
-        assert!(told.contains("leaf 2 is missing on the rank that holds 0..3"), "{told}");
+        let message = failure.unwrap_err().to_string();
+        assert!(message.contains("leaf 2 is missing on the rank that holds 0..3"), "{message}");
     }
 
     #[test]
     fn the_order_of_adding_matters_for_these_values() {
-        // Otherwise the test above would prove nothing.
+        // Otherwise the tests of this module would pass in any order.
         let mut in_a_row = leaf(0);
         for index in 1..8 {
             in_a_row.iter_mut().zip(leaf(index)).for_each(|(sum, value)| *sum += value);

@@ -1,25 +1,24 @@
 //! Stage 4: data parallelism from scratch.
 //!
-//! k devices train one model. Each has a copy of the parameters (stage 2) and a shard of every batch
-//! (stage 3). Each computes the gradients of its shard; an all-reduce adds them up; every device makes
-//! the same update. The copies stay equal, to the last bit, without ever being compared.
+//! k devices train one model. Each device has a copy of the parameters, from stage 2, and a shard of every batch, from
+//! stage 3. Each device computes the gradients of its shard. An all-reduce adds up the gradients, and every device makes
+//! the same update. The copies stay equal to the last bit.
 //!
-//! And the numbers are those of one device: the gradient of a sum is the sum of the gradients, so only
-//! the order of some additions differs.
+//! The results are the results of one device. The gradient of a sum is the sum of the gradients, and only the order of
+//! some additions differs.
 //!
-//! | module | what it teaches |
+//! | module | content |
 //! | --- | --- |
-//! | [`mod@train_batch`] | one step on k devices: the line that makes it data-parallel |
-//! | [`mod@train`] | the whole run: replicas, epochs, one device that reports |
-//! | [`reproducible`] | the same bits on any number of devices |
+//! | [`mod@train_batch`] | one step on k devices |
+//! | [`mod@train`] | a whole run |
+//! | [`replicas`] | compares the weights of the replicas |
+//! | [`mod@evaluate`] | evaluates the test images on all devices |
+//! | [`breakage`] | real bugs of the field, to be run on purpose |
+//! | [`reproducible`] | a step with the same bits on any number of devices |
 //! | [`fixed_tree`], [`tree_sum`] | a sum along a tree that does not depend on the number of ranks |
-//! | [`method`] | which of these a run uses |
-//! | [`replicas`] | are they still one model? |
-//! | [`mod@evaluate`] | test images on all devices |
-//! | [`breakage`] | the field's real bugs, to be run on purpose |
+//! | [`method`] | the choice between these steps |
 //!
-//! Left out on purpose: gradients that travel while the backward pass still runs, and a wrapper that
-//! hides all this (stage 5).
+//! Stage 5 adds communication during the backward pass, and a wrapper around a model.
 
 pub mod breakage;
 mod error;

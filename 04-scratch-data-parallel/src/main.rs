@@ -10,7 +10,7 @@ use devices::DevicePlan;
 use devices::{DeviceArguments, SeveralDevices};
 use harness::cli::{self, UsageError};
 use harness::interrupt;
-use harness::mpirun;
+use harness::launcher;
 use harness::report::line;
 use harness::report::outputs::Outputs;
 use params_and_allreduce::Algorithm;
@@ -20,8 +20,8 @@ use trainer::{TrainArguments, TrainSetup};
 
 /// Train LeNet on several devices, and on one, from the same weights and with the same batches.
 ///
-/// Without a GPU a device is a slice of the CPU. Up to three runs are made: one device with T cores, K
-/// devices with T cores each, and one device with all K·T cores.
+/// Without a GPU, a device is a slice of the CPU. The program makes up to three runs: one device with T cores, K devices
+/// with T cores each, and one device with all K·T cores.
 #[derive(Debug, Parser)]
 #[command(version, disable_help_flag = true)]
 struct Arguments {
@@ -30,12 +30,12 @@ struct Arguments {
 
     /// How gradients are added up across devices [default: one-shot]
     ///
-    /// LeNet's gradients are eight small tensors, the largest of 400 KiB: what counts is how many messages
-    /// wait for one another, and in one shot none does.
+    /// LeNet's gradients are eight small tensors, and the largest has 400 KiB. For small tensors, the rounds of messages
+    /// decide the time, and one-shot has a single round.
     #[arg(long, value_enum)]
     algorithm: Option<Algorithm>,
 
-    /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
+    /// Give the same bits on any number of devices: cut every batch into S shards, for every K
     #[arg(long, value_name = "S", conflicts_with = "breakage",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     shards: Option<u32>,
@@ -48,13 +48,13 @@ struct Arguments {
     breakage: Option<Breakage>,
 
     /// Print help
-    // `-h` as well explains the bugs, which clap's short help would only list.
+    // Clap's short help would list the bugs without their explanations, so `-h` prints the long help, too.
     #[arg(short, long, action = clap::ArgAction::HelpLong)]
     help: Option<bool>,
 }
 
 impl Arguments {
-    /// What the flags ask to be done between backward and update, on the devices of a plan.
+    /// Returns the method that the flags ask for.
     fn method(&self, plan: &DevicePlan) -> Result<Method, UsageError> {
         if let Some(shards) = self.shards {
             return self.reproducible(shards as usize);
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    mpirun::check_alone().map_err(UsageError::new)?;
+    launcher::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let method = arguments.method(&plan)?;
     let mut setup = arguments.train.prepare(plan.len())?;
@@ -118,8 +118,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Ok(outcome) => outcome,
             Err(failure) => {
                 drop(report);
-                // The results of the runs before this one are reported. A second error is not.
-                let _ = tell(&runs, &mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
+                // Report the earlier runs. An error of the report is dropped, because the run's error matters more.
+                let _ =
+                    report_runs(&runs, &mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
                 return Err(failure.into());
             }
         };
@@ -129,12 +130,12 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         outputs.run_ended(&summary, &outcome.records)?;
         runs.push(Run { summary, outcome });
     }
-    tell(&runs, &mut outputs)?;
+    report_runs(&runs, &mut outputs)?;
     Ok(outputs.write(&headline)?)
 }
 
-/// Tells what came out of the runs, each and together.
-fn tell(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
+/// Prints the results of the runs, and their comparison.
+fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
     if runs.is_empty() {
         return Ok(());
     }
@@ -151,17 +152,16 @@ fn tell(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run that is to be made.
+/// A run that the program will make.
 struct Planned {
     name: &'static str,
     plan: DevicePlan,
     method: Method,
 }
 
-/// The runs: the baseline, the devices asked for, and one device with all their cores.
+/// Returns the runs: one device, several devices, and one device with the cores of all devices.
 ///
-/// One device is never broken: there is nothing to get wrong between devices. In reproducible mode it
-/// works through the same shards.
+/// A bug on purpose applies to several devices only. The reproducible mode applies to all runs.
 fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Result<Vec<Planned>> {
     let device = arguments.devices.each;
     let alone = match method {
@@ -178,7 +178,7 @@ fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Res
     if let Some(all) = threads.and_then(|threads| threads.checked_mul(devices.try_into().ok()?)) {
         match (DeviceArguments { threads_per_device: Some(all), ..device }).plan(1) {
             Ok(plan) => plans.push(Planned { name: "one device, all cores", plan, method: alone }),
-            // Of more devices than anybody measures with.
+            // One device would need more threads than this machine allows.
             Err(error) => {
                 line(format_args!("note: there is no run on one device with all cores: {error}"))?
             }

@@ -1,7 +1,6 @@
-//! How the gradients of several devices become one update.
+//! The ways to turn the gradients of several devices into one update.
 
 use std::fmt;
-
 use std::sync::Arc;
 
 use harness::cli::name_of;
@@ -9,27 +8,29 @@ use harness::records::TrainOptions;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank};
+use split_batch::loader::Shards;
 
-use crate::Error;
 use crate::breakage::Breakage;
+use crate::{Error, FixedTree};
 
-/// What a run does between backward and update.
+// ANCHOR: method
+/// The kind of training step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Every device's gradients are added up.
+    /// Add up the gradients of all devices.
     AllReduce(Algorithm),
-    /// The gradients of a fixed number of shards are added up along a fixed tree: the same bits on any
-    /// number of devices.
+    /// Add up the gradients of a fixed number of shards along a fixed tree. The bits are the same on any number of devices.
     Reproducible {
         /// The number of shards.
         shards: usize,
     },
-    /// A bug on purpose.
+    /// Train with a bug on purpose, in the step or outside of it.
     Broken(Breakage, Algorithm),
 }
+// ANCHOR_END: method
 
 impl Method {
-    /// The algorithm of its all-reduces, if it has one.
+    /// Returns the algorithm of the all-reduces. The reproducible mode has none.
     pub fn algorithm(&self) -> Option<Algorithm> {
         match *self {
             Self::AllReduce(algorithm) | Self::Broken(_, algorithm) => Some(algorithm),
@@ -37,7 +38,7 @@ impl Method {
         }
     }
 
-    /// The bug, if it is one.
+    /// Returns the bug on purpose, if there is one.
     pub fn breakage(&self) -> Option<Breakage> {
         match *self {
             Self::Broken(breakage, _) => Some(breakage),
@@ -51,10 +52,27 @@ impl Method {
     ///
     /// When there is no native all-reduce, or NCCL cannot connect the ranks.
     pub(crate) fn communicator(&self, rank: &Rank) -> Result<SharedCommunicator, Error> {
+        let rank: SharedCommunicator = Arc::new(rank.clone());
         match self.algorithm() {
             Some(Algorithm::Native) => Ok(backends::native(rank, DEFAULT_TIMEOUT)?),
-            _ => Ok(Arc::new(rank.clone())),
+            _ => Ok(rank),
         }
+    }
+
+    /// Returns the shards of a rank. Each rank has one shard of every batch, but several in the reproducible mode.
+    ///
+    /// # Errors
+    ///
+    /// When there are fewer shards than ranks.
+    pub(crate) fn shards(&self, rank: &(impl Communicator + ?Sized)) -> Result<Shards, Error> {
+        let (me, of) = (rank.rank(), rank.world_size());
+        Ok(match *self {
+            Self::Reproducible { shards } => {
+                Shards { held: FixedTree::new(shards, of)?.held_by(me), of: shards }
+            }
+            Self::Broken(Breakage::SameShard, _) => Shards { held: 0..1, of },
+            _ => Shards { held: me..me + 1, of },
+        })
     }
 
     /// Returns the options of a rank's loop. All ranks have the same, unless a bug on purpose changes them.

@@ -1,4 +1,4 @@
-//! Whether replicas are still one model: after each epoch, and when a run ends.
+//! Compares the weights of the replicas, after each epoch and at the end of a run.
 
 use std::fmt::Display;
 
@@ -8,48 +8,49 @@ use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::{Communicator, Error};
 use tracing::info_span;
 
-/// A replica whose weights are not those of the first.
+// ANCHOR: check
+/// A replica with other weights than replica 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "replica {replica} holds weights {found}, replica 0 holds {expected}: they began alike, so that some update \
-     was not the same"
+    "replica {replica} holds weights {found}, replica 0 holds {expected}: they started with equal weights, so at \
+     least one update differed"
 )]
 pub struct Differs {
-    /// The first of them, counted from 0.
+    /// The first replica that differs, counted from 0.
     pub replica: usize,
     /// The hash of its weights.
     pub found: String,
-    /// That of the first replica's weights.
+    /// The hash of replica 0's weights.
     pub expected: String,
 }
 
-/// The hashes of all ranks' weights, in rank order, on rank 0, and nothing on the others; all ranks call this
-/// together.
+/// Gathers the hashes of all ranks' weights. Rank 0 gets them in rank order, and every other rank gets an empty list.
+///
+/// All ranks call this together.
 ///
 /// # Errors
 ///
-/// When another rank stops or stalls, or a tensor cannot be hashed.
-// ANCHOR: check
+/// When a tensor cannot be hashed, and the errors of communication.
 pub fn hashes(
-    line: &(impl Communicator + ?Sized),
+    rank: &(impl Communicator + ?Sized),
     weights: &Snapshot,
 ) -> Result<Vec<WeightsHash>, Error> {
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
-    let mine = WeightsHash::new(weights)?.to_tensor(line.device())?;
-    let (bytes, world_size) = (mine.elem_count(), line.world_size());
-    let all = line.all_gather(&mine, bytes * world_size)?;
-    if line.rank() > 0 {
+    let mine = WeightsHash::new(weights)?.to_tensor(rank.device())?;
+    let (bytes, world_size) = (mine.elem_count(), rank.world_size());
+    let all = rank.all_gather(&mine, bytes * world_size)?;
+    if rank.rank() > 0 {
         return Ok(Vec::new());
     }
-    let of = |rank: usize| WeightsHash::from_tensor(&all.narrow(0, rank * bytes, bytes)?);
+    let of = |index: usize| WeightsHash::from_tensor(&all.narrow(0, index * bytes, bytes)?);
     Ok((0..world_size).map(of).collect::<Result<_, _>>()?)
 }
 
-/// Makes sure that all replicas have the same weights, by their hashes.
+/// Checks that all replicas have the same hash.
 ///
 /// # Errors
 ///
-/// The first that has others.
+/// The first replica with another hash than replica 0.
 pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
     let Some(expected) = hashes.first() else { return Ok(()) };
     match hashes.iter().enumerate().find(|(_, hash)| *hash != expected) {
@@ -59,25 +60,26 @@ pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
         None => Ok(()),
     }
 }
-// ANCHOR_END: check
 
-/// Gathers the hashes and checks them; all ranks call this together, and rank 0 judges. A replica by itself has
-/// nobody to differ from: its `snapshot` is not taken.
+/// Gathers the hashes, and checks them on rank 0. All ranks call this together.
+///
+/// With a world size of 1, this function takes no `snapshot`.
 ///
 /// # Errors
 ///
-/// On rank 0, the first replica that differs; and those of [`hashes`] and of the snapshot.
+/// On rank 0, the first replica that differs. On all ranks, the errors of [`hashes`] and of the snapshot.
 pub fn compare<E: From<Error> + From<Differs>>(
-    line: &(impl Communicator + ?Sized),
+    rank: &(impl Communicator + ?Sized),
     snapshot: impl FnOnce() -> candle_core::Result<Snapshot>,
 ) -> Result<(), E> {
-    if line.world_size() > 1 {
-        check(&hashes(line, &snapshot().map_err(Error::from)?)?)?;
+    if rank.world_size() > 1 {
+        check(&hashes(rank, &snapshot().map_err(Error::from)?)?)?;
     }
     Ok(())
 }
+// ANCHOR_END: check
 
-/// `2 replicas ended with the same weights`, by their hashes.
+/// Says in words whether the replicas agree, as in `2 replicas ended with the same weights`.
 pub fn verdict<H: Display + PartialEq>(hashes: &[H]) -> String {
     let weights = if check(hashes).is_ok() { "the same" } else { "DIFFERENT" };
     format!("{} replicas ended with {weights} weights", hashes.len())
@@ -91,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// The hashes on every rank, of which each has one weight.
+    /// Returns the result of `hashes` on each of three ranks. Each rank has one weight.
     fn gathered(weights: [f32; 3]) -> Vec<Vec<WeightsHash>> {
         let plan = DevicePlan::slices(3).unwrap();
         run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
@@ -102,11 +104,11 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_differ_are_told_from_those_that_agree() {
+    fn replicas_that_differ_are_found() {
         let same = gathered([1.0; 3]);
         assert_eq!(check(&same[0]), Ok(()));
         assert_eq!(verdict(&same[0]), "3 replicas ended with the same weights");
-        // Rank 0 judges.
+        // Only rank 0 has the hashes.
         assert!(same[1].is_empty() && same[2].is_empty());
 
         let other = f32::from_bits(1.0f32.to_bits() + 1);

@@ -1,15 +1,15 @@
-//! One step whose bits do not depend on the number of devices.
+//! A training step with the same bits on any number of devices.
 //!
-//! k devices give the numbers of one up to rounding, and training amplifies rounding: after ten epochs
-//! the last digit has become a different model. Here the batch is cut into S shards, and S stays the same
-//! whatever the number of devices. Each device works through the shards that it hosts, one at a time, and
-//! never joins two, so every operation sees the same numbers wherever it runs. The gradients of the
-//! shards are added up along one fixed tree ([`FixedTree`]). The same operations on the same operands
-//! in the same order: the same bits, on one device or on eight.
+//! [`train_batch`](crate::train_batch()) gives the numbers of one device up to rounding. Training amplifies rounding, and
+//! after some hundred steps the weights differ in every digit. In this module, a batch always has S shards. Each device
+//! works on its shards one by one, so every operation gets the same numbers on any device. A [`FixedTree`] decides the
+//! order in which the gradients of the shards are added. The same operations on the same numbers in the same order give
+//! the same bits.
 //!
-//! What it costs: smaller products (a device with four shards multiplies four times as often, with a
-//! quarter of the rows), and messages in an order that suits the tree instead of the machine.
+//! The mode has a price. The matrix products are smaller: a device with four shards makes four times as many products,
+//! with a quarter of the rows. And the tree decides the order of the messages, which may not suit the machine.
 
+// ANCHOR: check_shards
 use datasets::Batch;
 use harness::cli::UsageError;
 use harness::records::BatchSums;
@@ -19,10 +19,9 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 use trainer::{sums_from_tensor, sums_to_tensor};
 
-use crate::train_batch::cut_shard;
 use crate::{Error, FixedTree, TreeSum};
 
-/// Refuses a number of shards that cannot be shared out over `devices`, or that batches cannot be cut into.
+/// Checks that each device gets a shard, and that a batch can be cut into so many shards.
 ///
 /// # Errors
 ///
@@ -40,45 +39,44 @@ pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<()
     }
     Ok(())
 }
+// ANCHOR_END: check_shards
 
-/// One step on this rank's device, over the shards that it hosts; all ranks call it together, with the
-/// same batch and the same number of shards, at least one for each rank.
+/// Makes one training step on this rank's device, over the shards that the rank holds in the tree. All ranks call it
+/// together.
 ///
-/// What comes back is about the whole batch and the same on every rank, as with
-/// [`train_batch`](crate::train_batch()).
+/// The results are as in [`train_batch`](crate::train_batch()).
 ///
 /// # Errors
 ///
-/// When there are fewer shards than ranks, when the batch does not fit the model, or when another rank
-/// stops or stalls.
+/// When the number of shards is not that of the tree, when a shard does not fit the model, and the errors of communication.
+// ANCHOR: reproducible
 pub fn train_batch_reproducible(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
-    batch: &Batch,
+    shards: &[Batch],
     learning_rate: f64,
-    shards: usize,
+    tree: &FixedTree,
 ) -> Result<Step, Error> {
-    // ANCHOR: reproducible
-    let tree = FixedTree::new(shards, rank.world_size())?;
-    let (mut sum, mut sums) = (TreeSum::new(tree), Vec::new());
-    for index in tree.held_by(rank.rank()) {
-        let shard = cut_shard(batch, shards, index, rank.device())?;
-        let step = local_gradients(model, &shard)?;
+    let (mut sum, mut local_sums) = (TreeSum::new(*tree), Vec::new());
+    for (index, shard) in tree.held_by(rank.rank()).zip(shards) {
+        let step = local_gradients(model, &shard.to_device(rank.device())?)?;
         sum.add(index, step.gradients)?;
-        sums.push(step.sums);
+        local_sums.push(step.sums);
     }
     let gradients = sum.total(rank)?;
-    sgd(model.parameters(), &gradients, learning_rate, batch.len())?;
-    // ANCHOR_END: reproducible
-
-    Ok(Step { sums: tree_sums(rank, &sums, &tree)?, gradients })
+    let sums = tree_sums(rank, &local_sums, tree)?;
+    sgd(model.parameters(), &gradients, learning_rate, sums.samples as usize)?;
+    Ok(Step { sums, gradients })
 }
+// ANCHOR_END: reproducible
 
-/// Loss, correct answers, samples and interrupts of all shards together, along the tree, of which this rank holds `sums`.
+// ANCHOR: tree_sums
+/// Adds up loss, correct answers, samples and interrupts of all shards along the tree. `sums` are the sums of this rank's
+/// shards, in order.
 ///
 /// # Errors
 ///
-/// When another rank stops or stalls.
+/// The errors of communication.
 pub fn tree_sums(
     rank: &(impl Communicator + ?Sized),
     sums: &[BatchSums],
@@ -88,3 +86,4 @@ pub fn tree_sums(
     let total = tree.sum(rank, &leaves.collect::<candle_core::Result<Vec<_>>>()?)?;
     Ok(sums_from_tensor(&total)?)
 }
+// ANCHOR_END: tree_sums

@@ -1,8 +1,7 @@
-//! A whole run on k devices: each rank trains its replica on its shards.
+//! A training run on k devices. Each rank trains a replica on its shards.
 
 use candle_core::{DType, Device};
 use datasets::Dataset;
-use datasets::loader::Loader;
 use datasets::source::LoadedData;
 use devices::DevicePlan;
 use harness::records::{BatchSums, EpochRecord, TrainOptions};
@@ -15,12 +14,14 @@ use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, RankFailure, run_rank
 use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::lenet::Lenet;
+use split_batch::loader::ShardLoader;
 use trainer::TrainingRun;
 
 use crate::breakage::train_batch_broken;
 use crate::evaluate::evaluate_together;
-use crate::{Error, Method, replicas, train_batch, train_batch_reproducible};
+use crate::{Error, FixedTree, Method, replicas, train_batch, train_batch_reproducible};
 
+// ANCHOR: outcome
 /// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -34,17 +35,18 @@ pub struct Outcome {
     pub hashes: Vec<WeightsHash>,
 }
 
-// ANCHOR: train
 /// The results of one rank.
 struct RankOutcome {
     records: Vec<EpochRecord>,
     after_first_step: Snapshot,
     weights: Snapshot,
 }
+// ANCHOR_END: outcome
 
+// ANCHOR: train
 /// Trains a fresh LeNet on all devices of a plan.
 ///
-/// Every rank starts from a copy of the same parameters, loads the same batches, and works on its own shard of each batch.
+/// Every rank starts from a copy of the same parameters, and loads its own shards of the same global batches.
 /// Each rank evaluates a part of the test images, and rank 0 reports. After each epoch all replicas must have the same
 /// weights hash, unless the `method` is a bug on purpose.
 ///
@@ -70,20 +72,23 @@ pub fn train(
         let (mut silent, options) = (Report::silent(), method.options(options, rank));
         let TrainOptions { batch_size, learning_rate, seed, .. } = options;
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let loader = Loader::new(&data.train, batch_size, seed, dtype);
+        let shards = method.shards(rank)?;
+        let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
         let mut run = TrainingRun::new(&options, &loader, report.unwrap_or(&mut silent));
         let mut after_first_step = Vec::new();
         while run.next_epoch()? {
             while let Some(batch) = run.next_batch()? {
                 let step = match method {
                     Method::AllReduce(algorithm) => {
-                        train_batch(rank, &model, &batch, learning_rate, algorithm)?
+                        train_batch(rank, &model, &batch.shards[0], learning_rate, algorithm)?
                     }
                     Method::Reproducible { shards } => {
-                        train_batch_reproducible(rank, &model, &batch, learning_rate, shards)?
+                        let tree = FixedTree::new(shards, rank.world_size())?;
+                        train_batch_reproducible(rank, &model, &batch.shards, learning_rate, &tree)?
                     }
                     Method::Broken(bug, algorithm) => {
-                        train_batch_broken(rank, &model, &batch, learning_rate, algorithm, bug)?
+                        let shard = &batch.shards[0];
+                        train_batch_broken(rank, &model, shard, learning_rate, algorithm, bug)?
                     }
                 };
                 if after_first_step.is_empty() {
@@ -94,7 +99,7 @@ pub fn train(
             run.epoch_done(evaluate(rank, &model, &data.test, dtype, method)?)?;
         }
         if method.algorithm() == Some(Algorithm::Native) {
-            // A slower rank may still read this rank's memory.
+            // This rank will close its connection to NCCL. A slower rank may still read the buffers of the connection.
             rank.barrier()?;
         }
         let weights = model.parameters().snapshot()?;
@@ -109,9 +114,9 @@ pub fn train(
 // ANCHOR_END: train
 
 // ANCHOR: evaluate
-/// Evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0. Compares the replicas before.
+/// Compares the replicas, evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0.
 ///
-/// A bug on purpose breaks the replicas. Then rank 0 evaluates all images alone.
+/// After a bug on purpose, the replicas can differ. Then rank 0 evaluates all images alone.
 fn evaluate(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
@@ -131,7 +136,8 @@ fn evaluate(
 }
 // ANCHOR_END: evaluate
 
-/// Names a bug on purpose as the cause of a loss that ran away.
+// ANCHOR: blamed
+/// Names a bug on purpose as the cause of an infinite loss or a NaN.
 fn blamed(failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
     match failure.cause {
         Cause::Error(error) => {
@@ -140,3 +146,4 @@ fn blamed(failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
         Cause::Panic(_) => failure,
     }
 }
+// ANCHOR_END: blamed

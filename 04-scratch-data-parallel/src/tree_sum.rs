@@ -1,20 +1,20 @@
-//! The sum of a [`FixedTree`] of sets of tensors, which are there one after the other.
+//! The sum of a [`FixedTree`], for leaves that arrive one by one.
 //!
-//! A rank has the gradients of its first leaf before those of its second. To keep them all until the last is there would
-//! take as much memory as there are leaves. So two parts of the tree are added up as soon as both are there, and a part
-//! waits until its other half is there. Four leaves, from the last to the first, as a pipeline may have them:
+//! A leaf is a list of tensors: the gradients of one shard. A rank computes its leaves one by one. It would need much
+//! memory to keep all of them until the last is there. A [`TreeSum`] therefore adds two halves of a node as soon as both
+//! are there, and keeps a partial sum only until its other half is there. An example with four leaves, which arrive from
+//! the last to the first:
 //!
 //! ```text
-//!            0..4
-//!        ┌────┴────┐
-//!      0..2       2..4        3 waits, 2 comes: 2..4 waits, 1 waits, 0 comes: 0..2, 0..4
-//!      ┌┴┐        ┌┴┐
+//!            0..4             leaf 3 arrives    kept: 3
+//!        ┌────┴────┐          leaf 2 arrives    kept: 2..4
+//!      0..2       2..4        leaf 1 arrives    kept: 2..4, 1
+//!      ┌┴┐        ┌┴┐         leaf 0 arrives    kept: 0..4
 //!      0 1        2 3
 //! ```
 //!
-//! Always left + right: the bits do not depend on which is there first. From the first to the last or from the last to
-//! the first, about log₂ of the leaves wait at a time. Where other ranks hold other leaves, the tree goes on over all of
-//! them.
+//! A node is always left + right, so the bits do not depend on the order of arrival. If n leaves arrive in order, or in
+//! reverse order, a rank keeps about log₂ n partial sums. [`TreeSum::total`] joins the partial sums of all ranks.
 
 use std::ops::Range;
 
@@ -24,21 +24,22 @@ use params_and_allreduce::communicator::{Communicator, Error};
 
 use crate::fixed_tree::{FixedTree, halves};
 
-/// A sum that is being made, of sets of equally many tensors: such as the gradients of all parameters.
+// ANCHOR: tree_sum
+/// The partial sums of a rank. A leaf is a list of tensors, such as the gradients of all parameters.
 pub struct TreeSum {
     tree: FixedTree,
-    /// Parts of the tree whose other half is not there yet.
+    /// The nodes that wait for their other half, with their sums.
     waiting: Vec<(Range<usize>, Vec<Tensor>)>,
     most_sets: usize,
 }
 
 impl TreeSum {
-    /// Nothing yet, of the leaves of `tree`.
+    /// Starts a sum over the leaves of `tree`.
     pub fn new(tree: FixedTree) -> Self {
         Self { tree, waiting: Vec::new(), most_sets: 0 }
     }
 
-    /// How many sets there are at the most when a rank adds its leaves from the first to the last.
+    /// Returns the largest number of lists that a rank holds at one time when it adds its leaves in order.
     pub fn most_in_order(tree: FixedTree, rank: usize) -> usize {
         let mut sum = Self::new(tree);
         for leaf in tree.held_by(rank) {
@@ -49,79 +50,79 @@ impl TreeSum {
     }
 
     // ANCHOR: add
-    /// Adds a set of tensors as one leaf of the tree. Each leaf is added once.
+    /// Adds one leaf. Each leaf is added once.
     ///
     /// # Errors
     ///
-    /// When tensors differ in shape or type from those of another leaf.
+    /// When tensors of two leaves differ in shape or type.
     pub fn add(&mut self, leaf: usize, tensors: Vec<Tensor>) -> Result<()> {
-        let (mut run, mut sum) = (leaf..leaf + 1, tensors);
+        let (mut range, mut sum) = (leaf..leaf + 1, tensors);
         self.most_sets = self.most_sets.max(self.waiting.len() + 1);
-        for (parent, other) in self.way_up(leaf) {
+        for (parent, other) in self.path_to_root(leaf) {
             let Some(found) = self.waiting.iter().position(|(waiting, _)| *waiting == other) else {
                 break;
             };
-            let (_, of_other) = self.waiting.swap_remove(found);
+            let (_, other_sum) = self.waiting.swap_remove(found);
             let (left, right) =
-                if other.start < run.start { (of_other, sum) } else { (sum, of_other) };
-            // Of each tensor, both halves go as soon as their sum is there.
+                if other.start < range.start { (other_sum, sum) } else { (sum, other_sum) };
+            // The iterators free the two summands of each parameter as soon as their sum is computed.
             let pairs = left.into_iter().zip(right);
             sum = pairs.map(|(left, right)| ops::sum(&left, &right)).collect::<Result<_>>()?;
-            run = parent;
+            range = parent;
         }
-        self.waiting.push((run, sum));
+        self.waiting.push((range, sum));
         Ok(())
     }
     // ANCHOR_END: add
 
-    /// The most sets of tensors that there were at one time.
+    /// Returns the largest number of lists of tensors that this rank held at one time.
     pub fn most_sets(&self) -> usize {
         self.most_sets
     }
 
-    /// The sum over all leaves, those of the other ranks too, on every rank; all of them call this together. A rank has
-    /// added the leaves that it [holds](FixedTree::held_by).
+    /// Returns the sum over the leaves of all ranks, on every rank. All ranks call this together, after each rank has added
+    /// the leaves that it [holds](FixedTree::held_by).
     ///
     /// # Errors
     ///
-    /// When a leaf is missing that this rank holds, when tensors differ in shape or type, or when another rank stops or
-    /// stalls.
+    /// When a leaf of this rank is missing, when tensors differ in shape or type, and the errors of communication.
     pub fn total(
         mut self,
         rank: &(impl Communicator + ?Sized),
     ) -> std::result::Result<Vec<Tensor>, Error> {
         let whole = 0..self.tree.leaves();
-        if let Some(found) = self.waiting.iter().position(|(run, _)| *run == whole) {
+        if let Some(found) = self.waiting.iter().position(|(range, _)| *range == whole) {
             return Ok(self.waiting.swap_remove(found).1);
         }
-        let (runs, sets): (Vec<_>, Vec<_>) = self.waiting.into_iter().unzip();
+        let (ranges, sets): (Vec<_>, Vec<_>) = self.waiting.into_iter().unzip();
         let Some(tensors) = sets.first().map(Vec::len) else {
             return self.tree.sum_of_nodes(rank, &[]).map(|_| Vec::new());
         };
         let mut sets: Vec<_> = sets.into_iter().map(Vec::into_iter).collect();
-        // Of each tensor, all parts go as soon as their sum is there.
+        // The iterators free the partial sums of each parameter as soon as their total is computed.
         let sum = |_| {
             let parts: Vec<Tensor> = sets.iter_mut().filter_map(Iterator::next).collect();
-            let nodes: Vec<_> = runs.iter().cloned().zip(&parts).collect();
+            let nodes: Vec<_> = ranges.iter().cloned().zip(&parts).collect();
             self.tree.sum_of_nodes(rank, &nodes)
         };
         (0..tensors).map(sum).collect()
     }
 
-    /// The runs above a leaf, from the smallest to the whole; of each, the half without the leaf too.
-    fn way_up(&self, leaf: usize) -> Vec<(Range<usize>, Range<usize>)> {
-        let mut runs = Vec::new();
-        let mut run = 0..self.tree.leaves();
-        while run.len() > 1 {
-            let (left, right) = halves(&run);
+    /// Returns the nodes above a leaf, from the smallest to the root, each with its half that is without the leaf.
+    fn path_to_root(&self, leaf: usize) -> Vec<(Range<usize>, Range<usize>)> {
+        let mut ranges = Vec::new();
+        let mut range = 0..self.tree.leaves();
+        while range.len() > 1 {
+            let (left, right) = halves(&range);
             let (with, without) = if left.contains(&leaf) { (left, right) } else { (right, left) };
-            runs.push((run, without));
-            run = with;
+            ranges.push((range, without));
+            range = with;
         }
-        runs.reverse();
-        runs
+        ranges.reverse();
+        ranges
     }
 }
+// ANCHOR_END: tree_sum
 
 #[cfg(test)]
 mod tests {
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
-    /// Values of very different sizes, so that another order of adding gives other bits.
+    /// Returns values of very different sizes. Another order of additions gives other bits.
     fn leaf(index: usize) -> Tensor {
         let value =
             |i: usize| ((index * 37 + i * 11) % 101) as f32 * 10f32.powi(index as i32 % 7 - 3);
@@ -142,7 +143,7 @@ mod tests {
         sum.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
     }
 
-    /// What one rank after the other comes to, with its leaves taken in `order`; and the most that waited.
+    /// Returns the bits of the sum on each rank when the leaves arrive in `order`, and the largest number of lists held.
     fn sum(
         leaves: usize,
         replicas: usize,
@@ -181,7 +182,7 @@ mod tests {
             let (backward, waiting) = sum(leaves, 1, |held| held.rev().collect());
             assert_eq!(backward, expected, "{leaves} from the last");
             assert!(waiting <= leaves.ilog2() as usize + 2, "{leaves}: {waiting}");
-            // 7 divides none of these numbers but 7 and 14.
+            // 7 and `leaves` have no common divisor, so this is a permutation.
             if leaves % 7 != 0 {
                 let (mixed, _) = sum(leaves, 1, |held| held.map(|i| i * 7 % leaves).collect());
                 assert_eq!(mixed, expected, "{leaves} mixed");
@@ -215,7 +216,7 @@ mod tests {
             sum.add(0, vec![leaf(0)])?;
             sum.total(rank)
         });
-        let told = failure.unwrap_err().to_string();
-        assert!(told.contains("leaf 1 is missing"), "{told}");
+        let message = failure.unwrap_err().to_string();
+        assert!(message.contains("leaf 1 is missing"), "{message}");
     }
 }

@@ -13,7 +13,6 @@ use candle_core::{DType, Device, Shape, Tensor};
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{Ddp, Error, Model, Network};
 use datasets::loader::Epochs as _;
@@ -25,6 +24,7 @@ use harness::statistics::median;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
+use split_batch::loader::{LocalBatch, ShardLoader};
 
 const WIDTH: usize = 16;
 const BATCH: usize = 64;
@@ -80,7 +80,7 @@ impl Communicator for Watched {
 /// Steps of one kind on this rank.
 struct Steps {
     model: Ddp<ResNet18>,
-    share: Share,
+    share: LocalBatch,
     first: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -101,7 +101,7 @@ impl Steps {
             Arc::new(Watched { link: lines.background.clone(), first: Arc::clone(&first) });
         let model = Ddp::new(network, Lines { background, ..lines }, reduction)?;
         let data = synthetic::dataset(Split::Train, BATCH);
-        let shares = Shares::new(&data, BATCH, 1, DType::F32, model.hosts());
+        let shares = ShardLoader::new(&data, BATCH, 1, DType::F32, model.hosts());
         let share = shares.epoch(1).collect::<candle_core::Result<Vec<_>>>()?.swap_remove(0);
         Ok(Self { model, share, first })
     }

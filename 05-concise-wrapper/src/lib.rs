@@ -11,7 +11,7 @@
 //! | [`precision`] | layers in bf16, and what has to stay in f32 |
 //! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
 //! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
-//! | [`model`], [`shares`] | what a training loop needs of a model, plain or wrapped |
+//! | [`model`] | what a training loop needs of a model, plain or wrapped |
 //! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
 //! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
@@ -38,7 +38,6 @@ pub mod optimiser;
 pub mod precision;
 pub mod recording;
 pub mod resnet;
-pub mod shares;
 pub mod sizing;
 pub mod slow_link;
 pub mod text;

@@ -11,9 +11,9 @@ use single_gpu::train::Step;
 use tracing::info_span;
 use trainer::{DeferredSums, StepSums};
 
-use crate::shares::{Hosts, Share};
 use crate::weights::Weights;
 use crate::{Error, Network, Precision};
+use split_batch::loader::{LocalBatch, Shards};
 
 /// A model that can be trained: plain, or wrapped.
 ///
@@ -23,7 +23,7 @@ use crate::{Error, Network, Precision};
 // ANCHOR: model
 pub trait Model {
     /// The shards of each global batch that this model is to be given, and how many there are in all.
-    fn hosts(&self) -> Hosts;
+    fn hosts(&self) -> Shards;
 
     /// Loss and gradients of a global batch, of which `share` holds this model's shards; nothing is
     /// updated.
@@ -33,7 +33,7 @@ pub trait Model {
     /// # Errors
     ///
     /// When the batch does not fit the model, or another rank stops or stalls.
-    fn backward(&self, share: &Share) -> std::result::Result<Step, Error>;
+    fn backward(&self, share: &LocalBatch) -> std::result::Result<Step, Error>;
 
     /// [`backward`](Self::backward), with loss and correct answers left where they are, to be read when somebody wants to
     /// see them: a GPU has the update to do before anybody waits for it.
@@ -43,7 +43,7 @@ pub trait Model {
     /// As [`backward`](Self::backward).
     fn backward_deferred(
         &self,
-        share: &Share,
+        share: &LocalBatch,
     ) -> std::result::Result<(StepSums, Vec<Tensor>), Error> {
         let Step { sums, gradients } = self.backward(share)?;
         Ok((sums.into(), gradients))
@@ -88,18 +88,18 @@ pub trait Model {
 // ANCHOR_END: model
 
 impl<M: ModuleT> Model for Network<M> {
-    fn hosts(&self) -> Hosts {
-        Hosts::WHOLE
+    fn hosts(&self) -> Shards {
+        Shards::WHOLE
     }
 
-    fn backward(&self, share: &Share) -> std::result::Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> std::result::Result<Step, Error> {
         let (seen, gradients) = self.backward_deferred(share)?;
         Ok(Step { sums: seen.read()?, gradients })
     }
 
     fn backward_deferred(
         &self,
-        share: &Share,
+        share: &LocalBatch,
     ) -> std::result::Result<(StepSums, Vec<Tensor>), Error> {
         let (loss, unread) = loss_of(self, &share.shards[0])?;
         let gradients = gradients_of(self, &loss)?;

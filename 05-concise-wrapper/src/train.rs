@@ -8,9 +8,9 @@ use trainer::TrainingRun;
 
 use crate::checkpoint::{Checkpoints, Run};
 use crate::optimiser::{Extras, Schedule, Sgd};
-use crate::shares::Shares;
 use crate::weights::Snapshot;
 use crate::{Error, Model};
+use split_batch::loader::ShardLoader;
 
 /// A finished run.
 #[derive(Clone, Debug)]
@@ -39,7 +39,8 @@ pub fn train(
     report: &mut Report<'_>,
 ) -> Result<Trained, Error> {
     let (precision, TrainOptions { batch_size, seed, .. }) = (model.precision(), *options);
-    let shares = Shares::new(&data.train, batch_size, seed, precision.weights(), model.hosts());
+    let shares =
+        ShardLoader::new(&data.train, batch_size, seed, precision.weights(), model.hosts());
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let mut sgd = Sgd::new(extras.constants);
     let about_run =

@@ -14,7 +14,6 @@ use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Sgd};
-use concise_wrapper::shares::Shares;
 use concise_wrapper::{Ddp, Error, Model, Network};
 use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};
@@ -23,6 +22,7 @@ use harness::launcher as mpirun;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::thread::run_ranks;
+use split_batch::loader::ShardLoader;
 
 /// Nobody waits this long, unless something is wrong.
 const WAIT: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ fn hash(lines: impl Into<Lines>, reduction: Reduction) -> Result<WeightsHash, Er
     let data = synthetic::dataset(Split::Train, count);
     let network = Network::new(3, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb))?;
     let model = Ddp::new(network, lines, reduction)?;
-    let shares = Shares::new(&data, BATCH, 5, DType::F32, model.hosts());
+    let shares = ShardLoader::new(&data, BATCH, 5, DType::F32, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
     for share in (1..3).flat_map(|epoch| shares.epoch(epoch)) {
         let share = share?;
@@ -59,7 +59,7 @@ fn one_rank() {
         return eprintln!("SKIPPED: one rank of a job that nobody started");
     }
     let world = World::connect(WAIT).unwrap();
-    let plan = DevicePlan::slices(world.local_size()).unwrap();
+    let plan = DevicePlan::slices(world.local_size).unwrap();
     world.run(&plan, |rank| {
         let ranks = plan.len();
         let mine = |reduction| hash(rank, reduction);

@@ -13,7 +13,6 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use candle_core::DType;
 use concise_wrapper::Model as _;
-use concise_wrapper::shares::{Share, Shares};
 use datasets::loader::Epochs as _;
 use datasets::{SAMPLE, Split, synthetic};
 use devices::DevicePlan;
@@ -27,6 +26,7 @@ use model_parallel::pipeline::predict::Costs;
 use model_parallel::pipeline::{Checked, Kind, PipelineParallel, Timeline, check, predict};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
+use split_batch::loader::{LocalBatch, ShardLoader};
 
 const WIDTH: usize = 16;
 const BATCH: usize = 256;
@@ -74,9 +74,9 @@ fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<LayerCost>> {
 }
 
 /// A batch, cut into as many shards as a model wants.
-fn share(model: &PipelineParallel<'_, Stage>) -> anyhow::Result<Share> {
+fn share(model: &PipelineParallel<'_, Stage>) -> anyhow::Result<LocalBatch> {
     let data = synthetic::dataset(Split::Train, BATCH);
-    let shares = Shares::new(&data, BATCH, 1, DType::F32, model.hosts());
+    let shares = ShardLoader::new(&data, BATCH, 1, DType::F32, model.hosts());
     shares.epoch(1).next().context("a batch")?.map_err(Into::into)
 }
 

@@ -112,7 +112,7 @@ impl Mesh {
             return Err(candle_core::Error::Msg(text).into());
         }
         let members = self.line(all.rank(), axis);
-        Ok(Group::new(Arc::clone(all), members)?.into())
+        Ok(Arc::new(Group::new(Arc::clone(all), members)?))
     }
 
     /// The same for both connections of a rank.

@@ -3,14 +3,14 @@
 use std::cell::{Cell, RefCell};
 
 use candle_core::Tensor;
-use concise_wrapper::shares::Hosts;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 use trainer::StepSums;
 
 /// A model, and its weights after the first step.
@@ -45,16 +45,16 @@ impl<'a, M: Model> Watched<'a, M> {
 }
 
 impl<M: Model> Model for Watched<'_, M> {
-    fn hosts(&self) -> Hosts {
+    fn hosts(&self) -> Shards {
         self.model.hosts()
     }
 
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         self.look()?;
         self.model.backward(share)
     }
 
-    fn backward_deferred(&self, share: &Share) -> Result<(StepSums, Vec<Tensor>), Error> {
+    fn backward_deferred(&self, share: &LocalBatch) -> Result<(StepSums, Vec<Tensor>), Error> {
         self.look()?;
         self.model.backward_deferred(share)
     }
@@ -92,11 +92,11 @@ impl<M: Model> Model for Watched<'_, M> {
 mod tests {
     use candle_core::{DType, Device};
     use concise_wrapper::optimiser::{Momentum, Sgd};
-    use concise_wrapper::shares::Shares;
     use datasets::loader::Epochs as _;
     use datasets::{CLASSES, PIXELS};
     use model_parallel::layers::Layers;
     use ops::weights_hash::WeightsHash;
+    use split_batch::loader::ShardLoader;
 
     use super::*;
 
@@ -107,7 +107,7 @@ mod tests {
         for steps in 1..=3 {
             let network = layers.build(0..1, 1, DType::F64, &Device::Cpu).unwrap();
             let watched = Watched::new(&network);
-            let shares = Shares::new(&data, 2, 1, DType::F64, watched.hosts());
+            let shares = ShardLoader::new(&data, 2, 1, DType::F64, watched.hosts());
             let mut sgd = Sgd::new(Momentum::default());
             let mut hashes = Vec::new();
             for share in shares.epoch(1).take(steps) {

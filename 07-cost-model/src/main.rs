@@ -10,14 +10,14 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Task};
 use harness::cli::{self, UsageError};
-use harness::mpirun;
+use harness::launcher;
 
 fn main() -> ExitCode {
     cli::conclude(cli::arguments().and_then(run))
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    mpirun::check_alone().map_err(UsageError::new)?;
+    launcher::check_alone().map_err(UsageError::new)?;
     match arguments.task()? {
         Task::Measure(experiments) => experiments.run(),
         Task::OnPaper(paper) => paper.tell(),

@@ -1,6 +1,7 @@
 //! A LeNet in which the images show from the first step on.
 
 use candle_core::{DType, Device};
+use datasets::Batch;
 use single_gpu::lenet::Lenet;
 
 /// Weights ten times as large as usual, of the seed 1. With those of a fresh LeNet the loss hardly depends on the images,
@@ -17,4 +18,14 @@ pub fn with_large_weights(dtype: DType) -> Lenet {
         parameter.value.set(&(value * 10.0).unwrap()).unwrap();
     }
     lenet
+}
+
+/// Cuts shard number `index` of `of` out of a batch.
+///
+/// # Errors
+///
+/// When the numbers of images and labels differ.
+pub fn shard(batch: &Batch, of: usize, index: usize) -> candle_core::Result<Batch> {
+    let (images, labels) = split_batch::cut_shard(&batch.images, &batch.labels, of, index)?;
+    Ok(Batch { images, labels })
 }

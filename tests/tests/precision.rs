@@ -24,7 +24,6 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::precision::Unsupported;
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Named, Weights};
 use concise_wrapper::{DataParallel, Error, Model, Network, Precision};
 use course_tests::distance::{distance, values};
@@ -35,6 +34,7 @@ use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
+use split_batch::loader::LocalBatch;
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -59,12 +59,12 @@ fn batch(samples: usize) -> Batch {
 }
 
 /// `of` shards of a batch, and of them those in `held`.
-fn share(held: std::ops::Range<usize>, of: usize) -> Share {
+fn share(held: std::ops::Range<usize>, of: usize) -> LocalBatch {
     let (batch, each) = (batch(SAMPLES), SAMPLES / of);
     let cut = |tensor: &Tensor, shard| tensor.narrow(0, shard * each, each).unwrap();
     let shard =
         |shard| Batch { images: cut(&batch.images, shard), labels: cut(&batch.labels, shard) };
-    Share { shards: held.map(shard).collect(), samples: SAMPLES }
+    LocalBatch { shards: held.map(shard).collect(), samples: SAMPLES }
 }
 
 fn rounded(tensor: &Tensor) -> Tensor {
@@ -235,7 +235,7 @@ fn by_shard_the_bits_do_not_depend_on_the_ranks() {
             let model = Ddp::new(network, rank, Reduction::Reproducible { shards: 4 })?;
             let mut sgd = Sgd::new(Momentum::default());
             for _ in 0..2 {
-                let step = model.backward(&share(model.hosts().shards, 4))?;
+                let step = model.backward(&share(model.hosts().held, 4))?;
                 sgd.step(model.weights(), &step.gradients, 0.1, SAMPLES)?;
             }
             Ok::<_, Error>(WeightsHash::new(&model.weights().snapshot()?)?)

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
+use course_tests::lenet::shard;
 use datasets::{Dataset, PIXELS};
 use devices::DevicePlan;
 use params_and_allreduce::communicator::Communicator;
@@ -45,8 +46,9 @@ fn two_one_core_devices_use_two_threads_and_no_more() {
     let initial = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
     let times = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
+        let shard = shard(&batch, 2, rank.rank())?;
         for _ in 0..40 {
-            train_batch(rank, &model, &batch, 0.01, Algorithm::Ring)?;
+            train_batch(rank, &model, &shard, 0.01, Algorithm::Ring)?;
         }
         let times = ticks();
         // Only threads that are there are counted: nobody ends before everybody has read theirs.

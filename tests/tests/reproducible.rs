@@ -8,18 +8,18 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use course_tests::lenet::with_large_weights;
+use course_tests::lenet::{shard, with_large_weights};
 use course_tests::{on_gpus, on_the_cpu, plan};
 use datasets::loader::{Epochs as _, Loader};
 use datasets::{Batch, CLASSES, Dataset, PIXELS, SAMPLE, Split, synthetic};
 use devices::{DeviceKind, DevicePlan};
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::thread::{Rank, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
-use scratch_data_parallel::{Error, train_batch_reproducible};
+use scratch_data_parallel::{Error, FixedTree, train_batch_reproducible};
 use single_gpu::lenet::Lenet;
-use single_gpu::train::local_gradients;
+use single_gpu::train::{Step, local_gradients};
 
 const SHARDS: usize = 8;
 const STEPS: usize = 3;
@@ -29,13 +29,26 @@ fn batches(data: &Dataset, size: usize) -> Vec<Batch> {
     Loader::new(data, size, 1, DType::F32).epoch(1).collect::<Result<_, _>>().unwrap()
 }
 
+/// A step on this rank's shards of a batch.
+fn step(
+    rank: &Rank,
+    model: &Lenet,
+    batch: &Batch,
+    rate: f64,
+    shards: usize,
+) -> Result<Step, Error> {
+    let tree = FixedTree::new(shards, rank.world_size())?;
+    let held = tree.held_by(rank.rank()).map(|index| shard(batch, shards, index));
+    train_batch_reproducible(rank, model, &held.collect::<Result<Vec<_>, _>>()?, rate, &tree)
+}
+
 /// The weights hash after all steps; every rank's must be the same.
 fn hash(batches: &[Batch], plan: &DevicePlan) -> WeightsHash {
     let initial = with_large_weights(DType::F32);
     let hashes = run_ranks(plan, Duration::from_secs(60), |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         for batch in batches {
-            train_batch_reproducible(rank, &model, batch, 0.05, SHARDS)?;
+            step(rank, &model, batch, 0.05, SHARDS)?;
         }
         Ok::<_, Error>(WeightsHash::new(&model.parameters().snapshot()?)?)
     });
@@ -83,7 +96,8 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
         let hashes = run_ranks(&plan(devices), Duration::from_secs(60), |rank| {
             let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
             for batch in &batches {
-                scratch_data_parallel::train_batch(rank, &model, batch, 0.05, Algorithm::Ring)?;
+                let shard = shard(batch, devices, rank.rank())?;
+                scratch_data_parallel::train_batch(rank, &model, &shard, 0.05, Algorithm::Ring)?;
             }
             Ok::<_, Error>(WeightsHash::new(&model.parameters().snapshot()?)?)
         });
@@ -99,7 +113,7 @@ fn it_is_the_step_of_one_device_up_to_rounding() {
     let expected = local_gradients(&one, batch).unwrap();
     let steps = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;
-        let mut step = train_batch_reproducible(rank, &model, batch, 0.5, SHARDS)?;
+        let mut step = step(rank, &model, batch, 0.5, SHARDS)?;
         step.gradients = on_the_cpu(&step.gradients)?;
         Ok::<_, Error>(step)
     });
@@ -124,7 +138,7 @@ fn fewer_shards_than_devices_are_refused() {
     let batch = &batches(&synthetic::dataset(Split::Train, 64), 64)[0];
     let outcome = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;
-        train_batch_reproducible(rank, &model, batch, 0.5, 2)
+        step(rank, &model, batch, 0.5, 2)
     });
     assert!(outcome.unwrap_err().to_string().contains("2 leaves"));
 }

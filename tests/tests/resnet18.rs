@@ -10,12 +10,12 @@
 use candle_core::{DType, Device, Module as _, Result, Tensor};
 use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Named;
 use concise_wrapper::{Model, Network};
 use course_tests::{Fixture, noise};
 use datasets::Batch;
 use ops::difference::relative_difference;
+use split_batch::loader::LocalBatch;
 
 /// A network with the fixture's weights.
 fn network(fixture: &Fixture, dtype: DType) -> Result<Network<ResNet18>> {
@@ -51,11 +51,11 @@ impl Geometry for Fixture {
 }
 
 /// The batch of a step.
-fn share(step: u64, samples: usize, dtype: DType) -> Result<Share> {
+fn share(step: u64, samples: usize, dtype: DType) -> Result<LocalBatch> {
     let images = noise((samples, 1, 28, 28), 300 + step)?.to_dtype(dtype)?;
     let labels: Vec<u32> = (0..).take(samples).map(|i| (i * 7 + 3 + step as u32) % 10).collect();
     let labels = Tensor::new(labels, &Device::Cpu)?;
-    Ok(Share { shards: vec![Batch { images, labels }], samples })
+    Ok(LocalBatch { shards: vec![Batch { images, labels }], samples })
 }
 
 fn compare(fixture: &Fixture, name: &str, value: &Tensor, bound: f64) -> Result<()> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use candle_core::cuda::set_gemm_reduced_precision_f32;
 use candle_core::{DType, Device, Tensor};
 use course_tests::distance::distance;
-use course_tests::lenet::with_large_weights;
+use course_tests::lenet::{shard, with_large_weights};
 use course_tests::on_the_cpu;
 use datasets::{Batch, Split, synthetic};
 use devices::{DeviceKind, DevicePlan};
@@ -38,7 +38,13 @@ fn on_gpus(plan: &DevicePlan, start: &Lenet, batch: &Batch) -> Found {
     let found = run_ranks(plan, WAIT, |rank| {
         let model = Lenet::with_parameters(get_params(start.parameters(), rank.device())?)?;
         let logits = model.forward(&batch.images.to_device(rank.device())?)?;
-        let step = train_batch(rank, &model, batch, RATE, Algorithm::Ring)?;
+        let step = train_batch(
+            rank,
+            &model,
+            &shard(batch, plan.len(), rank.rank())?,
+            RATE,
+            Algorithm::Ring,
+        )?;
         let logits = logits.detach().to_device(&Device::Cpu)?;
         Ok::<_, Error>((logits, on_the_cpu(&step.gradients)?))
     });

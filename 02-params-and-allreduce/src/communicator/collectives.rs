@@ -11,8 +11,6 @@
 //! all-gather       a b c      a b c      a b c
 //! barrier          no rank goes on before all ranks have arrived
 //! ```
-//!
-//! A reduce-scatter and an all-gather of its chunks make an all-reduce: the [ring](super::all_reduce::ring()).
 
 use std::ops::Range;
 
@@ -67,13 +65,12 @@ pub fn reduce_scatter(
 /// Adds up the chunks of a flat tensor around the ring, and returns this rank's chunk of the sum.
 ///
 /// A chunk starts at the rank after its owner, and reaches the owner after n − 1 hops. Each rank on the way adds its own
-/// numbers. Three ranks, with the tensors a, b and c in three chunks each:
+/// numbers. Three ranks, with the tensors a, b and c in three chunks each; parentheses hold what has just arrived:
 ///
 /// ```text
 ///          rank 0 has        rank 1 has        rank 2 has
-/// step 1   a₁ + c₁           b₂ + a₂           c₀ + b₀
-///              ↑ c₁ from 2       ↑ a₂ from 0       ↑ b₀ from 1
-/// step 2   a₀ + c₀ + b₀      b₁ + a₁ + c₁      c₂ + b₂ + a₂
+/// step 1   a₁ + (c₁)         b₂ + (a₂)         c₀ + (b₀)
+/// step 2   a₀ + (c₀ + b₀)    b₁ + (a₁ + c₁)    c₂ + (b₂ + a₂)
 /// ```
 ///
 /// In each step, every rank sends one chunk. In total, a rank sends (n − 1)/n of the tensor, on any number n of ranks.
@@ -145,6 +142,7 @@ pub(crate) fn pass_around_the_ring(
     let (me, world_size) = (rank.rank(), rank.world_size());
     let (next, previous) = neighbours(rank);
     let dtype = chunk.dtype();
+    // Every place holds this rank's chunk until another chunk arrives.
     let mut chunks = vec![chunk; world_size];
     for step in 0..world_size - 1 {
         let passed_on = (me + world_size - step) % world_size;
@@ -177,8 +175,8 @@ pub fn broadcast(
 
 /// Gives every rank the root's tensor, along a binomial tree. Nobody may write to it any more.
 ///
-/// In each round, every rank that has the tensor sends it to a rank that has not. The number of ranks that have the tensor
-/// doubles. Seven ranks, root 0:
+/// In each round, every rank that has the tensor sends it to a rank that has not, as long as there is one. Seven ranks,
+/// root 0:
 ///
 /// ```text
 /// round 1   0 → 4
@@ -215,8 +213,8 @@ pub(crate) fn broadcast_shared(
 /// Implements [`Communicator::barrier`].
 ///
 /// In round 1, each rank sends an empty message to the next rank, in round 2 to the rank at distance 2, then at 4, 8 and so
-/// on. A message proves that its sender has arrived, and all ranks that had sent a message to the sender. Their number
-/// doubles in each round. Rank 0 of five ranks:
+/// on. A message proves that its sender has called `barrier`, and that all ranks known to the sender have. The number of known
+/// ranks doubles in each round. Rank 0 of five ranks:
 ///
 /// ```text
 /// round 1   message from 4           have arrived: 4 0
@@ -243,8 +241,8 @@ pub fn barrier(rank: &(impl Communicator + ?Sized)) -> Result<(), Error> {
 /// A tensor of at most this many bytes is copied sooner than an answer arrives.
 const SMALL: usize = 16 << 10;
 
-/// Sends the input of a collective: a small one as a copy. A large one is shared, so the collective must call
-/// [`wait_until_read`] before it returns, or receive a result that depends on the receiver's reading.
+/// Sends the input of a collective. A small input is copied. A large input is shared: before the collective returns, it
+/// calls [`wait_until_read`], or has received a sum that contains this input.
 pub(crate) fn send_input(
     rank: &(impl Communicator + ?Sized),
     to: usize,
@@ -257,8 +255,8 @@ pub(crate) fn send_input(
     }
 }
 
-/// Sends an empty message to each rank in `read`, because this rank has read the input of that rank. Then waits for an empty
-/// message from each rank in `by`: these ranks read the input of this rank. All inputs have the size of `tensor`.
+/// Sends an empty message to each rank in `read`: this rank has read their inputs. Then waits for an empty message from
+/// each rank in `by`: they have read the input of this rank. All inputs have the size of `tensor`.
 pub(crate) fn wait_until_read(
     rank: &(impl Communicator + ?Sized),
     tensor: &Tensor,

@@ -70,6 +70,27 @@ fn everyone_names_the_rank_that_panicked() {
     }
 }
 
+/// A rank that sleeps looks again every [`STRETCH`]. The end of another rank wakes it before.
+#[test]
+fn an_end_is_noticed_at_once() {
+    let noticed_after = || {
+        let ended = Mutex::new(Instant::now());
+        let outcome = run_ranks(&plan(2), LONG, |rank| {
+            if rank.rank() == 0 {
+                thread::sleep(STRETCH / 10);
+                *locked(&ended) = Instant::now();
+                return Ok(Duration::ZERO);
+            }
+            recv_number(rank, 0).unwrap_err();
+            Ok::<_, Error>(locked(&ended).elapsed())
+        });
+        outcome.unwrap()[1]
+    };
+    // On a busy machine, a thread may get no core for long.
+    let times: Vec<Duration> = (0..10).map(|_| noticed_after()).collect();
+    assert!(times.iter().any(|&time| time < STRETCH / 2), "{times:?}");
+}
+
 #[test]
 fn everyone_names_the_rank_that_failed() {
     for complaint in chain(LONG, || Err(candle_core::Error::Msg("disk full".into()).into())) {
@@ -207,7 +228,7 @@ fn many_ranks_exchange_messages() {
 
 #[test]
 fn a_mailbox_gives_up_in_time_awake_or_asleep() {
-    let mailbox = Mailbox::new();
+    let mailbox = Mailbox::default();
     for timeout in [Duration::ZERO, AWAKE / 2, AWAKE, 100 * AWAKE, STRETCH + AWAKE] {
         let started = Instant::now();
         assert!(mailbox.wait(timeout, |messages| messages.remove(&1)).is_none());
@@ -219,7 +240,7 @@ fn a_mailbox_gives_up_in_time_awake_or_asleep() {
 #[test]
 fn early_and_late_messages_are_seen() {
     for delay in [Duration::ZERO, AWAKE / 2, 100 * AWAKE] {
-        let mailbox = Mailbox::new();
+        let mailbox = Mailbox::default();
         let started = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -243,6 +264,8 @@ fn what_is_sent_in_the_background_counts_as_well() {
         let both = [before, rank.traffic()];
         recv_number(rank, other)?;
         rank.background()?.recv(other, &Shape::from(()), DType::F32)?;
+        // A third connection would be the second, where messages could meet.
+        assert!(rank.background()?.background().is_err());
         Ok::<_, Error>(both)
     });
     let sent = |messages| Traffic { messages, bytes: 4 * messages };

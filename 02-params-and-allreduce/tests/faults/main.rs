@@ -29,7 +29,7 @@ const PATIENT: Duration = Duration::from_secs(30);
 /// When a trial counts as hanging.
 const HUNG: Duration = Duration::from_secs(100);
 /// Trials at a time: nearly all of them only wait.
-const AT_A_TIME: usize = 96;
+const AT_A_TIME: usize = 48;
 
 /// Random trials of a fault in each collective.
 fn trials_in_each(fault: Fault) {

@@ -16,7 +16,7 @@ use crate::collective::Collective;
 use crate::faulty::{Fault, Faulty};
 
 /// How long a rank waits for one that stalls: so long that no busy machine stalls the others.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_secs(2);
 /// What a call may take beyond that, on a busy machine.
 const SLACK: Duration = Duration::from_secs(3);
 

@@ -18,7 +18,7 @@ pub mod breakage;
 
 use datasets::loader::{batch_of, epoch_order};
 
-use crate::split::shard_range;
+use crate::shard_range;
 
 // ANCHOR: sampler
 /// The samples of one rank in every epoch.

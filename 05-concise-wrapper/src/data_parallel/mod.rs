@@ -36,12 +36,12 @@ use single_gpu::train::Step;
 use split_batch::{gather, split_batch};
 
 use crate::model::Model;
-use crate::shares::Hosts;
-use crate::shares::Share;
 use crate::weights::Weights;
 use crate::{Error, Network, Precision};
 use counter::{Answer, Leader, Missing, Order, connect};
 use follower::follow;
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 /// What is told of a device of which nothing else is known.
 const ENDED: &str = "a device has ended early";
@@ -188,12 +188,12 @@ impl<M: ModuleT + Send + Sync + 'static> Module for DataParallel<M> {
 }
 
 impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
-    fn hosts(&self) -> Hosts {
-        Hosts::WHOLE
+    fn hosts(&self) -> Shards {
+        Shards::WHOLE
     }
 
     // ANCHOR: backward
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         let Batch { images, labels } = &share.shards[0];
         let shards = split_batch(images, labels, self.devices)?;
         let orders =

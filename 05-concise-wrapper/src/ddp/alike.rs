@@ -93,7 +93,8 @@ mod tests {
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| match rank.rank() {
             0 => Ok(()),
             number => {
-                let pair = Group::new(Arc::new(rank.clone()), vec![1, 2])?.into();
+                let pair: SharedCommunicator =
+                    Arc::new(Group::new(Arc::new(rank.clone()), vec![1, 2])?);
                 compare(&pair, &[("seed".to_owned(), number.to_string())])
             }
         });

@@ -17,10 +17,10 @@ use single_gpu::train::Step;
 
 use super::{Ddp, receive_buffers};
 use crate::model::Model;
-use crate::shares::Hosts;
-use crate::shares::Share;
 use crate::weights::Weights;
 use crate::{Error, Network, Precision};
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 /// A [`Ddp`] model, broken on purpose.
 pub struct Broken<M> {
@@ -55,7 +55,7 @@ impl<M: ModuleT> Broken<M> {
     }
 
     /// This rank's gradients alone.
-    fn backward_unwrapped(&self, network: &Network<M>, share: &Share) -> Result<Step, Error> {
+    fn backward_unwrapped(&self, network: &Network<M>, share: &LocalBatch) -> Result<Step, Error> {
         // What should have been done to the gradients is done to what they have changed.
         if self.breakage == Breakage::ReduceParams && self.updated.replace(true) {
             self.sum_parameters()?;
@@ -75,14 +75,14 @@ impl<M: ModuleT> Broken<M> {
 }
 
 impl<M: ModuleT> Model for Broken<M> {
-    fn hosts(&self) -> Hosts {
+    fn hosts(&self) -> Shards {
         match self.breakage {
-            Breakage::SameShard => Hosts { shards: 0..1, ..self.ddp.hosts() },
+            Breakage::SameShard => Shards { held: 0..1, ..self.ddp.hosts() },
             _ => self.ddp.hosts(),
         }
     }
 
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         if let Some(network) = &self.unwrapped {
             return self.backward_unwrapped(network, share);
         }
@@ -149,8 +149,10 @@ mod tests {
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
             let model = if synchronised { model.synchronise_norms()? } else { model };
             let model = Broken::new(model, breakage)?;
-            model
-                .backward(&Share { samples: 4, shards: vec![images.batch(&mine, DType::F32)?] })?;
+            model.backward(&LocalBatch {
+                samples: 4,
+                shards: vec![images.batch(&mine, DType::F32)?],
+            })?;
             Ok::<_, Error>(model.weights().buffers[0].tensor.to_vec1()?)
         });
         means.unwrap()

@@ -15,10 +15,10 @@ use single_gpu::train::Step;
 use super::blame::blame;
 use super::{Ddp, Way};
 use crate::model::{Model, gradients_of, loss_of};
-use crate::shares::Hosts;
-use crate::shares::Share;
 use crate::weights::Weights;
 use crate::{Error, Precision};
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 impl<M: ModuleT> Ddp<M> {
     /// Loss and correct answers of all ranks' shards together.
@@ -45,7 +45,7 @@ impl<M: ModuleT> Ddp<M> {
 
     /// A step's backward in reproducible mode: shard by shard, then along the tree.
     // ANCHOR: by_shard
-    fn backward_by_shard(&self, share: &Share, tree: &FixedTree) -> Result<Step, Error> {
+    fn backward_by_shard(&self, share: &LocalBatch, tree: &FixedTree) -> Result<Step, Error> {
         let (mut sum, mut unread) = (TreeSum::new(*tree), Vec::new());
         for (number, shard) in share.shards.iter().enumerate() {
             self.network.norms().shard(number);
@@ -64,15 +64,15 @@ impl<M: ModuleT> Ddp<M> {
 }
 
 impl<M: ModuleT> Model for Ddp<M> {
-    fn hosts(&self) -> Hosts {
+    fn hosts(&self) -> Shards {
         let (rank, of) = (self.rank.rank(), self.rank.world_size());
         match &self.way {
-            Way::Buckets(_) => Hosts { shards: rank..rank + 1, of },
-            Way::Tree(tree) => Hosts { shards: tree.held_by(rank), of: tree.leaves() },
+            Way::Buckets(_) => Shards { held: rank..rank + 1, of },
+            Way::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
         }
     }
 
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         if let Way::Tree(tree) = &self.way {
             return self.backward_by_shard(share, tree);
         }

@@ -27,9 +27,7 @@ use backends::nccl;
 use clap::Parser;
 use devices::{ComputeDevice, DevicePlan};
 use harness::cli::{self, UsageError};
-#[cfg(feature = "nccl")]
 use harness::launcher;
-use harness::mpirun;
 use params_and_allreduce::communicator::{self, Communicator as _};
 use params_and_allreduce::thread::{self, DEFAULT_TIMEOUT, RankFailure, run_ranks};
 use serde::Serialize;
@@ -106,17 +104,12 @@ impl Launch {
     pub fn connect(timeout: Duration) -> Result<Self> {
         #[cfg(feature = "nccl")]
         if let Some(place) = launcher::place().map_err(UsageError::new)? {
-            let world = nccl::World::connect(&place, timeout).map_err(|error| match error {
-                nccl::ConnectError::NoGpu(_) | nccl::ConnectError::TooFewGpus(_) => {
-                    anyhow::Error::from(UsageError::new(error))
-                }
-                error => error.into(),
-            })?;
+            let world = nccl::World::connect(&place, timeout)?;
             return Ok(Self::Processes(World::Nccl(Box::new(world))));
         }
-        mpirun::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
+        launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
         #[cfg(feature = "mpi")]
-        if mpirun::world_size().is_some_and(|processes| processes > 1) {
+        if launcher::world_size().is_some_and(|processes| processes > 1) {
             return Ok(Self::Processes(World::Mpi(mpi::World::connect(timeout)?)));
         }
         Ok(Self::Threads { timeout })

@@ -1,6 +1,7 @@
 //! Processes that were started together: what connects them, and what they agree on before they begin.
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 #[cfg(feature = "mpi")]
@@ -9,6 +10,7 @@ use backends::mpi;
 use backends::nccl;
 use devices::DevicePlan;
 use harness::cli::{ErrorReport, ReportedElsewhere, UsageError, report_error};
+use harness::launcher;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 
 use super::Rank;
@@ -38,34 +40,30 @@ macro_rules! of_either {
 
 impl World {
     pub(super) fn rank(&self) -> usize {
-        of_either!(self, world => world.rank())
+        self.communicator().rank()
     }
 
     pub(super) fn world_size(&self) -> usize {
-        of_either!(self, world => world.world_size())
+        self.communicator().world_size()
     }
 
     fn local_rank(&self) -> usize {
-        of_either!(self, world => world.local_rank())
+        of_either!(self, world => world.local_rank)
     }
 
     /// How many devices this machine has to have, that this process may have its own.
     pub(super) fn devices_here(&self) -> usize {
         match self {
             #[cfg(feature = "mpi")]
-            Self::Mpi(world) => world.local_size(),
+            Self::Mpi(world) => world.local_size,
             // It is not known how many there are. Each has the GPU of its own number.
             #[cfg(feature = "nccl")]
-            Self::Nccl(world) => world.local_rank() + 1,
+            Self::Nccl(world) => world.local_rank + 1,
         }
     }
 
-    fn machine(&self) -> String {
-        of_either!(self, world => world.machine())
-    }
-
     pub(super) fn communicator(&self) -> SharedCommunicator {
-        of_either!(self, world => world.communicator())
+        of_either!(self, world => Arc::new(world.rank.clone()))
     }
 
     #[cfg_attr(
@@ -114,7 +112,7 @@ impl World {
 
     /// See [`Launch::devices`](super::Launch::devices).
     pub(super) fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
-        let mine = (self.machine(), plan.slots()[self.local_rank()].to_string());
+        let mine = (launcher::machine(), plan.slots()[self.local_rank()].to_string());
         let all = values_gathered(&*self.communicator(), &mine)?;
         let together = all.iter().all(|(machine, _)| *machine == mine.0);
         let name = |(machine, device): (String, String)| {

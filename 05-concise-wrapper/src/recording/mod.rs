@@ -37,10 +37,10 @@ use single_gpu::train::Step;
 pub use divergence::{Divergence, first_divergence, read, steps_made};
 
 use crate::model::Model;
-use crate::shares::Hosts;
-use crate::shares::Share;
 use crate::weights::{Named, Weights};
 use crate::{Error, Precision, text};
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 /// One tensor at one time, or the loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,9 +104,9 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
     }
 
     /// What there is before a step.
-    fn before(&self, share: &Share) -> candle_core::Result<Vec<Entry>> {
+    fn before(&self, share: &LocalBatch) -> candle_core::Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        for (shard, batch) in self.model.hosts().shards.zip(&share.shards) {
+        for (shard, batch) in self.model.hosts().held.zip(&share.shards) {
             entries.push(self.tensor("images", &format!("shard {shard}"), &batch.images)?);
         }
         entries.extend(self.of_weights()?);
@@ -156,7 +156,7 @@ impl<M: Model, W: Write> Recorded<'_, M, W> {
 }
 
 impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
-    fn hosts(&self) -> Hosts {
+    fn hosts(&self) -> Shards {
         self.model.hosts()
     }
 
@@ -171,7 +171,7 @@ impl<M: Model, W: Write> Model for Recorded<'_, M, W> {
         self.write(&self.of_weights()?)
     }
 
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         self.step.set(self.step.get() + 1);
         let mut entries = self.before(share)?;
         let step = self.model.backward(share)?;

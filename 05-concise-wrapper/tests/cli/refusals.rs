@@ -32,7 +32,7 @@ fn nccl_says_what_a_launcher_and_a_machine_have_to_provide() {
     started.assert().code(2).stdout("").stderr(contains(
         "a launcher started 4 processes (WORLD_SIZE), but did not set LOCAL_RANK: the number of this process's GPU",
     ));
-    // The program has begun anew when it looks for the GPU, as its environment lacks NCCL's own variable.
+    // The environment lacks NCCL's own variable, so the program sets it.
     let nowhere = ("CUDA_VISIBLE_DEVICES", "");
     started.envs([
         ("LOCAL_RANK", "0"),

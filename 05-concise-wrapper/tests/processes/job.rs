@@ -6,8 +6,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use harness::launcher;
 use harness::lock::locked;
-use harness::mpirun;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ pub(crate) fn processes(ranks: usize) -> Option<Command> {
 
 /// `mpirun`, with nothing to start yet.
 pub(crate) fn mpirun(what: &str) -> Option<Command> {
-    match mpirun::command() {
+    match launcher::command() {
         Ok(mut command) => {
             prepare(&mut command);
             Some(command)

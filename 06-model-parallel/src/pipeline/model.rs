@@ -8,8 +8,6 @@ use candle_core::ModuleT;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
 use concise_wrapper::optimiser::Momentum;
-use concise_wrapper::shares::Hosts;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision, allreduce_sums, replicas, text};
 use datasets::Dataset;
@@ -17,6 +15,8 @@ use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use single_gpu::train::Step;
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 use super::check::Checked;
 use super::timeline::Timeline;
@@ -40,7 +40,7 @@ pub struct PipelineParallel<'a, M> {
     pipeline: SharedCommunicator,
     /// Those that hold this stage in all replicas.
     replicas: SharedCommunicator,
-    hosts: Hosts,
+    hosts: Shards,
     measured: RefCell<Measured>,
 }
 
@@ -80,7 +80,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         each_in_one_stage(&pipeline, network.weights())?;
         let replica = replicas.rank();
         let each = checked.schedule().micro_batches;
-        let hosts = Hosts { shards: replica * each..(replica + 1) * each, of: mesh.data * each };
+        let hosts = Shards { held: replica * each..(replica + 1) * each, of: mesh.data * each };
         // From here on all clocks count from the same moment.
         all.barrier()?;
         let origin = Instant::now();
@@ -135,11 +135,11 @@ fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result
 }
 
 impl<M: ModuleT> Model for PipelineParallel<'_, M> {
-    fn hosts(&self) -> Hosts {
+    fn hosts(&self) -> Shards {
         self.hosts.clone()
     }
 
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         let mut of_stage = Vec::new();
         let done = self.worker.step(share, |_, gradients, _| {
             of_stage = gradients.to_vec();

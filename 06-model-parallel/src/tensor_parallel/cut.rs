@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
 use harness::report::counted;
-use split_batch::split::shard_range;
+use split_batch::shard_range;
 
 /// How the ranks of a group share a tensor: along one axis, in runs, in rank order.
 ///

@@ -4,14 +4,14 @@ use candle_core::{Device, ModuleT, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::shares::Hosts;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 use super::group::Group;
 use super::layout::Layout;
@@ -144,14 +144,14 @@ pub(super) fn agree_on_interrupts(group: &Group, sums: &mut BatchSums) -> Result
 
 impl<M: ModuleT> Model for TensorParallel<M> {
     /// Every rank is given the whole batch.
-    fn hosts(&self) -> Hosts {
-        Hosts::WHOLE
+    fn hosts(&self) -> Shards {
+        Shards::WHOLE
     }
 
     /// Loss, which is the same on all ranks, and the gradients of what this rank holds.
     ///
     /// Beside what the layers [exchange](super::exchange), ranks send one number: whether to go on.
-    fn backward(&self, share: &Share) -> std::result::Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> std::result::Result<Step, Error> {
         let mut step = self.network.backward(share)?;
         agree_on_interrupts(self.layout.group(), &mut step.sums)?;
         Ok(step)

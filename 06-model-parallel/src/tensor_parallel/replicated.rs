@@ -13,14 +13,14 @@
 
 use candle_core::ModuleT;
 use concise_wrapper::ddp::{Lines, Reduction};
-use concise_wrapper::shares::Hosts;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Ddp, Error, Model, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 use super::layout::Layout;
 use super::model::{TensorParallel, agree_on_interrupts};
@@ -56,11 +56,11 @@ impl<M: ModuleT> Replicated<M> {
 }
 
 impl<M: ModuleT> Model for Replicated<M> {
-    fn hosts(&self) -> Hosts {
+    fn hosts(&self) -> Shards {
         self.ddp.hosts()
     }
 
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         let mut step = self.ddp.backward(share)?;
         // Each part has asked its own replicas.
         agree_on_interrupts(self.layout.group(), &mut step.sums)?;

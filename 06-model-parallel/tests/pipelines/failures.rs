@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
-use concise_wrapper::shares::Share;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::channel::UNBOUNDED;
 use model_parallel::pipeline::worker::{Error, Worker};
 use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
+use split_batch::loader::LocalBatch;
 
 use super::training::{checked, cut, dense, plan};
 
@@ -18,7 +18,7 @@ use super::training::{checked, cut, dense, plan};
 /// stage before its step.
 fn told(
     checked: &Checked,
-    prepare: impl Fn(usize, &mut Share) -> Result<(), Error> + Sync,
+    prepare: impl Fn(usize, &mut LocalBatch) -> Result<(), Error> + Sync,
 ) -> String {
     told_within(Duration::from_secs(30), checked, prepare)
 }
@@ -26,7 +26,7 @@ fn told(
 fn told_within(
     timeout: Duration,
     checked: &Checked,
-    prepare: impl Fn(usize, &mut Share) -> Result<(), Error> + Sync,
+    prepare: impl Fn(usize, &mut LocalBatch) -> Result<(), Error> + Sync,
 ) -> String {
     let (case, cut) = (dense(), cut("2", 5));
     let failure = run_ranks(&plan(2), timeout, |rank| {

@@ -7,7 +7,6 @@ use candle_core::{DType, Device};
 use concise_wrapper::checkpoint::{About, Checkpoints};
 use concise_wrapper::optimiser::Extras;
 use concise_wrapper::optimiser::Momentum;
-use concise_wrapper::shares::Shares;
 use concise_wrapper::train::{Trained, train};
 use concise_wrapper::{Error, Model as _};
 use datasets::loader::Epochs as _;
@@ -22,6 +21,7 @@ use model_parallel::whole::Whole as _;
 use ops::difference::largest_difference;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
+use split_batch::loader::ShardLoader;
 
 use super::training::{CONSTANTS, checked, images, plan, sorted};
 
@@ -100,7 +100,7 @@ fn to_wait_for_another_replica_is_not_measured_as_work() {
         let network = layers.build(0..1, 1, DType::F64, &Device::Cpu)?;
         let line = Arc::new(rank.clone());
         let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
-        let shares = Shares::new(&images(8), 8, 1, DType::F64, model.hosts());
+        let shares = ShardLoader::new(&images(8), 8, 1, DType::F64, model.hosts());
         let share = shares.epoch(1).next().unwrap()?;
         if rank.rank() == 1 {
             std::thread::sleep(late);

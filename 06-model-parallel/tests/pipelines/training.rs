@@ -8,7 +8,6 @@ use candle_core::{DType, Device, Tensor};
 use concise_wrapper::Model;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
-use concise_wrapper::shares::Share;
 use datasets::{Batch, CLASSES, Dataset};
 use devices::DevicePlan;
 use model_parallel::layers::Layers;
@@ -19,6 +18,7 @@ use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
+use split_batch::loader::LocalBatch;
 use split_batch::split::split_batch;
 
 pub type Weights = Vec<(String, Tensor)>;
@@ -80,11 +80,11 @@ impl Case {
     }
 
     /// The same batch in micro-batches; those beyond the number of samples are empty.
-    pub fn share(&self, step: usize, samples: usize, micro_batches: usize) -> Share {
+    pub fn share(&self, step: usize, samples: usize, micro_batches: usize) -> LocalBatch {
         let Batch { images, labels } = self.batch(step, samples);
         let shards = split_batch(&images, &labels, micro_batches).unwrap();
         let shards = shards.into_iter().map(|(images, labels)| Batch { images, labels });
-        Share { shards: shards.collect(), samples }
+        LocalBatch { shards: shards.collect(), samples }
     }
 
     /// The weights before the first step.
@@ -146,8 +146,8 @@ impl Case {
     fn train(&self, model: &impl Model, samples: usize) -> Result<(), concise_wrapper::Error> {
         let mut sgd = Sgd::new(CONSTANTS);
         for step in 0..self.steps {
-            let Share { shards, samples } = self.share(step, samples, model.hosts().of);
-            let share = Share { shards: shards[model.hosts().shards].to_vec(), samples };
+            let LocalBatch { shards, samples } = self.share(step, samples, model.hosts().of);
+            let share = LocalBatch { shards: shards[model.hosts().held].to_vec(), samples };
             let done = model.backward(&share)?;
             sgd.step(model.weights(), &done.gradients, self.rate, samples)?;
         }

@@ -13,7 +13,6 @@
 use candle_core::DType;
 use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::optimiser::{Momentum, Sgd};
-use concise_wrapper::shares::Shares;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model};
 use datasets::loader::Epochs as _;
@@ -26,6 +25,7 @@ use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
+use split_batch::loader::ShardLoader;
 
 use super::networks::{dense, images, in_parts};
 use super::on_ranks_with;
@@ -34,7 +34,7 @@ const WIDTHS: &[usize] = &[PIXELS, 15, 9, 10];
 
 fn three_steps(model: &impl Model) -> Result<(), Error> {
     let data: Dataset = images();
-    let shares = Shares::new(&data, 7, 5, DType::F64, model.hosts());
+    let shares = ShardLoader::new(&data, 7, 5, DType::F64, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 0.0 });
     for share in shares.epoch(1).take(3) {
         let share = share.unwrap();

@@ -3,8 +3,6 @@
 use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor};
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::optimiser::{Momentum, Sgd};
-use concise_wrapper::shares::Hosts;
-use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, lenet as stage5};
 use datasets::loader::Epochs as _;
@@ -18,6 +16,8 @@ use ops::backward::is_recorded;
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use single_gpu::train::Step;
+use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, ShardLoader};
 
 use super::{fixed, on_ranks};
 
@@ -59,7 +59,7 @@ fn five_steps(
     whole: impl Fn() -> TensorResult<Snapshot>,
     join: impl Fn(Snapshot) -> TensorResult<Snapshot>,
 ) -> Result<Run, Error> {
-    let shares = Shares::new(&images(), BATCH, 5, DType::F64, model.hosts());
+    let shares = ShardLoader::new(&images(), BATCH, 5, DType::F64, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum, weight_decay: momentum * 1e-2 });
     let (mut weights, mut sums, mut gradients) = (vec![whole()?], Vec::new(), None);
     for share in (1..).flat_map(|epoch| shares.epoch(epoch)).take(STEPS) {
@@ -207,8 +207,8 @@ fn whole_weights_go_to_any_number_of_ranks() {
 /// In f32 five steps prove nothing: one does.
 #[test]
 fn in_f32_a_step_of_lenet_is_close() {
-    let step = |model: &dyn Fn(&Share) -> Result<Step, Error>, weights: &Weights| {
-        let shares = Shares::new(&images(), BATCH, 5, DType::F32, Hosts::WHOLE);
+    let step = |model: &dyn Fn(&LocalBatch) -> Result<Step, Error>, weights: &Weights| {
+        let shares = ShardLoader::new(&images(), BATCH, 5, DType::F32, Shards::WHOLE);
         let share = shares.epoch(1).next().unwrap().unwrap();
         let gradients = model(&share)?.gradients;
         Sgd::new(Momentum::default()).step(weights, &gradients, 0.2, share.samples)?;

@@ -2,14 +2,14 @@
 
 use candle_core::{DType, ModuleT, Result as TensorResult};
 use concise_wrapper::Model as _;
-use concise_wrapper::shares::Hosts;
-use concise_wrapper::shares::Shares;
 use datasets::PIXELS;
 use datasets::loader::Epochs as _;
 use model_parallel::tensor_parallel::dense::DenseStack;
 use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Exchange, Parts};
 use params_and_allreduce::Algorithm;
+use split_batch::loader::ShardLoader;
+use split_batch::loader::Shards;
 
 use super::networks::{images, in_parts};
 use super::on_ranks_with;
@@ -24,7 +24,7 @@ fn check<M: ModuleT + 'static>(
     for algorithm in Algorithm::OURS {
         let sent = on_ranks_with(ranks, algorithm, |rank, group| {
             let model = in_parts(&group, &build)?;
-            let shares = Shares::new(&images(), BATCH, 5, DType::F64, Hosts::WHOLE);
+            let shares = ShardLoader::new(&images(), BATCH, 5, DType::F64, Shards::WHOLE);
             let share = shares.epoch(1).next().unwrap().unwrap();
             let before = rank.traffic().bytes;
             model.backward(&share)?;

@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use candle_core::DType;
 use concise_wrapper::optimiser::{Momentum, Sgd};
-use concise_wrapper::{Error, Model as _, shares::Share};
+use concise_wrapper::{Error, Model as _};
 use datasets::{Batch, Dataset};
 use devices::DevicePlan;
 use harness::statistics::slowest;
 use model_parallel::layers::Layers;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+use split_batch::loader::LocalBatch;
 
 use super::network;
 use crate::compute::Measured;
@@ -35,7 +36,7 @@ pub fn compute(
     let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let network = network(layers, rank.device())?;
         let shard: Batch = data.batch(&indices, DType::F32)?;
-        let share = Share { shards: vec![shard], samples };
+        let share = LocalBatch { shards: vec![shard], samples };
         let mut sgd = Sgd::new(Momentum::default());
         let (mut passes, mut updates) = (Vec::new(), Vec::new());
         // The first step finds memory that was never touched, and is not counted.

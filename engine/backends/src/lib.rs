@@ -1,11 +1,7 @@
 //! MPI and NCCL behind stage 2's [`Communicator`](params_and_allreduce::communicator::Communicator).
 //!
-//! | module | content |
-//! | --- | --- |
-//! | `mpi` (a feature) | ranks as processes, on one machine or many |
-//! | `nccl` (a feature) | NVIDIA's own collectives, between GPUs |
-//!
-//! Detecting the launcher that started a process is part of [`harness`].
+//! The feature `mpi` adds ranks as processes, on one machine or many. The feature `nccl` adds NVIDIA's own collectives, between
+//! GPUs. The program `all-reduce-table` uses both.
 
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -19,7 +15,6 @@ use harness::launcher;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::no_native;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
-use params_and_allreduce::thread::Rank;
 
 /// The kind of the ranks of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,41 +32,22 @@ pub enum Ranks {
 /// When a native all-reduce is wanted and nothing has one. The message names the requirements.
 pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
     let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
-    let processes = ranks == Ranks::Processes && launcher::started().is_some();
-    let mpi = cfg!(feature = "mpi") && processes;
+    let mpi = ranks == Ranks::Processes && launcher::started().is_some() && cfg!(feature = "mpi");
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
 }
 
-/// Returns the same rank with NCCL's all-reduce; all ranks call this together. Each rank has a GPU of its own. Before a rank
-/// drops the communicator, all ranks have to pass a barrier: a slower rank may still read this rank's buffers.
+/// Returns the same rank with NCCL's all-reduce. All ranks call this together, each with its own GPU, and pass a barrier before
+/// one of them drops the communicator: a slower rank may still read this rank's memory.
 ///
 /// # Errors
 ///
 /// When this build has no NCCL, when a rank's device is no GPU or two ranks share one, or when NCCL cannot connect them.
-pub fn native(rank: &Rank, timeout: Duration) -> Result<SharedCommunicator, Error> {
+pub fn native(rank: SharedCommunicator, timeout: Duration) -> Result<SharedCommunicator, Error> {
     #[cfg(feature = "nccl")]
-    return nccl::shared(std::sync::Arc::new(rank.clone()), timeout);
+    return Ok(std::sync::Arc::new(nccl::NcclRank::join(rank, timeout)?));
     #[cfg(not(feature = "nccl"))]
     {
         let _ = (rank, timeout);
         Err(no_native())
     }
-}
-
-/// Prints one line on standard error, in one piece: other ranks may print there at the same time.
-#[cfg(any(feature = "mpi", feature = "nccl"))]
-fn print_error(text: &str) {
-    use std::io::Write as _;
-    // Standard error may be closed.
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
-}
-
-/// Prints why a rank failed. A launcher that forwards standard error has time to read it.
-#[cfg(any(feature = "mpi", feature = "nccl"))]
-fn print_failure<E: std::fmt::Display>(
-    rank: usize,
-    cause: &params_and_allreduce::thread::Cause<E>,
-) {
-    print_error(&format!("rank {rank} {cause}"));
-    std::thread::sleep(std::time::Duration::from_millis(200));
 }

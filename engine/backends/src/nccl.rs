@@ -3,32 +3,24 @@
 //! GPU kernels send directly from one GPU's memory to another's. All ranks join together, each with its own GPU, and leave
 //! together: a slower rank may still read a rank's memory.
 //!
-//! [`with_nccl`] gives ranks that have messages, threads or processes of MPI, NCCL's all-reduce. A [`World`] has processes
-//! that a launcher such as `torchrun` has started: NCCL alone connects them, so they have collectives and no messages. That
-//! is enough for DDP.
-//!
-//! | file | content |
-//! | --- | --- |
-//! | `nccl.rs` | [`with_nccl`]: ranks that have messages already |
-//! | `nccl/world.rs` | [`World`]: processes without messages |
-//! | `nccl/connection.rs` | the thread that calls NCCL; streams; time limits; collectives as operations of candle's |
+//! [`with_nccl`] gives ranks that have messages NCCL's all-reduce. A [`World`] has processes that a launcher such as `torchrun`
+//! has started: they have collectives and no messages, which is enough for DDP. The file `connection.rs` has the thread that
+//! calls NCCL, streams and time limits, and `world.rs` processes without messages.
 
 mod connection;
 mod world;
 
+use std::ffi::c_char;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{DType, Device, Shape, Tensor};
-use cudarc::driver::DriverError;
+use candle_core::{DType, Device, Error as TensorError, Shape, Tensor};
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Id;
-use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 
 use connection::Connection;
-pub use world::{ConnectError, Rank, World};
+pub use world::{Rank, World};
 
 /// Runs `work` with ranks whose native all-reduce is NCCL's. All ranks call this together. Everything else goes over
 /// `messages`. A rank waits at most `timeout` for an all-reduce, and for all ranks to join.
@@ -53,36 +45,34 @@ where
     Ok(outcome)
 }
 
-/// Returns the same rank with NCCL's all-reduce; all ranks call this together. All ranks pass a barrier before one of them
-/// drops the communicator.
-pub(crate) fn shared(
-    messages: SharedCommunicator,
-    timeout: Duration,
-) -> Result<SharedCommunicator, Error> {
-    Ok(Arc::new(NcclRank::join(messages, timeout)?))
-}
-
-/// One rank whose native all-reduce is NCCL's.
-///
-/// NCCL does not compare shapes. The order of its additions depends on the number of ranks, and on the way in which their GPUs
-/// are connected. After an error there are no more sums.
+/// One rank whose native all-reduce is NCCL's. NCCL does not compare shapes. The order of its additions depends on the number of
+/// ranks, and on the way in which their GPUs are connected. After an error there are no more sums.
 pub struct NcclRank<M> {
     messages: M,
     connection: Connection,
 }
 
 impl<M: Deref<Target: Communicator>> NcclRank<M> {
-    fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
-        let device = messages.device();
-        let gpus = exchange(&*messages, uuid(device)?)?;
+    /// Joins. All ranks call this together, and pass a barrier before one of them drops the result.
+    pub(crate) fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
+        let (device, place) = (messages.device(), (messages.rank(), messages.world_size()));
+        let Device::Cuda(gpu) = device else {
+            return Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
+        };
+        // A GPU's number is not enough: every machine counts from 0, and so does a process that has some of the GPUs.
+        let uuid = gpu.cuda_stream().context().uuid().map_err(TensorError::wrap)?;
+        let gpus = exchange(&*messages, uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))?;
         if let Some((one, other)) = sharers(&gpus) {
             return Err(Error::Other(format!(
                 "ranks {one} and {other} share a GPU, and NCCL needs one for each rank: use no more devices than there are \
                  GPUs, or another all-reduce"
             )));
         }
-        let place = (messages.rank(), messages.world_size());
-        let connection = Connection::open(device, place, shared_id(&*messages)?, timeout)?;
+        // Rank 0 makes an identifier for all.
+        let own = if place.0 == 0 { *Id::new().map_err(nccl)?.internal() } else { [0; 128] };
+        let ids = exchange(&*messages, own.map(|byte| byte.to_ne_bytes()[0]))?;
+        let id = Id::uninit(ids[0].map(|byte| c_char::from_ne_bytes([byte])));
+        let connection = Connection::open(device, place, id, timeout)?;
         Ok(Self { messages, connection })
     }
 }
@@ -104,10 +94,6 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
         self.messages.send(to, tensor)
     }
 
-    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.messages.send_shared(to, tensor)
-    }
-
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         self.messages.recv(from, shape, dtype)
     }
@@ -117,15 +103,8 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
         self.messages.background()
     }
 
-    fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
-        match algorithm {
-            Algorithm::Native => self.connection.all_reduce(tensor),
-            other => self.messages.all_reduce(tensor, other),
-        }
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.messages.shares_memory()
+    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
+        self.connection.collective(None, tensor)
     }
 
     fn world_rank(&self, rank: usize) -> usize {
@@ -133,48 +112,24 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
     }
 }
 
-/// Identifies a GPU on any machine. A number is not enough: every machine counts from 0, and so does a process that has
-/// some of a machine's GPUs.
-type Uuid = [u8; 16];
-
-fn uuid(device: &Device) -> Result<Uuid, Error> {
-    let Device::Cuda(gpu) = device else {
-        return Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
-    };
-    let uuid = gpu.cuda_stream().context().uuid().map_err(driver)?;
-    Ok(uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))
-}
-
-/// Returns the GPUs of all ranks.
-fn exchange(messages: &(impl Communicator + ?Sized), own: Uuid) -> Result<Vec<Uuid>, Error> {
+/// Returns the bytes of all ranks.
+fn exchange<const N: usize>(
+    messages: &(impl Communicator + ?Sized),
+    own: [u8; N],
+) -> Result<Vec<[u8; N]>, Error> {
     let own = Tensor::new(&own, messages.device())?;
-    let all = messages.all_gather(&own, messages.world_size() * size_of::<Uuid>())?;
+    let all = messages.all_gather(&own, messages.world_size() * N)?;
     Ok(all.to_vec1::<u8>()?.as_chunks().0.to_vec())
 }
 
 /// The first two ranks that have the same GPU.
-fn sharers(gpus: &[Uuid]) -> Option<(usize, usize)> {
+fn sharers(gpus: &[[u8; 16]]) -> Option<(usize, usize)> {
     let earlier = |rank: usize| gpus[..rank].iter().position(|gpu| *gpu == gpus[rank]);
     (0..gpus.len()).find_map(|rank| Some((earlier(rank)?, rank)))
 }
 
-/// Rank 0 makes an identifier, and every rank gets it.
-fn shared_id(messages: &(impl Communicator + ?Sized)) -> Result<Id, Error> {
-    let own = match messages.rank() {
-        0 => Id::new().map_err(nccl)?.internal().map(|byte| byte.to_ne_bytes()[0]),
-        _ => [0; 128],
-    };
-    let own = Tensor::new(&own, messages.device())?;
-    let bytes = messages.broadcast(&own, 0)?.to_vec1::<u8>()?;
-    Ok(Id::uninit(std::array::from_fn(|place| std::ffi::c_char::from_ne_bytes([bytes[place]]))))
-}
-
-fn nccl(error: NcclError) -> candle_core::Error {
-    candle_core::Error::Msg(format!("NCCL: {:?}", error.0))
-}
-
-fn driver(error: DriverError) -> candle_core::Error {
-    candle_core::Error::wrap(error)
+fn nccl(error: NcclError) -> TensorError {
+    TensorError::Msg(format!("NCCL: {:?}", error.0))
 }
 
 #[cfg(test)]
@@ -201,7 +156,7 @@ mod tests {
             let plan = DevicePlan::slices(ranks).unwrap();
             let gpu = |rank: &Rank| exchange(rank, [10 + rank.rank() as u8; 16]);
             let gpus = run_ranks(&plan, WAIT, gpu);
-            let expected: Vec<Uuid> = (10..).take(ranks).map(|byte| [byte; 16]).collect();
+            let expected: Vec<[u8; 16]> = (10..).take(ranks).map(|byte| [byte; 16]).collect();
             assert_eq!(gpus.unwrap(), vec![expected; ranks]);
         }
     }

@@ -1,9 +1,10 @@
 //! Contact sheets: many images in one grey PNG.
 
 use std::io::{self, Write};
+use std::iter;
 use std::path::Path;
 
-use super::{CLASSES, PIXELS, SIDE};
+use super::{CLASSES, Dataset, PIXELS, SIDE};
 use harness::report::file;
 
 /// The side of an image pixel in sheet pixels.
@@ -15,64 +16,46 @@ const GAP_SHADE: u8 = 64;
 /// The distance from one image to the next in sheet pixels.
 const STEP: usize = SIDE * ZOOM + GAP;
 
-/// Returns the first `columns` images of each class, class after class: one row of a sheet per class. If a class has fewer
-/// images, the rest of its row is black.
-pub fn rows_of_classes<'a>(
-    images: impl IntoIterator<Item = (&'a [u8; PIXELS], u8)>,
-    columns: usize,
-) -> Vec<[u8; PIXELS]> {
-    let mut rows = vec![[0; PIXELS]; CLASSES * columns];
-    let mut found = [0; CLASSES];
-    for (image, label) in images {
-        let class = usize::from(label);
-        if class < CLASSES && found[class] < columns {
-            rows[class * columns + found[class]] = *image;
-            found[class] += 1;
-        }
-        if found.iter().all(|&count| count == columns) {
-            break;
-        }
-    }
-    rows
+/// Writes a sheet with a row for each class: the first `columns` images of the class, from left to right. If a class has
+/// fewer images, the rest of its row is black.
+///
+/// # Errors
+///
+/// When the file cannot be written.
+pub fn write(path: &Path, images: &Dataset, columns: usize) -> io::Result<()> {
+    let (width, height, sheet) = draw(images, columns);
+    file::write(path, |file| encode(file, width, height, &sheet))
 }
 
-/// Lays images out from left to right and from top to bottom, `columns` in each row. Returns the sheet's width and height
-/// in pixels, and its grey pixels row by row.
-pub fn contact_sheet(images: &[[u8; PIXELS]], columns: usize) -> (usize, usize, Vec<u8>) {
-    let columns = columns.max(1);
-    let width = columns * STEP + GAP;
-    let height = images.len().div_ceil(columns) * STEP + GAP;
+/// Returns the sheet's width and height in pixels, and its grey pixels row by row.
+fn draw(images: &Dataset, columns: usize) -> (usize, usize, Vec<u8>) {
+    let (pixels, _) = images.pixels().as_chunks::<PIXELS>();
+    let (width, height) = (columns * STEP + GAP, CLASSES * STEP + GAP);
     let mut sheet = vec![GAP_SHADE; width * height];
-    for (place, image) in images.iter().enumerate() {
-        let left = place % columns * STEP + GAP;
-        let top = place / columns * STEP + GAP;
-        for y in 0..SIDE * ZOOM {
-            let row = &image[y / ZOOM * SIDE..][..SIDE];
-            let line = &mut sheet[(top + y) * width + left..][..SIDE * ZOOM];
-            for (x, pixel) in line.iter_mut().enumerate() {
-                *pixel = row[x / ZOOM];
+    for class in 0..CLASSES {
+        let labelled = pixels.iter().zip(images.labels());
+        let of_class = labelled.filter(|(_, label)| usize::from(**label) == class);
+        let black = iter::repeat(&[0; PIXELS]);
+        let row = of_class.map(|(image, _)| image).chain(black);
+        for (column, image) in row.take(columns).enumerate() {
+            for y in 0..SIDE * ZOOM {
+                let start = (class * STEP + GAP + y) * width + column * STEP + GAP;
+                for x in 0..SIDE * ZOOM {
+                    sheet[start + x] = image[y / ZOOM * SIDE + x / ZOOM];
+                }
             }
         }
     }
     (width, height, sheet)
 }
 
-/// Writes a grey picture, given row by row, as a PNG file.
-pub fn write_png(path: &Path, width: usize, height: usize, pixels: &[u8]) -> io::Result<()> {
-    file::write(path, |file| encode(file, width, height, pixels))
-}
-
 fn encode(file: &mut dyn Write, width: usize, height: usize, pixels: &[u8]) -> io::Result<()> {
-    let too_large = |_| io::Error::new(io::ErrorKind::InvalidInput, "the picture is too large");
-    let width = u32::try_from(width).map_err(too_large)?;
-    let height = u32::try_from(height).map_err(too_large)?;
-    let mut encoder = png::Encoder::new(file, width, height);
+    let mut encoder = png::Encoder::new(file, width as u32, height as u32);
     encoder.set_color(png::ColorType::Grayscale);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header()?;
     writer.write_image_data(pixels)?;
-    writer.finish()?;
-    Ok(())
+    Ok(writer.finish()?)
 }
 
 #[cfg(test)]
@@ -81,40 +64,44 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn rows_hold_one_class_each() {
-        let images: Vec<_> = (0..30).map(|i| ([i as u8 + 1; PIXELS], i as u8 % 10)).collect();
-        let rows = rows_of_classes(images.iter().map(|(image, label)| (image, *label)), 2);
-        assert_eq!(rows.len(), 20);
-        assert_eq!((rows[6][0], rows[7][0]), (4, 14));
+    /// The first `count` of images of the ten classes in turn. All pixels of image i have the value i + 1, but one pixel of
+    /// image 13.
+    fn images(count: u8) -> Dataset {
+        let mut images: Vec<_> = (0..count).map(|i| [i + 1; PIXELS]).collect();
+        if let Some(image) = images.get_mut(13) {
+            image[SIDE + 3] = 200;
+        }
+        Dataset::new(images, (0..count).map(|i| i % 10).collect()).unwrap()
     }
 
     #[test]
-    fn an_image_lies_at_its_place() {
-        let mut images = [[0; PIXELS]; 3];
-        images[2][SIDE + 3] = 200;
-        let (width, height, sheet) = contact_sheet(&images, 2);
-        assert_eq!((width, height), (2 * STEP + GAP, 2 * STEP + GAP));
-        // The third image starts the second row; its pixel (3, 1) is a block of the sheet.
-        let (left, top) = (GAP + 3 * ZOOM, STEP + GAP + ZOOM);
+    fn a_row_holds_one_class_and_an_image_lies_at_its_place() {
+        let (width, height, sheet) = draw(&images(30), 2);
+        assert_eq!((width, height), (2 * STEP + GAP, 10 * STEP + GAP));
+        // The first two images of class 3, and the pixel (3, 1) of the second: a block of the sheet.
+        let (top, left) = (3 * STEP + GAP, STEP + GAP);
+        assert_eq!((sheet[top * width + GAP], sheet[top * width + left]), (4, 14));
         let bright: Vec<_> = (0..sheet.len()).filter(|&i| sheet[i] == 200).collect();
         assert_eq!(bright.len(), ZOOM * ZOOM);
-        assert_eq!(bright[0], top * width + left);
+        assert_eq!(bright[0], (top + ZOOM) * width + left + 3 * ZOOM);
+        // With one image of each class, the second column is black.
+        assert_eq!(draw(&images(10), 2).2[top * width + left], 0);
     }
 
     #[test]
     fn a_written_file_reads_back_and_leaves_nothing_else() -> io::Result<()> {
-        let folder = std::env::temp_dir().join(format!("contact-sheet-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        let path = folder.join("sheet.png");
-        write_png(&path, 3, 2, &[1, 2, 3, 4, 5, 6])?;
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("sheet.png");
+        let images = images(30);
+        write(&path, &images, 2)?;
         let mut reader = png::Decoder::new(io::BufReader::new(File::open(&path)?)).read_info()?;
-        let mut pixels = [0; 6];
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         reader.next_frame(&mut pixels)?;
-        assert_eq!(pixels, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(pixels, draw(&images, 2).2);
         // A picture of the wrong size is an error, and leaves no partial file behind.
-        assert!(write_png(&folder.join("wrong.png"), 3, 2, &[0; 5]).is_err());
-        assert_eq!(fs::read_dir(&folder)?.count(), 1);
-        fs::remove_dir_all(&folder)
+        let wrong = folder.path().join("wrong.png");
+        assert!(file::write(&wrong, |file| encode(file, 3, 2, &[0; 5])).is_err());
+        assert_eq!(fs::read_dir(folder.path())?.count(), 1);
+        Ok(())
     }
 }

@@ -1,53 +1,24 @@
-//! A data set in CPU memory.
+//! A data set in CPU memory, and the batches that are made of it.
 
 use std::sync::{Arc, OnceLock};
 
+use base16ct::HexDisplay;
 use candle_core::{DType, Device, Result, Tensor, bail};
+use sha2::{Digest as _, Sha256};
 
-use super::{Batch, CLASSES, PIXELS, SAMPLE};
+use super::{CLASSES, PIXELS, SAMPLE};
+use devices::move_view;
 
 /// The most classes: a label is a byte.
 const MOST_CLASSES: usize = 1 << u8::BITS;
 
-/// Why images and labels are not a data set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DatasetError {
-    /// The number of images differs from the number of labels.
-    #[error("{images} images, but {labels} labels")]
-    Counts {
-        /// The number of images.
-        images: usize,
-        /// The number of labels.
-        labels: usize,
-    },
-    /// There are no images.
-    #[error("a data set needs at least one image")]
-    Empty,
-    /// The pixels are not a whole number of images, or an image has no pixels.
-    #[error("{pixels} pixels are not whole images of {shape:?}")]
-    Pixels {
-        /// The number of pixels.
-        pixels: usize,
-        /// The shape of an image.
-        shape: [usize; 3],
-    },
-    /// There are more classes than values of a label.
-    #[error("{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart")]
-    Classes {
-        /// The number of classes.
-        classes: usize,
-    },
-    /// A label is not a class.
-    #[error("label {position} is {label}, but there are {classes} classes, counted from 0")]
-    Label {
-        /// The position of the label, from 0.
-        position: usize,
-        /// The value of the label.
-        label: u8,
-        /// The number of classes.
-        classes: usize,
-    },
-}
+/// The number of bytes of the hash that a fingerprint has.
+const FINGERPRINT: usize = 8;
+
+/// The reason why images and labels are not a data set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DatasetError(String);
 
 /// Images and their labels, in CPU memory, with one byte per pixel. Clones share the memory.
 #[derive(Clone, Debug)]
@@ -92,23 +63,29 @@ impl Dataset {
         labels: Vec<u8>,
         classes: usize,
     ) -> std::result::Result<Self, DatasetError> {
+        let refused = |message: String| Err(DatasetError(message));
         if classes > MOST_CLASSES {
-            return Err(DatasetError::Classes { classes });
+            return refused(format!(
+                "{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart"
+            ));
         }
         let image = shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
         let Some(image) = image.filter(|&image| image > 0 && pixels.len().is_multiple_of(image))
         else {
-            return Err(DatasetError::Pixels { pixels: pixels.len(), shape });
+            return refused(format!("{} pixels are not whole images of {shape:?}", pixels.len()));
         };
         let images = pixels.len() / image;
         if images != labels.len() {
-            return Err(DatasetError::Counts { images, labels: labels.len() });
+            return refused(format!("{images} images, but {} labels", labels.len()));
         }
         if images == 0 {
-            return Err(DatasetError::Empty);
+            return refused("a data set needs at least one image".to_owned());
         }
-        if let Some(position) = labels.iter().position(|&label| usize::from(label) >= classes) {
-            return Err(DatasetError::Label { position, label: labels[position], classes });
+        if let Some(at) = labels.iter().position(|&label| usize::from(label) >= classes) {
+            let label = labels[at];
+            return refused(format!(
+                "label {at} is {label}, but there are {classes} classes, counted from 0"
+            ));
         }
         let (pixels, labels) = (Arc::new(pixels), Arc::new(labels));
         Ok(Self { pixels, labels, shape, fingerprint: Arc::default() })
@@ -146,6 +123,24 @@ impl Dataset {
         }
     }
 
+    /// Returns the first 16 hexadecimal digits of SHA-256 over the images and the labels.
+    ///
+    /// The hash is computed once for a data set and all its clones.
+    pub fn fingerprint(&self) -> &str {
+        self.fingerprint.get_or_init(|| {
+            let mut hash = Sha256::new();
+            // The number of images separates the images from the labels.
+            hash.update((self.len() as u64).to_le_bytes());
+            hash.update(self.pixels());
+            hash.update(self.labels());
+            // The same number of pixels can be images of another shape.
+            if self.shape() != SAMPLE {
+                self.shape().iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
+            }
+            format!("{:x}", HexDisplay(&hash.finalize()[..FINGERPRINT]))
+        })
+    }
+
     /// The number of pixels of one image.
     fn image(&self) -> usize {
         self.shape.iter().product()
@@ -177,6 +172,40 @@ impl Dataset {
         Ok(Batch {
             images: Tensor::from_vec(pixels, shape, &Device::Cpu)?.to_dtype(dtype)?,
             labels: Tensor::from_vec(labels, indices.len(), &Device::Cpu)?,
+        })
+    }
+}
+
+/// Samples in the memory of one device.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// `[B, channels, height, width]`, for garments `[B, 1, 28, 28]`: 0 (black) to 1 (white).
+    pub images: Tensor,
+    /// `[B]`, u32.
+    pub labels: Tensor,
+}
+
+impl Batch {
+    /// The number of samples, B.
+    pub fn len(&self) -> usize {
+        self.labels.elem_count()
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Moves the batch to another device. On the CPU both batches share their memory.
+    ///
+    /// # Errors
+    ///
+    /// When the copy fails.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        // The batch may be a shard: a view of a larger batch.
+        Ok(Self {
+            images: move_view(&self.images, device)?,
+            labels: move_view(&self.labels, device)?,
         })
     }
 }
@@ -228,5 +257,37 @@ mod tests {
         for (message, expected) in all {
             assert_eq!(message, expected);
         }
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_every_pixel_and_label_and_of_nothing_else() {
+        let images = vec![[7; PIXELS]; 3];
+        let of = |images: &[[u8; PIXELS]], labels: [u8; 3]| {
+            Dataset::new(images.to_vec(), labels.to_vec()).unwrap()
+        };
+        let data = of(&images, [1, 2, 3]);
+        assert_eq!(data.fingerprint().len(), 2 * FINGERPRINT);
+        assert_eq!(of(&images, [1, 2, 3]).fingerprint(), data.fingerprint());
+        let mut others = vec![of(&images, [1, 2, 4])];
+        for (image, pixel) in [(0, 0), (1, 400), (2, PIXELS - 1)] {
+            let mut images = images.clone();
+            images[image][pixel] ^= 1;
+            others.push(of(&images, [1, 2, 3]));
+        }
+        // A clone shares the fingerprint until it is truncated.
+        let mut shorter = data.clone();
+        shorter.truncate(3);
+        assert_eq!(shorter.fingerprint(), data.fingerprint());
+        shorter.truncate(2);
+        others.push(shorter);
+        for shape in [[28, 1, 28], [1, 14, 56]] {
+            let (pixels, labels) = (images.as_flattened().to_vec(), vec![1, 2, 3]);
+            others.push(Dataset::of_shape(pixels, shape, labels, 10).unwrap());
+        }
+        let mut all: Vec<_> = others.iter().map(Dataset::fingerprint).collect();
+        all.push(data.fingerprint());
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 8);
     }
 }

@@ -1,4 +1,4 @@
-//! Downloads the missing files of a folder: from mirrors in turn, within a time limit, and verified.
+//! Downloads the missing files of Fashion-MNIST: from mirrors in turn, within a time limit, and verified.
 //!
 //! A file that is in the folder, compressed or unpacked, is used and never replaced: it may be the user's own. A download
 //! stays in memory until its size and its checksum are right. So a download that fails or is interrupted leaves no file,
@@ -8,23 +8,16 @@ use std::cmp::Ordering;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use etcetera::BaseStrategy as _;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use md5::{Digest as _, Md5};
 use ureq::Agent;
 
-use super::mirrors::{Mirrors, RemoteFile};
 use harness::cli::DATA_FOLDER;
-use harness::report::file::{self, PARTIAL};
-use harness::report::seconds;
-
-/// The folder of Fashion-MNIST, below the platform's folder for caches.
-const FOLDER: [&str; 2] = ["multi-gpu-course", "fashion-mnist"];
-
-/// No process is still writing a partial file that has not changed for this long.
-const ABANDONED: Duration = Duration::from_secs(3600);
+use harness::report::{file, progress_bar, seconds};
 
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,49 +38,89 @@ impl TimeLimits {
         Self { answer: Duration::from_secs(20), silence: Duration::from_secs(30) };
 }
 
-/// Why a file is not in the folder.
+/// A file that can be downloaded. Its size and checksum are known, so a mirror need not be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// The name of the file at a mirror and in a folder.
+    pub name: &'static str,
+    /// The size in bytes.
+    pub size: u64,
+    /// The MD5 checksum that the data set's authors publish, as a number.
+    pub md5: u128,
+}
+
+/// The four files of Fashion-MNIST, the smallest first.
+pub const FASHION_MNIST: [RemoteFile; 4] = [
+    file("t10k-labels-idx1-ubyte.gz", 5_148, 0xbb300cfdad3c16e7a12a480ee83cd310),
+    file("train-labels-idx1-ubyte.gz", 29_515, 0x25c81989df183df01b3e8a0aad5dffbe),
+    file("t10k-images-idx3-ubyte.gz", 4_422_102, 0xbef4ecab320f06d8554ea6380940ec79),
+    file("train-images-idx3-ubyte.gz", 26_421_880, 0x8d4fb7e6c68d591d4c3dfef9ec88bf0d),
+];
+
+const fn file(name: &'static str, size: u64, md5: u128) -> RemoteFile {
+    RemoteFile { name, size, md5 }
+}
+
+/// The data set's own site, and its repository.
+const PUBLIC: [&str; 2] = [
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
+];
+
+/// The web addresses of folders with the files, in the order in which they are tried. By default the public ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirrors(Vec<String>);
+
+impl Default for Mirrors {
+    fn default() -> Self {
+        Self(PUBLIC.map(str::to_owned).to_vec())
+    }
+}
+
+impl FromStr for Mirrors {
+    type Err = String;
+
+    /// Parses web addresses that are separated by spaces.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = |address: &str| match is_web_address(address) {
+            true => Ok(address.trim_end_matches('/').to_owned()),
+            false => Err(format!(
+                "{address:?} is no web address such as https://mirror.example/fashion-mnist"
+            )),
+        };
+        let addresses: Vec<_> = text.split_whitespace().map(parse).collect::<Result<_, _>>()?;
+        // Without an address, the error names the empty text.
+        if addresses.is_empty() {
+            parse(text).map(|_| Self(addresses))
+        } else {
+            Ok(Self(addresses))
+        }
+    }
+}
+
+fn is_web_address(text: &str) -> bool {
+    let Ok(uri) = text.parse::<ureq::http::Uri>() else { return false };
+    matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.host().is_some_and(|host| !host.is_empty())
+}
+
+/// The reason why a file is not in the folder.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The platform has no folder for caches.
-    #[error("this machine names no folder for downloads; --data-dir can")]
-    NoFolder,
-    /// The folder cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The folder has another file under the same name.
-    #[error(
-        "{}: has {found} bytes, and Fashion-MNIST's has {expected}; remove it to have it downloaded, \
-         or name the folder with --data to use what is there",
-        path.display()
-    )]
-    OtherFile {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        found: u64,
-        /// The size of Fashion-MNIST's file.
-        expected: u64,
-    },
-    /// All mirrors failed.
-    #[error("cannot download {file}; {failures}")]
-    Download {
-        /// The file's name.
-        file: &'static str,
-        /// Each mirror, with the reason why it failed.
-        failures: String,
-    },
+    /// The folder has another file under the name of one of Fashion-MNIST's. Drawn images cannot replace it: the user may
+    /// want this file.
+    #[error("{0}")]
+    OtherFile(String),
+    /// No mirror sent the file, or it cannot be stored.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// The folder for downloads if the user names none: `~/.cache/multi-gpu-course/fashion-mnist` on Linux. `None` where
 /// the platform has no folder for caches.
 pub fn default_folder() -> Option<PathBuf> {
     let platform = etcetera::base_strategy::choose_native_strategy().ok()?;
-    Some(FOLDER.iter().fold(platform.cache_dir(), |path, name| path.join(name)))
+    Some(platform.cache_dir().join("multi-gpu-course").join("fashion-mnist"))
 }
 
 /// The folder of a run without `--data-dir`: the one that the variable [`DATA_FOLDER`] names, or the
@@ -107,14 +140,13 @@ pub fn obtain(
     mirrors: &Mirrors,
     limits: TimeLimits,
 ) -> Result<(), Error> {
-    let folder_error = |source| Error::Folder { path: folder.into(), source };
+    let folder_error = |error| unavailable(folder, &error);
     let missing = missing(folder, files)?;
     let Some(first) = missing.first() else { return Ok(()) };
     let mut mirrors: Vec<&str> = mirrors.0.iter().map(String::as_str).collect();
     find_answering_mirror(&mut mirrors, first, limits.answer)?;
     // An offline machine gets no folder.
     fs::create_dir_all(folder).map_err(folder_error)?;
-    remove_abandoned(folder, files);
     let megabytes = missing.iter().map(|file| file.size).sum::<u64>() as f64 / 1e6;
     // The download goes on when standard error has no reader.
     let _ = writeln!(io::stderr(), "downloading {megabytes:.1} MB into {}", folder.display());
@@ -127,13 +159,19 @@ pub fn obtain(
         .build()
         .new_agent();
     for file in missing {
-        let bar = progress_bar(file);
+        let bar = progress_bar("  {prefix:26} {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}");
+        bar.set_prefix(file.name);
+        bar.set_length(file.size);
         let bytes =
             try_in_turn(&mut mirrors, file, |url| fetch(&agent, url, file, limits.silence, &bar))?;
         file::write(&folder.join(file.name), |to| to.write_all(&bytes)).map_err(folder_error)?;
         bar.finish();
     }
     Ok(())
+}
+
+fn unavailable(path: &Path, error: &io::Error) -> Error {
+    Error::Unavailable(format!("{}: {error}", path.display()))
 }
 
 /// Calls `attempt` with the file's address at each mirror, until one succeeds. Moves this mirror to the front, and the
@@ -151,7 +189,7 @@ fn try_in_turn<R>(
         }
         mirrors.rotate_left(1);
     }
-    Err(Error::Download { file: file.name, failures: failures.join("; ") })
+    Err(Error::Unavailable(format!("cannot download {}; {}", file.name, failures.join("; "))))
 }
 
 /// Moves the first mirror that offers `file` to the front. All mirrors together have the time `limit`: each mirror gets an
@@ -224,35 +262,33 @@ fn missing<'a>(folder: &Path, files: &'a [RemoteFile]) -> Result<Vec<&'a RemoteF
         }
         match fs::metadata(&path).map(|metadata| metadata.len()) {
             Ok(found) if found == file.size => {}
-            Ok(found) => return Err(Error::OtherFile { path, found, expected: file.size }),
+            Ok(found) => {
+                return Err(Error::OtherFile(format!(
+                    "{}: has {found} bytes, and Fashion-MNIST's has {}; remove it to have it downloaded, or name the folder \
+                     with --data to use what is there",
+                    path.display(),
+                    file.size
+                )));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(file),
-            Err(source) => return Err(Error::Folder { path, source }),
+            Err(error) => return Err(unavailable(&path, &error)),
         }
     }
     Ok(missing)
 }
 
-/// Removes partial files that killed processes have left. A partial file that cannot be removed stays.
-fn remove_abandoned(folder: &Path, files: &[RemoteFile]) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_of = |file: &RemoteFile| {
-            name.strip_prefix(file.name).is_some_and(|rest| rest.starts_with('.'))
-        };
-        let is_partial = name.ends_with(PARTIAL) && files.iter().any(is_of);
-        let age = entry.metadata().and_then(|metadata| metadata.modified()).map(|it| it.elapsed());
-        if is_partial && matches!(age, Ok(Ok(age)) if age > ABANDONED) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The progress of one file, if standard error is a terminal.
-fn progress_bar(file: &RemoteFile) -> ProgressBar {
-    let target = ProgressDrawTarget::stderr_with_hz(10);
-    let bar = ProgressBar::with_draw_target(Some(file.size), target).with_prefix(file.name);
-    let template = "  {prefix:26} {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}";
-    bar.with_style(
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
+    #[test]
+    fn addresses_are_checked_and_a_final_slash_does_not_matter() {
+        let mirrors: Mirrors = " http://a.example/x/  https://[::1]:80 ".parse().unwrap();
+        assert_eq!(mirrors.0, ["http://a.example/x", "https://[::1]:80"]);
+        for wrong in ["", "  ", "a.example", "ftp://a.example", "http://", "http:///x", "file:///x"]
+        {
+            assert!(wrong.parse::<Mirrors>().is_err(), "{wrong:?}");
+        }
+        assert!(PUBLIC.join(" ").parse::<Mirrors>().unwrap() == Mirrors::default());
+    }
 }

@@ -13,9 +13,11 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use super::{Dataset, DatasetError, Split, idx};
+use anyhow::Context as _;
 
-/// Why a folder could not be read. The message names the file, and the error's source has the reason.
+use super::{Dataset, Split, idx};
+
+/// The reason why a folder was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// One of the four files is missing.
@@ -26,26 +28,10 @@ pub enum Error {
         /// The name of the missing file.
         file: &'static str,
     },
-    /// A file cannot be read, or is malformed.
-    #[error("{}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: idx::Error,
-    },
-    /// Images and labels do not fit together.
-    #[error("{}: {images} and {labels}", folder.display())]
-    Mismatch {
-        /// The folder.
-        folder: PathBuf,
-        /// The name of the file of images.
-        images: &'static str,
-        /// The name of the file of labels.
-        labels: &'static str,
-        /// The reason.
-        source: DatasetError,
-    },
+    /// A file cannot be read or is malformed, or images and labels do not fit together. The message names the file, and
+    /// the error's source has the reason.
+    #[error(transparent)]
+    Unusable(#[from] anyhow::Error),
 }
 
 /// Reads one part of the data set in `folder`.
@@ -58,11 +44,11 @@ pub fn read(folder: &Path, split: Split) -> Result<Dataset, Error> {
         Split::Train => ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
         Split::Test => ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
     };
-    Dataset::new(
+    let data = Dataset::new(
         read_file(folder, images, idx::read_images)?,
         read_file(folder, labels, idx::read_labels)?,
-    )
-    .map_err(|source| Error::Mismatch { folder: folder.to_owned(), images, labels, source })
+    );
+    Ok(data.with_context(|| format!("{}: {images} and {labels}", folder.display()))?)
 }
 
 fn read_file<R>(
@@ -76,5 +62,5 @@ fn read_file<R>(
     };
     let opened = File::open(&path).map_err(idx::Error::from);
     let parsed = opened.and_then(|file| parse(BufReader::new(file)));
-    parsed.map_err(|source| Error::File { path, source })
+    Ok(parsed.with_context(|| path.display().to_string())?)
 }

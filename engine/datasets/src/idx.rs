@@ -8,7 +8,7 @@
 //! header that announces four billion images costs nothing. The reader reads at most one byte more than the header
 //! announces. So an endless file costs nothing, and neither does a small file that unpacks to a huge one.
 
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
@@ -22,71 +22,35 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// to three times as much.
 pub const MAX_COUNT: u32 = 1_000_000;
 
-/// What is wrong with a file.
+/// The reason why a file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The bytes cannot be read or uncompressed.
     #[error("cannot be read")]
-    Read(#[from] std::io::Error),
-    /// The file is shorter than a header.
-    #[error("ends within its header")]
-    Header,
-    /// The first four bytes belong to another kind of file.
-    #[error("starts with {found:#010x}; a file of {expected} starts with {magic:#010x}")]
-    Magic {
-        /// The number at the beginning of the file.
-        found: u32,
-        /// `images` or `labels`.
-        expected: &'static str,
-        /// The number of this kind of file.
-        magic: u32,
-    },
-    /// The header announces no items, or more than [`MAX_COUNT`].
-    #[error("announces {0} items; 1 to {MAX_COUNT} are possible")]
-    Count(u32),
-    /// The images are not 28×28.
-    #[error("holds images of {rows}×{cols} pixels; {SIDE}×{SIDE} are needed")]
-    ImageSize {
-        /// Rows of an image.
-        rows: u32,
-        /// Columns of an image.
-        cols: u32,
-    },
-    /// The file is shorter than its header says.
-    #[error("ends after {found} of the {expected} bytes that its header announces")]
-    Truncated {
-        /// The number of bytes after the header.
-        found: usize,
-        /// The number of bytes that the header announces.
-        expected: usize,
-    },
-    /// The file is longer than its header says.
-    #[error("goes on after the {0} bytes that its header announces")]
-    Trailing(usize),
-    /// There are bytes after the compressed data.
-    #[error("goes on after its compressed data")]
-    TrailingCompressed,
-    /// A label is not one of the classes.
-    #[error("label {position} is {label}; labels are 0 to {}", CLASSES - 1)]
-    Label {
-        /// The position of the label in the file, from 0.
-        position: usize,
-        /// The value of the label.
-        label: u8,
-    },
+    Read(#[from] io::Error),
+    /// The bytes are not a file of this kind. The message says what is wrong.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+/// Returns the error for a malformed file.
+fn malformed<R>(message: impl Into<String>) -> Result<R, Error> {
+    Err(Error::Malformed(message.into()))
 }
 
 /// Reads a file of 28×28 images.
 ///
 /// # Errors
 ///
-/// When something is wrong with the file: see [`Error`].
+/// When the file is malformed: see [`Error`].
 pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "images", IMAGES_MAGIC)?;
         let (rows, cols) = (read_u32(plain)?, read_u32(plain)?);
         if (rows as usize, cols as usize) != (SIDE, SIDE) {
-            return Err(Error::ImageSize { rows, cols });
+            return malformed(format!(
+                "holds images of {rows}×{cols} pixels; {SIDE}×{SIDE} are needed"
+            ));
         }
         let pixels = read_body(plain, count as usize * PIXELS)?;
         Ok(pixels.as_chunks::<PIXELS>().0.to_vec())
@@ -97,13 +61,17 @@ pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
 ///
 /// # Errors
 ///
-/// When something is wrong with the file: see [`Error`].
+/// When the file is malformed: see [`Error`].
 pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "labels", LABELS_MAGIC)?;
         let labels = read_body(plain, count as usize)?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
-            Some(position) => Err(Error::Label { position, label: labels[position] }),
+            Some(position) => malformed(format!(
+                "label {position} is {}; labels are 0 to {}",
+                labels[position],
+                CLASSES - 1
+            )),
             None => Ok(labels),
         }
     })
@@ -119,30 +87,32 @@ fn with_plain<R>(
     }
     let mut decoder = GzDecoder::new(file);
     let parsed = parse(&mut decoder)?;
-    if decoder.into_inner().fill_buf()?.is_empty() {
-        Ok(parsed)
-    } else {
-        Err(Error::TrailingCompressed)
+    match decoder.into_inner().fill_buf()?.is_empty() {
+        true => Ok(parsed),
+        false => malformed("goes on after its compressed data"),
     }
 }
 
 fn read_u32(bytes: &mut dyn Read) -> Result<u32, Error> {
     let mut word = [0; 4];
-    bytes.read_exact(&mut word).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => Error::Header,
-        _ => Error::Read(error),
-    })?;
-    Ok(u32::from_be_bytes(word))
+    match bytes.read_exact(&mut word) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            malformed("ends within its header")
+        }
+        read => Ok(read.map(|()| u32::from_be_bytes(word))?),
+    }
 }
 
 fn read_header(bytes: &mut dyn Read, expected: &'static str, magic: u32) -> Result<u32, Error> {
     let found = read_u32(bytes)?;
     if found != magic {
-        return Err(Error::Magic { found, expected, magic });
+        return malformed(format!(
+            "starts with {found:#010x}; a file of {expected} starts with {magic:#010x}"
+        ));
     }
     let count = read_u32(bytes)?;
     if !(1..=MAX_COUNT).contains(&count) {
-        return Err(Error::Count(count));
+        return malformed(format!("announces {count} items; 1 to {MAX_COUNT} are possible"));
     }
     Ok(count)
 }
@@ -153,8 +123,12 @@ fn read_body(bytes: &mut dyn Read, expected: usize) -> Result<Vec<u8>, Error> {
     // The body grows with the bytes that arrive. The limit is one byte above the expected size, so a longer file shows.
     bytes.take(expected as u64 + 1).read_to_end(&mut body)?;
     match body.len() {
-        found if found < expected => Err(Error::Truncated { found, expected }),
-        found if found > expected => Err(Error::Trailing(expected)),
+        found if found < expected => malformed(format!(
+            "ends after {found} of the {expected} bytes that its header announces"
+        )),
+        found if found > expected => {
+            malformed(format!("goes on after the {expected} bytes that its header announces"))
+        }
         _ => Ok(body),
     }
 }

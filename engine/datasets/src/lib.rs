@@ -2,32 +2,25 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `dataset`, `batch` | all images with their labels, and the samples of one step |
+//! | `dataset` | all images with their labels, and the samples of one step |
 //! | [`source`] | loads the images that `--data` asks for |
 //! | [`fashion_mnist`] | reads a folder with the four files of a data set |
 //! | [`idx`] | reads the file format of MNIST, and checks everything |
-//! | [`download`], [`mirrors`] | downloads Fashion-MNIST into a folder |
+//! | [`download`] | downloads Fashion-MNIST into a folder |
 //! | [`synthetic`] | draws garments, for machines without the real images |
-//! | [`loader`] | shuffles an epoch and cuts it into batches |
-//! | [`mod@prefetch`] | makes the next batch while a device works on this one |
-//! | `fingerprint` | a hash that shows whether two data sets are the same |
+//! | [`loader`] | shuffles an epoch, cuts it into batches, and makes them ahead of time |
 //! | [`contact_sheet`] | writes images to a PNG |
 
-mod batch;
 pub mod contact_sheet;
 mod dataset;
 pub mod download;
 pub mod fashion_mnist;
-mod fingerprint;
 pub mod idx;
 pub mod loader;
-pub mod mirrors;
-pub mod prefetch;
 pub mod source;
 pub mod synthetic;
 
-pub use batch::Batch;
-pub use dataset::{Dataset, DatasetError};
+pub use dataset::{Batch, Dataset, DatasetError};
 pub use source::DataArguments;
 
 /// The height and the width of an image in pixels.

@@ -1,11 +1,15 @@
 //! The batches of an epoch: every sample once, in an order that depends on the seed and the epoch alone.
 //!
-//! While a device trains on one batch, a second thread makes the next one (`prefetch`).
+//! While a device trains on one batch, a second thread makes the next one: [`prefetch`]. On a slice of the CPU this hides
+//! little, because making a batch is short compared with a step. The shorter the steps, the more it hides.
 
-use candle_core::DType;
+use std::ops::Range;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use candle_core::{DType, Error, Result, bail};
 use rand::seq::SliceRandom;
 
-use super::prefetch::{Prefetch, prefetch};
 use super::{Batch, Dataset};
 use harness::random;
 
@@ -90,10 +94,52 @@ pub fn batch_of(order: &[u32], batch_size: usize, batch: usize) -> &[u32] {
     &order[start..order.len().min(start + batch_size)]
 }
 
+/// The number of batches that wait. One is enough to hide the time of making it.
+const READY: usize = 1;
+
+/// Calls `make` for each index in order, in a second thread, ahead of the iterator's user.
+pub fn prefetch<T: Send + 'static>(
+    items: Range<usize>,
+    make: impl Fn(usize) -> Result<T> + Send + 'static,
+) -> Prefetch<T> {
+    let (sender, ready) = mpsc::sync_channel(READY);
+    let left = items.len();
+    let work = {
+        let sender = sender.clone();
+        move || {
+            for index in items {
+                // The iterator was dropped early.
+                if sender.send(make(index)).is_err() {
+                    break;
+                }
+            }
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("loader".to_owned()).spawn(work) {
+        // The channel is empty, so this does not wait.
+        let _ = sender.send(Err(Error::wrap(error)));
+    }
+    Prefetch { ready, left }
+}
+
+/// An iterator over items that a second thread makes. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Prefetch<T> {
+    ready: Receiver<Result<T>>,
+    left: usize,
+}
+
+impl<T> Iterator for Prefetch<T> {
+    type Item = Result<T>;
+
+    fn next(&mut self) -> Option<Result<T>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.ready.recv().unwrap_or_else(|_| bail!("the thread that makes batches is gone")))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use candle_core::Result;
-
     use super::super::{CLASSES, PIXELS};
     use super::*;
 

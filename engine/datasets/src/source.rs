@@ -4,11 +4,10 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::download::{self, TimeLimits};
-use super::mirrors::{FASHION_MNIST, Mirrors};
+use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
 use super::{Dataset, Split, fashion_mnist, synthetic};
 use harness::cli::{DATA_FOLDER, DATA_MIRRORS, UsageError};
 
@@ -60,15 +59,11 @@ impl DataArguments {
     /// A [`UsageError`] when a folder does not exist or lacks a file. Another error when a file is malformed or a
     /// download fails.
     pub fn load(&self, sizes: Sizes) -> anyhow::Result<LoadedData> {
-        if let Some(folder) = &self.data_dir
-            && folder.exists()
-            && !folder.is_dir()
-        {
-            return Err(UsageError::new(format_args!(
+        if let Some(folder) = self.data_dir.as_deref().filter(|it| it.exists() && !it.is_dir()) {
+            bail!(UsageError::new(format_args!(
                 "--data-dir {}: this is a file; name a folder, or one that does not exist yet",
                 folder.display()
-            ))
-            .into());
+            )));
         }
         match self.data.to_str() {
             Some("synthetic") => Ok(LoadedData::draw(sizes)),
@@ -78,7 +73,7 @@ impl DataArguments {
             }
             Some("auto") => match self.obtain(TimeLimits::OPTIONAL) {
                 Ok(folder) => LoadedData::read(&folder, REAL, sizes),
-                Err(error @ download::Error::OtherFile { .. }) => Err(error).context(REAL),
+                Err(error @ download::Error::OtherFile(_)) => Err(error).context(REAL),
                 Err(error) => {
                     // The run goes on when standard error has no reader.
                     let _ = writeln!(
@@ -100,7 +95,10 @@ impl DataArguments {
     /// Downloads the missing files of Fashion-MNIST, and returns their folder.
     fn obtain(&self, limits: TimeLimits) -> Result<PathBuf, download::Error> {
         let folder = self.data_dir.clone().or_else(download::default_folder);
-        let folder = folder.ok_or(download::Error::NoFolder)?;
+        let folder = folder.ok_or_else(|| {
+            let message = "this machine names no folder for downloads; --data-dir can";
+            download::Error::Unavailable(message.to_owned())
+        })?;
         let mirrors = self.data_mirrors.clone().unwrap_or_default();
         download::obtain(&folder, &FASHION_MNIST, &mirrors, limits)?;
         Ok(folder)

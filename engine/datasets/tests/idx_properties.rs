@@ -141,6 +141,11 @@ fn peak_megabytes() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes / 1000)
 }
 
+/// Whether a file of five labels was refused because it goes on.
+fn is_too_long(read: &Result<Vec<u8>, Error>) -> bool {
+    matches!(read, Err(Error::Malformed(message)) if message.starts_with("goes on after the 5 bytes"))
+}
+
 #[test]
 fn a_million_inputs_and_a_bomb_take_little_memory() {
     let mut random = ChaCha8Rng::seed_from_u64(1);
@@ -184,14 +189,14 @@ fn a_million_inputs_and_a_bomb_take_little_memory() {
     // Files that never end, plain and compressed to a thousandth of their size.
     let endless = |header: Vec<u8>| std::io::Cursor::new(header).chain(std::io::repeat(0));
     let plain = read_labels(BufReader::new(endless(header(&[0x801, 5]))));
-    assert!(matches!(plain, Err(Error::Trailing(5))));
+    assert!(is_too_long(&plain));
     let bomb = {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         let mut unpacked = endless(header(&[0x801, 5])).take(1 << 30);
         std::io::copy(&mut unpacked, &mut packed).expect("memory takes all");
         packed.finish().expect("memory takes all")
     };
-    assert!(matches!(read_labels(&bomb[..]), Err(Error::Trailing(5))));
+    assert!(is_too_long(&read_labels(&bomb[..])));
     if let Some(peak) = peak_megabytes() {
         println!(
             "a bomb of {} MB unpacks to 1,074 MB; peak memory {peak} MB",

@@ -9,17 +9,10 @@
 //! its own CUDA stream, and the streams do not wait for each other by themselves.
 
 mod arguments;
-#[cfg(feature = "cuda")]
-mod clock;
-#[cfg(feature = "cuda")]
-mod contexts;
 mod event;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod plan;
-#[cfg(feature = "cuda")]
-mod pool;
-mod slot;
-#[cfg(feature = "cuda")]
-mod streams;
 #[cfg(feature = "cuda")]
 mod upload;
 
@@ -32,8 +25,7 @@ use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
 pub use event::Event;
-pub use plan::{DevicePlan, MAX_DEVICES, MAX_THREADS, PlanError};
-pub use slot::DeviceSlot;
+pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS, PlanError};
 
 use harness::report::trace::{DeviceClock, TracedDevice};
 
@@ -96,7 +88,7 @@ impl TracedDevice for ComputeDevice {
     fn clock(&self) -> Option<Box<dyn DeviceClock>> {
         #[cfg(feature = "cuda")]
         if let Device::Cuda(gpu) = &self.device {
-            return clock::EventClock::new(gpu).map(|clock| Box::new(clock) as _);
+            return gpu::EventClock::new(gpu).map(|clock| Box::new(clock) as _);
         }
         None
     }
@@ -104,8 +96,8 @@ impl TracedDevice for ComputeDevice {
 
 /// Moves a tensor to another device. Only the tensor's own elements are copied.
 ///
-/// A shard is a view of its batch's memory. candle's `to_device` copies the memory of the whole batch to a GPU with every
-/// shard, and waits for the copy. This function copies the shard alone, and the GPU goes on working. A view on a GPU is
+/// A shard is a view of its batch's memory. For every shard, candle's `to_device` copies the memory of the whole batch to
+/// the GPU, and waits for the copy. This function copies the shard alone, and the GPU goes on working. A view on a GPU is
 /// made contiguous before it leaves the GPU. From CPU to CPU nothing is copied: the result shares the memory.
 ///
 /// Between GPUs, too, use this function: each GPU has its own stream, and `to_device` does not wait until the other GPU has
@@ -120,12 +112,12 @@ pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
         return tensor.to_device(device);
     }
     #[cfg(feature = "cuda")]
-    if let Device::Cuda(gpu) = device {
-        if let Device::Cuda(other) = tensor.device() {
-            return streams::transferred(tensor, other, gpu);
+    if let Device::Cuda(to) = device {
+        if let Device::Cuda(from) = tensor.device() {
+            return gpu::transferred(tensor, from, to);
         }
         if !tensor.track_op()
-            && let Some(there) = upload::upload(&tensor.contiguous()?, gpu)?
+            && let Some(there) = upload::upload(&tensor.contiguous()?, to)?
         {
             return Ok(there);
         }
@@ -138,38 +130,22 @@ pub fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-#[cfg(feature = "cuda")]
-fn gpu_count() -> usize {
-    use candle_core::cuda_backend::cudarc::driver::CudaContext;
-    // Without a driver there are no GPUs, which is no failure.
-    CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
-}
-
+/// The functions of `gpu.rs` in a program without CUDA.
 #[cfg(not(feature = "cuda"))]
-fn gpu_count() -> usize {
-    0
-}
+mod gpu {
+    use candle_core::{Device, Result, bail};
 
-/// Opens a GPU with a new stream.
-fn open_gpu(ordinal: usize) -> Result<Device> {
-    #[cfg(feature = "cuda")]
-    contexts::context(ordinal)?;
-    let device = Device::new_cuda_with_stream(ordinal)?;
-    #[cfg(feature = "cuda")]
-    if let Device::Cuda(gpu) = &device {
-        streams::order_by_ourselves(gpu);
+    pub(super) fn count() -> usize {
+        0
     }
-    Ok(device)
-}
 
-#[cfg(feature = "cuda")]
-fn compute_capability(ordinal: usize) -> candle_core::Result<(i32, i32)> {
-    contexts::context(ordinal)?.compute_capability().map_err(candle_core::Error::wrap)
-}
+    pub(super) fn open(ordinal: usize) -> Result<Device> {
+        bail!("cuda:{ordinal}: {}", super::why_no_gpu())
+    }
 
-#[cfg(not(feature = "cuda"))]
-fn compute_capability(ordinal: usize) -> candle_core::Result<(i32, i32)> {
-    candle_core::bail!("cuda:{ordinal}: {}", why_no_gpu())
+    pub(super) fn compute_capability(ordinal: usize) -> Result<(i32, i32)> {
+        bail!("cuda:{ordinal}: {}", super::why_no_gpu())
+    }
 }
 
 fn why_no_gpu() -> &'static str {

@@ -1,10 +1,13 @@
-//! The plan of a run's devices, before any of them is opened.
+//! The plan of a run's devices, before any of them is opened, and how each is opened.
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 
-use super::slot::{DeviceSlot, Placement};
-use super::{DeviceKind, available_cores, gpu_count, why_no_gpu};
+use candle_core::{Device, Result};
+use rayon::ThreadPoolBuilder;
+
+use super::{ComputeDevice, DeviceKind, available_cores, gpu, why_no_gpu};
 use harness::report::counted;
 
 /// The most devices of a run.
@@ -19,34 +22,10 @@ fn most_threads(cores: usize) -> usize {
     (32 * cores).clamp(256, MAX_THREADS)
 }
 
-/// Why this machine cannot have the devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// No devices, or more than [`MAX_DEVICES`].
-    #[error("{0} devices: a run has 1 to {MAX_DEVICES}")]
-    Devices(usize),
-    /// More threads than [`MAX_THREADS`].
-    #[error("{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads")]
-    Threads {
-        /// The number of devices.
-        devices: usize,
-        /// The threads of each device.
-        threads: usize,
-    },
-    /// More threads on one device than are useful on this machine.
-    #[error("a device of {threads} threads: with {}, one has at most {most}", counted(*.cores, "core"))]
-    ThreadsOfADevice {
-        /// The threads of each device.
-        threads: usize,
-        /// The most threads of a device on this machine.
-        most: usize,
-        /// The cores of this machine.
-        cores: usize,
-    },
-    /// The user asked for CUDA, and there is no GPU. The text has the reason.
-    #[error("{0}")]
-    NoGpu(&'static str),
-}
+/// The reason why this machine cannot have the devices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PlanError(String);
 
 /// The devices of a run, in rank order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,13 +50,14 @@ impl DevicePlan {
         kind: DeviceKind,
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> Result<Self, PlanError> {
+    ) -> std::result::Result<Self, PlanError> {
         if !(1..=MAX_DEVICES).contains(&devices) {
-            return Err(PlanError::Devices(devices));
+            let message = format!("{devices} devices: a run has 1 to {MAX_DEVICES}");
+            return Err(PlanError(message));
         }
-        let gpus = if kind == DeviceKind::Cpu { 0 } else { gpu_count() };
+        let gpus = if kind == DeviceKind::Cpu { 0 } else { gpu::count() };
         match (kind, gpus) {
-            (DeviceKind::Cuda, 0) => Err(PlanError::NoGpu(why_no_gpu())),
+            (DeviceKind::Cuda, 0) => Err(PlanError(why_no_gpu().to_owned())),
             (_, 0) => Self::cpu_slices(devices, threads_per_device),
             (_, gpus) => Ok(Self::gpus(devices, gpus)),
         }
@@ -88,24 +68,28 @@ impl DevicePlan {
     /// # Errors
     ///
     /// The errors of [`new`](Self::new).
-    pub fn slices(devices: usize) -> Result<Self, PlanError> {
+    pub fn slices(devices: usize) -> std::result::Result<Self, PlanError> {
         Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
     }
 
     fn cpu_slices(
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> Result<Self, PlanError> {
+    ) -> std::result::Result<Self, PlanError> {
         let cores = available_cores();
         let share = NonZeroUsize::new(cores / devices).unwrap_or(NonZeroUsize::MIN);
         let threads = threads_per_device.unwrap_or(share);
-        let all = threads.get().saturating_mul(devices);
+        let (all, most) = (threads.get().saturating_mul(devices), most_threads(cores));
         if all > MAX_THREADS {
-            return Err(PlanError::Threads { devices, threads: threads.get() });
+            return Err(PlanError(format!(
+                "{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads"
+            )));
         }
-        let (threads_of_one, most) = (threads.get(), most_threads(cores));
-        if threads_of_one > most {
-            return Err(PlanError::ThreadsOfADevice { threads: threads_of_one, most, cores });
+        if threads.get() > most {
+            return Err(PlanError(format!(
+                "a device of {threads} threads: with {}, one has at most {most}",
+                counted(cores, "core")
+            )));
         }
         let slots = (0..devices)
             .map(|index| DeviceSlot { index, placement: Placement::CpuSlice { threads } })
@@ -184,6 +168,93 @@ impl fmt::Display for DevicePlan {
     }
 }
 
+/// The hardware of one device of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    CpuSlice { threads: NonZeroUsize },
+    Gpu { ordinal: usize, shared: bool },
+}
+
+/// One device of a plan. It is not open yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSlot {
+    index: usize,
+    placement: Placement,
+}
+
+impl DeviceSlot {
+    /// Opens the device. Call this in the thread that will use the device.
+    ///
+    /// # Errors
+    ///
+    /// When the GPU cannot be opened or the slice's threads cannot be started.
+    pub fn open(&self) -> Result<ComputeDevice> {
+        self.open_with(false)
+    }
+
+    /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread then
+    /// runs on the device without [`ComputeDevice::run`]. For a program with one device: a thread belongs to one device
+    /// only, and its memory in the thread pool is never freed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](Self::open), and when the calling thread belongs to a device already.
+    pub fn open_in_this_thread(&self) -> Result<ComputeDevice> {
+        self.open_with(true)
+    }
+
+    fn open_with(&self, this_thread: bool) -> Result<ComputeDevice> {
+        let (device, pool) = match self.placement {
+            Placement::CpuSlice { threads } => {
+                let index = self.index;
+                let pool = ThreadPoolBuilder::new().num_threads(threads.get());
+                let pool = if this_thread { pool.use_current_thread() } else { pool };
+                let pool = pool.thread_name(move |thread| format!("cpu:{index}/{thread}")).build();
+                let pool = pool.map_err(|error| {
+                    let threads = counted(threads.get(), "thread");
+                    candle_core::Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
+                })?;
+                (Device::Cpu, Some(pool))
+            }
+            // Each replica gets its own stream, so replicas on one GPU do not wait for each other.
+            Placement::Gpu { ordinal, .. } => (gpu::open(ordinal)?, None),
+        };
+        Ok(ComputeDevice { slot: *self, device, side_stream: OnceLock::new(), pool })
+    }
+
+    /// Opens a second stream of the same GPU. Returns `None` for a CPU slice, or if the GPU has no memory for it.
+    pub(super) fn side_stream(&self) -> Option<Device> {
+        match self.placement {
+            Placement::CpuSlice { .. } => None,
+            Placement::Gpu { ordinal, .. } => gpu::open(ordinal).ok(),
+        }
+    }
+
+    /// Returns the compute capability of a GPU, such as (9, 0), and `None` for a CPU slice.
+    ///
+    /// # Errors
+    ///
+    /// When the GPU does not answer.
+    pub fn compute_capability(&self) -> Result<Option<(i32, i32)>> {
+        match self.placement {
+            Placement::CpuSlice { .. } => Ok(None),
+            Placement::Gpu { ordinal, .. } => gpu::compute_capability(ordinal).map(Some),
+        }
+    }
+}
+
+impl fmt::Display for DeviceSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.placement {
+            Placement::CpuSlice { threads } => {
+                write!(f, "cpu:{} ({})", self.index, counted(threads.get(), "core"))
+            }
+            Placement::Gpu { ordinal, shared: false } => write!(f, "cuda:{ordinal}"),
+            Placement::Gpu { ordinal, shared: true } => write!(f, "cuda:{ordinal} (shared)"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,5 +312,42 @@ mod tests {
             assert!(DevicePlan::new(DeviceKind::Cpu, devices, None).is_err());
         }
         assert!(DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(usize::MAX)).is_err());
+    }
+
+    fn slice(index: usize, threads: usize) -> DeviceSlot {
+        let threads = NonZeroUsize::new(threads).unwrap();
+        DeviceSlot { index, placement: Placement::CpuSlice { threads } }
+    }
+
+    #[test]
+    fn a_slice_has_no_compute_capability() {
+        assert_eq!(slice(0, 1).compute_capability().unwrap(), None);
+    }
+
+    #[test]
+    fn the_opening_thread_is_one_of_the_slices_threads() {
+        let opened = std::thread::spawn(|| {
+            let device = slice(1, 3).open_in_this_thread().unwrap();
+            let this = std::thread::current().id();
+            assert_eq!(device.run(|| std::thread::current().id()), this);
+            assert_eq!(rayon::current_num_threads(), 3);
+            let threads = rayon::broadcast(|_| std::thread::current().id());
+            assert!(threads.contains(&this));
+            // A thread belongs to one device.
+            slice(2, 1).open_in_this_thread().unwrap_err().to_string()
+        });
+        let error = opened.join().unwrap();
+        assert!(error.starts_with("cpu:2: cannot start 1 thread"), "{error}");
+    }
+
+    #[test]
+    fn a_slice_runs_on_threads_of_its_own_and_no_more() {
+        let device = slice(1, 3).open().unwrap();
+        let (threads, name) = device.run(|| {
+            let name = std::thread::current().name().map(str::to_owned);
+            (rayon::current_num_threads(), name.unwrap_or_default())
+        });
+        assert_eq!(threads, 3);
+        assert!(name.starts_with("cpu:1/"), "ran on {name}");
     }
 }

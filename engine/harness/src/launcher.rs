@@ -17,6 +17,7 @@
 
 use std::env;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::process::Command;
 
@@ -53,29 +54,10 @@ impl fmt::Display for Started {
     }
 }
 
-/// The reason why this process refuses to run: nothing connects the processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unconnected {
-    /// The program was built without MPI.
-    #[error(
-        "{0} of a program that was built without MPI: build it with --features mpi, or start it without {by}",
-        by = .0.by
-    )]
-    NoMpi(Started),
-    /// The program's ranks are threads.
-    #[error(
-        "{0}, but this program's ranks are threads: start it without {by}, with --devices {processes}",
-        by = .0.by,
-        processes = .0.processes
-    )]
-    RanksAreThreads(Started),
-    /// `mpirun` did not start it.
-    #[error(
-        "RANK and WORLD_SIZE say that a launcher started {0} processes: start them with mpirun (DDP, with a GPU for each, \
-         can do with NCCL: built with --features nccl)"
-    )]
-    OtherLauncher(usize),
-}
+/// The reason why this process refuses to run: nothing connects the processes, or a launcher's variables are wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LaunchError(String);
 
 /// The place of this process among those that `torchrun` or a launcher like it has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,33 +70,6 @@ pub struct Place {
     pub local_rank: usize,
     /// The address at which the processes meet, in NCCL's form: `HOST:PORT`.
     pub meeting: String,
-}
-
-/// An error in a launcher's variables.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misplaced {
-    /// A variable is missing.
-    #[error(
-        "a launcher started {world_size} processes (WORLD_SIZE), but did not set {name}: {meaning}"
-    )]
-    Missing {
-        /// The number of processes.
-        world_size: usize,
-        /// The variable.
-        name: &'static str,
-        /// Its meaning.
-        meaning: &'static str,
-    },
-    /// A variable has an impossible value.
-    #[error("{name} is {value:?}, which is not {expected}")]
-    Wrong {
-        /// The variable.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// The possible values.
-        expected: String,
-    },
 }
 
 /// Returns the processes that `mpirun` or `srun` has started together with this one. `None` if this process was started by
@@ -133,7 +88,7 @@ pub fn world_size() -> Option<usize> {
 /// # Errors
 ///
 /// When the launcher's variables contradict each other, or one is missing.
-pub fn place() -> Result<Option<Place>, Misplaced> {
+pub fn place() -> Result<Option<Place>, LaunchError> {
     if started().is_some() { Ok(None) } else { read_place(variable) }
 }
 
@@ -143,7 +98,7 @@ pub fn place() -> Result<Option<Place>, Misplaced> {
 ///
 /// When `mpirun` started this process and the program was built without the feature `mpi`, or another launcher started
 /// several processes.
-pub fn check(built_with_mpi: bool) -> Result<(), Unconnected> {
+pub fn check(built_with_mpi: bool) -> Result<(), LaunchError> {
     check_connected(built_with_mpi, variable)
 }
 
@@ -152,7 +107,7 @@ pub fn check(built_with_mpi: bool) -> Result<(), Unconnected> {
 /// # Errors
 ///
 /// When this process is one of several.
-pub fn check_alone() -> Result<(), Unconnected> {
+pub fn check_alone() -> Result<(), LaunchError> {
     check_is_alone(variable)
 }
 
@@ -170,6 +125,11 @@ pub fn command() -> io::Result<Command> {
         .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
         .envs([("OMPI_MCA_hwloc_base_binding_policy", "none")]);
     Ok(command)
+}
+
+/// Returns the name of this process's machine.
+pub fn machine() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Returns the port on which rank 0 of NCCL's processes listens, for a launcher's `MASTER_PORT`.
@@ -210,34 +170,49 @@ fn started_by_mpi(variable: impl Fn(&str) -> Option<String>) -> Option<Started> 
 fn check_connected(
     mpi: bool,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<(), Unconnected> {
+) -> Result<(), LaunchError> {
     match (started_by_mpi(&variable), started_by_other(variable)) {
         (Some(started), _) if mpi || started.processes == 1 => Ok(()),
-        (Some(started), _) => Err(Unconnected::NoMpi(started)),
-        (None, Some(processes)) => Err(Unconnected::OtherLauncher(processes)),
+        (Some(started), _) => Err(LaunchError(format!(
+            "{started} of a program that was built without MPI: build it with --features mpi, or start it without {}",
+            started.by
+        ))),
+        (None, Some(processes)) => Err(LaunchError(format!(
+            "RANK and WORLD_SIZE say that a launcher started {processes} processes: start them with mpirun (DDP, with a \
+             GPU for each, can do with NCCL: built with --features nccl)"
+        ))),
         (None, None) => Ok(()),
     }
 }
 
-fn check_is_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), Unconnected> {
+fn check_is_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), LaunchError> {
     let other = || Some(Started { processes: started_by_other(&variable)?, by: OTHER });
     match started_by_mpi(&variable).or_else(other).filter(|started| started.processes > 1) {
-        Some(started) => Err(Unconnected::RanksAreThreads(started)),
+        Some(started @ Started { by, processes }) => Err(LaunchError(format!(
+            "{started}, but this program's ranks are threads: start it without {by}, with --devices {processes}"
+        ))),
         None => Ok(()),
     }
 }
 
-fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, Misplaced> {
+fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, LaunchError> {
     let Some(world_size) = started_by_other(&variable) else { return Ok(None) };
     let text = |name, meaning| {
         let value = variable(name).filter(|value| !value.is_empty());
-        value.ok_or(Misplaced::Missing { world_size, name, meaning })
+        value.ok_or_else(|| {
+            let launcher = format!("a launcher started {world_size} processes (WORLD_SIZE)");
+            LaunchError(format!("{launcher}, but did not set {name}: {meaning}"))
+        })
     };
     let number = |name, meaning, below: usize| {
         let value = text(name, meaning)?;
         let number = value.parse().ok().filter(|&number: &usize| number < below);
-        let expected = || format!("a number from 0 to {}", below - 1);
-        number.ok_or_else(|| Misplaced::Wrong { name, value, expected: expected() })
+        number.ok_or_else(|| {
+            LaunchError(format!(
+                "{name} is {value:?}, which is not a number from 0 to {}",
+                below - 1
+            ))
+        })
     };
     let rank = number("RANK", "the number of this process", world_size)?;
     let local_rank = number("LOCAL_RANK", "the number of this process's GPU", world_size)?;
@@ -296,7 +271,9 @@ mod tests {
     fn processes_of_another_launcher_are_not_left_to_train_side_by_side() {
         let torchrun: &[_] = &[("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")];
         for mpi in [false, true] {
-            assert_eq!(check_connected(mpi, with(torchrun)), Err(Unconnected::OtherLauncher(2)));
+            let refusal = check_connected(mpi, with(torchrun)).unwrap_err().to_string();
+            let expected = "RANK and WORLD_SIZE say that a launcher started 2 processes: ";
+            assert!(refusal.starts_with(expected), "{refusal}");
             assert_eq!(check_connected(mpi, with(&[("RANK", "0"), ("WORLD_SIZE", "1")])), Ok(()));
             let of_another_program = with(&[("WORLD_SIZE", "8")]);
             assert_eq!(check_connected(mpi, of_another_program), Ok(()));

@@ -25,6 +25,3 @@ pub mod records;
 pub mod report;
 pub mod statistics;
 pub mod stopwatch;
-
-/// The former name of [`launcher`], for programs that were not changed yet.
-pub use launcher as mpirun;

@@ -59,13 +59,8 @@ impl BatchSums {
 
     /// Makes sums of the four numbers of [`to_array`](Self::to_array).
     pub fn from_array([loss, correct, samples, interrupts]: [f64; 4]) -> Self {
-        let count = |sum: f64| sum as u64;
-        Self {
-            loss,
-            correct: count(correct),
-            samples: count(samples),
-            interrupts: count(interrupts),
-        }
+        let [correct, samples, interrupts] = [correct, samples, interrupts].map(|sum| sum as u64);
+        Self { loss, correct, samples, interrupts }
     }
 }
 

@@ -4,6 +4,7 @@
 //! the time in which that thread could work.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest sleep at a time. A sleep that takes much longer means that the program was stopped.
@@ -47,10 +48,18 @@ pub fn recv_timeout<T>(channel: &Receiver<T>, timeout: Duration) -> Result<T, Re
     }
 }
 
+/// Pauses between two looks for something that comes within 200 µs, or much later.
+pub fn pause(waited: Duration) {
+    match waited.as_micros() {
+        // The awaited thread may need this core.
+        ..200 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(50)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::thread;
 
     use super::*;
 

@@ -13,9 +13,9 @@ use candle_core::{Result, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use super::element::{Element, cpu_memory, for_dtype, lock};
+use super::memory::zeros;
 use super::relu::{self, rectified};
 use super::rounded::{is_rounded, rounded};
-use super::zeros::zeros;
 use crate::backward::record;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, Channels, on_gpu};

@@ -6,7 +6,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, TensorId, WithDType, bail};
 use num_traits::Float;
 
-use super::scratch::Shelved;
+use super::memory::Shelved;
 
 /// A number type that layers compute with: `f32`, or `f64` for tests that need sixteen digits.
 pub(crate) trait Element: WithDType + Float + std::iter::Sum + Shelved {}
@@ -94,20 +94,15 @@ impl<'a, Guard: Deref<Target = Storage>> Locked<'a, Guard> {
     pub(crate) fn elements<T: WithDType, const N: usize>(&self) -> Result<[&[T]; N]> {
         let slices: Vec<&[T]> = self
             .memory()
-            .map(|(storage, layout)| elements(storage, layout))
+            .map(|(storage, layout)| match storage {
+                Storage::Cpu(storage) => cpu_elements(storage, layout),
+                _ => bail!("expected a tensor in CPU memory"),
+            })
             .collect::<Result<_>>()?;
         match slices.try_into() {
             Ok(slices) => Ok(slices),
             Err(_) => bail!("the elements of {} tensors, not of {N}", self.of_tensors.len()),
         }
-    }
-}
-
-/// Returns the elements of a contiguous CPU tensor, in order.
-fn elements<'a, T: WithDType>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
-    match storage {
-        Storage::Cpu(storage) => cpu_elements(storage, layout),
-        _ => bail!("expected a tensor in CPU memory"),
     }
 }
 

@@ -7,11 +7,11 @@
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
 //! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, after a sum over devices |
-//! | [`add_relu`](mod@add_relu) | max(x + y, 0), at the end of a shortcut |
-//! | [`global_avg_pool`](mod@global_avg_pool) | the mean of each plane |
+//! | [`add_relu`] | max(x + y, 0), at the end of a shortcut |
+//! | [`global_avg_pool`] | the mean of each plane |
 //! | [`copies`] | a copy of a tensor in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
-//! | [`sum`](mod@sum) | x + y of gradients or of devices' tensors, without a backward |
+//! | [`sum`] | x + y of gradients or of devices' tensors, without a backward |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
 //!
 //! The course has its own operations because candle's are wrong or slow for its networks. The
@@ -34,19 +34,18 @@
 pub const BLOCK: usize = 16 * 1024;
 
 pub(crate) mod element;
+pub(crate) mod elementwise;
 mod gemm;
 #[cfg(feature = "cuda")]
 pub(crate) mod gpu;
+mod memory;
 pub mod parameters;
 mod rounded;
-mod scratch;
 pub(crate) mod simd;
 #[cfg(test)]
 mod tests;
-mod zeros;
 
 pub mod add_bias;
-pub mod add_relu;
 pub mod avg_pool2d;
 pub mod backward;
 pub mod batch_norm;
@@ -54,22 +53,18 @@ pub mod conv2d;
 pub mod copies;
 pub mod cross_entropy;
 pub mod difference;
-pub mod global_avg_pool;
 pub mod linear;
 pub mod relu;
 pub mod sgd_step;
-pub mod sum;
 pub mod weights_hash;
 
 pub use add_bias::{add_bias, add_bias_relu};
-pub use add_relu::add_relu;
-pub use avg_pool2d::avg_pool2d;
+pub use avg_pool2d::{avg_pool2d, global_avg_pool};
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use copies::{cast, flatten, transpose};
 pub use cross_entropy::{cross_entropy, loss_and_correct};
 pub(crate) use element::Element;
-pub use global_avg_pool::global_avg_pool;
+pub use elementwise::sum;
 pub use linear::{linear, linear_relu};
-pub use relu::relu;
-pub use sum::sum;
+pub use relu::{add_relu, relu};

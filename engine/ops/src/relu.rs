@@ -1,20 +1,19 @@
-//! The relu, max(x, 0).
+//! The relu, max(x, 0), of one tensor and of a sum.
 //!
 //! Its derivative at exactly 0 is a choice. The derivative here is 0, the same as in PyTorch. The
 //! choice matters: the black border of an image and a bias that starts at zero put many activations
 //! at exactly 0.
 //!
 //! Cost: the speed of memory limits a relu. All threads together read and write every element once.
-//! Convolutions and dense layers have variants with a relu, which save this pass.
+//! Convolutions and dense layers have variants with a relu, which save this pass. The sum at the end
+//! of a shortcut has one too: [`add_relu`] reads two elements and writes one.
 
-use candle_core::{Result, Storage, Tensor};
+use candle_core::{Result, Tensor, bail};
 
-use super::element::{Element, cpu_memory, for_dtype, lock};
+use super::element::Element;
+use super::elementwise::{by_element, tensor};
 use super::rounded::{is_rounded, rounded};
-use super::zeros::{made, of_three, of_two};
-use crate::backward::record;
-#[cfg(feature = "cuda")]
-use crate::gpu::{self, elementwise, on_gpu};
+use crate::backward::{record, record_with_two};
 
 /// Computes max(x, 0) by element, for any shape.
 ///
@@ -26,55 +25,47 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
         return rounded("relu", [x], |[x]| relu(&x));
     }
     let x = x.contiguous()?;
-    record("relu", forward(&x)?, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
+    let y = by_element!("relu", [&x], |[x]| rectified(x))?;
+    record("relu", y, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
 }
 
-/// Computes max(x, 0) by element, for contiguous x.
-fn forward(x: &Tensor) -> Result<Storage> {
-    #[cfg(feature = "cuda")]
-    if x.device().is_cuda() {
-        return on_gpu([x], |operands| elementwise("relu", operands)).map(Storage::Cuda);
+/// Computes max(x + y, 0) by element, for tensors of the same type and of the same shape, any
+/// shape.
+///
+/// The gradients of both inputs are the same tensor. At the start of the next shortcut two gradients
+/// arrive, and the backward pass adds them up in the same pass over memory.
+///
+/// # Errors
+///
+/// When shapes or types differ, or are none of f32, f64 and bf16.
+pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    if x.shape() != y.shape() || x.dtype() != y.dtype() {
+        let ((a, b), (of_a, of_b)) = ((x.dtype(), y.dtype()), (x.dims(), y.dims()));
+        bail!("add_relu: {a:?} {of_a:?} and {b:?} {of_b:?} cannot be added");
     }
-    for_dtype!(x.dtype(), "relu", T => {
-        let locked = lock(&[x]);
-        let [x] = locked.elements::<T, 1>()?;
-        Ok(cpu_memory(made(x.len(), |places, y| {
-            for (y, &x) in y.iter_mut().zip(&x[places]) {
-                *y = rectified(x);
-            }
-        })))
-    })
+    if is_rounded(x) {
+        return rounded("add_relu", [x, y], |[x, y]| add_relu(&x, &y));
+    }
+    let (x, y) = (x.contiguous()?, y.contiguous()?);
+    let sum = by_element!("add_relu", [&x, &y], |[x, y]| rectified(x + y))?;
+    let gradients = |sum: &Tensor, grad: &Tensor| {
+        let gradient = gradient(sum, grad)?;
+        Ok([Some(gradient.clone()), Some(gradient)])
+    };
+    record_with_two("add_relu", sum, x.shape(), [&x, &y], gradients, gradient_of_sum)
 }
 
 /// Returns the part of `grad` that passes the relu with output `y`, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
-    let grad = grad.contiguous()?;
-    #[cfg(feature = "cuda")]
-    if grad.device().is_cuda() {
-        let dx = on_gpu([y, &grad], |operands| elementwise("relu_gradient", operands))?;
-        return Ok(gpu::tensor(dx, y.shape()));
-    }
-    for_dtype!(y.dtype(), "relu", T => {
-        let locked = lock(&[y, &grad]);
-        let [of_y, grad] = locked.elements::<T, 2>()?;
-        Tensor::from_vec(of_two(of_y, grad, passed), y.shape(), y.device())
-    })
+    let operands = [y, &grad.contiguous()?];
+    Ok(tensor(by_element!("relu_gradient", operands, |[y, grad]| passed(y, grad))?, y))
 }
 
 /// Does the same for the sum of two gradients. All tensors are contiguous, of the shape and type of
 /// `y`.
 pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if y.device().is_cuda() {
-        let dx = on_gpu([y, a, b], |operands| elementwise("relu_gradient_of_sum", operands))?;
-        return Ok(gpu::tensor(dx, y.shape()));
-    }
-    for_dtype!(y.dtype(), "relu", T => {
-        let locked = lock(&[y, a, b]);
-        let [of_y, a, b] = locked.elements::<T, 3>()?;
-        let dx = of_three(of_y, a, b, |y, a, b| passed(y, a + b));
-        Tensor::from_vec(dx, y.shape(), y.device())
-    })
+    let dx = by_element!("relu_gradient_of_sum", [y, a, b], |[y, a, b]| passed(y, a + b))?;
+    Ok(tensor(dx, y))
 }
 
 /// Returns max(x, 0) of one number, for every operation that ends in a relu.
@@ -98,7 +89,7 @@ mod tests {
 
     use super::*;
     use crate::tests::agreement::{assert_agree, noise};
-    use crate::{add_bias_relu, add_relu, linear_relu};
+    use crate::{add_bias_relu, linear_relu};
 
     /// Selection gives derivative 0 at 0, but candle's own relu has 1.
     fn composed(x: &Tensor) -> Result<Tensor> {
@@ -136,5 +127,21 @@ mod tests {
         // Rounding gives some zeros, where the derivative is a choice.
         x.set(&(x.as_detached_tensor() * 2.0).unwrap().round().unwrap()).unwrap();
         assert_agree(&[&x], || relu(&x), || composed(&x));
+    }
+
+    #[test]
+    fn together_they_are_what_they_are_apart() {
+        let (x, y) = (noise("x", &[3, 7]), noise("y", &[3, 7]));
+        // Rounding gives some sums of zero, where the derivative is a choice.
+        for x in [&x, &y] {
+            x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
+        }
+        assert_agree(&[&x, &y], || add_relu(&x, &y), || relu(&(x.as_tensor() + y.as_tensor())?));
+    }
+
+    #[test]
+    fn what_cannot_be_added_is_refused() {
+        let error = add_relu(&noise("x", &[3, 7]), &noise("y", &[7])).unwrap_err().to_string();
+        assert!(error.contains("F64 [3, 7] and F64 [7] cannot be added"), "{error}");
     }
 }

@@ -33,7 +33,7 @@ pub fn sgd_step_all<'a>(
 ) -> Result<()> {
     let pairs: Vec<_> = pairs.into_iter().collect();
     for (value, direction) in &pairs {
-        if !are_alike(value, direction) {
+        if value.shape() != direction.shape() || value.dtype() != direction.dtype() {
             bail!(
                 "sgd: {:?} {:?} cannot step along {:?} {:?}",
                 value.dtype(),
@@ -66,11 +66,6 @@ pub fn momentum_step_on_gpu(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Resu
     return crate::gpu::update::momentum_step(slots, constants);
     #[cfg(not(feature = "cuda"))]
     bail!("{} tensors with {constants:?}: this program was built without CUDA", slots.len());
-}
-
-/// Whether two tensors have the same shape and type.
-fn are_alike(a: &Tensor, b: &Tensor) -> bool {
-    a.shape() == b.shape() && a.dtype() == b.dtype()
 }
 
 /// The operation value −= gradient · step, in place.

@@ -147,48 +147,35 @@ impl TrainArguments {
     ///
     /// The errors of [`prepare`](Self::prepare).
     pub fn prepare_for_shards(&self, devices: usize, shards: usize) -> anyhow::Result<TrainSetup> {
-        if self.batch_size < shards as u64 {
+        let batch_size = usize::try_from(self.batch_size)?;
+        if batch_size < shards {
             return Err(UsageError::new(format_args!(
-                "batch size {} cannot be cut into {shards} shards: give every device at least one \
-                 sample",
-                self.batch_size
+                "batch size {batch_size} cannot be cut into {shards} shards: give every device at least one sample"
             ))
             .into());
         }
         self.reports.check(&[])?;
         let data = self.load(devices)?;
-        let outputs = self.reports.open()?;
-        Ok(TrainSetup {
-            data,
-            options: TrainOptions {
-                epochs: self.epochs as usize,
-                batch_size: usize::try_from(self.batch_size)?,
-                learning_rate: self.lr,
-                seed: self.seed,
-            },
-            dtype: self.dtype.into(),
-            outputs,
-        })
+        let (epochs, learning_rate, seed) = (self.epochs as usize, self.lr, self.seed);
+        let options = TrainOptions { epochs, batch_size, learning_rate, seed };
+        Ok(TrainSetup { data, options, dtype: self.dtype.into(), outputs: self.reports.open()? })
     }
 
     fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {
-        let too_few = |images: usize| {
-            UsageError::new(format_args!(
+        let check = |images: usize| match images < devices {
+            true => Err(UsageError::new(format_args!(
                 "{} for {}: each needs at least one",
                 counted(images, "training image"),
                 counted(devices, "device")
-            ))
+            ))),
+            false => Ok(()),
         };
         let limit = |size: Option<u64>| size.map(usize::try_from).transpose();
         let (train_size, test_size) = (limit(self.train_size)?, limit(self.test_size)?);
         // If possible, refuse before anything is downloaded.
-        if let Some(images) = train_size.filter(|&images| images < devices) {
-            return Err(too_few(images).into());
-        }
+        train_size.map_or(Ok(()), check)?;
         let data = self.data.load((train_size, test_size))?;
-        if data.train.len() < devices {
-            return Err(too_few(data.train.len()).into());
-        }
+        check(data.train.len())?;
         Ok(data)
     }
 }

@@ -14,8 +14,7 @@ use datasets::Batch;
 use harness::interrupt;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
-use ops::loss_and_correct;
-use ops::sum;
+use ops::{loss_and_correct, sum};
 
 /// The time between two reads: short for a user who watches the progress, and long for a GPU.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -40,17 +39,12 @@ impl DeferredSums {
     }
 
     /// Adds the sums of later steps on the same device.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
-    pub fn merge(self, later: Self) -> Result<Self> {
-        let samples = self.samples + later.samples;
+    fn merge(self, later: Self) -> Result<Self> {
         let sums = match (self.sums, later.sums) {
             (Some(sums), Some(later)) => Some(sum(&sums, &later)?),
             (sums, later) => sums.or(later),
         };
-        Ok(Self { sums, samples })
+        Ok(Self { sums, samples: self.samples + later.samples })
     }
 
     /// Waits until the device has computed the sums, and reads them. Adds whether there was a Ctrl-C.
@@ -128,15 +122,9 @@ impl From<BatchSums> for StepSums {
     }
 }
 
-impl From<DeferredSums> for StepSums {
-    fn from(sums: DeferredSums) -> Self {
-        Self::Deferred(sums)
-    }
-}
-
 /// The deferred sums of the steps since the last read.
 #[derive(Default)]
-pub struct SumsReader {
+pub(crate) struct SumsReader {
     deferred: DeferredSums,
     last_read: Option<Instant>,
 }
@@ -146,11 +134,7 @@ impl SumsReader {
     ///
     /// The first step of a run is read at once: if its loss is NaN, no update is the cause. The `last` step of an epoch is
     /// read at once, too. All steps of an epoch are of the same kind.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
-    pub fn read(&mut self, step: StepSums, last: bool) -> Result<Option<BatchSums>> {
+    pub(crate) fn read(&mut self, step: StepSums, last: bool) -> Result<Option<BatchSums>> {
         let deferred = match step {
             StepSums::Sums(sums) => return Ok(Some(sums)),
             StepSums::Deferred(step) => mem::take(&mut self.deferred).merge(step)?,

@@ -5,20 +5,17 @@
 //! | `arguments` | the flags of a training run, checked, and the loaded data |
 //! | `run` | the course of a run: the next batch, the metrics, the reason to stop |
 //! | `deferred` | metrics that stay on a GPU until a report needs them |
-//! | `error` | the reasons why training stops early |
 
 mod arguments;
 mod deferred;
-mod error;
 mod run;
 
 use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
 pub use arguments::{ElementType, TrainArguments, TrainSetup};
-pub use deferred::{DeferredSums, StepSums, SumsReader, read_sums};
-pub use error::Error;
-pub use run::TrainingRun;
+pub use deferred::{DeferredSums, StepSums, read_sums};
+pub use run::{Error, TrainingRun};
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
 ///
@@ -35,10 +32,8 @@ pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
 ///
 /// When the tensor is not `[4]`, f64.
 pub fn sums_from_tensor(tensor: &Tensor) -> Result<BatchSums> {
-    match tensor.to_vec1::<f64>()?[..] {
-        [loss, correct, samples, interrupts] => {
-            Ok(BatchSums::from_array([loss, correct, samples, interrupts]))
-        }
-        ref sums => bail!("four sums expected, got {}", sums.len()),
+    match tensor.to_vec1::<f64>()?.try_into() {
+        Ok(sums) => Ok(BatchSums::from_array(sums)),
+        Err(sums) => bail!("four sums expected, got {}", sums.len()),
     }
 }

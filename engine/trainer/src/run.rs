@@ -21,13 +21,12 @@ use std::time::{Duration, Instant};
 use tracing::info_span;
 use tracing::span::EnteredSpan;
 
-use datasets::loader::Epochs;
-use datasets::prefetch::Prefetch;
+use datasets::loader::{Epochs, Prefetch};
 use harness::records::{BatchSums, EpochRecord, TrainOptions, TrainerState};
 use harness::report::Report;
 use harness::report::trace::{COMPUTE, STEPS};
 
-use crate::{Error, StepSums, SumsReader};
+use crate::deferred::{StepSums, SumsReader};
 
 /// A training run between its first step and its last.
 pub struct TrainingRun<'a, 'r, L: Epochs> {
@@ -174,15 +173,49 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         if loss.is_finite() {
             return Ok(());
         }
-        let (epoch, step) = (self.state.epoch(), self.step);
-        Err(Error::NotFinite {
-            epoch,
-            step,
-            loss,
-            learning_rate: self.options.learning_rate,
-            updated,
-        })
+        let (epoch, learning_rate) = (self.state.epoch(), self.options.learning_rate);
+        Err(Error::NotFinite { epoch, step: self.step, loss, learning_rate, updated })
     }
+}
+
+/// The reason why training stopped early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An operation failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// The loss became infinite or NaN.
+    #[error(
+        "the loss is {loss} at step {step} of epoch {epoch}: {}",
+        likely_cause(*updated, *learning_rate)
+    )]
+    NotFinite {
+        /// Counted from 1.
+        epoch: usize,
+        /// Counted from 1, within the epoch. When losses are read later, an earlier step may have been the first.
+        step: usize,
+        /// The loss.
+        loss: f64,
+        /// The learning rate.
+        learning_rate: f64,
+        /// Whether an update was made before.
+        updated: bool,
+    },
+    /// Progress or metrics could not be written.
+    #[error("cannot write the report: {0}")]
+    Report(#[from] std::io::Error),
+}
+
+/// Names the most likely reason for a loss that is not finite.
+fn likely_cause(updated: bool, learning_rate: f64) -> String {
+    if !updated {
+        return "no update was made yet, so the images or the initial weights are not finite"
+            .to_owned();
+    }
+    // Debug prints a very large or small rate with an exponent.
+    format!(
+        "the weights have run away, most likely because the learning rate {learning_rate:?} is too large; try a tenth of it"
+    )
 }
 
 #[cfg(test)]
@@ -364,7 +397,7 @@ mod tests {
             let mut number = 0;
             let step = |_: &Batch| {
                 number += 1;
-                Ok(deferred(if number >= bad { f64::NAN } else { 1.0 }))
+                Ok(StepSums::Deferred(deferred(if number >= bad { f64::NAN } else { 1.0 })))
             };
             train(&loader, TrainerState::default(), step, |_| (), None).unwrap_err()
         };

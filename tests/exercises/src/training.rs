@@ -5,12 +5,12 @@
 
 use candle_core::{DType, Device, Result};
 use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
-use concise_wrapper::shares::Share;
 use concise_wrapper::{Model as _, Network};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use ops::weights_hash::WeightsHash;
 use split_batch::Sampler;
+use split_batch::loader::LocalBatch;
 
 use crate::dense::Dense;
 
@@ -118,7 +118,7 @@ impl Training {
             return self.step(setup);
         };
         let batch = setup.data.batch(&samples, DType::F64)?;
-        let share = Share { shards: vec![batch], samples: samples.len() };
+        let share = LocalBatch { shards: vec![batch], samples: samples.len() };
         let step = self.network.backward(&share).map_err(candle_core::Error::wrap)?;
         let (rate, weights) = (setup.schedule.rate(self.steps), self.network.weights());
         self.sgd.step(weights, &step.gradients, rate, samples.len())?;

@@ -4,8 +4,12 @@ use std::io;
 
 use super::commands::MARKS;
 use super::directive::only_directive;
+use super::outputs::FOLDER;
 use super::page::{Block, Page};
 use super::{Book, Problem};
+
+/// Stands for lines of an output that a page leaves out.
+const LEFT_OUT: &str = "…";
 
 /// Code blocks that hold something else.
 ///
@@ -55,18 +59,13 @@ fn wrong(book: &Book, page: &Page, block: &Block) -> Option<String> {
     None
 }
 
-/// A whole recorded output, or commands without what they print.
+/// A recorded output, or commands without what they print.
 fn wrong_console(book: &Book, page: &Page, block: &Block, marks: &[String]) -> Option<String> {
     if let Some(mark) = marks.iter().find(|mark| !MARKS.contains(&mark.as_str())) {
         return Some(format!("`{mark}` behind `console`: known are {}", MARKS.join(", ")));
     }
-    if let Some(include) = only_directive(&block.content) {
-        let file = book.resolve(page, &include.path)?;
-        return match (file.starts_with("book/outputs"), include.anchor) {
-            (true, None) => None,
-            (true, Some(_)) => Some("a recorded output is shown whole".to_owned()),
-            (false, _) => Some(format!("{} is not below book/outputs", include.path)),
-        };
+    if block.content.lines().any(|line| only_directive(line).is_some()) {
+        return wrong_output(book, page, block);
     }
     let mut lines = block.content.lines().filter(|line| !line.trim().is_empty()).peekable();
     if lines.peek().is_none() {
@@ -76,9 +75,35 @@ fn wrong_console(book: &Book, page: &Page, block: &Block, marks: &[String]) -> O
     typed.map(|line| {
         format!(
             "\"{line}\" is no command (`$ …`): what a command prints is recorded in book/outputs by \
-             `cargo course outputs` and included whole"
+             `cargo course outputs` and included"
         )
     })
+}
+
+/// Lines of one recorded output, its command first; `…` stands for lines that are left out.
+fn wrong_output(book: &Book, page: &Page, block: &Block) -> Option<String> {
+    let mut shown = None;
+    for line in block.content.lines().filter(|line| !line.trim().is_empty()) {
+        if line.trim() == LEFT_OUT && shown.is_some() {
+            continue;
+        }
+        let Some(include) = only_directive(line) else {
+            return Some(format!("\"{line}\" is in no recorded output"));
+        };
+        let file = book.resolve(page, &include.path)?;
+        if !file.starts_with(FOLDER) {
+            return Some(format!("{} is not below {FOLDER}", include.path));
+        }
+        let lines = include.anchor.as_deref().unwrap_or("1");
+        if shown.is_none() && lines.split(':').next() != Some("1") {
+            return Some("the first line of an output is its command: begin there".to_owned());
+        }
+        if shown.as_ref().is_some_and(|other| *other != file) {
+            return Some("one block shows one output".to_owned());
+        }
+        shown = Some(file);
+    }
+    None
 }
 
 fn is_output(path: &str) -> bool {

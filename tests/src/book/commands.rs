@@ -39,7 +39,8 @@ pub fn all(book: &Book) -> io::Result<Vec<Command>> {
             }
             let mut marks = marks.to_vec();
             let mut content = block.content.clone();
-            if let Some(include) = only_directive(&content)
+            let output = content.lines().next().and_then(only_directive);
+            if let Some(include) = output
                 && let Some(file) = book.resolve(page, &include.path)
             {
                 // Of an output, its first line; what it prints may look like anything.

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::directive::Include;
+use super::outputs::FOLDER;
 use super::page::Page;
 use super::{Book, Problem, files_below, relative};
 
@@ -40,10 +41,17 @@ fn wrong(book: &Book, page: &Page, include: &Include) -> io::Result<Option<Strin
         return Ok(Some(format!("there is no file {path}")));
     };
     let Some(anchor) = anchor else { return Ok(None) };
+    let text = std::fs::read_to_string(book.root.join(&file))?;
     if anchor.chars().all(|c| c.is_ascii_digit() || c == ':') {
-        return Ok(Some(format!("{path}:{anchor}: lines move, so name an anchor")));
+        if !file.starts_with(FOLDER) {
+            return Ok(Some(format!("{path}:{anchor}: lines move, so name an anchor")));
+        }
+        // Of an output, some lines can be shown. mdBook shows nothing in place of lines that are not there.
+        let (last, lines) = (anchor.rsplit(':').next().unwrap_or_default(), text.lines().count());
+        let there = last.parse().is_ok_and(|last: usize| (1..=lines).contains(&last));
+        return Ok((!there).then(|| format!("{path}:{anchor}: the last line is 1 to {lines}")));
     }
-    let anchors = Anchors::of(&std::fs::read_to_string(book.root.join(&file))?);
+    let anchors = Anchors::of(&text);
     Ok(match (anchors.begins(anchor), anchors.ends(anchor)) {
         (true, true) => None,
         (true, false) => Some(format!("{}: \"ANCHOR_END: {anchor}\" is missing", file.display())),

@@ -8,7 +8,7 @@ use super::page::Page;
 use super::{Book, Problem};
 
 /// The pages that keep this rule, each with the files that it prints.
-const CHAPTERS: [(&str, &[&str]); 2] = [
+const CHAPTERS: [(&str, &[&str]); 4] = [
     (
         "ch01-single-gpu.md",
         &[
@@ -29,6 +29,28 @@ const CHAPTERS: [(&str, &[&str]); 2] = [
             "02-params-and-allreduce/src/communicator/all_reduce/one_shot.rs",
             "02-params-and-allreduce/src/communicator/all_reduce/tree.rs",
             "02-params-and-allreduce/src/communicator/all_reduce/ring.rs",
+        ],
+    ),
+    (
+        "ch03-split-batch.md",
+        &[
+            "03-split-batch/src/split.rs",
+            "03-split-batch/src/gather.rs",
+            "03-split-batch/src/loader.rs",
+            "03-split-batch/src/sampler/mod.rs",
+            "03-split-batch/src/sampler/breakage.rs",
+        ],
+    ),
+    (
+        "ch04-data-parallel.md",
+        &[
+            "04-scratch-data-parallel/src/train_batch.rs",
+            "04-scratch-data-parallel/src/train.rs",
+            "04-scratch-data-parallel/src/replicas.rs",
+            "04-scratch-data-parallel/src/evaluate.rs",
+            "04-scratch-data-parallel/src/reproducible.rs",
+            "04-scratch-data-parallel/src/fixed_tree.rs",
+            "04-scratch-data-parallel/src/tree_sum.rs",
         ],
     ),
 ];

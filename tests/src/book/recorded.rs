@@ -67,7 +67,17 @@ fn without_line(book: &Book, page: &Page) -> Vec<Problem> {
             continue;
         }
         let name = stem(&path);
-        let told = page.includes.get(nth + 1).is_some_and(|next| {
+        let next = page.includes.get(nth + 1);
+        // More lines of the same output follow in the same block, perhaps behind a line that leaves some out.
+        let goes_on = next.is_some_and(|next| {
+            next.anchor.is_some()
+                && next.line <= include.line + 2
+                && book.resolve(page, &next.path).as_ref() == Some(&path)
+        });
+        if goes_on {
+            continue;
+        }
+        let told = next.is_some_and(|next| {
             next.line == include.line + 2
                 && book.resolve(page, &next.path).as_deref() == Some(Path::new(FILE))
                 && next.anchor.as_deref() == Some(&*name)

@@ -19,7 +19,6 @@ pub(super) enum Event {
 }
 
 /// A rank's communicator that behaves as the one within and remembers every message.
-#[derive(Debug)]
 pub struct Recorder<'a> {
     rank: &'a Rank,
     events: Mutex<Vec<Event>>,

@@ -68,17 +68,26 @@ fn code_is_included_or_says_that_it_is_a_sketch() {
 }
 
 #[test]
-fn a_console_block_is_a_whole_output_or_commands() {
+fn a_console_block_is_an_output_or_commands() {
     let typed = "$ cargo test --test ch01_adding\n";
     fault(OTHER, typed, &format!("{typed}ok\n"), &["two.md:7: \"ok\" is no command"]);
     fault(OTHER, typed, "", &["an empty console block"]);
     fault(OTHER, "console,fails", "console,fail", &["`fail` behind `console`"]);
-    fault(
-        PAGE,
-        "run.txt}}",
+    let whole = "run.txt}}";
+    for parts in [
         "run.txt:1}}",
-        &["one.md:15: a recorded output is shown whole", "one.md:16: "],
-    );
+        "run.txt:1:2}}",
+        "run.txt:1}}\n{{#include ../outputs/run.txt:2}}",
+        "run.txt:1}}\n…\n{{#include ../outputs/run.txt:2}}",
+    ] {
+        fault(PAGE, whole, parts, &[]);
+    }
+    fault(PAGE, whole, "run.txt:2}}", &["one.md:15: the first line of an output is its command"]);
+    fault(PAGE, whole, "run.txt:1:3}}", &["one.md:16: ../outputs/run.txt:1:3: the last line"]);
+    fault(PAGE, whole, "run.txt:1:}}", &["one.md:16: ../outputs/run.txt:1:: the last line"]);
+    fault(PAGE, whole, "run.txt:run}}", &["one.md:15: ", "one.md:16: "]);
+    let typed = "one.md:15: \"ok\" is in no recorded output";
+    fault(PAGE, whole, "run.txt:1}}\nok", &[typed, "one.md:16: the line behind"]);
     fault(PAGE, "```console", "```text", &["one.md:15: ../outputs/run.txt is an output"]);
     fault(
         PAGE,

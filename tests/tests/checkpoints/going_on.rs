@@ -6,11 +6,11 @@ use candle_core::{DType, Device, ModuleT};
 use concise_wrapper::checkpoint::Resume;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
-use concise_wrapper::shares::Shares;
 use concise_wrapper::{DataParallel, Model, Network};
 use datasets::loader::Epochs as _;
 use devices::DevicePlan;
 use ops::weights_hash::WeightsHash;
+use split_batch::loader::ShardLoader;
 use tempfile::TempDir;
 
 use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
@@ -38,7 +38,7 @@ fn a_run_without_a_cut_is_what_it_says() {
     let Settings { data, options, extras, .. } = Settings::new();
     let (model, mut sgd) = (resnet18(), Sgd::new(extras.constants));
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
-    let shares = Shares::new(&data.train, 7, options.seed, DType::F32, model.hosts());
+    let shares = ShardLoader::new(&data.train, 7, options.seed, DType::F32, model.hosts());
     let batches = shares.epoch(1).chain(shares.epoch(2));
     for (step, share) in batches.enumerate() {
         let share = share.unwrap();

@@ -2,14 +2,14 @@
 
 use std::cell::Cell;
 
-use concise_wrapper::shares::Hosts;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use concise_wrapper::{Error, Model, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
+use split_batch::loader::LocalBatch;
+use split_batch::loader::Shards;
 
 /// What happens to a run in the middle of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,11 +47,11 @@ impl<M: Model, F: Fn(usize) -> Event> Watched<M, F> {
 }
 
 impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
-    fn hosts(&self) -> Hosts {
+    fn hosts(&self) -> Shards {
         self.model.hosts()
     }
 
-    fn backward(&self, share: &Share) -> Result<Step, Error> {
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         self.steps.set(self.steps.get() + 1);
         let event = (self.event)(self.steps.get());
         if event == Event::Crash {

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Storage, Tensor};
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Named;
 use concise_wrapper::{Model as _, Network, Precision};
 use datasets::{Batch, Split, synthetic};
@@ -25,6 +24,7 @@ use params_and_allreduce::get_params;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::train_batch;
+use split_batch::loader::LocalBatch;
 
 const STEPS: usize = 5;
 const SAMPLES: usize = 37;
@@ -96,7 +96,7 @@ fn in_bf16_resnet18_is_as_near_to_f32_as_its_roundings_let_it_be() {
         network.replica(device)
     };
     let bound = 65.0 / 256.0;
-    let (batch, share) = (garments(DType::F32), |batch: &Batch| Share {
+    let (batch, share) = (garments(DType::F32), |batch: &Batch| LocalBatch {
         shards: vec![batch.clone()],
         samples: batch.len(),
     });

@@ -4,11 +4,11 @@ use candle_core::DType;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::shares::Share;
 use concise_wrapper::{Model as _, Network};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
+use split_batch::loader::LocalBatch;
 
 use super::{SAMPLES, WAIT, garments, gpus};
 
@@ -26,7 +26,8 @@ fn models_come_and_go_on_one_line() {
     };
     let batch = garments(DType::F32);
     let losses = run_ranks(&plan, WAIT, |rank| {
-        let share = Share { shards: vec![batch.to_device(rank.device())?], samples: 2 * SAMPLES };
+        let share =
+            LocalBatch { shards: vec![batch.to_device(rank.device())?], samples: 2 * SAMPLES };
         let mut losses = Vec::new();
         for _ in 0..6 {
             let network = Network::new(1, DType::F32, rank.device(), |vb, _| LeNet::new(vb))?;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, ModuleT, Result, Tensor};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::shares::Share;
 use concise_wrapper::{DataParallel, Model as _, Network};
 use datasets::Batch;
 use devices::DevicePlan;
+use split_batch::loader::LocalBatch;
 
 use super::WAIT;
 
@@ -81,7 +81,7 @@ fn one_that_stalls_in_a_backward_pass_is_named() {
         let grey = Tensor::ones((devices - 1, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
         let images = grey.pad_with_zeros(0, 0, 1).unwrap();
         let labels = Tensor::zeros(devices, DType::U32, &Device::Cpu).unwrap();
-        let share = Share { shards: vec![Batch { images, labels }], samples: devices };
+        let share = LocalBatch { shards: vec![Batch { images, labels }], samples: devices };
         let told = model.backward(&share).unwrap_err().to_string();
         let late = format!(
             "rank 0 failed: rank 0 waited 0.3 s: rank {} is alive but sends nothing",

@@ -25,7 +25,6 @@ use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimiser::Extras;
 use concise_wrapper::optimiser::{Momentum, Sgd};
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
 use course_tests::{noise, on_the_cpu, plan};
@@ -40,6 +39,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{self, RankFailure, run_ranks};
 use scratch_data_parallel::breakage::Breakage;
+use split_batch::loader::{LocalBatch, ShardLoader};
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -69,12 +69,12 @@ fn lenet(dtype: DType) -> Network<LeNet> {
 
 /// Trains for five steps; what comes out: weights, and the sums of the steps.
 fn five_steps(model: &impl Model, dtype: DType) -> Result<(Snapshot, Vec<BatchSums>), Error> {
-    let shares = Shares::new(&images(), BATCH, 5, dtype, model.hosts());
+    let shares = ShardLoader::new(&images(), BATCH, 5, dtype, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
     let mut sums = Vec::new();
     let epochs = (1..).flat_map(|epoch| shares.epoch(epoch)).take(STEPS);
     for share in epochs {
-        let Share { samples, .. } = share.as_ref().unwrap();
+        let LocalBatch { samples, .. } = share.as_ref().unwrap();
         let step = model.backward(share.as_ref().unwrap())?;
         sgd.step(model.weights(), &step.gradients, 0.05, *samples)?;
         sums.push(step.sums);
@@ -249,7 +249,7 @@ fn by_shard_the_bits_do_not_depend_on_the_ranks() {
 #[test]
 fn accumulated_gradients_are_those_of_one_backward_pass() {
     let batch = images().batch(&(0..6).collect::<Vec<u32>>(), DType::F64).unwrap();
-    let whole = Share { shards: vec![batch.clone()], samples: 6 };
+    let whole = LocalBatch { shards: vec![batch.clone()], samples: 6 };
     let expected = lenet(DType::F64).backward(&whole).unwrap().gradients;
     for ranks in [1, 2] {
         let outcomes = run_ranks(&plan(ranks), WAIT, |rank| {

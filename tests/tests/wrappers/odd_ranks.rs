@@ -4,13 +4,13 @@ use candle_core::{DType, Device, ModuleT, Tensor};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::shares::Shares;
 use concise_wrapper::{Ddp, Error, Model as _, Network};
 use datasets::loader::Epochs as _;
 use devices::DevicePlan;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
+use split_batch::loader::ShardLoader;
 
 use super::{BATCH, WAIT, five_steps, images, resnet18};
 
@@ -57,7 +57,7 @@ fn what_a_failed_backward_pass_leaves_behind_is_added_to_no_other() {
     for ranks in [1, 2] {
         let told = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let model = Ddp::new(partly(false), rank, Reduction::default())?;
-            let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
+            let shares = ShardLoader::new(&images(), BATCH, 5, DType::F32, model.hosts());
             let share = shares.epoch(1).next().unwrap()?;
             let loss = || Ok::<_, Error>(model.forward(&share.shards[0].images)?.sum_all()?);
             let first = model.accumulate(&loss()?).unwrap_err().to_string();
@@ -75,7 +75,7 @@ fn a_backward_pass_that_nobody_asked_for_changes_no_gradient() {
     for ranks in [1, 2] {
         let told = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
             let model = Ddp::new(partly(true), rank, Reduction::default())?;
-            let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
+            let shares = ShardLoader::new(&images(), BATCH, 5, DType::F32, model.hosts());
             let share = shares.epoch(1).next().unwrap()?;
             let loss = || Ok::<_, Error>(model.forward(&share.shards[0].images)?.sum_all()?);
             let gradients = |stray: bool| {
@@ -129,7 +129,7 @@ fn with_images_that_are_no_numbers(
 ) -> Vec<String> {
     let told = run_ranks(&DevicePlan::slices(3).unwrap(), WAIT, |rank| {
         let model = Ddp::new(resnet18(DType::F32).replica(rank.device())?, rank, reduction)?;
-        let shares = Shares::new(&images(), BATCH, 5, DType::F32, model.hosts());
+        let shares = ShardLoader::new(&images(), BATCH, 5, DType::F32, model.hosts());
         let mut share = shares.epoch(1).next().unwrap()?;
         if broken(rank.rank()) {
             for shard in &mut share.shards {

@@ -1,16 +1,7 @@
 //! All-reduce: every rank contributes a tensor, and every rank gets the sum.
 //!
-//! Four algorithms, and the tensors that a rank sends at most, for n ranks:
-//!
-//! | algorithm | steps | the busiest rank sends | good for |
-//! | --- | --- | --- | --- |
-//! | [`naive`](naive()) | 2(n − 1) on rank 0 | n − 1 | reading |
-//! | [`one_shot`](one_shot()) | 1 | n − 1 | two ranks; small tensors on a few |
-//! | [`tree`](tree()) | 2⌈log₂ n⌉ | ⌈log₂ n⌉ | small tensors on many ranks |
-//! | [`ring`](ring()) | 2(n − 1) | 2(n − 1)/n | large tensors |
-//!
-//! The libraries of the field have an all-reduce of their own: [`Algorithm::Native`]. All algorithms add in an order that
-//! depends on the number of ranks.
+//! This chapter has four algorithms. The libraries of the field have an all-reduce of their own: [`Algorithm::Native`]. All
+//! algorithms add in an order that depends on the number of ranks.
 
 pub mod naive;
 pub mod one_shot;
@@ -22,6 +13,7 @@ use std::fmt;
 use candle_core::{DType, Device, Storage, Tensor, WithDType, bail};
 use clap::ValueEnum;
 use half::{bf16, f16};
+use harness::cli::name_of;
 use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
 use tracing::span::EnteredSpan;
@@ -61,13 +53,7 @@ impl Algorithm {
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OneShot => "one-shot",
-            Self::Naive => "naive",
-            Self::Tree => "tree",
-            Self::Ring => "ring",
-            Self::Native => "native",
-        })
+        f.write_str(&name_of(self))
     }
 }
 
@@ -79,10 +65,6 @@ pub enum Sum {
     /// Other ranks read these tensors too: the chunks of the sum, in order.
     Shared(Vec<Tensor>),
 }
-
-/// The bytes that go through an algorithm at a time: few enough to stay in a processor's caches, and enough to make the
-/// time of messages small.
-const PIECE: usize = 2 << 20;
 
 impl Sum {
     /// Returns the sum in memory that only this rank holds.
@@ -108,11 +90,14 @@ fn bytes(tensor: &Tensor) -> usize {
 
 /// Whether an all-reduce in one memory sends the tensor in pieces.
 pub(crate) fn is_large(tensor: &Tensor) -> bool {
-    let numbers = [DType::F32, DType::F64, DType::BF16, DType::F16];
-    bytes(tensor) > PIECE && numbers.contains(&tensor.dtype())
+    bytes(tensor) > PIECE && tensor.dtype().is_float()
 }
 
 // ANCHOR: in_pieces
+/// The bytes of a piece of a large tensor: few enough to stay in a processor's caches, and enough to make
+/// the time of messages small.
+const PIECE: usize = 2 << 20;
+
 /// Adds up large tensors in pieces. The sum of a piece is written to the result while the piece is in the cache.
 pub(crate) fn in_pieces<C: Communicator + ?Sized>(
     rank: &C,
@@ -148,8 +133,7 @@ fn sum_of_pieces<T: WithDType, C: Communicator + ?Sized>(
 }
 // ANCHOR_END: in_pieces
 
-/// Checks that the previous rank has as many numbers. With another number of whole pieces, the previous rank would find
-/// out after others have returned.
+/// Checks that the previous rank has as many numbers. Otherwise some ranks would return before the error is found.
 fn check_length(rank: &(impl Communicator + ?Sized), len: usize) -> Result<(), Error> {
     let (next, previous) = neighbours(rank);
     let mine = Tensor::new(&[len as i64], &Device::Cpu)?;

@@ -9,7 +9,7 @@
 //! add        7            7            7
 //! ```
 //!
-//! There is one round of messages, and no message depends on another. For a small tensor on a few ranks nothing is faster.
+//! No message depends on another. For a small tensor on a few ranks nothing is faster.
 //! The price: every rank sends n − 1 tensors and computes the whole sum. GPUs that read each other's memory add small
 //! tensors in this way, and the name comes from there.
 

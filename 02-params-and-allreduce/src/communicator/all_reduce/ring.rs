@@ -28,7 +28,7 @@ use crate::communicator::{Communicator, Error};
 pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let flat = tensor.flatten_all()?;
     let chunk = add_around_the_ring(rank, &flat)?;
-    // When all chunks of the sum have arrived, the next rank has read this rank's input: the input is part of a sum.
+    // The chunk that this rank sent first comes back as part of the sum, so the next rank has read it.
     Ok(Sum::Shared(pass_around_the_ring(rank, chunk, flat.elem_count())?))
 }
 // ANCHOR_END: ring

@@ -45,11 +45,11 @@ use std::time::Instant;
 
 use candle_core::{ModuleT, Tensor};
 use concise_wrapper::Network;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::{Group, SharedCommunicator};
 use scratch_data_parallel::FixedTree;
+use split_batch::loader::LocalBatch;
 
 pub use error::Error;
 use executable::executable;
@@ -117,7 +117,9 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         network.norms().by_shard();
         let shapes = meeting::shapes(&*line, &network, sample)
             .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
-        let replicas = Group::alone(Arc::clone(&line)).into();
+        let alone = Group::new(Arc::clone(&line), vec![stage])
+            .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
+        let replicas = Arc::new(alone);
         let tree = FixedTree::new(checked.schedule().micro_batches, 1)?;
         Ok(Self { checked, stage, network, line, shapes, origin, replicas, tree, first_leaf: 0 })
     }
@@ -154,7 +156,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     /// micro-batches as the schedule.
     pub fn step(
         &self,
-        share: &Share,
+        share: &LocalBatch,
         mut update: impl FnMut(&Weights, &[Tensor], usize) -> Result<(), concise_wrapper::Error>,
     ) -> Result<Done, Error> {
         self.check(share)?;
@@ -200,7 +202,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         self.origin.elapsed().as_secs_f64()
     }
 
-    fn check(&self, share: &Share) -> Result<(), Error> {
+    fn check(&self, share: &LocalBatch) -> Result<(), Error> {
         let (found, expected) = (share.shards.len(), self.checked.schedule().micro_batches);
         if found == expected { Ok(()) } else { Err(Error::MicroBatches { found, expected }) }
     }

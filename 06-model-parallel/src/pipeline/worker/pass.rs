@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use candle_core::{ModuleT, Result as TensorResult, Tensor, Var, bail};
 use concise_wrapper::Error;
 use concise_wrapper::model::stand_in_loss;
-use concise_wrapper::shares::Share;
 use concise_wrapper::weights::Weights;
 use datasets::Batch;
 use harness::records::BatchSums;
 use ops::cross_entropy;
 use scratch_data_parallel::TreeSum;
+use split_batch::loader::LocalBatch;
 use trainer::DeferredSums;
 
 use super::{Worker, meeting};
@@ -23,7 +23,7 @@ type OfEach<T> = BTreeMap<usize, T>;
 /// A step that is being made.
 pub(super) struct Pass<'a, M> {
     worker: &'a Worker<'a, M>,
-    share: &'a Share,
+    share: &'a LocalBatch,
     activations_in: OfEach<Tensor>,
     activations_out: OfEach<Tensor>,
     gradients_in: OfEach<Tensor>,
@@ -62,7 +62,7 @@ pub(super) struct Ended {
 }
 
 impl<'a, M: ModuleT> Pass<'a, M> {
-    pub fn new(worker: &'a Worker<'a, M>, share: &'a Share) -> Self {
+    pub fn new(worker: &'a Worker<'a, M>, share: &'a LocalBatch) -> Self {
         Self {
             worker,
             share,

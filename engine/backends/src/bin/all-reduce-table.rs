@@ -14,7 +14,7 @@ use harness::cli::{self, UsageError};
 use harness::launcher;
 use harness::report::line;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::bandwidth::{Runs, Table, caption};
+use params_and_allreduce::bandwidth::{Table, caption};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
@@ -36,25 +36,21 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
-    let runs = arguments.runs.map_or(Runs::BySize, |runs| Runs::Each(runs as usize));
+    let runs = arguments.runs;
+    let print = |table: &Table| Ok(line(format_args!("{}\n\n{table}", caption(runs)))?);
     #[cfg(feature = "mpi")]
     if launcher::world_size().is_some_and(|processes| processes > 1) {
         let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
-        let plan = arguments.devices.each.plan(world.local_size())?;
-        let title = format!("{} processes of MPI, here {plan}", world.world_size());
+        let plan = arguments.devices.each.plan(world.local_size)?;
+        let title = format!("{} processes of MPI, here {plan}", world.rank.world_size());
         let table = world.run(&plan, |rank| measure(rank, title, &plan, Ranks::Processes, runs));
-        return if world.rank() == 0 { print(&table, runs) } else { Ok(()) };
+        return if world.rank.rank() == 0 { print(&table) } else { Ok(()) };
     }
     let plan = arguments.devices.plan()?;
     let tables = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
         measure(rank, plan.to_string(), &plan, Ranks::Threads, runs)
     })?;
-    print(&tables[0], runs)
-}
-
-fn print(table: &Table, runs: Runs) -> anyhow::Result<()> {
-    line(format_args!("{}\n\n{table}", caption(runs)))?;
-    Ok(())
+    print(&tables[0])
 }
 
 /// Measures on one rank. If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
@@ -63,9 +59,9 @@ fn measure(
     title: String,
     plan: &DevicePlan,
     ranks: Ranks,
-    runs: Runs,
+    runs: Option<u32>,
 ) -> Result<Table, Error> {
-    let native = check(Algorithm::Native, plan, ranks).ok().map(|()| Algorithm::Native);
+    let native = check(Algorithm::Native, plan, ranks).is_ok().then_some(Algorithm::Native);
     let algorithms: Vec<Algorithm> = Algorithm::OURS.into_iter().chain(native).collect();
     #[cfg(feature = "nccl")]
     if plan.has_a_gpu_each() {

@@ -25,63 +25,52 @@ pub(super) struct Answer {
 /// Finds the reason why `rank` waited in vain. `answers` has the answer of each rank that gave one.
 ///
 /// A rank that waits may wait for a rank that waits, too. The error names the rank at the end of this chain, or the circle
-/// that the chain closes.
+/// that the chain closes, or the two ranks of a message that is still arriving.
 pub(super) fn find_cause(rank: usize, waited: Duration, answers: &[Option<Answer>]) -> Error {
     let seconds = waited.as_secs_f64();
-    let other = |text: String| Error::Other(format!("rank {rank} waited {seconds:.1} s{text}"));
-    let slow = |one: usize, other_rank: usize| {
-        let (one, two) = (one.min(other_rank), one.max(other_rank));
-        other(format!(
-            ", and a message between ranks {one} and {two} is still arriving: is the link so slow, or the time limit so \
-             short?"
-        ))
-    };
-    let mut chain = vec![rank];
-    // The places in the chain of ranks that have a part of their message.
-    let mut arriving = Vec::new();
-    loop {
-        let place = chain.len() - 1;
-        let Some(answer) = answers[chain[place]] else {
+    let other = |text: &str| Error::Other(format!("rank {rank} waited {seconds:.1} s{text}"));
+    // Each rank waits for the next one, and the last one for `next`.
+    let (mut chain, mut next) = (Vec::new(), rank);
+    while !chain.contains(&next) {
+        let Some(answer) = answers[next] else {
             let limit = ANSWER_LIMIT.as_secs();
             let why = format!("sent nothing for {seconds:.1} s, does not answer within {limit} s");
-            return Error::RankStopped { rank: chain[place], why, waiting: rank };
+            return Error::RankStopped { rank: next, why, waiting: rank };
         };
-        let next = match answer.waits_for {
-            NOBODY if arriving.last().is_some_and(|last| last + 1 == place) => {
-                return slow(chain[place - 1], chain[place]);
-            }
-            NOBODY => return Error::TimedOut { rank: chain[place], seconds, waiting: rank },
-            ALL => match first_absent(&chain, answers) {
-                Some(absent) => absent,
-                None => {
-                    return other(
-                        " for a sum in which all ranks take part: do they add tensors of one size and type?".to_owned(),
-                    );
-                }
-            },
-            next => next,
-        };
-        if answer.arriving {
-            arriving.push(place);
-        }
-        if let Some(start) = chain.iter().position(|&earlier| earlier == next) {
-            if let Some(&place) = arriving.last().filter(|&&place| place >= start) {
-                return slow(chain[place], chain.get(place + 1).copied().unwrap_or(next));
-            }
-            let mut circle = chain.split_off(start);
-            let smallest = (0..circle.len()).min_by_key(|&place| circle[place]);
-            circle.rotate_left(smallest.unwrap_or(0));
-            return Error::Deadlock { circle };
+        if answer.waits_for == NOBODY {
+            break;
         }
         chain.push(next);
+        next = answer.waits_for;
+        if next == ALL {
+            let takes_part = |rank: usize| answers[rank].is_some_and(|it| it.waits_for == ALL);
+            let absent = (0..answers.len()).filter(|&rank| !takes_part(rank));
+            // A rank outside the chain goes first.
+            let Some(absent) = absent.min_by_key(|rank| chain.contains(rank)) else {
+                return other(
+                    " for a sum in which all ranks take part: do they add tensors of one size and type?",
+                );
+            };
+            next = absent;
+        }
     }
-}
-
-/// The first rank that takes no part in MPI's all-reduce. A rank that is not in the chain goes first.
-fn first_absent(chain: &[usize], answers: &[Option<Answer>]) -> Option<usize> {
-    let takes_part = |rank: &usize| answers[*rank].is_some_and(|answer| answer.waits_for == ALL);
-    let absent: Vec<usize> = (0..answers.len()).filter(|rank| !takes_part(rank)).collect();
-    absent.iter().find(|rank| !chain.contains(rank)).or(absent.first()).copied()
+    let closes = chain.iter().position(|&earlier| earlier == next);
+    // In a circle any message may still arrive, and otherwise the message to the last rank.
+    let suspects = closes.unwrap_or(chain.len().saturating_sub(1))..chain.len();
+    let arriving = |&place: &usize| answers[chain[place]].is_some_and(|it| it.arriving);
+    if let Some(place) = suspects.rev().find(arriving) {
+        let (receiver, sender) = (chain[place], *chain.get(place + 1).unwrap_or(&next));
+        let (one, two) = (receiver.min(sender), receiver.max(sender));
+        return other(&format!(
+            ", and a message between ranks {one} and {two} is still arriving: is the link so slow, or the time limit so \
+             short?"
+        ));
+    }
+    let Some(start) = closes else { return Error::TimedOut { rank: next, seconds, waiting: rank } };
+    let mut circle = chain.split_off(start);
+    let smallest = (0..circle.len()).min_by_key(|&place| circle[place]);
+    circle.rotate_left(smallest.unwrap_or(0));
+    Error::Deadlock { circle }
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ fn everything(rank: &impl Communicator) -> Result<Vec<Tensor>, Error> {
             results.push(rank.reduce_scatter(&tensor)?);
         }
     }
-    for dtype in [DType::U8, DType::U32, DType::I64, DType::F16] {
+    for dtype in [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64, DType::F16] {
         for shape in SHAPES {
             let tensor = mine(rank.rank(), shape, DType::F64)?.abs()?.to_dtype(dtype)?;
             for root in 0..rank.world_size() {

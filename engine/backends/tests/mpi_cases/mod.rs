@@ -51,7 +51,7 @@ pub fn run(case: &str) {
         other => panic!("there is no case {other}"),
     };
     let world = World::connect(timeout).unwrap();
-    let plan = DevicePlan::slices(world.local_size()).unwrap();
+    let plan = DevicePlan::slices(world.local_size).unwrap();
     world.run(&plan, work);
 }
 
@@ -153,7 +153,7 @@ fn no_such_rank(rank: &Rank) -> Result<(), Error> {
 fn outlived() {
     let world = World::connect(LONG).unwrap();
     assert!(World::connect(LONG).is_err(), "connected twice");
-    let plan = DevicePlan::slices(world.local_size()).unwrap();
+    let plan = DevicePlan::slices(world.local_size).unwrap();
     let line = world.run(&plan, |rank| Ok::<_, Error>(rank.clone()));
     drop(world);
     let tensor = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();

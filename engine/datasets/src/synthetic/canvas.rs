@@ -1,17 +1,16 @@
-//! A small grey canvas, which fills polygons with smooth edges.
+//! A small grey canvas, which fills polygons with smooth edges, and the camera that takes a picture of it.
 //!
 //! Coordinates are pixels: x grows to the right and y down from the top left corner. Pixel (column, row) covers the square
 //! from (column, row) to (column + 1, row + 1).
 
+use super::draws::Draws;
+use super::outline::{Point, rectangle, rounded, stroke};
 use crate::{PIXELS, SIDE};
-
-/// A point (x, y). x grows to the right and y down.
-pub type Point = (f32, f32);
 
 /// The number of lines that sample a pixel's height. Along each line the coverage is exact.
 const LINES: usize = 4;
 
-/// A square grey picture with shades from 0 (black) to 1 (white).
+/// A square grey picture with shades from 0 (black) to 1 (white), row by row from the top.
 pub struct Canvas {
     shades: [f32; PIXELS],
 }
@@ -28,11 +27,6 @@ impl Canvas {
     /// Makes a black canvas.
     pub fn black() -> Self {
         Self { shades: [0.0; PIXELS] }
-    }
-
-    /// The shades, row by row from the top.
-    pub fn shades(&self) -> &[f32; PIXELS] {
-        &self.shades
     }
 
     /// Fills a polygon in front of the picture. Points are inside by the even-odd rule, and `shade` returns the shade of a
@@ -97,6 +91,42 @@ fn cover(coverage: &mut [f32; SIDE], left: f32, right: f32) {
     }
 }
 
+/// The fraction of pictures with an object in front of the garment.
+const OCCLUDED: f32 = 0.3;
+
+/// Puts a dark or grey strip or patch in front of some garments.
+pub fn occlude(canvas: &mut Canvas, draws: &mut Draws) {
+    if !draws.chance(OCCLUDED) {
+        return;
+    }
+    let side = SIDE as f32;
+    let mut place = || (draws.between(0.0, side), draws.between(0.0, side));
+    let (from, to) = (place(), place());
+    let outline = if draws.chance(0.5) {
+        stroke(from, to, draws.between(1.5, 4.0))
+    } else {
+        rounded(&rectangle(from, draws.between(1.5, 5.0), draws.between(1.5, 5.0)))
+    };
+    let shade = if draws.chance(0.6) { 0.0 } else { draws.between(0.1, 0.6) };
+    canvas.fill(&outline, |_| shade);
+}
+
+/// Exposes a canvas and rounds it to the grey values 0 to 255. Black pixels stay black, like the background of a cut-out
+/// photograph. All other pixels get light and noise.
+pub fn develop(canvas: &Canvas, draws: &mut Draws) -> [u8; PIXELS] {
+    let gain = draws.between(0.85, 1.1);
+    let noise = draws.between(0.01, 0.08);
+    canvas.shades.map(|shade| {
+        if shade <= 0.0 {
+            return 0;
+        }
+        // Noise grows with the light, as in a camera. So soft edges stay soft.
+        let grain = noise * draws.bell() * (0.3 + shade);
+        // The cast rounds down and stops at 0 and 255.
+        ((gain * shade + grain) * 255.0 + 0.5) as u8
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,9 +137,9 @@ mod tests {
         // A rectangle of 3.5 by 2.25 pixels, and one outside the canvas.
         canvas.fill(&[(1.25, 2.0), (4.75, 2.0), (4.75, 4.25), (1.25, 4.25)], |_| 1.0);
         canvas.fill(&[(-9.0, -9.0), (-1.0, -9.0), (-1.0, 99.0), (-9.0, 99.0)], |_| 1.0);
-        assert_eq!(canvas.shades().iter().sum::<f32>(), 3.5 * 2.25);
-        assert_eq!(canvas.shades()[2 * SIDE + 1], 0.75);
-        assert_eq!(canvas.shades()[4 * SIDE + 2], 0.25);
+        assert_eq!(canvas.shades.iter().sum::<f32>(), 3.5 * 2.25);
+        assert_eq!(canvas.shades[2 * SIDE + 1], 0.75);
+        assert_eq!(canvas.shades[4 * SIDE + 2], 0.25);
     }
 
     #[test]
@@ -118,6 +148,6 @@ mod tests {
         let square = [(5.0, 5.0), (9.0, 5.0), (9.0, 9.0), (5.0, 9.0)];
         canvas.fill(&square, |_| 1.0);
         canvas.fill(&square, |(x, _)| x / 10.0);
-        assert_eq!(canvas.shades()[6 * SIDE + 5], 0.55);
+        assert_eq!(canvas.shades[6 * SIDE + 5], 0.55);
     }
 }

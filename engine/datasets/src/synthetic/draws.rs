@@ -56,11 +56,6 @@ impl Draws {
         probabilities.len()
     }
 
-    /// Returns 1 or -1, with equal probability.
-    pub fn sign(&mut self) -> f32 {
-        if self.chance(0.5) { 1.0 } else { -1.0 }
-    }
-
     /// Returns a nearly normal number with mean 0 and variance 1: the sum of the four bytes of one word. Without a logarithm
     /// its bits are the same on every machine.
     pub fn bell(&mut self) -> f32 {

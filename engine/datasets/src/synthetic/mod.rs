@@ -7,30 +7,41 @@
 //! An image depends on its seed, split and index alone. All drawing operations are exact to the last bit by IEEE 754: +, -,
 //! ×, ÷, √, comparisons and rounding. So an image is the same on every machine and with any number of threads.
 
-mod bags;
-mod camera;
 mod canvas;
-mod cut;
+mod clothes;
 mod draws;
-mod dresses;
-mod fabric;
 mod garment;
 mod outline;
-mod pose;
-mod sandals;
-mod sewing;
 mod shoes;
 mod tops;
-mod trimmings;
-mod trousers;
 
 use rayon::prelude::*;
 
 use self::canvas::Canvas;
+use self::clothes::{bag, dress, trouser};
 use self::draws::Draws;
-use self::garment::Garment;
-use self::pose::Pose;
+use self::garment::{Fabric, Garment, MIXED, Odds, PLAIN, PRINTED, WOVEN};
+use self::outline::Pose;
+use self::shoes::{ankle_boot, sandal, sneaker};
+use self::tops::{Kind, top};
 use super::{CLASSES, Dataset, PIXELS, Split};
+
+/// Adds the parts of a random garment of one class.
+type Sew = fn(&mut Garment, &mut Draws);
+
+/// The fabric of each class, and the function that sews its parts.
+const GARMENTS: [(Odds, Sew); CLASSES] = [
+    (PRINTED, |garment, draws| top(garment, draws, Kind::TShirt)),
+    (PLAIN, trouser),
+    (MIXED, |garment, draws| top(garment, draws, Kind::Pullover)),
+    (MIXED, dress),
+    (PLAIN, |garment, draws| top(garment, draws, Kind::Coat)),
+    (PLAIN, sandal),
+    (WOVEN, |garment, draws| top(garment, draws, Kind::Shirt)),
+    (PLAIN, sneaker),
+    (MIXED, bag),
+    (PLAIN, ankle_boot),
+];
 
 /// The seed of the data set. It is not the seed of a run: all runs have the same data set.
 const SEED: u64 = 1;
@@ -58,28 +69,14 @@ pub fn label(index: u64) -> u8 {
 /// Draws one image, row by row from the top, from 0 (black) to 255 (white). Its class is [`label`]`(index)`.
 pub fn draw(seed: u64, split: Split, index: u64) -> [u8; PIXELS] {
     let mut draws = Draws::new(seed, split, index);
-    let garment = garment_of(label(index), &mut draws);
+    let (odds, sew) = &GARMENTS[usize::from(label(index))];
+    let mut garment = Garment::of(Fabric::draw(&mut draws, odds));
+    sew(&mut garment, &mut draws);
     let pose = Pose::draw(&mut draws);
     let mut canvas = Canvas::black();
     garment.paint(&pose, &mut canvas);
-    camera::occlude(&mut canvas, &mut draws);
-    camera::develop(&canvas, &mut draws)
-}
-
-/// Draws a random garment of a class.
-fn garment_of(label: u8, draws: &mut Draws) -> Garment {
-    match label {
-        0 => tops::t_shirt(draws),
-        1 => trousers::trouser(draws),
-        2 => tops::pullover(draws),
-        3 => dresses::dress(draws),
-        4 => tops::coat(draws),
-        5 => sandals::sandal(draws),
-        6 => tops::shirt(draws),
-        7 => shoes::sneaker(draws),
-        8 => bags::bag(draws),
-        _ => shoes::ankle_boot(draws),
-    }
+    canvas::occlude(&mut canvas, &mut draws);
+    canvas::develop(&canvas, &mut draws)
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
-//! Outlines: mirrored and rounded polygons, rectangles and strokes.
+//! Outlines of garments, and their place in the picture.
 //!
-//! The functions work in any unit. Garments use garment coordinates: x grows to the right and y down, and a garment roughly
-//! fills the square from (-1, -1) to (1, 1).
+//! The functions for outlines work in any unit. Garments use garment coordinates: x grows to the right and y down, and a
+//! garment roughly fills the square from (-1, -1) to (1, 1).
 
-use super::canvas::Point;
+use super::draws::Draws;
+use crate::SIDE;
+
+/// A point (x, y). x grows to the right and y down.
+pub type Point = (f32, f32);
 
 /// A closed polygon: the last point is connected to the first.
 pub type Outline = Vec<Point>;
@@ -51,4 +55,61 @@ pub fn stroke(from: Point, to: Point, width: f32) -> Outline {
 /// Returns the point at a fraction of the way from one point to another.
 pub fn along(from: Point, to: Point, part: f32) -> Point {
     (from.0 + (to.0 - from.0) * part, from.1 + (to.1 - from.1) * part)
+}
+
+/// The number of pixels per unit of garment coordinates, at scale 1.
+const UNIT: f32 = SIDE as f32 / 2.0;
+
+/// The affine map p ↦ M p + c from garment coordinates to pixels.
+pub struct Pose {
+    /// M, row by row.
+    matrix: [f32; 4],
+    /// c, the middle of the garment in pixels.
+    centre: Point,
+}
+
+impl Pose {
+    /// Draws a random pose: a shift, a small turn, a scale for each axis and a shear.
+    pub fn draw(draws: &mut Draws) -> Self {
+        let centre = (UNIT + draws.between(-1.5, 1.5), UNIT + draws.between(-1.2, 1.2));
+        // t is the tangent of half the angle: cos = (1 - t²) / (1 + t²) and sin = 2t / (1 + t²). The last bit of a
+        // trigonometric function would differ between machines.
+        let t = draws.between(-0.07, 0.07);
+        let (cos, sin) = ((1.0 - t * t) / (1.0 + t * t), 2.0 * t / (1.0 + t * t));
+        let size = UNIT * draws.between(0.92, 1.07);
+        let (wide, tall) = (size * draws.between(0.92, 1.05), size * draws.between(0.94, 1.03));
+        let shear = draws.between(-0.1, 0.1);
+        // The turn after the shear after the scales.
+        let matrix =
+            [cos * wide, (cos * shear - sin) * tall, sin * wide, (sin * shear + cos) * tall];
+        Self { matrix, centre }
+    }
+
+    /// Maps a point of the garment to pixels.
+    pub fn to_pixels(&self, (x, y): Point) -> Point {
+        let [a, b, c, d] = self.matrix;
+        (a * x + b * y + self.centre.0, c * x + d * y + self.centre.1)
+    }
+
+    /// Maps a place in the picture to the point of the garment.
+    pub fn to_garment(&self, (column, row): Point) -> Point {
+        let [a, b, c, d] = self.matrix;
+        let (x, y) = (column - self.centre.0, row - self.centre.1);
+        // The area is never 0: scales are positive, and turns and shears keep areas.
+        let area = a * d - b * c;
+        ((d * x - b * y) / area, (a * y - c * x) / area)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Split;
+
+    #[test]
+    fn there_and_back_is_where_one_was() {
+        let pose = Pose::draw(&mut Draws::new(1, Split::Train, 2));
+        let (x, y) = pose.to_garment(pose.to_pixels((0.5, -0.75)));
+        assert!((x - 0.5).abs() < 1e-5 && (y + 0.75).abs() < 1e-5);
+    }
 }

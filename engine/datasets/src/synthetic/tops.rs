@@ -2,158 +2,290 @@
 //!
 //! The four kinds have the same pattern. They differ in the probabilities of short or long sleeves, a collar, a closure at
 //! the front, and ribs. The ranges overlap on purpose: some shirts look like T-shirts, and some pullovers like coats.
+//!
+//! Half widths count from the middle to one side.
 
-use super::cut::{Body, Closure, Neck, Sleeve};
 use super::draws::Draws;
-use super::fabric::{Fabric, MIXED, Odds, PLAIN, PRINTED, WOVEN};
 use super::garment::Garment;
-use super::sewing::{sew_body, sew_sleeves};
-use super::trimmings::{sew_closure, sew_neck, sew_pockets};
+use super::outline::{mirrored, rectangle, rounded, stroke};
 
-/// A kind of top: the probabilities of its features, and the ranges of its measures in garment units.
-struct Habit {
-    fabric: Odds,
-    /// Sleeves: none, short; else long.
-    sleeves: [f32; 2],
-    /// Neck: round, vee, collar, high; else a hood.
-    necks: [f32; 4],
-    /// Closure: buttons, zip, open front; else none.
-    closures: [f32; 3],
-    /// Ribs along hem and cuffs.
-    ribs: f32,
-    /// Pockets.
-    pockets: f32,
-    /// y of the hem.
-    hem: (f32, f32),
-    /// The rise of the hem from the middle to the sides.
-    tail: (f32, f32),
-    /// Half width of the chest.
-    chest: (f32, f32),
-    /// The distance of long sleeves outwards per unit down.
-    spread: (f32, f32),
+/// The kinds of tops, in the order of the tables below.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    TShirt,
+    Pullover,
+    Coat,
+    Shirt,
 }
 
-const T_SHIRT: Habit = Habit {
-    fabric: PRINTED,
-    sleeves: [0.1, 0.8],
-    necks: [0.66, 0.24, 0.1, 0.0],
-    closures: [0.06, 0.0, 0.0],
-    ribs: 0.05,
-    pockets: 0.03,
-    hem: (0.72, 1.0),
-    tail: (-0.03, 0.05),
-    chest: (0.48, 0.62),
-    spread: (0.15, 0.4),
-};
+/// The probabilities of no sleeves and of short ones. All other tops have long sleeves.
+const SLEEVES: [[f32; 2]; 4] = [[0.1, 0.8], [0.0, 0.06], [0.01, 0.03], [0.04, 0.28]];
+/// The probabilities of a round neck, a pointed one, a collar and a turtleneck. All other tops have a hood.
+const NECKS: [[f32; 4]; 4] = [
+    [0.66, 0.24, 0.1, 0.0],
+    [0.52, 0.16, 0.05, 0.17],
+    [0.1, 0.15, 0.35, 0.15],
+    [0.18, 0.13, 0.67, 0.01],
+];
+/// The probabilities of buttons, a zip and an open front. All other tops have no closure.
+const CLOSURES: [[f32; 3]; 4] =
+    [[0.06, 0.0, 0.0], [0.03, 0.06, 0.0], [0.18, 0.4, 0.32], [0.7, 0.03, 0.04]];
+/// The probability of ribs at the hem and the cuffs.
+const RIBS: [f32; 4] = [0.05, 0.65, 0.1, 0.06];
+/// The probability of pockets.
+const POCKETS: [f32; 4] = [0.03, 0.06, 0.5, 0.2];
+/// y of the hem, in the middle.
+const HEM: [(f32, f32); 4] = [(0.72, 1.0), (0.62, 0.88), (0.84, 1.0), (0.78, 1.0)];
+/// The rise of the hem from the middle to the sides.
+const TAIL: [(f32, f32); 4] = [(-0.03, 0.05), (-0.03, 0.04), (-0.08, 0.03), (0.02, 0.2)];
+/// Half width under the arms.
+const CHEST: [(f32, f32); 4] = [(0.48, 0.62), (0.52, 0.66), (0.48, 0.64), (0.44, 0.57)];
+/// The distance of long sleeves outwards per unit down.
+const SPREAD: [(f32, f32); 4] = [(0.15, 0.4), (0.1, 0.35), (0.05, 0.3), (0.15, 0.4)];
 
-const PULLOVER: Habit = Habit {
-    fabric: MIXED,
-    sleeves: [0.0, 0.06],
-    necks: [0.52, 0.16, 0.05, 0.17],
-    closures: [0.03, 0.06, 0.0],
-    ribs: 0.65,
-    pockets: 0.06,
-    hem: (0.62, 0.88),
-    tail: (-0.03, 0.04),
-    chest: (0.52, 0.66),
-    spread: (0.1, 0.35),
-};
-
-const COAT: Habit = Habit {
-    fabric: PLAIN,
-    sleeves: [0.01, 0.03],
-    necks: [0.1, 0.15, 0.35, 0.15],
-    closures: [0.18, 0.4, 0.32],
-    ribs: 0.1,
-    pockets: 0.5,
-    hem: (0.84, 1.0),
-    tail: (-0.08, 0.03),
-    chest: (0.48, 0.64),
-    spread: (0.05, 0.3),
-};
-
-const SHIRT: Habit = Habit {
-    fabric: WOVEN,
-    sleeves: [0.04, 0.28],
-    necks: [0.18, 0.13, 0.67, 0.01],
-    closures: [0.7, 0.03, 0.04],
-    ribs: 0.06,
-    pockets: 0.2,
-    hem: (0.78, 1.0),
-    tail: (0.02, 0.2),
-    chest: (0.44, 0.57),
-    spread: (0.15, 0.4),
-};
-
-/// A T-shirt: short sleeves, a round neck, often a print.
-pub fn t_shirt(draws: &mut Draws) -> Garment {
-    top(draws, &T_SHIRT)
+/// The measures of a body.
+struct Body {
+    /// Half width of the neck opening.
+    neck: f32,
+    /// Half width at the shoulders.
+    shoulder: f32,
+    /// Half width under the arms.
+    chest: f32,
+    /// The width of the waist as a fraction of the chest.
+    waist: f32,
+    /// The width of the hem as a fraction of the chest.
+    flare: f32,
+    /// y of the top of the shoulders.
+    top: f32,
+    hem: f32,
+    tail: f32,
 }
 
-/// A pullover: long sleeves, no closure, often ribs.
-pub fn pullover(draws: &mut Draws) -> Garment {
-    top(draws, &PULLOVER)
+/// A neck opening, with its depth or height.
+enum Neck {
+    Round(f32),
+    Vee(f32),
+    /// Two collar flaps.
+    Collar(f32),
+    /// A turtleneck.
+    High(f32),
+    /// A hood that lies back.
+    Hood(f32),
 }
 
-/// A coat: long, with long sleeves and a closure or an open front.
-pub fn coat(draws: &mut Draws) -> Garment {
-    top(draws, &COAT)
-}
-
-/// A shirt: long or short sleeves, most often a collar and buttons.
-pub fn shirt(draws: &mut Draws) -> Garment {
-    top(draws, &SHIRT)
-}
-
-/// Draws a top of one kind.
-fn top(draws: &mut Draws, habit: &Habit) -> Garment {
-    let mut garment = Garment::of(Fabric::draw(draws, habit.fabric));
-    let ribbed = draws.chance(habit.ribs);
+/// Sews a top of one kind.
+pub fn top(garment: &mut Garment, draws: &mut Draws, kind: Kind) {
+    let kind = kind as usize;
+    let ribbed = draws.chance(RIBS[kind]);
     let body = Body {
         neck: draws.between(0.16, 0.26),
         shoulder: draws.between(0.4, 0.5),
-        chest: draws.between(habit.chest.0, habit.chest.1),
+        chest: draws.between(CHEST[kind].0, CHEST[kind].1),
         waist: draws.between(0.88, 1.0),
         flare: draws.between(0.92, 1.1),
         top: draws.between(-0.94, -0.84),
-        hem: draws.between(habit.hem.0, habit.hem.1),
-        tail: draws.between(habit.tail.0, habit.tail.1),
+        hem: draws.between(HEM[kind].0, HEM[kind].1),
+        tail: draws.between(TAIL[kind].0, TAIL[kind].1),
     };
-    let neck = match draws.pick(&habit.necks) {
+    let neck = match draws.pick(&NECKS[kind]) {
         0 => Neck::Round(draws.between(0.1, 0.3)),
         1 => Neck::Vee(draws.between(0.25, 0.5)),
         2 => Neck::Collar(draws.between(0.14, 0.26)),
         3 => Neck::High(draws.between(0.06, 0.16)),
         _ => Neck::Hood(draws.between(0.12, 0.22)),
     };
-    let sleeve = match draws.pick(&habit.sleeves) {
+    // The ranges of a sleeve's length, the width of its cuff, and its distance outwards per unit down.
+    let ranges = match draws.pick(&SLEEVES[kind]) {
         0 => None,
-        1 => Some(Sleeve {
-            length: draws.between(0.25, 0.62),
-            cuff: draws.between(0.26, 0.4),
-            spread: draws.between(0.45, 0.95),
-        }),
-        _ => Some(Sleeve {
-            length: draws.between(1.1, 1.5),
-            cuff: draws.between(0.19, 0.3),
-            spread: draws.between(habit.spread.0, habit.spread.1),
-        }),
+        1 => Some([(0.25, 0.62), (0.26, 0.4), (0.45, 0.95)]),
+        _ => Some([(1.1, 1.5), (0.19, 0.3), SPREAD[kind]]),
     };
-    let closure = match draws.pick(&habit.closures) {
-        0 => Closure::Buttons,
-        1 => Closure::Zip,
-        2 => Closure::Open,
-        _ => Closure::None,
-    };
+    let sleeve = ranges.map(|ranges| ranges.map(|(low, high)| draws.between(low, high)));
+    let closure = draws.pick(&CLOSURES[kind]);
 
     if let Some(sleeve) = sleeve {
-        sew_sleeves(&mut garment, draws, &body, &sleeve, ribbed);
+        body.sew_sleeves(garment, draws, sleeve, ribbed);
     }
-    sew_body(&mut garment, draws, &body, &neck, ribbed);
-    sew_closure(&mut garment, draws, &body, &neck, closure);
-    sew_neck(&mut garment, draws, &body, &neck);
-    if draws.chance(habit.pockets) {
-        sew_pockets(&mut garment, draws, &body);
+    body.sew_torso(garment, draws, &neck, ribbed);
+    body.sew_closure(garment, draws, &neck, closure);
+    body.sew_neck(garment, draws, &neck);
+    if draws.chance(POCKETS[kind]) {
+        body.sew_pockets(garment, draws);
     }
-    garment
+}
+
+impl Neck {
+    /// The depth of the neckline below the top of the shoulders, at the front.
+    fn depth(&self) -> f32 {
+        match *self {
+            Neck::Round(depth) | Neck::Vee(depth) => depth,
+            Neck::Collar(_) | Neck::High(_) => 0.06,
+            Neck::Hood(_) => 0.16,
+        }
+    }
+}
+
+impl Body {
+    /// y of the lower end of the armhole.
+    fn armpit(&self) -> f32 {
+        self.top + 0.52
+    }
+
+    /// y of the outer end of the shoulder, which slopes.
+    fn shoulder_end(&self) -> f32 {
+        self.top + 0.13
+    }
+
+    /// Half width at the hem.
+    fn hem_width(&self) -> f32 {
+        self.chest * self.flare
+    }
+
+    /// Sews the two sleeves on, and their cuffs if there are ribs.
+    fn sew_sleeves(
+        &self,
+        garment: &mut Garment,
+        draws: &mut Draws,
+        [length, cuff, spread]: [f32; 3],
+        ribbed: bool,
+    ) {
+        let tone = draws.between(0.78, 1.0);
+        let rib = draws.between(0.65, 0.9);
+        // The unit vector down the sleeve, and the one across it, away from the body.
+        let norm = (spread * spread + 1.0).sqrt();
+        let (down_x, down_y) = (spread / norm, 1.0 / norm);
+        let (out_x, out_y) = (down_y, -down_x);
+        // The middle of the armhole, where the sleeve begins.
+        let middle =
+            ((self.shoulder + self.chest) / 2.0, (self.shoulder_end() + self.armpit()) / 2.0);
+        let end = |length: f32, side: f32| {
+            (
+                middle.0 + down_x * length + out_x * side * cuff / 2.0,
+                middle.1 + down_y * length + out_y * side * cuff / 2.0,
+            )
+        };
+        let outline = vec![
+            (self.shoulder - 0.12, self.shoulder_end() - 0.04),
+            (self.shoulder + 0.03, self.shoulder_end() + 0.03),
+            end(length, 1.0),
+            end(length, -1.0),
+            (self.chest - 0.03, self.armpit()),
+        ];
+        garment.sew_pair(outline, tone);
+        if ribbed {
+            let above = length - 0.12;
+            let cuff = [end(length, 1.0), end(length, -1.0), end(above, -1.0), end(above, 1.0)];
+            garment.sew_pair(cuff.to_vec(), tone * rib);
+        }
+    }
+
+    /// Sews the torso with its neckline, the armhole seams and, if the top is ribbed, the rib at the hem.
+    fn sew_torso(&self, garment: &mut Garment, draws: &mut Draws, neck: &Neck, ribbed: bool) {
+        // The inside of the back, seen through the neck opening.
+        let inside = rectangle((0.0, self.top + 0.12), self.neck, 0.12);
+        garment.sew(inside, draws.between(0.25, 0.6));
+        let bottom = self.top + neck.depth();
+        let mut right = vec![(0.0, bottom)];
+        if !matches!(neck, Neck::Vee(_)) {
+            right.push((self.neck * 0.7, bottom - neck.depth() * 0.2));
+        }
+        let (shoulder, armpit) =
+            ((self.shoulder, self.shoulder_end()), (self.chest, self.armpit()));
+        right.extend([
+            (self.neck, self.top),
+            shoulder,
+            armpit,
+            (self.chest * self.waist, (self.armpit() + self.hem) / 2.0),
+            (self.hem_width(), self.hem - self.tail),
+            (self.hem_width() * 0.6, self.hem),
+        ]);
+        garment.sew(mirrored(&right), 1.0);
+        let seam = stroke(shoulder, armpit, draws.between(0.03, 0.07));
+        garment.sew_pair(seam, draws.between(0.5, 0.95));
+        if ribbed {
+            let hem = rectangle((0.0, self.hem - 0.06), self.hem_width() * 0.98, 0.06);
+            garment.sew(hem, draws.between(0.65, 0.9));
+        }
+    }
+
+    /// Sews buttons (0), a zip (1), an open front that shows the lining (2), or nothing.
+    fn sew_closure(&self, garment: &mut Garment, draws: &mut Draws, neck: &Neck, closure: usize) {
+        let top = self.top + neck.depth();
+        let middle = (top + self.hem) / 2.0;
+        let half = (self.hem - top) / 2.0;
+        let tone = draws.between(0.5, 0.88);
+        match closure {
+            0 => {
+                garment.sew(rectangle((0.07, middle), 0.035, half), tone);
+                let shade = if draws.chance(0.5) { 0.1 } else { 0.95 };
+                let count = 4 + draws.pick(&[0.4, 0.3]);
+                for button in 0..count {
+                    let y = top + 2.0 * half * (button as f32 + 0.5) / count as f32;
+                    garment.trim(rectangle((-0.02, y), 0.05, 0.045), shade);
+                }
+            }
+            1 => {
+                garment.sew(rectangle((0.0, middle), 0.08, half), tone);
+                garment.trim(rectangle((0.0, middle), 0.025, half), draws.between(0.5, 1.0));
+            }
+            2 => {
+                let (above, below) = (draws.between(0.02, 0.1), draws.between(0.06, 0.2));
+                let gap = mirrored(&[(above, top), (below, self.hem)]);
+                garment.sew(gap, draws.between(0.15, 0.5));
+            }
+            _ => {}
+        }
+    }
+
+    /// Sews the border of the neck opening, or the collar.
+    fn sew_neck(&self, garment: &mut Garment, draws: &mut Draws, neck: &Neck) {
+        let tone = draws.between(0.7, 1.3);
+        let (top, width) = (self.top, self.neck);
+        match *neck {
+            Neck::Round(depth) | Neck::Vee(depth) => {
+                // A thin border along one half of the neckline, and its mirror image.
+                let low = if matches!(neck, Neck::Vee(_)) { 0.0 } else { width * 0.5 };
+                garment.sew_pair(stroke((width, top), (low, top + depth), 0.06), tone);
+            }
+            Neck::Collar(height) => {
+                let flap = vec![
+                    (0.0, top + 0.08),
+                    (width * 0.8, top - 0.06),
+                    (width + 0.08, top + 0.02),
+                    (width * 0.9, top + height + 0.06),
+                ];
+                garment.sew_pair(flap, tone);
+                // The gap between the flaps, in the shade.
+                let gap = mirrored(&[(0.05, top - 0.02), (0.02, top + height)]);
+                garment.sew(gap, draws.between(0.2, 0.6));
+            }
+            Neck::High(height) => {
+                let middle = (0.0, top - height / 2.0 + 0.08);
+                garment.sew(rectangle(middle, width, height / 2.0 + 0.06), tone);
+            }
+            Neck::Hood(height) => {
+                let hood = mirrored(&[
+                    (width * 0.7, top - 0.08),
+                    (width + 0.1, top + 0.02),
+                    (width + 0.06, top + height),
+                    (0.1, top + height + 0.12),
+                ]);
+                garment.sew(rounded(&hood), tone);
+                let opening = mirrored(&[(width * 0.7, top), (0.05, top + height)]);
+                garment.sew(rounded(&opening), draws.between(0.2, 0.5));
+            }
+        }
+    }
+
+    /// Sews two pockets, or one on the chest.
+    fn sew_pockets(&self, garment: &mut Garment, draws: &mut Draws) {
+        let tone = draws.between(0.6, 0.85);
+        if draws.chance(0.5) {
+            garment.sew(rectangle((self.chest * 0.5, self.armpit() + 0.05), 0.11, 0.11), tone);
+        } else {
+            let y = self.hem - 0.45;
+            let low = stroke((self.chest * 0.4, y), (self.chest * 0.75, y + 0.12), 0.07);
+            garment.sew_pair(low, tone);
+        }
+    }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::error_hints::with_hint;
 use super::process;
 use crate::interrupt;
 use crate::report::{StdoutClosed, remove_partial_files};
@@ -17,8 +16,12 @@ use crate::report::{StdoutClosed, remove_partial_files};
 /// A step of ending a program that takes longer than this is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
+/// The time in which a launcher reads a line of standard error.
+const FORWARDED: Duration = Duration::from_millis(200);
+
 /// A flag that makes no sense, alone or together with other flags.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct UsageError(String);
 
 impl UsageError {
@@ -28,27 +31,12 @@ impl UsageError {
     }
 }
 
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
 /// An error that another process has reported: only an exit code is left.
 ///
 /// Of several processes that were started together, one reports an error for all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("exit code {0}, for a reason that is reported elsewhere")]
 pub struct ReportedElsewhere(pub u8);
-
-impl fmt::Display for ReportedElsewhere {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "exit code {}, for a reason that is reported elsewhere", self.0)
-    }
-}
-
-impl std::error::Error for ReportedElsewhere {}
 
 /// Reports an error, if there is one, and returns the exit code for `main`.
 ///
@@ -98,6 +86,25 @@ pub fn give_up(error: &anyhow::Error) {
     at_most(STUCK_AFTER, remove_partial_files);
     // This prints buffered output, unless the thread that never ends holds the lock of standard output.
     exit(code.into())
+}
+
+/// Ends this process, one of several that were started together, with exit code 1. No destructors run.
+///
+/// This prints the reason on standard error, in one line, and calls `end_job`, which may end the other processes.
+#[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
+pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
+    // In one piece: other processes may print at the same time.
+    let line = format!("{reason}\n");
+    at_most(STUCK_AFTER, move || {
+        let _ = io::stderr().write_all(line.as_bytes());
+    });
+    // A launcher that forwards standard error has to read the line before the job ends.
+    thread::sleep(FORWARDED);
+    at_most(5 * STUCK_AFTER, || {
+        let _ = io::stdout().flush();
+        end_job();
+    });
+    exit(1)
 }
 
 /// Calls `work` in another thread and waits for at most `limit`. The work may be stuck in a disk, or in a pipe without a
@@ -169,6 +176,33 @@ fn one_line(message: &str) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
+/// Error codes of CUDA and its libraries, each with a hint for the user.
+const HINTS: [(&str, &str); 5] = [
+    ("CUDA_ERROR_OUT_OF_MEMORY", FULL),
+    ("CUBLAS_STATUS_ALLOC_FAILED", FULL),
+    ("CUDNN_STATUS_ALLOC_FAILED", FULL),
+    (
+        "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "the program's kernels are for another GPU: build it with CUDA_COMPUTE_CAP set to this one's compute capability, \
+         without the dot (nvidia-smi --query-gpu=compute_cap --format=csv)",
+    ),
+    (
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        "the GPU's driver is older than the CUDA that the program was built with: take a newer driver, or an older CUDA",
+    ),
+];
+
+const FULL: &str = "the GPU's memory is full: take a smaller --batch-size, give fewer devices a share of that GPU, or end \
+                    what else is running there (nvidia-smi)";
+
+/// Appends the hint to a message with one of these error codes.
+fn with_hint(message: String) -> String {
+    match HINTS.iter().find(|(code, _)| message.contains(code)) {
+        Some((_, hint)) => format!("{message}; {hint}"),
+        None => message,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,5 +225,16 @@ mod tests {
                     '--epochs'\n\nUsage: single-gpu [OPTIONS]\n";
         let line = "unexpected argument '--epocs' found; a similar argument exists: '--epochs'";
         assert_eq!(one_line(clap), line);
+    }
+
+    #[test]
+    fn a_full_gpu_is_explained_and_other_errors_are_left_as_they_are() {
+        let driver = r#"rank 0 failed: DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")"#;
+        let message = with_hint(driver.to_owned());
+        assert!(
+            message.starts_with(driver) && message.contains("smaller --batch-size"),
+            "{message}"
+        );
+        assert_eq!(with_hint("no such file".to_owned()), "no such file");
     }
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use super::UsageError;
 use crate::report::metrics::Metrics;
 use crate::report::outputs::Outputs;
+use crate::report::trace::Trace;
 use crate::report::{file, files_are_wanted};
 
 /// Flags for the files of results.
@@ -36,13 +37,9 @@ pub struct ReportArguments {
 ///
 /// A [`UsageError`] when the file cannot be written.
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
-    let begin = |path| {
-        writable("--metrics", path)?;
-        files_are_wanted();
-        Metrics::new(path)
-            .map_err(|error| UsageError::new(file::flag_error("--metrics", path, &error)))
-    };
-    path.map(begin).transpose()
+    let arguments = ReportArguments { metrics: path.map(Path::to_owned), ..Default::default() };
+    arguments.check(&[])?;
+    Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
 /// Checks that the file of a flag can be written, and leaves nothing behind.
@@ -129,6 +126,14 @@ impl ReportArguments {
     /// When a special file cannot be opened, or spans are being recorded already.
     pub fn open(&self) -> io::Result<Outputs> {
         let Self { metrics, plot, trace, timeline } = self.clone();
-        Outputs::open(metrics.as_deref(), plot, trace, timeline)
+        let spans = trace.is_some() || timeline.is_some();
+        Ok(Outputs {
+            metrics: metrics.as_deref().map(Metrics::new).transpose()?,
+            recording: spans.then(|| Trace::begin(trace.is_some())).transpose()?,
+            plot,
+            trace,
+            timeline,
+            runs: Vec::new(),
+        })
     }
 }

@@ -4,15 +4,14 @@
 //! exit code 1. A run that Ctrl-C ends early reports its results and has exit code 130 (`SIGTERM`: 143). A program checks
 //! everything before it writes anything.
 
-mod error_hints;
 mod exit;
 mod files;
-mod names;
 mod parse;
 mod process;
 
-pub use exit::{ErrorReport, ReportedElsewhere, UsageError, conclude, give_up, report_error};
+pub use exit::{
+    ErrorReport, ReportedElsewhere, UsageError, conclude, end_process, give_up, report_error,
+};
 pub use files::{ReportArguments, metrics, writable};
-pub use names::{each_once, name_of};
-pub use parse::{arguments, parse};
+pub use parse::{arguments, each_once, name_of, parse};
 pub use process::{DATA_FOLDER, DATA_MIRRORS, prepare};

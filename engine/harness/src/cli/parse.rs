@@ -1,8 +1,8 @@
-//! Parsing the command line.
+//! Parsing the command line, and the names of its values.
 
-use clap::{Command, Error, Parser};
+use clap::{Command, Error, Parser, ValueEnum};
 
-use super::prepare;
+use super::{UsageError, prepare};
 
 /// Prepares the process and parses the command line: the first thing that a program's `main` does.
 ///
@@ -23,7 +23,7 @@ pub fn arguments<A: Parser>() -> anyhow::Result<A> {
     Ok(parse()?)
 }
 
-/// Parses the command line.
+/// Parses the command line, in a program that has called [`prepare`].
 ///
 /// # Errors
 ///
@@ -46,6 +46,31 @@ fn numbers_may_be_negative(command: Command) -> Command {
         if takes_a_value { argument.allow_negative_numbers(true) } else { argument }
     });
     command.mut_subcommands(numbers_may_be_negative)
+}
+
+/// Returns the name of a value on the command line, or an empty text if the value has none.
+pub fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Refuses a flag that has the same value twice. `name` returns the name of a value.
+///
+/// # Errors
+///
+/// A [`UsageError`] that names the flag and the value.
+pub fn each_once<T: PartialEq>(
+    flag: &str,
+    values: &[T],
+    name: impl Fn(&T) -> String,
+) -> Result<(), UsageError> {
+    let mut all = values.iter().enumerate();
+    match all.find(|(i, value)| values[..*i].contains(value)) {
+        Some((_, value)) => {
+            let name = name(value);
+            Err(UsageError::new(format_args!("{flag} names {name} twice: leave one out")))
+        }
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -88,5 +113,28 @@ mod tests {
         refused(&["wait", "--seconds", "-1"], "invalid value '-1' for '--seconds <SECONDS>'");
         // This flag takes no value.
         refused(&["--fast", "-1"], "unexpected argument '-1'");
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+    enum Kind {
+        Gpu,
+        SliceOfCpu,
+    }
+
+    #[test]
+    fn a_value_is_called_what_it_is_asked_for_by() {
+        for kind in Kind::value_variants() {
+            assert_eq!(Kind::from_str(&name_of(kind), false), Ok(*kind));
+        }
+        assert_eq!(name_of(&Kind::SliceOfCpu), "slice-of-cpu");
+    }
+
+    #[test]
+    fn the_second_of_a_kind_is_refused() {
+        let refused = |values: &[u8]| each_once("--number", values, u8::to_string);
+        refused(&[]).unwrap();
+        refused(&[3, 1, 2]).unwrap();
+        let message = refused(&[3, 1, 2, 1, 3]).unwrap_err().to_string();
+        assert_eq!(message, "--number names 1 twice: leave one out");
     }
 }

@@ -6,12 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::{consts::SIGXFSZ, flag};
 
 use crate::allocator;
+use crate::launcher::{self, MEETING};
 
 /// The environment variable with the folder of Fashion-MNIST.
 pub const DATA_FOLDER: &str = "COURSE_DATA_DIR";
 
 /// The environment variable with the web addresses of Fashion-MNIST.
 pub const DATA_MIRRORS: &str = "COURSE_MIRRORS";
+
+/// NCCL's variable for the time at which ranks connect. With 0 they connect when they join, which has a time limit here, and
+/// not in the first collective.
+const CONNECT_LATER: &str = "NCCL_RUNTIME_CONNECT";
 
 /// Whether this process has called [`prepare`].
 static PREPARED: AtomicBool = AtomicBool::new(false);
@@ -32,6 +37,7 @@ pub(super) fn may_be_ended() -> bool {
 /// - candle's elementwise operations run in the thread that calls them. By default they share one pool of spinning threads
 ///   behind a lock: a slice of one core would use all cores, and two slices would wait for each other.
 /// - Empty environment variables of the course count as unset.
+/// - NCCL gets its variables if a launcher such as `torchrun` started this process.
 /// - A file that exceeds the system's limit causes an error with the name of the file.
 /// - [`give_up`](super::give_up) ends the process.
 ///
@@ -39,7 +45,7 @@ pub(super) fn may_be_ended() -> bool {
 /// the same settings.
 #[expect(
     unsafe_code,
-    reason = "candle offers no other way to set its number of threads, nor clap to leave out a variable"
+    reason = "candle and NCCL offer no other way to be set, nor clap to leave out a variable"
 )]
 pub fn prepare() {
     const THREADS: &str = "CANDLE_NUM_THREADS";
@@ -54,6 +60,17 @@ pub fn prepare() {
         // SAFETY: `main` calls this function first. No other thread exists that could read or write the environment.
         unsafe {
             std::env::set_var(THREADS, "1");
+        }
+    }
+    // An error in the launcher's variables is reported when the processes connect.
+    if let Ok(Some(place)) = launcher::place() {
+        for (variable, value) in [(MEETING, &*place.meeting), (CONNECT_LATER, "0")] {
+            if std::env::var_os(variable).is_none_or(|value| value.is_empty()) {
+                // SAFETY: no other thread exists, as above.
+                unsafe {
+                    std::env::set_var(variable, value);
+                }
+            }
         }
     }
     for variable in [DATA_FOLDER, DATA_MIRRORS] {

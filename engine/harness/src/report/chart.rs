@@ -3,10 +3,15 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-pub use super::colours::Colour;
-use super::colours::{GRID, TEXT};
+/// The colour of text and axes.
+pub(super) const TEXT: RGBColor = RGBColor(40, 40, 40);
 
-const WIDTH: u32 = 960;
+/// The colour of grid lines.
+pub(super) const GRID: RGBColor = RGBColor(225, 225, 225);
+
+/// The width of a picture in pixels.
+pub(super) const WIDTH: u32 = 960;
+
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 20.0;
 const ROW: f64 = 30.0;
@@ -15,6 +20,29 @@ const BOTTOM: f64 = 40.0;
 
 /// The greatest width of a label's character in pixels.
 const CHARACTER: f64 = 7.0;
+
+/// Okabe and Ito's palette, which colour-blind readers can distinguish.
+pub(super) const PALETTE: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(213, 94, 0),
+];
+
+/// The colour of a bar: the first colours of the palette.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Computing, or a forward pass.
+    Blue,
+    /// Sending and waiting.
+    Orange,
+    /// A backward pass, or work in the background.
+    Green,
+    /// An update, or the gradients of weights.
+    Purple,
+}
 
 /// A piece of work, drawn as a bar.
 #[derive(Clone, Debug)]
@@ -51,7 +79,8 @@ pub struct Chart {
     pub groups: Vec<(Option<String>, Vec<Row>)>,
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The error of a picture that cannot be drawn.
+pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Chart {
     /// Draws the picture.
@@ -73,24 +102,24 @@ impl Chart {
             let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
             area.fill(&WHITE)?;
             let at = (f64::from(WIDTH) / 2.0, 20.0);
-            area.draw(&text(&self.title, at, HPos::Center, &TEXT))?;
+            area.draw(&text(&self.title, at, HPos::Center, 13, &TEXT))?;
             for tick in ticks(self.seconds * 1e3, 8) {
                 let at = self.x(tick / 1e3);
                 let line = [(at as i32, TOP as i32), (at as i32, floor as i32 + 5)];
                 area.draw(&PathElement::new(line, GRID.stroke_width(1)))?;
                 let label = format!("{tick} ms");
-                area.draw(&text(&label, (at, floor + 18.0), HPos::Center, &TEXT))?;
+                area.draw(&text(&label, (at, floor + 18.0), HPos::Center, 13, &TEXT))?;
             }
             let mut top = TOP;
             for (heading, rows) in &self.groups {
                 if let Some(heading) = heading {
                     let at = (LEFT, top + ROW / 2.0);
-                    area.draw(&text(heading, at, HPos::Left, &TEXT))?;
+                    area.draw(&text(heading, at, HPos::Left, 13, &TEXT))?;
                     top += ROW;
                 }
                 for Row { name, bars, pale } in rows {
                     let at = (LEFT - 8.0, top + ROW / 2.0);
-                    area.draw(&text(name, at, HPos::Right, &TEXT))?;
+                    area.draw(&text(name, at, HPos::Right, 13, &TEXT))?;
                     for bar in bars {
                         self.bar(&area, bar, top, *pale)?;
                     }
@@ -120,22 +149,24 @@ impl Chart {
             ((end - 1.0).max(begin + 1.0) as i32, (top + ROW - 4.0) as i32),
         ];
         let (share, ink) = if pale { (0.3, &TEXT) } else { (0.8, &WHITE) };
-        area.draw(&Rectangle::new(corners, bar.colour.rgb().mix(share).filled()))?;
+        area.draw(&Rectangle::new(corners, PALETTE[bar.colour as usize].mix(share).filled()))?;
         if end - begin > CHARACTER * bar.label.chars().count() as f64 {
             let at = ((begin + end) / 2.0, top + ROW / 2.0);
-            area.draw(&text(&bar.label, at, HPos::Center, ink))?;
+            area.draw(&text(&bar.label, at, HPos::Center, 13, ink))?;
         }
         Ok(())
     }
 }
 
-fn text<'a>(
+/// Returns a text of one line. `at` is the middle of its height, and its left end, its middle or its right end.
+pub(super) fn text<'a>(
     text: &'a str,
     at: (f64, f64),
     horizontal: HPos,
+    size: i32,
     colour: &'a RGBColor,
 ) -> Text<'a, (i32, i32), &'a str> {
-    let style = ("sans-serif", 13).into_font().color(colour);
+    let style = ("sans-serif", size).into_font().color(colour);
     Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
 }
 

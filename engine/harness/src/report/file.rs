@@ -41,11 +41,8 @@ pub fn is_same_file(first: &Path, second: &Path) -> bool {
         let path = follow_links(path);
         Some(folder_of(&path).canonicalize().ok()?.join(path.file_name()?))
     };
-    match (absolute(first), absolute(second)) {
-        (Some(first), Some(second)) => first == second,
-        // At least one of them cannot be written.
-        _ => first == second,
-    }
+    // A path without an absolute form cannot be written.
+    absolute(first).zip(absolute(second)).map_or(first == second, |(first, second)| first == second)
 }
 
 /// Adds the flag and the file that it names to an error.
@@ -225,17 +222,15 @@ impl LazyFile {
     pub(super) fn open(&mut self) -> io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => self.create()?,
+            None => {
+                // Append: every line goes to the end, even if another process writes there, too.
+                let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+                let kept = if self.resumes { whole_lines(&fs::read(&self.path)?) } else { 0 };
+                file.set_len(kept as u64)?;
+                file
+            }
         };
         Ok(self.file.insert(file))
-    }
-
-    fn create(&self) -> io::Result<File> {
-        // Append: every line goes to the end, even if another process writes there, too.
-        let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
-        let kept = if self.resumes { whole_lines(&fs::read(&self.path)?) } else { 0 };
-        file.set_len(kept as u64)?;
-        Ok(file)
     }
 }
 

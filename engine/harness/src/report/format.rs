@@ -3,14 +3,8 @@
 /// Formats a number with commas between the thousands: `60,000`.
 pub fn thousands(number: usize) -> String {
     let digits = number.to_string();
-    let mut spaced = String::with_capacity(digits.len() + digits.len() / 3);
-    for (position, digit) in digits.char_indices() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            spaced.push(',');
-        }
-        spaced.push(digit);
-    }
-    spaced
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
 }
 
 /// Formats a count with its noun: `1 core`, `2 cores`, `2 batches`, `2 processes`.

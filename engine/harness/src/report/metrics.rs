@@ -9,7 +9,6 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::file::{LazyFile, flag_error};
-use super::summary::Summary;
 use crate::records::EpochRecord;
 
 /// A metrics file. The first epoch creates or empties the file: a run that is refused before leaves an older file as it
@@ -20,25 +19,17 @@ pub struct Metrics(LazyFile);
 #[derive(Serialize)]
 struct Line<'a, T> {
     kind: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<&'a str>,
     #[serde(flatten)]
     content: &'a T,
 }
 
-#[derive(Serialize)]
-struct EpochLine<'a> {
-    run: &'a str,
-    #[serde(flatten)]
-    record: &'a EpochRecord,
-}
-
 impl Metrics {
-    /// Names the file. A special file and this process's own output are opened at once.
-    ///
-    /// # Errors
-    ///
-    /// When a special file cannot be opened.
-    pub fn new(path: &Path) -> io::Result<Self> {
-        LazyFile::new(path).map(Self)
+    /// Names the file. A special file and this process's own output are opened at once. This fails if a special file
+    /// cannot be opened.
+    pub(crate) fn new(path: &Path) -> io::Result<Self> {
+        LazyFile::new(path).map(Self).map_err(|error| flag_error("--metrics", path, &error))
     }
 
     /// Appends to the whole lines of an older file: the run resumes an earlier one.
@@ -47,16 +38,7 @@ impl Metrics {
     }
 
     pub(super) fn epoch(&mut self, run: &str, record: &EpochRecord) -> io::Result<()> {
-        self.write("epoch", &EpochLine { run, record })
-    }
-
-    /// Writes the summary of a run.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write`](Self::write).
-    pub fn summary(&mut self, summary: &Summary) -> io::Result<()> {
-        self.write("summary", summary)
+        self.write_line(&Line { kind: "epoch", run: Some(run), content: record })
     }
 
     /// Writes one line: an object with the fields of `content` and a field `kind`.
@@ -65,7 +47,11 @@ impl Metrics {
     ///
     /// When the file cannot be written. The message names the file and its flag.
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Line { kind, content })?;
+        self.write_line(&Line { kind, run: None, content })
+    }
+
+    fn write_line(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
         // One call writes the whole line or nothing.
         let written = self.0.write_all(&line);

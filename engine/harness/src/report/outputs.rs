@@ -1,51 +1,27 @@
 //! The files of all runs of a program: metrics, a plot, a trace, a timeline.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::file::flag_error;
 use super::metrics::Metrics;
-use super::sparklines::Sparklines;
-use super::summary::{FinishedRun, Summary};
+use super::summary::{FinishedRun, Summary, sparklines};
 use super::trace::Trace;
-use super::{Report, line, plot, thousands, timeline};
+use super::{Report, file, line, plot, thousands, timeline};
 use crate::records::EpochRecord;
 
-/// The files to write. By default there are none.
+/// The files to write. By default there are none; [`ReportArguments::open`](crate::cli::ReportArguments::open) makes others.
 #[derive(Debug, Default)]
 pub struct Outputs {
-    metrics: Option<Metrics>,
-    plot: Option<PathBuf>,
-    trace: Option<PathBuf>,
-    timeline: Option<PathBuf>,
+    pub(crate) metrics: Option<Metrics>,
+    pub(crate) plot: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
+    pub(crate) timeline: Option<PathBuf>,
     /// The spans for the trace and the timeline, if one of them is to be written.
-    recording: Option<Trace>,
-    runs: Vec<FinishedRun>,
+    pub(crate) recording: Option<Trace>,
+    pub(crate) runs: Vec<FinishedRun>,
 }
 
 impl Outputs {
-    /// Begins to record spans if there is to be a trace or a timeline. Files are created later.
-    ///
-    /// # Errors
-    ///
-    /// When a FIFO for the metrics cannot be opened, or a trace is being recorded already.
-    pub fn open(
-        metrics: Option<&Path>,
-        plot: Option<PathBuf>,
-        trace: Option<PathBuf>,
-        timeline: Option<PathBuf>,
-    ) -> io::Result<Self> {
-        let records_spans = trace.is_some() || timeline.is_some();
-        Ok(Self {
-            metrics: metrics.map(Metrics::new).transpose()?,
-            plot,
-            recording: records_spans.then(|| Trace::begin(trace.is_some())).transpose()?,
-            trace,
-            timeline,
-            runs: Vec::new(),
-        })
-    }
-
     /// Returns the reporter for a run that begins.
     pub fn report(&mut self, run: &str) -> Report<'_> {
         Report::new(run, self.metrics.as_mut())
@@ -74,7 +50,7 @@ impl Outputs {
             devices: format!("[{}]", summary.devices.join(", ")),
             records: records.to_vec(),
         });
-        self.metrics.as_mut().map_or(Ok(()), |metrics| metrics.summary(summary))
+        self.metrics.as_mut().map_or(Ok(()), |metrics| metrics.write("summary", summary))
     }
 
     /// Prints test accuracy by epoch, if a run has at least two epochs.
@@ -83,8 +59,7 @@ impl Outputs {
     ///
     /// When standard output has no reader any more.
     pub fn print_sparklines(&self) -> io::Result<()> {
-        let lines = Sparklines(&self.runs);
-        if lines.is_empty() { Ok(()) } else { line(format_args!("\n{lines}")) }
+        sparklines(&self.runs).map_or(Ok(()), |lines| line(format_args!("\n{lines}")))
     }
 
     /// Writes the trace, the plot and the timeline of all runs that have ended. If no run has ended, because all were
@@ -97,44 +72,37 @@ impl Outputs {
         if self.runs.is_empty() {
             return Ok(());
         }
-        let written = [
-            self.write_trace(),
-            self.write_plot(title),
-            self.write_timeline(title),
-            self.note_left_out_spans(),
-        ];
-        written.into_iter().collect()
-    }
-
-    fn write_trace(&self) -> io::Result<()> {
-        let (Some(path), Some(recording)) = (&self.trace, &self.recording) else { return Ok(()) };
-        recording.write(path).map_err(|error| flag_error("--trace", path, &error))
-    }
-
-    fn write_plot(&self, title: &str) -> io::Result<()> {
-        let Some(path) = &self.plot else { return Ok(()) };
-        plot::write(path, title, &self.runs).map_err(|error| flag_error("--plot", path, &error))
-    }
-
-    /// Draws one step. If no step was recorded, a note says that there is no timeline.
-    fn write_timeline(&self, title: &str) -> io::Result<()> {
-        let (Some(path), Some(recording)) = (&self.timeline, &self.recording) else {
-            return Ok(());
-        };
-        match timeline::write(path, title, &recording.spans()) {
-            Ok(true) => Ok(()),
-            Ok(false) => line("note: no step was recorded, so there is no timeline"),
-            Err(error) => Err(flag_error("--timeline", path, &error)),
+        let recorded = self.recording.as_ref().map(Trace::recorded);
+        let mut written = Vec::new();
+        if let (Some(path), Some(recorded)) = (&self.trace, &recorded) {
+            written.push(write("--trace", path, |file| recorded.write(file)));
         }
-    }
-
-    fn note_left_out_spans(&self) -> io::Result<()> {
-        match self.recording.as_ref().map_or(0, Trace::left_out) {
-            0 => Ok(()),
-            spans => line(format_args!(
+        if let Some(path) = &self.plot {
+            let svg = plot::draw(title, &self.runs).map_err(io::Error::other)?;
+            written.push(write("--plot", path, |file| file.write_all(svg.as_bytes())));
+        }
+        if let (Some(path), Some(recorded)) = (&self.timeline, &recorded) {
+            let svg = timeline::draw(title, &recorded.spans).map_err(io::Error::other)?;
+            written.push(match svg {
+                Some(svg) => write("--timeline", path, |file| file.write_all(svg.as_bytes())),
+                None => line("note: no step was recorded, so there is no timeline"),
+            });
+        }
+        if let Some(spans) = recorded.map(|recorded| recorded.left_out).filter(|&spans| spans > 0) {
+            written.push(line(format_args!(
                 "note: the last {} spans were not recorded: a trace or a timeline is of what came before them",
                 thousands(spans)
-            )),
+            )));
         }
+        written.into_iter().collect()
     }
+}
+
+/// Writes the file of a flag.
+fn write(
+    flag: &str,
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    file::write(path, content).map_err(|error| file::flag_error(flag, path, &error))
 }

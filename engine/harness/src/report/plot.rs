@@ -4,23 +4,17 @@
 //! visible. The colours are those of Okabe and Ito, which colour-blind readers can distinguish
 //! (<https://jfly.uni-koeln.de/color/>). The background is white on light and on dark pages.
 
-use std::error::Error;
-use std::io;
-use std::path::Path;
-
+use itertools::Itertools as _;
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::HPos;
 
-use super::colours::{Colour, GRID, TEXT};
-use super::file;
+use super::chart::{Failure, GRID, PALETTE, TEXT, WIDTH, text};
 use super::summary::FinishedRun;
-use crate::records::EpochRecord;
+use crate::records::{EpochRecord, epochs_trained};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error + Send + Sync>>;
 
-const WIDTH: u32 = 960;
 const TITLE_HEIGHT: u32 = 44;
 const PANEL_HEIGHT: u32 = 340;
 const LEGEND_LINE: u32 = 22;
@@ -35,13 +29,8 @@ const MOST_DOTS: usize = 30;
 /// The number of an epoch that a panel shows.
 type Measure = fn(&EpochRecord) -> f64;
 
-/// Draws the runs and writes the picture.
-pub(super) fn write(path: &Path, title: &str, runs: &[FinishedRun]) -> io::Result<()> {
-    let svg = draw(title, runs).map_err(io::Error::other)?;
-    file::write(path, |file| file.write_all(svg.as_bytes()))
-}
-
-fn draw(title: &str, runs: &[FinishedRun]) -> Result<String, Box<dyn Error + Send + Sync>> {
+/// Draws the runs.
+pub(super) fn draw(title: &str, runs: &[FinishedRun]) -> Result<String, Failure> {
     let legend_height = LEGEND_LINE * (runs.len() as u32 + 1) + 14;
     let size = (WIDTH, TITLE_HEIGHT + PANEL_HEIGHT + legend_height);
     let mut svg = String::new();
@@ -50,12 +39,8 @@ fn draw(title: &str, runs: &[FinishedRun]) -> Result<String, Box<dyn Error + Sen
         picture.fill(&WHITE)?;
         let (top, rest) = picture.split_vertically(TITLE_HEIGHT);
         let (panels, legend) = rest.split_vertically(PANEL_HEIGHT);
-        let centre = Pos::new(HPos::Center, VPos::Center);
-        top.draw(&Text::new(
-            shortened(title),
-            (WIDTH as i32 / 2, TITLE_HEIGHT as i32 / 2 + 4),
-            font(15).pos(centre),
-        ))?;
+        let middle = (f64::from(WIDTH / 2), f64::from(TITLE_HEIGHT / 2 + 4));
+        top.draw(&text(&shortened(title), middle, HPos::Center, 15, &TEXT))?;
         let (left, right) = panels.split_horizontally(WIDTH / 2);
         panel(&left, "accuracy", runs, (|r| r.test_accuracy, |r| r.train_accuracy))?;
         panel(&right, "loss", runs, (|r| r.test_loss, |r| r.train_loss))?;
@@ -71,11 +56,10 @@ fn panel(
     name: &str,
     runs: &[FinishedRun],
     (test, train): (Measure, Measure),
-) -> Drawn {
+) -> Result<(), Failure> {
     let values = runs.iter().flat_map(|run| &run.records).flat_map(|r| [test(r), train(r)]);
     let (low, high) = range(values);
-    let last = runs.iter().map(|run| crate::records::epochs_trained(&run.records));
-    let last = last.fold(0.0, f64::max);
+    let last = runs.iter().map(|run| epochs_trained(&run.records)).fold(0.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .margin(8)
         .margin_right(20)
@@ -94,8 +78,8 @@ fn panel(
         .x_labels(11)
         .y_labels(8)
         .x_label_formatter(&epoch)
-        .axis_desc_style(font(15))
-        .label_style(font(13))
+        .axis_desc_style(("sans-serif", 15, &TEXT))
+        .label_style(("sans-serif", 13, &TEXT))
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
         .axis_style(TEXT)
@@ -123,29 +107,26 @@ fn points(run: &FinishedRun, measure: Measure) -> impl Iterator<Item = (f64, f64
 }
 
 /// Draws a line for each run, then the meaning of solid and dashed lines.
-fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
-    let text = |text: String, x: i32, y: i32| {
-        let left = Pos::new(HPos::Left, VPos::Center);
-        Text::new(text, (x, y), font(14).pos(left))
-    };
+fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Result<(), Failure> {
     let middle = |line: usize| (LEGEND_LINE as usize * line + LEGEND_LINE as usize / 2) as i32;
+    let label = |label: &str, x: i32, y: i32| {
+        area.draw(&text(&shortened(label), (x.into(), y.into()), HPos::Left, 14, &TEXT))
+    };
     let (begin, end) = (LEGEND_LEFT, LEGEND_LEFT + 36);
     for (index, run) in runs.iter().enumerate() {
         let y = middle(index);
         area.draw(&PathElement::new([(begin, y), (end, y)], stroke(index, runs.len())))?;
-        let label = shortened(&format!("{} {}", run.name, run.devices));
-        area.draw(&text(label, end + 10, y))?;
+        label(&format!("{} {}", run.name, run.devices), end + 10, y)?;
     }
     let y = middle(runs.len());
-    let line = TEXT.stroke_width(3);
-    area.draw(&PathElement::new([(begin, y), (end, y)], line))?;
-    area.draw(&text("test images, after the epoch".to_owned(), end + 10, y))?;
+    area.draw(&PathElement::new([(begin, y), (end, y)], TEXT.stroke_width(3)))?;
+    label("test images, after the epoch", end + 10, y)?;
     let begin = begin + 280;
     for dash in 0..4 {
         let begin = begin + 10 * dash;
         area.draw(&PathElement::new([(begin, y), (begin + 6, y)], TEXT.stroke_width(2)))?;
     }
-    area.draw(&text("training images, during the epoch".to_owned(), begin + 46, y))?;
+    label("training images, during the epoch", begin + 46, y)?;
     Ok(())
 }
 
@@ -153,22 +134,15 @@ fn draw_legend(area: &Area<'_>, runs: &[FinishedRun]) -> Drawn {
 fn stroke(index: usize, runs: usize) -> ShapeStyle {
     let above = runs - 1 - index;
     let width = 2 + 8 * above / runs.max(4);
-    Colour::ALL[index % Colour::ALL.len()].rgb().stroke_width(width as u32)
-}
-
-fn font(size: i32) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&TEXT)
+    PALETTE[index % PALETTE.len()].stroke_width(width as u32)
 }
 
 /// The range of an axis: from a little below the lowest value to a little above the highest.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let finite = values.filter(|value| value.is_finite());
-    let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-        (low.min(value), high.max(value))
-    });
-    if low > high {
+    let Some((low, high)) = finite.minmax_by(f64::total_cmp).into_option() else {
         return (0.0, 1.0);
-    }
+    };
     // If all values are equal, the axis still needs a length.
     let room = (0.06 * (high - low)).max(0.01);
     ((low - room).max(0.0), high + room)

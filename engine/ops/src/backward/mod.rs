@@ -22,8 +22,6 @@
 //!
 //! A forward pass without gradients runs within [`no_grad()`], which records no tape.
 
-mod accumulator;
-mod no_grad;
 mod tape;
 #[cfg(test)]
 mod tests;
@@ -32,13 +30,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::backprop::GradStore;
-use candle_core::{Result, Tensor, TensorId};
+use candle_core::{Result, Tensor, TensorId, bail};
 
-pub use no_grad::no_grad;
 pub(crate) use tape::record_with_two;
-pub use tape::{record, record_copy};
+pub use tape::{no_grad, record, record_copy};
 
-use accumulator::Accumulators;
+use crate::sum;
 use tape::{Node, node_of};
 
 /// The gradients of variables that a backward pass has computed.
@@ -121,3 +118,70 @@ fn walk(graph: Vec<(&Tensor, Arc<Node>)>, result: &Tensor, gradient: &Tensor) ->
     Ok(Gradients(gradients.sums()?))
 }
 // ANCHOR_END: walk
+
+/// The gradient accumulator of a tensor: one gradient, or two gradients that are not added yet. All
+/// are contiguous and have the tensor's shape and type.
+///
+/// The gradient of a tensor is the sum of the gradients from all operations that used the tensor.
+/// If a relu computed the tensor, the relu's backward pass would read this sum once more to mask
+/// it. An accumulator therefore keeps the last two terms apart. An operation that takes two
+/// gradients adds and masks them in one pass.
+#[derive(Debug)]
+enum Accumulator {
+    One(Tensor),
+    Two([Tensor; 2]),
+}
+
+impl Accumulator {
+    /// Adds another gradient.
+    fn and(self, gradient: Tensor) -> Result<Self> {
+        Ok(Self::Two([self.sum()?, gradient]))
+    }
+
+    /// Returns the sum of all gradients, added in the order of their arrival.
+    fn sum(self) -> Result<Tensor> {
+        match self {
+            Self::One(gradient) => Ok(gradient),
+            Self::Two([a, b]) => sum(&a, &b),
+        }
+    }
+}
+
+/// The accumulators of all tensors that the backward pass has not reached yet.
+#[derive(Default)]
+struct Accumulators(HashMap<TensorId, Accumulator>);
+
+impl Accumulators {
+    /// Adds a gradient from the operation `by` to a tensor's accumulator.
+    ///
+    /// # Errors
+    ///
+    /// When the gradient's shape or type differs from the tensor's.
+    fn add(&mut self, by: &str, tensor: &Tensor, gradient: Tensor) -> Result<()> {
+        if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
+            let ((dtype, dims), found) = ((tensor.dtype(), tensor.dims()), gradient.dtype());
+            bail!(
+                "{by}: a tensor {dtype:?} {dims:?} got a gradient {found:?} {:?}",
+                gradient.dims()
+            );
+        }
+        // A gradient is a constant: this module does not differentiate twice.
+        let gradient = gradient.detach().contiguous()?;
+        let all = match self.remove(tensor) {
+            Some(earlier) => earlier.and(gradient)?,
+            None => Accumulator::One(gradient),
+        };
+        self.0.insert(tensor.id(), all);
+        Ok(())
+    }
+
+    /// Removes the accumulator of a tensor, if any gradient has arrived.
+    fn remove(&mut self, tensor: &Tensor) -> Option<Accumulator> {
+        self.0.remove(&tensor.id())
+    }
+
+    /// Returns the sums of all accumulators that remain.
+    fn sums(self) -> Result<HashMap<TensorId, Tensor>> {
+        self.0.into_iter().map(|(id, accumulator)| Ok((id, accumulator.sum()?))).collect()
+    }
+}

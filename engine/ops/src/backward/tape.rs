@@ -6,6 +6,7 @@
 //! candle's graph owns the node. The graph's end therefore frees the node with the node's inputs. A
 //! global table maps each result to its node.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
@@ -15,8 +16,7 @@ use candle_core::{
     Tensor, TensorId, bail,
 };
 
-use super::accumulator::Accumulator;
-use super::no_grad::is_no_grad;
+use super::Accumulator;
 use crate::element::copied;
 use harness::lock::locked;
 
@@ -129,7 +129,7 @@ fn record_node(
     backward: Box<Backward>,
     backward_of_two: Option<BackwardOfTwo>,
 ) -> Result<Tensor> {
-    if is_no_grad() || !inputs.iter().any(|input| input.track_op()) {
+    if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
         return Ok(Tensor::from_storage(storage, shape, BackpropOp::none(), false));
     }
     let inputs = inputs.iter().copied().cloned().collect();
@@ -144,6 +144,47 @@ fn record_node(
     }?;
     insert(&result, Arc::downgrade(&node));
     Ok(result)
+}
+
+thread_local! {
+    /// Whether this thread runs within [`no_grad`].
+    static NO_GRAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `run` without recording a tape, like PyTorch's `no_grad`.
+///
+/// No result that [`record`] makes within `run` carries a gradient. An input of an
+/// operation is freed as soon as nothing else uses it. All values are the same, to the last bit.
+///
+/// A result that carries a gradient keeps its inputs, and these keep their own inputs. The graph
+/// therefore holds all intermediate results of a forward pass in memory until the last result is
+/// dropped. Evaluating a model needs only the last result.
+///
+/// The setting applies to this thread only: work that `run` gives to another thread needs its own
+/// call. candle's own operations on variables still carry gradients.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use ops::backward::no_grad;
+/// use ops::relu;
+///
+/// let x = Var::new(&[-1f32, 2.0], &Device::Cpu)?;
+/// assert!(relu(&x)?.track_op());
+/// assert!(!no_grad(|| relu(&x))?.track_op());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn no_grad<R>(run: impl FnOnce() -> R) -> R {
+    /// Restores the previous setting, even if `run` panics.
+    struct Before(bool);
+
+    impl Drop for Before {
+        fn drop(&mut self) {
+            NO_GRAD.set(self.0);
+        }
+    }
+
+    let _before = Before(NO_GRAD.replace(true));
+    run()
 }
 
 /// The tape nodes, by the tensors that they computed.
@@ -209,101 +250,45 @@ impl Recorded {
     }
 }
 
-impl CustomOp1 for Recorded {
-    fn name(&self) -> &'static str {
-        self.0.name
-    }
+/// Implements one of candle's traits for operations of some inputs. Each input has a name for its
+/// memory or value and a name for its layout. `$into` converts the array of their gradients.
+macro_rules! custom_op {
+    ($trait:ident, $gradients:ty, $into:expr, $($input:ident $layout:ident),+) => {
+        impl $trait for Recorded {
+            fn name(&self) -> &'static str {
+                self.0.name
+            }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.forward_cpu()
-    }
+            fn cpu_fwd(
+                &self,
+                $($input: &CpuStorage, $layout: &Layout),+
+            ) -> Result<(CpuStorage, Shape)> {
+                self.forward_cpu()
+            }
 
-    fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
-        self.forward_cuda()
-    }
+            fn cuda_fwd(
+                &self,
+                $($input: &CudaStorage, $layout: &Layout),+
+            ) -> Result<(CudaStorage, Shape)> {
+                self.forward_cuda()
+            }
 
-    fn bwd(&self, _: &Tensor, result: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let [dx] = self.backward(result, gradient)?;
-        Ok(dx)
-    }
+            fn bwd(
+                &self,
+                $($input: &Tensor),+,
+                result: &Tensor,
+                gradient: &Tensor,
+            ) -> Result<$gradients> {
+                self.backward(result, gradient).map($into)
+            }
+        }
+    };
 }
 
-impl CustomOp2 for Recorded {
-    fn name(&self) -> &'static str {
-        self.0.name
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward_cpu()
-    }
-
-    fn cuda_fwd(
-        &self,
-        _: &CudaStorage,
-        _: &Layout,
-        _: &CudaStorage,
-        _: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.forward_cuda()
-    }
-
-    fn bwd(
-        &self,
-        _: &Tensor,
-        _: &Tensor,
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        self.backward(result, gradient).map(<[_; 2]>::into)
-    }
-}
-
-impl CustomOp3 for Recorded {
-    fn name(&self) -> &'static str {
-        self.0.name
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward_cpu()
-    }
-
-    fn cuda_fwd(
-        &self,
-        _: &CudaStorage,
-        _: &Layout,
-        _: &CudaStorage,
-        _: &Layout,
-        _: &CudaStorage,
-        _: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.forward_cuda()
-    }
-
-    fn bwd(
-        &self,
-        _: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.backward(result, gradient).map(<[_; 3]>::into)
-    }
-}
+type Gradient = Option<Tensor>;
+custom_op!(CustomOp1, Gradient, |[dx]: [_; 1]| dx, _x _of_x);
+custom_op!(CustomOp2, (Gradient, Gradient), <[_; 2]>::into, _x _of_x, _y _of_y);
+custom_op!(CustomOp3, (Gradient, Gradient, Gradient), <[_; 3]>::into, _x _of_x, _y _of_y, _z _of_z);
 
 #[cfg(test)]
 mod tests {

@@ -12,19 +12,14 @@
 //! gives the two terms of dx with the sums. When the statistics are given, as in evaluation, both
 //! terms are absent. Ranks that share their statistics add up their sums between the two halves.
 
-use candle_core::{DType, Result, Tensor, bail};
-use rayon::prelude::*;
+use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::backward_blocks::{Sums, Tensors, draw_block, gradient_lines};
+use super::on_cpu::{self, Factors, Planes, Sums};
 #[cfg(feature = "cuda")]
 use super::on_gpu;
-use super::planes::Planes;
 use super::statistics::{Statistics, check_channels};
-use super::widened;
-use crate::element::for_dtype;
+use super::{Images, widened};
 use crate::rounded::is_rounded;
-use crate::simd::vectorised;
-use crate::zeros::zeros;
 
 /// The first half of backward, `[2, C]` in f64: Σ dy of each channel, then Σ dy·x̂ of each.
 #[derive(Clone, Debug)]
@@ -48,26 +43,20 @@ impl GradientSums {
         epsilon: f64,
     ) -> Result<Self> {
         let planes = check(x, output, grad)?;
+        statistics.check(planes.channels)?;
         if is_rounded(x) {
             let output = output.map(widened).transpose()?;
             return Self::of(&widened(x)?, output.as_ref(), &widened(grad)?, statistics, epsilon);
         }
-        let tensors = Tensors::new(x, output, grad)?;
+        let images = Images::new(x, output, grad)?;
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return on_gpu::gradient_sums(&tensors, statistics, epsilon).map(Self);
+            return Ok(Self(on_gpu::gradient_sums(&images, statistics, epsilon)?.exact));
         }
-        let moments = statistics.to_moments(planes.channels)?;
-        for_dtype!(x.dtype(), "batch_norm", T => {
-            tensors.read::<T, _>(|operands| {
-                let blocks = planes.blocks();
-                let sums = blocks.par_iter().map(|channels| {
-                    let moments = moments.block(channels);
-                    vectorised(#[inline(always)] || Sums::of_block(&planes, operands, channels, &moments, epsilon))
-                });
-                Sums::concatenated(sums.collect()).to_tensor().map(Self)
-            })
-        })
+        let moments = statistics.to_moments()?;
+        let (_, sums) = on_cpu::gradients(&images, &moments, epsilon, None, None)?;
+        let both = sums.iter().map(|of| of.bias).chain(sums.iter().map(|of| of.weight));
+        Tensor::from_iter(both, &Device::Cpu)?.reshape((2, ())).map(Self)
     }
 
     /// Takes sums that were added up elsewhere, for example over several ranks: `[2, C]` in f64.
@@ -127,11 +116,8 @@ pub fn input_gradient(
     epsilon: f64,
 ) -> Result<Tensor> {
     let planes = check(x, output, grad)?;
-    for (name, of_channels) in
-        [("mean", &statistics.mean), ("variance", &statistics.variance), ("weight", weight)]
-    {
-        check_channels(name, of_channels, planes.channels)?;
-    }
+    statistics.check(planes.channels)?;
+    check_channels("weight", weight, planes.channels)?;
     let (channels, found) = (planes.channels, sums.as_tensor().dims());
     if found != [2, channels] {
         bail!("batch_norm: {channels} channels need gradient sums [2, {channels}], got {found:?}");
@@ -142,41 +128,28 @@ pub fn input_gradient(
         return input_gradient(&wide, output, &grad, weight, statistics, sums, epsilon)?
             .to_dtype(x.dtype());
     }
-    let tensors = Tensors::new(x, output, grad)?;
+    let (images, count) = (Images::new(x, output, grad)?, Some(statistics.count));
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let share = 1.0 / statistics.count as f64;
         let sums = sums.as_tensor();
-        let constants = on_gpu::Constants { weight, statistics, sums, share, epsilon };
-        return on_gpu::input_gradient(&tensors, &constants);
+        return on_gpu::input_gradient(&images, weight, statistics, sums, count, epsilon);
     }
-    let moments = statistics.to_moments(planes.channels)?;
-    let weight = weight.detach().to_dtype(DType::F64)?.to_vec1::<f64>()?;
-    let sums = Sums { bias: sums.bias()?.to_vec1()?, weight: sums.weight()?.to_vec1()? };
-    for_dtype!(x.dtype(), "batch_norm", T => {
-        tensors.read::<T, _>(|operands| {
-            let mut dx = zeros(x.elem_count());
-            let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut dx));
-            blocks.for_each(|(channels, dx)| {
-                let (moments, sums) = (moments.block(&channels), sums.block(&channels));
-                let lines =
-                    gradient_lines(&moments, &weight[channels.clone()], Some(&sums), epsilon);
-                vectorised(#[inline(always)] || draw_block(&planes, operands, &channels, &lines, dx));
-            });
-            Tensor::from_vec(dx, x.shape(), x.device())
-        })
-    })
+    let weight = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
+    let of_channels = sums.bias()?.to_vec1()?.into_iter().zip(sums.weight()?.to_vec1()?);
+    let sums: Vec<_> = of_channels.map(|(bias, weight)| Sums { bias, weight }).collect();
+    let factors = Factors { weight: &weight, count };
+    let moments = statistics.to_moments()?;
+    let (dx, _) = on_cpu::gradients(&images, &moments, epsilon, Some(&sums), Some(factors))?;
+    dx.map_or_else(|| bail!("batch_norm: there are factors for a gradient"), Ok)
 }
 
 fn check(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Planes> {
     for other in output.iter().chain([&grad]) {
         if other.shape() != x.shape() || other.dtype() != x.dtype() {
+            let (dtype, found) = (x.dtype(), other.dtype());
+            let (dims, other) = (x.dims(), other.dims());
             bail!(
-                "batch_norm: a gradient of images {:?} {:?} cannot be taken with {:?} {:?}",
-                x.dtype(),
-                x.dims(),
-                other.dtype(),
-                other.dims()
+                "batch_norm: a gradient of images {dtype:?} {dims:?} cannot be taken with {found:?} {other:?}"
             );
         }
     }

@@ -33,31 +33,27 @@
 //! output, and writes `dx`: 16 bytes and 9 operations. The separate pieces read everything twice:
 //! 12 and 28 bytes.
 
-mod backward_blocks;
 mod gradient;
 mod loops;
+mod on_cpu;
 #[cfg(feature = "cuda")]
 mod on_gpu;
-mod op;
-mod planes;
-mod running;
 mod statistics;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Storage, Tensor, bail};
 
 pub use gradient::{GradientSums, input_gradient};
-pub use running::{Average, average_all};
-pub use statistics::Statistics;
+pub use statistics::{Average, Statistics, average_all};
 
+use crate::backward::record;
 use crate::cast;
 use crate::element::computed_in;
-use crate::rounded::is_rounded;
-use op::BatchNorm;
-use planes::Planes;
 #[cfg(feature = "cuda")]
-use statistics::check_channels;
+use crate::gpu::{self, Channels};
+use crate::rounded::is_rounded;
+use on_cpu::{Factors, Planes, Sums};
 
 impl Statistics {
     /// The statistics of a batch `[B, C, H, W]`.
@@ -72,9 +68,9 @@ impl Statistics {
         }
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return on_gpu::statistics(x);
+            return on_gpu::statistics(&contiguous(x)?);
         }
-        Self::of_cpu(x, &planes)
+        Self::new(&on_cpu::moments(x)?, planes.count())
     }
 }
 
@@ -94,23 +90,7 @@ pub fn batch_norm(
     epsilon: f64,
     relu: bool,
 ) -> Result<(Tensor, Statistics)> {
-    check(x, weight, bias, epsilon)?;
-    if is_rounded(x) {
-        let (y, statistics) = batch_norm(&widened(x)?, weight, bias, epsilon, relu)?;
-        return Ok((cast(&y, x.dtype())?, statistics));
-    }
-    #[cfg(feature = "cuda")]
-    if x.device().is_cuda() {
-        let x = &on_gpu::aligned(x)?;
-        let statistics = Statistics::of(x)?;
-        let batch_norm = on_gpu::BatchNorm::new(&statistics, true, epsilon, relu)?;
-        return Ok((batch_norm.apply(x, weight, bias)?, statistics));
-    }
-    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
-    let batch_norm = BatchNorm { of_batch: true, epsilon, relu };
-    let (y, moments) = batch_norm.forward(&x, &weight, &bias, None)?;
-    let statistics = moments.to_statistics()?;
-    Ok((batch_norm.record(y, moments, [&x, &weight, &bias])?, statistics))
+    normalised([x, weight, bias], None, epsilon, relu)
 }
 
 /// Normalises a batch by given statistics, such as running averages in evaluation.
@@ -128,22 +108,113 @@ pub fn batch_norm_with(
     epsilon: f64,
     relu: bool,
 ) -> Result<Tensor> {
-    let planes = check(x, weight, bias, epsilon)?;
+    Ok(normalised([x, weight, bias], Some(statistics), epsilon, relu)?.0)
+}
+
+/// Normalises a batch by given statistics or by its own, and records the result on the tape.
+fn normalised(
+    [x, weight, bias]: [&Tensor; 3],
+    given: Option<&Statistics>,
+    epsilon: f64,
+    relu: bool,
+) -> Result<(Tensor, Statistics)> {
+    check([x, weight, bias], given, epsilon)?;
     if is_rounded(x) {
-        let y = batch_norm_with(&widened(x)?, weight, bias, statistics, epsilon, relu)?;
-        return cast(&y, x.dtype());
+        let (y, statistics) = normalised([&widened(x)?, weight, bias], given, epsilon, relu)?;
+        return Ok((cast(&y, x.dtype())?, statistics));
     }
+    let (x, weight, bias) = (contiguous(x)?, weight.contiguous()?, bias.contiguous()?);
+    let (y, statistics) = forward([&x, &weight, &bias], given, epsilon, relu)?;
+    let count = given.is_none().then_some(statistics.count);
+    let norm = BatchNorm { statistics: statistics.clone(), count, epsilon, relu };
+    let (of_x, of_weight) = (x.clone(), weight.clone());
+    let y = record("batch_norm", y, x.shape(), [&x, &weight, &bias], move |y, dy| {
+        norm.backward(&of_x, &of_weight, y, dy)
+    })?;
+    Ok((y, statistics))
+}
+
+/// Computes the output, for contiguous tensors, and the statistics that it is normalised by.
+fn forward(
+    inputs @ [x, ..]: [&Tensor; 3],
+    given: Option<&Statistics>,
+    epsilon: f64,
+    relu: bool,
+) -> Result<(Storage, Statistics)> {
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        check_channels("mean", &statistics.mean, planes.channels)?;
-        check_channels("variance", &statistics.variance, planes.channels)?;
-        return on_gpu::BatchNorm::new(statistics, false, epsilon, relu)?.apply(x, weight, bias);
+        let statistics = given.map_or_else(|| on_gpu::statistics(x), on_gpu::in_f64)?;
+        let y = on_gpu::normalise(inputs, &statistics, epsilon, relu)?;
+        return Ok((Storage::Cuda(y), statistics));
     }
-    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
-    let given = statistics.to_moments(planes.channels)?;
-    let batch_norm = BatchNorm { of_batch: false, epsilon, relu };
-    let (y, moments) = batch_norm.forward(&x, &weight, &bias, Some(given))?;
-    batch_norm.record(y, moments, [&x, &weight, &bias])
+    let given = given.map(Statistics::to_moments).transpose()?;
+    let (y, moments) = on_cpu::normalise(inputs, given.as_deref(), epsilon, relu)?;
+    Ok((y, Statistics::new(&moments, Planes::new(x.shape())?.count())?))
+}
+
+/// The constants of a batch normalisation that its backward pass needs.
+struct BatchNorm {
+    statistics: Statistics,
+    /// The number of values of the batch's own statistics. `None` when the statistics were given,
+    /// and no gradient flows through them.
+    count: Option<usize>,
+    epsilon: f64,
+    relu: bool,
+}
+
+impl BatchNorm {
+    /// Computes the gradients of the input if needed, of the weight, and of the bias.
+    fn backward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        y: &Tensor,
+        grad: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let Self { ref statistics, count, epsilon, relu } = *self;
+        let images = Images::new(x, relu.then_some(y), grad)?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let gpu::Totals { exact, rounded } =
+                on_gpu::gradient_sums(&images, statistics, epsilon)?;
+            let dx = x.track_op().then(|| {
+                on_gpu::input_gradient(&images, weight, statistics, &exact, count, epsilon)
+            });
+            return Ok([dx.transpose()?, Some(rounded.get(1)?), Some(rounded.get(0)?)]);
+        }
+        let weights = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
+        let factors = x.track_op().then_some(Factors { weight: &weights, count });
+        let moments = statistics.to_moments()?;
+        let (dx, sums) = on_cpu::gradients(&images, &moments, epsilon, None, factors)?;
+        let parameter = |of: fn(&Sums) -> f64| {
+            Tensor::from_iter(sums.iter().map(of), x.device())?.to_dtype(weight.dtype())
+        };
+        Ok([dx, Some(parameter(|sums| sums.weight)?), Some(parameter(|sums| sums.bias)?)])
+    }
+}
+
+/// The images that both halves of backward read, each [`contiguous`].
+struct Images {
+    x: Tensor,
+    /// The output, if a relu follows.
+    output: Option<Tensor>,
+    grad: Tensor,
+}
+
+impl Images {
+    fn new(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Self> {
+        let output = output.map(contiguous).transpose()?;
+        Ok(Self { x: contiguous(x)?, output, grad: contiguous(grad)? })
+    }
+}
+
+/// Returns images contiguous, on a GPU at an address from which the kernels can read whole vectors.
+fn contiguous(images: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if images.device().is_cuda() {
+        return gpu::aligned(images, Channels::of(images.shape())?.vector());
+    }
+    images.contiguous()
 }
 
 /// Converts bf16 images on the CPU to the type that the loops compute in.
@@ -151,16 +222,15 @@ fn widened(x: &Tensor) -> Result<Tensor> {
     cast(x, computed_in(x.dtype()))
 }
 
-fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Planes> {
+fn check([x, weight, bias]: [&Tensor; 3], given: Option<&Statistics>, epsilon: f64) -> Result<()> {
     let planes = Planes::new(x.shape())?;
     let expected = computed_in(x.dtype());
     for (name, parameter) in [("weight", weight), ("bias", bias)] {
         if parameter.dims() != [planes.channels] || parameter.dtype() != expected {
             bail!(
-                "batch_norm: images {:?} {:?} need a {name} {:?} [{}], got {:?} {:?}",
+                "batch_norm: images {:?} {:?} need a {name} {expected:?} [{}], got {:?} {:?}",
                 x.dtype(),
                 x.dims(),
-                expected,
                 planes.channels,
                 parameter.dtype(),
                 parameter.dims()
@@ -171,5 +241,5 @@ fn check(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Pla
     if epsilon.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
         bail!("batch_norm: epsilon must be above 0, got {epsilon}");
     }
-    Ok(planes)
+    given.map_or(Ok(()), |given| given.check(planes.channels))
 }

@@ -1,15 +1,8 @@
-//! Mean and variance of every channel.
+//! Mean and variance of every channel: of a batch, of several batches, and their running averages.
 
-use std::ops::Range;
+use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
-use candle_core::{DType, Device, Result, Tensor, WithDType, bail};
-use rayon::prelude::*;
-
-use super::loops::mean_and_squares;
-use super::planes::Planes;
-use crate::Element;
-use crate::element::{for_dtype, lock};
-use crate::simd::vectorised;
+use super::on_cpu::Moments;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
 /// type of images, because merging and averaging then lose no digits. They carry no gradient.
@@ -25,19 +18,24 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Implements [`of`](Self::of) on the CPU, for images in f32 or f64.
-    pub(super) fn of_cpu(x: &Tensor, planes: &Planes) -> Result<Self> {
-        let x = x.contiguous()?;
-        for_dtype!(x.dtype(), "batch_norm", T => {
-            let locked = lock(&[&x]);
-            let [x] = locked.elements::<T, 1>()?;
-            let blocks = planes.blocks();
-            let moments = blocks
-                .par_iter()
-                .map(|channels| vectorised(#[inline(always)] || Moments::of_block(planes, x, channels)))
-                .collect();
-            Moments::concatenated(moments, planes.count()).to_statistics()
-        })
+    /// Makes the statistics of moments in plain memory, over `count` values each.
+    pub(super) fn new(moments: &[Moments], count: usize) -> Result<Self> {
+        let tensor =
+            |of: fn(&Moments) -> f64| Tensor::from_iter(moments.iter().map(of), &Device::Cpu);
+        Ok(Self { mean: tensor(|of| of.mean)?, variance: tensor(|of| of.variance)?, count })
+    }
+
+    /// Returns the moments of each channel in plain memory.
+    pub(super) fn to_moments(&self) -> Result<Vec<Moments>> {
+        let values = |of: &Tensor| of.detach().to_dtype(DType::F64)?.to_vec1::<f64>();
+        let of_channels = values(&self.mean)?.into_iter().zip(values(&self.variance)?);
+        Ok(of_channels.map(|(mean, variance)| Moments { mean, variance }).collect())
+    }
+
+    /// Checks that there is a mean and a variance for each channel.
+    pub(super) fn check(&self, channels: usize) -> Result<()> {
+        check_channels("mean", &self.mean, channels)?;
+        check_channels("variance", &self.variance, channels)
     }
 
     /// Merges the statistics of several batches into one, such as each rank's share of a global
@@ -80,119 +78,83 @@ impl Statistics {
     }
 
     /// n / (n − 1), or 1 for a single value.
-    pub(super) fn unbiased_over_biased(&self) -> f64 {
+    fn unbiased_over_biased(&self) -> f64 {
         self.count as f64 / self.count.saturating_sub(1).max(1) as f64
     }
 
-    pub(super) fn to_moments(&self, channels: usize) -> Result<Moments> {
-        let values = |name: &str, tensor: &Tensor| {
-            check_channels(name, tensor, channels)?;
-            tensor.detach().to_dtype(DType::F64)?.to_vec1()
-        };
-        Ok(Moments {
-            mean: values("mean", &self.mean)?,
-            variance: values("variance", &self.variance)?,
-            count: self.count,
-        })
+    /// Pairs the running mean and the running variance with this batch's mean and unbiased
+    /// variance.
+    pub fn averages<'a>(&'a self, mean: &'a Var, variance: &'a Var) -> [Average<'a>; 2] {
+        [
+            Average { running: mean, fresh: &self.mean, scale: 1.0 },
+            Average {
+                running: variance,
+                fresh: &self.variance,
+                scale: self.unbiased_over_biased(),
+            },
+        ]
     }
 }
 
 /// Checks that a tensor has one value for each channel.
 pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Result<()> {
     if tensor.dims() != [channels] {
-        bail!(
-            "batch_norm: {channels} channels need a {name} [{channels}], got {:?}",
-            tensor.dims()
-        );
+        let found = tensor.dims();
+        bail!("batch_norm: {channels} channels need a {name} [{channels}], got {found:?}");
     }
     Ok(())
 }
 
-/// [`Statistics`] in plain memory, for all channels or for a block of them.
-#[derive(Clone, Debug)]
-pub(super) struct Moments {
-    pub(super) mean: Vec<f64>,
-    pub(super) variance: Vec<f64>,
-    pub(super) count: usize,
+/// A running average and the tensor that is averaged into it.
+#[derive(Clone, Copy, Debug)]
+pub struct Average<'a> {
+    /// The average so far, `[C]`, in f32 or f64.
+    pub running: &'a Var,
+    /// The new values, `[C]`, in f64.
+    pub fresh: &'a Tensor,
+    /// The factor that multiplies the new values before the average.
+    pub scale: f64,
 }
 
-/// Computes mean and variance of a channel, value by value in f64.
+impl Average<'_> {
+    /// Updates the running average; the sum is taken in f64.
+    fn moved(&self, momentum: f64) -> Result<()> {
+        let old = self.running.as_detached_tensor().to_dtype(DType::F64)?;
+        let fresh = ((self.fresh.detach() * self.scale)? * momentum)?;
+        let sum = (old * (1.0 - momentum))?.add(&fresh)?;
+        self.running.set(&sum.to_dtype(self.running.dtype())?)
+    }
+}
+
+/// Updates every average: running = (1 − momentum) · running + momentum · scale · fresh.
 ///
-/// The sums of [`mean_and_squares`] are sums of `T`: in f32, the squares of numbers above 1e19
-/// overflow. An infinite variance would turn the whole normalised channel into zeros. If a value is
-/// infinite, the mean is infinite and the variance NaN.
-#[cold]
-fn by_definition<T: Element>(planes: &Planes, x: &[T], channel: usize) -> (f64, f64) {
-    let values = || planes.of(x, &(channel..channel + 1)).flatten().map(|&x| WithDType::to_f64(x));
-    let count = planes.count() as f64;
-    let mean = values().sum::<f64>() / count;
-    let squares = values().map(|x| (x - mean) * (x - mean)).sum::<f64>();
-    (mean, squares / count)
-}
-
-impl Moments {
-    /// Computes the moments of a block's channels.
-    ///
-    /// Each plane is one more part that is merged into its channel's sums, by the pairwise formula
-    /// of Chan, Golub and LeVeque. Let `before` be the number of earlier planes, and δ the distance
-    /// from the old mean to the plane's mean. The plane moves the mean by δ / (before + 1). It adds
-    /// δ² · plane · before / (before + 1) to the squares.
-    #[inline(always)]
-    pub(super) fn of_block<T: Element>(planes: &Planes, x: &[T], channels: &Range<usize>) -> Self {
-        let mut mean = vec![0.0; channels.len()];
-        let mut variance = vec![0.0; channels.len()];
-        for (before, image) in planes.of(x, channels).enumerate() {
-            let share = 1.0 / (before + 1) as f64;
-            let spread = planes.plane as f64 * before as f64 * share;
-            for (channel, plane) in image.chunks_exact(planes.plane).enumerate() {
-                let (plane_mean, squares) = mean_and_squares(plane);
-                let distance = plane_mean - mean[channel];
-                mean[channel] += distance * share;
-                variance[channel] += squares + distance * distance * spread;
-            }
-        }
-        let count = planes.count();
-        for ((channel, mean), variance) in channels.clone().zip(&mut mean).zip(&mut variance) {
-            *variance /= count as f64;
-            if !variance.is_finite() {
-                (*mean, *variance) = by_definition(planes, x, channel);
-            }
-        }
-        Self { mean, variance, count }
+/// This is PyTorch's convention, with its default momentum of 0.1. On a GPU one launch updates up
+/// to eight averages.
+///
+/// # Errors
+///
+/// When the two tensors of an average differ in shape or device, or `fresh` is not f64.
+pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
+    let does_not_fit = |of: &&Average<'_>| {
+        of.running.dims() != of.fresh.dims()
+            || of.fresh.dtype() != DType::F64
+            || !of.running.device().same_device(of.fresh.device())
+    };
+    if let Some(Average { running, fresh, .. }) = averages.iter().find(does_not_fit) {
+        bail!(
+            "batch_norm: a running average {:?} moves by as many values, in F64 and on its device, \
+             got {:?} in {:?}",
+            running.dims(),
+            fresh.dims(),
+            fresh.dtype()
+        );
     }
-
-    pub(super) fn concatenated(blocks: Vec<Self>, count: usize) -> Self {
-        let mut all = Self { mean: Vec::new(), variance: Vec::new(), count };
-        for block in blocks {
-            all.mean.extend(block.mean);
-            all.variance.extend(block.variance);
-        }
-        all
+    #[cfg(feature = "cuda")]
+    if averages.iter().any(|average| average.running.device().is_cuda()) {
+        let averages = averages.iter().map(|of| (of.running.as_tensor(), of.fresh, of.scale));
+        return crate::gpu::update::average(&averages.collect::<Vec<_>>(), momentum);
     }
-
-    /// The moments of a block's channels.
-    pub(super) fn block(&self, channels: &Range<usize>) -> Self {
-        Self {
-            mean: self.mean[channels.clone()].to_vec(),
-            variance: self.variance[channels.clone()].to_vec(),
-            count: self.count,
-        }
-    }
-
-    /// 1 / √(variance + ε) of a channel.
-    #[inline(always)]
-    pub(super) fn inverse_deviation(&self, channel: usize, epsilon: f64) -> f64 {
-        1.0 / (self.variance[channel] + epsilon).sqrt()
-    }
-
-    pub(super) fn to_statistics(&self) -> Result<Statistics> {
-        let tensor = |values: &[f64]| Tensor::new(values, &Device::Cpu);
-        Ok(Statistics {
-            mean: tensor(&self.mean)?,
-            variance: tensor(&self.variance)?,
-            count: self.count,
-        })
-    }
+    averages.iter().try_for_each(|average| average.moved(momentum))
 }
 
 #[cfg(test)]
@@ -236,5 +198,36 @@ mod tests {
         // The relative error of the mean would pass even if the mean were rounded to f32.
         let apart = (single.mean - double.mean).unwrap().abs().unwrap().max(0).unwrap();
         assert!(apart.to_scalar::<f64>().unwrap() < 1e-6);
+    }
+
+    fn tensor(values: &[f64]) -> Tensor {
+        Tensor::new(values, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn the_variance_is_the_unbiased_one() {
+        let batch = Statistics { mean: tensor(&[1.0]), variance: tensor(&[3.0]), count: 4 };
+        let mean = Var::from_tensor(&tensor(&[0.0])).unwrap();
+        let variance = Var::from_tensor(&Tensor::new(&[1f32], &Device::Cpu).unwrap()).unwrap();
+        average_all(&batch.averages(&mean, &variance), 0.5).unwrap();
+        assert_eq!(mean.to_vec1::<f64>().unwrap(), [0.5]);
+        assert_eq!(variance.to_vec1::<f32>().unwrap(), [2.5]);
+        let single = Statistics { count: 1, ..batch };
+        assert_eq!(single.unbiased_variance().unwrap().to_vec1::<f64>().unwrap(), [3.0]);
+    }
+
+    #[test]
+    fn another_shape_or_type_is_refused_and_nothing_moved() {
+        let [first, second] = [1.0, 2.0].map(|value| Var::from_tensor(&tensor(&[value])).unwrap());
+        let fresh = tensor(&[5.0]);
+        let refused = |other: &Tensor| {
+            let of = |running, fresh| Average { running, fresh, scale: 1.0 };
+            average_all(&[of(&first, &fresh), of(&second, other)], 0.1).unwrap_err().to_string()
+        };
+        let error = refused(&tensor(&[5.0, 6.0]));
+        assert!(error.contains("[1] moves by as many values"), "{error}");
+        let error = refused(&fresh.to_dtype(DType::F32).unwrap());
+        assert!(error.contains("got [1] in F32"), "{error}");
+        assert_eq!(first.to_vec1::<f64>().unwrap(), [1.0]);
     }
 }

@@ -19,11 +19,10 @@
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
-use super::gradients::{Gradients, Upstream};
-use super::output::{Output, runs};
 use super::padded_plane::PaddedPlane;
+use super::results::{Gradients, Output, Upstream, runs};
 use crate::Element;
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::simd::vectorised;
 use crate::simd::{LANES, Simd, add_product, blocks, vectors, vectors_mut};
 

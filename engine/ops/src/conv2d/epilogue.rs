@@ -18,8 +18,8 @@ use super::geometry::Geometry;
 use super::padded_plane::PaddedPlane;
 use crate::Element;
 use crate::avg_pool2d::Windows;
+use crate::memory::Scratch;
 use crate::relu::rectified;
-use crate::scratch::Scratch;
 use crate::simd::{LANES, Simd, add, scale, vectors_mut};
 
 /// The relu mask of eight neighbouring pixels: one byte per image, with one bit per pixel.

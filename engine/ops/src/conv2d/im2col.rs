@@ -52,12 +52,11 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
-use super::gradients::{Gradients, Upstream};
-use super::output::{Output, runs};
 use super::padded_plane::{PaddedPlane, by_channel};
+use super::results::{Gradients, Output, Upstream, runs};
 use crate::Element;
 use crate::gemm::{Matrix, Store, gemm};
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::simd::{LANES, Simd, add, vectorised, vectors, vectors_mut};
 
 /// The maximum number of elements in a band of the im2col matrix. The band fits in a core's private

@@ -27,12 +27,11 @@ mod cudnn;
 mod direct;
 mod epilogue;
 pub(super) mod geometry;
-mod gradients;
 mod im2col;
 #[cfg(feature = "cudnn")]
 pub(crate) mod on_gpu;
-mod output;
 mod padded_plane;
+mod results;
 mod strided_1x1;
 #[cfg(test)]
 pub(super) mod tests;
@@ -49,9 +48,8 @@ use crate::simd::LANES;
 use direct::{Direct, LARGEST_PATCH};
 use epilogue::{Epilogue, ReluMask};
 use geometry::Geometry;
-use gradients::{Gradients, Upstream};
 use im2col::Im2col;
-use output::Output;
+use results::{Gradients, Output, Upstream};
 use strided_1x1::Strided1x1;
 use winograd::Winograd;
 

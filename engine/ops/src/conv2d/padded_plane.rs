@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use crate::Element;
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::simd::{LANES, Simd, vectorised, vectors_mut};
 
 /// A padded plane: a plane of pixels inside a larger plane of zeros.

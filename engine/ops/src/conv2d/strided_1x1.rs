@@ -20,10 +20,9 @@ use std::mem::take;
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
-use super::gradients::{Gradients, Upstream};
 use super::im2col::Im2col;
-use super::output::Output;
-use crate::zeros::zeros;
+use super::results::{Gradients, Output, Upstream};
+use crate::memory::zeros;
 use crate::{BLOCK, Element};
 
 /// A strided 1×1 convolution.

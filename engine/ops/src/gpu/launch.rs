@@ -172,9 +172,9 @@ impl<'a> Launch<'a> {
             bits.push(match argument {
                 Argument::Bits(bits) => bits,
                 Argument::Memory(storage, start) => {
-                    let (address, used) = address(storage, &stream)?;
+                    let (address, used) = address(storage, start, &stream)?;
                     uses.push(used);
-                    address + (start * storage.dtype().size_in_bytes()) as u64
+                    address
                 }
             });
         }
@@ -196,18 +196,23 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Returns the address of a storage in its GPU's memory.
+/// Returns the address of the element `start` of a storage in its GPU's memory.
 ///
 /// The memory is borrowed for reading, and a kernel may write to it, as candle's own kernels do:
-/// cudarc's order between readers and writers is switched off (`devices::streams`).
-fn address<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> Result<(u64, SyncOnDrop<'a>)> {
-    Ok(match &storage.slice {
+/// cudarc's order between readers and writers is switched off (`devices::gpu`).
+pub(crate) fn address<'a>(
+    storage: &'a CudaStorage,
+    start: usize,
+    stream: &'a CudaStream,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    let (first, used) = match &storage.slice {
         CudaStorageSlice::U32(slice) => slice.device_ptr(stream),
         CudaStorageSlice::BF16(slice) => slice.device_ptr(stream),
         CudaStorageSlice::F32(slice) => slice.device_ptr(stream),
         CudaStorageSlice::F64(slice) => slice.device_ptr(stream),
         _ => bail!("kernels read and write u32, bf16, f32 and f64"),
-    })
+    };
+    Ok((first + (start * storage.dtype().size_in_bytes()) as u64, used))
 }
 
 /// Computes each element of a result from the operands' elements at the same index, by a kernel of

@@ -34,5 +34,7 @@ pub(crate) mod update;
 
 pub(crate) use channels::{Channels, PartialSums, Totals, add_bias, bias_gradients};
 pub(crate) use kernels::Source;
+#[cfg(feature = "cudnn")]
+pub(crate) use launch::address;
 pub(crate) use launch::{Launch, alloc, blocks_of, elementwise};
 pub(crate) use operand::{Operand, aligned, on_gpu, tensor};

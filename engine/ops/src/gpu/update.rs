@@ -13,17 +13,8 @@ use super::kernels::Source;
 use super::launch::{Launch, blocks_of};
 use super::operand::on_gpu_all;
 
-/// The numbers of slots for which there are kernels, the largest first.
-const SLOTS: [usize; 4] = [8, 4, 2, 1];
-
-/// Names of kernels that do the same for the numbers of slots in [`SLOTS`].
-type Kernels = [&'static str; SLOTS.len()];
-
-const SGD_STEP: Kernels = ["sgd_step_8", "sgd_step_4", "sgd_step_2", "sgd_step_1"];
-const MOMENTUM_STEP: Kernels =
-    ["momentum_step_8", "momentum_step_4", "momentum_step_2", "momentum_step_1"];
-const CAST: Kernels = ["cast_8", "cast_4", "cast_2", "cast_1"];
-const AVERAGE: Kernels = ["average_8", "average_4", "average_2", "average_1"];
+/// The number of tensors that one launch changes at most.
+const SLOTS: usize = 8;
 
 /// One tensor that is read, and the tensors of the same size that the update changes.
 struct Slot<'a, const N: usize> {
@@ -41,7 +32,7 @@ struct Slot<'a, const N: usize> {
 /// contiguous.
 pub(crate) fn sgd_step(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()> {
     let slots = pairs.iter().map(|&(value, read)| Slot { read, changed: [value], scale: None });
-    update(SGD_STEP, &[step], None, &slots.collect_vec())
+    update("sgd_step", &[step], None, &slots.collect_vec())
 }
 
 /// Takes a momentum step for triples of velocity, value and gradient.
@@ -59,7 +50,7 @@ pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Re
         changed: [velocity, value],
         scale: None,
     });
-    update(MOMENTUM_STEP, &constants, None, &slots.collect_vec())
+    update("momentum_step", &constants, None, &slots.collect_vec())
 }
 
 /// Computes `to = from`, rounded to the type of `to`, for pairs of the two. `from` is f32.
@@ -69,7 +60,7 @@ pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Re
 /// When the two tensors differ in size or are not on one GPU, or when `to` is not contiguous.
 pub(crate) fn cast(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     let slots = pairs.iter().map(|&(to, read)| Slot { read, changed: [to], scale: None });
-    update(CAST, &[], Some(DType::F32), &slots.collect_vec())
+    update("cast", &[], Some(DType::F32), &slots.collect_vec())
 }
 
 /// Computes `running = (1 − momentum) · running + momentum · scale · fresh` for running averages.
@@ -86,28 +77,25 @@ pub(crate) fn average(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Re
         changed: [running],
         scale: Some(scale),
     });
-    update(AVERAGE, &[momentum], Some(DType::F64), &slots.collect_vec())
+    update("average", &[momentum], Some(DType::F64), &slots.collect_vec())
 }
 
-/// Launches kernels until all slots are updated. The tensors that are read have the type `read_as`,
-/// or the type of the changed tensors.
+/// Launches a kernel until all slots are updated, each time with as many slots as one launch may
+/// update. The tensors that are read have the type `read_as`, or the type of the changed tensors.
 fn update<const N: usize>(
-    kernels: Kernels,
+    kernel: &'static str,
     constants: &[f64],
     read_as: Option<DType>,
     slots: &[Slot<'_, N>],
 ) -> Result<()> {
     let mut rest = slots;
     while !rest.is_empty() {
-        let fitting = SLOTS.into_iter().zip(kernels).find_map(|(count, kernel)| {
-            let (group, others) = rest.split_at_checked(count)?;
-            are_apart(group).then_some((kernel, group, others))
-        });
-        let Some((kernel, group, others)) = fitting else {
+        let mut counts = (1..=SLOTS.min(rest.len())).rev();
+        let Some(count) = counts.find(|&count| are_apart(&rest[..count])) else {
             bail!("update: a tensor shares its memory with what is read for it")
         };
-        launch(kernel, constants, read_as, group)?;
-        rest = others;
+        launch(kernel, constants, read_as, &rest[..count])?;
+        rest = &rest[count..];
     }
     Ok(())
 }
@@ -138,10 +126,13 @@ fn launch<const N: usize>(
         let mut launch = Launch::new(gpu, Source::Update, kernel, dtype);
         launch = constants.iter().copied().fold(launch, Launch::number);
         let mut all_blocks = 0;
-        for (operands, slot) in operands.chunks(1 + N).zip(group) {
+        let slots = operands.chunks(1 + N).zip(group).collect_vec();
+        for nth in 0..SLOTS {
+            // A slot that is left over has no blocks, so its kernel reads and changes nothing.
+            let (operands, slot) = slots[nth.min(slots.len() - 1)];
             // Each tensor has blocks of its own, in the order of the tensors.
             let n = operands[0].elements;
-            let blocks = blocks_of(n);
+            let blocks = if nth < slots.len() { blocks_of(n) } else { 0 };
             launch = launch.count(n).count(blocks);
             launch = slot.scale.into_iter().fold(launch, Launch::number);
             launch = launch.memory_as(read_as.unwrap_or(dtype), operands[0], n);

@@ -17,7 +17,6 @@ use super::sent::Sent;
 ///
 /// It works in that thread only: one thread drives one device. If a rank that waits could send from elsewhere, no circle
 /// of waiting ranks would prove a deadlock.
-#[derive(Debug)]
 pub struct Rank<'a> {
     slot: &'a thread::Rank,
     meeting: &'a Meeting,

@@ -8,7 +8,7 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 };
 use itertools::Itertools as _;
 
-use super::algorithm::{Algorithm, Candidate, usual};
+use super::calls::{Algorithm, Candidate};
 use super::{Pass, Product};
 
 /// The largest workspace that an algorithm may need, in bytes: 1 GiB. Each thread keeps its
@@ -56,6 +56,24 @@ pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorit
         .unique()
         .sorted_by_key(|&(algorithm, _)| place(algorithm))
         .collect()
+}
+
+/// Returns the algorithms that cuDNN documents for every shape. Each is deterministic.
+fn usual(pass: Pass) -> Vec<Algorithm> {
+    match pass {
+        Pass::Output | Pass::OutputForRelu => [
+            Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+            Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
+        ]
+        .map(Algorithm::Output)
+        .into(),
+        Pass::InputGradient => {
+            vec![Algorithm::InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)]
+        }
+        Pass::WeightGradient => {
+            vec![Algorithm::WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1)]
+        }
+    }
 }
 
 /// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`].

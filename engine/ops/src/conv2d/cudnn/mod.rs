@@ -24,31 +24,35 @@
 //!
 //! | file | its idea |
 //! | --- | --- |
+//! | `mod` | a product, and a thread's state for a device: a handle, a plan for each product, a workspace |
 //! | `choice` | the rule that chooses an algorithm for a product |
-//! | `session` | a thread's state for a device: a handle, a plan for each product, a workspace |
-//! | `descriptors` | sizes and types as cuDNN's descriptors |
-//! | `algorithm` | cuDNN's functions: algorithms, their workspace, and the call that runs one |
+//! | `calls` | cuDNN's functions: descriptors, algorithms, their workspace, and the call that runs one |
 
-mod algorithm;
+#![expect(unsafe_code, reason = "cuDNN takes raw pointers; lengths are checked")]
+
+mod calls;
 mod choice;
-mod descriptors;
-mod session;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::Write as _;
+use std::sync::{Arc, LazyLock};
+use std::{env, fmt, io, ptr};
 
-use candle_core::cuda_backend::cudarc::cudnn::sys::{
-    cudnnDataType_t as DataType, cudnnMathType_t as Math,
-};
-use candle_core::cuda_backend::cudarc::cudnn::{CudnnDataType, CudnnError};
-use candle_core::cuda_backend::cudarc::driver::{CudaView, DeviceRepr, ValidAsZeroBits};
-use candle_core::cuda_backend::{CudaDType, gemm_reduced_precision_f32};
-use candle_core::{CudaStorage, DType, Error, Result, WithDType, bail};
-use half::bf16;
+use candle_core::backend::BackendDevice as _;
+use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
+use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
+use candle_core::cuda_backend::{CudaDevice, DeviceId, gemm_reduced_precision_f32};
+use candle_core::{CudaStorage, DType, Error, Result, Shape, bail};
 
 use super::geometry::Geometry;
-use crate::gpu::Operand;
+use crate::gpu::{Operand, address, alloc};
+use calls::{Candidate, Descriptors, Handle, Pointers};
+use choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked};
 
 /// One of a convolution's three products, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,42 +69,16 @@ pub(super) enum Pass {
     WeightGradient,
 }
 
-/// An element type that cuDNN convolves.
-pub(super) trait Number:
-    WithDType + CudaDType + CudnnDataType + DeviceRepr + ValidAsZeroBits
-{
-    /// The type in which products are added up.
-    const SUMS: DataType;
-
-    /// The math that cuDNN may use.
-    fn math() -> Math;
-}
-
-impl Number for f32 {
-    const SUMS: DataType = DataType::CUDNN_DATA_FLOAT;
-
-    fn math() -> Math {
-        if gemm_reduced_precision_f32() { Math::CUDNN_DEFAULT_MATH } else { Math::CUDNN_FMA_MATH }
-    }
-}
-
-impl Number for f64 {
-    const SUMS: DataType = DataType::CUDNN_DATA_DOUBLE;
-
-    fn math() -> Math {
-        Math::CUDNN_DEFAULT_MATH
-    }
-}
-
-impl Number for bf16 {
-    const SUMS: DataType = DataType::CUDNN_DATA_FLOAT;
-
-    /// Tensor cores, on every GPU that has bf16.
-    ///
-    /// cuDNN's default math does not use tensor cores for 16 bits. A step of ResNet-18 on an H200
-    /// took 190 ms with the default, and takes 7 to 10 ms with tensor cores.
-    fn math() -> Math {
-        Math::CUDNN_TENSOR_OP_MATH
+/// Returns the math that cuDNN may use for a type.
+///
+/// bf16 uses tensor cores, on every GPU that has bf16. cuDNN's default math does not use tensor
+/// cores for 16 bits. A step of ResNet-18 on an H200 took 190 ms with the default, and takes 7 to 10
+/// ms with tensor cores.
+fn math(dtype: DType) -> Math {
+    match dtype {
+        DType::BF16 => Math::CUDNN_TENSOR_OP_MATH,
+        DType::F32 if !gemm_reduced_precision_f32() => Math::CUDNN_FMA_MATH,
+        _ => Math::CUDNN_DEFAULT_MATH,
     }
 }
 
@@ -172,24 +150,8 @@ pub(super) fn product(
     pass: Pass,
     operands: [Operand<'_>; 2],
 ) -> Result<CudaStorage> {
-    match operands[0].dtype() {
-        DType::F32 => of_type::<f32>(geometry, pass, operands),
-        DType::F64 => of_type::<f64>(geometry, pass, operands),
-        DType::BF16 => of_type::<bf16>(geometry, pass, operands),
-        other => bail!("conv2d: works on f32, f64 and bf16, not on {other:?}"),
-    }
-}
-
-fn of_type<T: Number>(
-    geometry: &Geometry,
-    pass: Pass,
-    operands: [Operand<'_>; 2],
-) -> Result<CudaStorage> {
-    fn view<'a, T: CudaDType>(operand: &Operand<'a>) -> Result<CudaView<'a, T>> {
-        let range = operand.start..operand.start + operand.elements;
-        Ok(operand.storage.as_cuda_slice::<T>()?.slice(range))
-    }
-    let product = Product { geometry: *geometry, dtype: T::DTYPE, pass, math: T::math() };
+    let dtype = operands[0].dtype();
+    let product = Product { geometry: *geometry, dtype, pass, math: math(dtype) };
     let (expected, len) = product.lengths();
     let found = operands.map(|operand| operand.elements);
     if found != expected {
@@ -200,19 +162,174 @@ fn of_type<T: Number>(
     if operands[1].gpu().id() != gpu.id() {
         bail!("cuDNN: {product}: an operand is of another device");
     }
-    let result = match (geometry.batch, pass) {
-        (0, Pass::WeightGradient) => gpu.alloc_zeros::<T>(len)?,
+    if operands[1].dtype() != dtype {
+        bail!("cuDNN: {product}: an operand is {:?}", operands[1].dtype());
+    }
+    match (geometry.batch, pass) {
+        (0, Pass::WeightGradient) => gpu.zeros_impl(&Shape::from(len), dtype),
         // GPUs cannot allocate memory of size 0.
         (0, _) => bail!("cuDNN: {product} has no images"),
         _ => {
-            let operands = [&view::<T>(&operands[0])?, &view::<T>(&operands[1])?];
-            session::compute(gpu, &product, operands, len)?
+            let mut result = alloc(gpu, len, dtype)?;
+            SESSIONS.with_borrow_mut(|sessions| {
+                let session = match sessions.entry(gpu.id()) {
+                    Entry::Occupied(session) => session.into_mut(),
+                    Entry::Vacant(place) => place.insert(Session::new(gpu)?),
+                };
+                session.queue(&product, operands, &mut result)
+            })?;
+            Ok(result)
         }
-    };
-    Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
+    }
+}
+
+/// Whether each product's suggestions and choice are printed on stderr.
+static LOGS: LazyLock<bool> =
+    LazyLock::new(|| env::var_os("COURSE_CUDNN_TELL").is_some_and(|value| value == "1"));
+
+thread_local! {
+    /// The sessions of this thread, kept until the thread ends. A device that a thread has opened
+    /// and dropped leaves its session behind.
+    static SESSIONS: RefCell<HashMap<DeviceId, Session>> = RefCell::default();
+}
+
+/// cuDNN on one device, in one thread: two threads must not use a handle at the same time.
+struct Session {
+    handle: Handle,
+    plans: HashMap<Product, Plan>,
+    /// A workspace as large as any product has needed so far.
+    workspace: Option<CudaSlice<u8>>,
+}
+
+/// The descriptors and the algorithm for a product.
+struct Plan {
+    /// The descriptors, which are set to the choice's math.
+    descriptors: Descriptors,
+    choice: Choice,
+}
+
+impl Session {
+    fn new(device: &CudaDevice) -> Result<Self> {
+        let stream = device.cuda_stream();
+        // A handle belongs to the context that is current, and making a handle does not set the
+        // context.
+        stream.context().bind_to_thread().map_err(Error::wrap)?;
+        let handle = Handle::new(stream).map_err(|error| refused("no handle", error))?;
+        Ok(Self { handle, plans: HashMap::new(), workspace: None })
+    }
+
+    /// Queues a product of `operands` on the device's stream, into `result`.
+    ///
+    /// The lengths of operands and result must agree with [`Product::lengths`]. There must be
+    /// images, and all memory must belong to the device's stream.
+    fn queue(
+        &mut self,
+        product: &Product,
+        [first, second]: [Operand<'_>; 2],
+        result: &mut CudaStorage,
+    ) -> Result<()> {
+        let stream = Arc::clone(&self.handle.stream);
+        // cuDNN launches kernels in the context that is current.
+        stream.context().bind_to_thread().map_err(Error::wrap)?;
+        let Plan { descriptors, choice } = match self.plans.entry(*product) {
+            Entry::Occupied(plan) => plan.into_mut(),
+            Entry::Vacant(place) => place.insert(Plan::new(&self.handle, product)?),
+        };
+        let workspace = grown(&mut self.workspace, &stream, choice.workspace)?;
+        let workspace = workspace.map(|memory| memory.device_ptr_mut(&stream));
+        let (first, _read) = address(first.storage, first.start, &stream)?;
+        let (second, _read_too) = address(second.storage, second.start, &stream)?;
+        let (result, _written) = address(result, 0, &stream)?;
+        let pointers = Pointers {
+            operands: [first as *const _, second as *const _],
+            result: result as *mut _,
+            workspace: workspace.as_ref().map_or(ptr::null_mut(), |&(place, _)| place as *mut _),
+            // The size of this product's workspace, not of the whole allocation: earlier products
+            // must have no influence on this one.
+            workspace_size: choice.workspace,
+        };
+        // SAFETY: operands and result have the elements and the type that the descriptors describe,
+        // and all memory here belongs to the handle's stream: the function `product` checks both.
+        // cuDNN writes every element of the result and reads none. Work that is queued on the stream
+        // later, on any memory, runs later, and memory is freed in the stream's order too. So
+        // operands and result stay unchanged until the product is computed, and one workspace serves
+        // one product after another.
+        let queued = unsafe { descriptors.queue(&self.handle, choice.algorithm, &pointers) };
+        queued.or_else(|error| {
+            // If earlier work has failed, its error is the cause and is returned instead.
+            stream.synchronize().map_err(Error::wrap)?;
+            Err(refused(format_args!("{product}, by {:?}", choice.algorithm), error))
+        })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The handle and the workspace are freed in their context. If the context is gone, they are
+        // gone too.
+        let _ = self.handle.stream.context().bind_to_thread();
+    }
+}
+
+impl Plan {
+    fn new(handle: &Handle, product: &Product) -> Result<Self> {
+        let descriptors = Descriptors::new(&product.geometry, product.dtype)?;
+        let asked = descriptors.set_math(product.math);
+        let suggested = asked.and_then(|()| descriptors.candidates(handle, product.pass));
+        // An error may mean that the heuristics have no suggestion for a product that cuDNN can
+        // compute.
+        let candidates = suggested.as_deref().unwrap_or_default();
+        let choice = first_that_fits(&ranked(product, candidates), |algorithm, math| {
+            descriptors.set_math(math).ok()?;
+            descriptors.workspace(handle, algorithm).ok()
+        });
+        if *LOGS {
+            log(product, candidates, choice);
+        }
+        let Some(choice) = choice else {
+            let suggested = suggested.map_err(|error| refused(product, error))?.len();
+            bail!(
+                "cuDNN: {product}: of {suggested} algorithms that it suggests none is deterministic, works on this GPU \
+                 and makes do with {LARGEST_WORKSPACE} bytes of memory, nor do those that every shape should have"
+            )
+        };
+        let set = descriptors.set_math(choice.math);
+        set.map_err(|error| refused(product, error))?;
+        Ok(Self { descriptors, choice })
+    }
+}
+
+/// Prints one line for a product with its algorithm, and one line for each of cuDNN's suggestions.
+fn log(product: &Product, suggested: &[Candidate], choice: Option<Choice>) {
+    let mut text = format!("cuDNN: {product}: {choice:?}\n");
+    for candidate in suggested {
+        text += &format!("  suggested: {candidate:?}\n");
+    }
+    // One write keeps the lines together, as other threads may print there. A closed stderr is
+    // ignored.
+    drop(io::stderr().write_all(text.as_bytes()));
+}
+
+/// Returns a workspace of at least `size` bytes, or none if the size is 0.
+fn grown<'a>(
+    kept: &'a mut Option<CudaSlice<u8>>,
+    stream: &Arc<CudaStream>,
+    size: usize,
+) -> Result<Option<&'a mut CudaSlice<u8>>> {
+    if size == 0 {
+        return Ok(None);
+    }
+    if kept.as_ref().is_none_or(|memory| memory.len() < size) {
+        // The old workspace is freed first: the new one may then take its place.
+        *kept = None;
+        // SAFETY: cuDNN reads nothing in the workspace that it has not written, and nothing else
+        // reads it.
+        *kept = Some(unsafe { stream.alloc(size) }.map_err(Error::wrap)?);
+    }
+    Ok(kept.as_mut())
 }
 
 /// Makes an error from cuDNN's status and a description of the call.
-fn refused(what: impl std::fmt::Display, CudnnError(status): CudnnError) -> Error {
+fn refused(what: impl fmt::Display, CudnnError(status): CudnnError) -> Error {
     Error::Msg(format!("cuDNN: {what}: {status:?}")).bt()
 }

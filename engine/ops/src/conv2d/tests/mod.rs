@@ -5,8 +5,7 @@ mod not_finite;
 
 use super::epilogue::Epilogue;
 use super::geometry::Geometry;
-use super::gradients::{Gradients, Upstream};
-use super::output::Output;
+use super::results::{Gradients, Output, Upstream};
 use super::*;
 use crate::Element;
 use crate::tests::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};

@@ -8,11 +8,10 @@ use super::finite::{Check, not_finite};
 use super::{Winograd, sandwich};
 use crate::Element;
 use crate::conv2d::geometry::Plane;
-use crate::conv2d::gradients::{Gradients, Upstream};
-use crate::conv2d::output::runs;
 use crate::conv2d::padded_plane::by_channel;
+use crate::conv2d::results::{Gradients, Upstream, runs};
 use crate::gemm::{Store, gemm};
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::simd::vectorised;
 use crate::simd::{LANES, add, blocks, vectors, vectors_mut};
 

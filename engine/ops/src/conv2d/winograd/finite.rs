@@ -25,10 +25,9 @@
 use super::Winograd;
 use crate::Element;
 use crate::conv2d::geometry::Plane;
-use crate::conv2d::gradients::{Gradients, Upstream};
 use crate::conv2d::im2col::Im2col;
-use crate::conv2d::output::Output;
 use crate::conv2d::padded_plane::PaddedPlane;
+use crate::conv2d::results::{Gradients, Output, Upstream};
 use crate::simd::{LANES, Simd, add};
 
 /// The sum of results, for each image of a block.

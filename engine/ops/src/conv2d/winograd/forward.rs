@@ -9,9 +9,9 @@ use super::zero_mask::ZeroMask;
 use super::{Winograd, sandwich};
 use crate::Element;
 use crate::conv2d::geometry::Plane;
-use crate::conv2d::output::{Output, runs};
+use crate::conv2d::results::{Output, runs};
 use crate::gemm::{Store, gemm};
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::simd::vectorised;
 use crate::simd::{LANES, blocks, vectors, vectors_mut};
 

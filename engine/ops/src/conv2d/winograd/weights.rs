@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::finite::Check;
 use super::{Winograd, sandwich};
 use crate::Element;
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::simd::vectorised;
 use crate::simd::{LANES, Simd};
 

@@ -110,7 +110,7 @@ fn zeros_in_all_channels<T: Element>(image: &[T], plane: usize) -> Vec<bool> {
 mod tests {
     use super::*;
     use crate::conv2d::epilogue::Epilogue;
-    use crate::conv2d::output::Output;
+    use crate::conv2d::results::Output;
     use crate::conv2d::tests::formula::{Operands, geometry};
 
     /// Makes images that are zero except for a few rows and columns of two channels. These differ

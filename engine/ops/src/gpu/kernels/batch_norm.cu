@@ -4,9 +4,7 @@
 // Computes the mean of a part's values and the sum of squared distances from the mean. If the part
 // is the whole channel, the second result is the variance. Distances are taken from a value of the
 // part, so no digits are lost, however far the mean is from zero.
-KERNEL moments_of_parts(
-    Count images, Count channels, Count plane, Count parts, const Vector *x, double *mean, double *squares
-) {
+KERNEL moments_of_parts(IMAGES, const Vector *x, double *mean, double *squares) {
     Part part(images, channels, plane, parts);
     Real from = part.begin < part.end ? real(x[part.first()].of[0]) : 0, distances = 0, squared = 0;
     FOR_EACH_OF(part, walk) {
@@ -37,10 +35,7 @@ __device__ inline double values_of_part(Count part, Count share, Count vectors) 
 
 // Merges the parts of each channel, one block per channel: the mean of the means, and the variance
 // within and between the parts.
-KERNEL merged_moments(
-    Count images, Count channels, Count plane, Count parts, const double *means, const double *squares, double *mean,
-    double *variance
-) {
+KERNEL merged_moments(IMAGES, const double *means, const double *squares, double *mean, double *variance) {
     Count channel = blockIdx.x, vectors = images * plane, share = (vectors + parts - 1) / parts;
     double values = (double)vectors * VECTOR, sum = 0, spread = 0;
     FOR_EACH_PART(part, parts) sum += means[part * channels + channel] * values_of_part(part, share, vectors);
@@ -66,18 +61,8 @@ struct Line {
 // Computes y = (x − mean) / √(variance + ε) · γ + β, where γ and β are Real. The mean is rounded to
 // Real, and the shift takes the rounding error.
 KERNEL normalise(
-    Count images,
-    Count channels,
-    Count plane,
-    Count parts,
-    Count relu,
-    double epsilon,
-    const Vector *x,
-    const Real *weight,
-    const Real *bias,
-    const double *mean,
-    const double *variance,
-    Vector *y
+    IMAGES, Count relu, double epsilon, const Vector *x, const Real *weight, const Real *bias, const double *mean,
+    const double *variance, Vector *y
 ) {
     Part part(images, channels, plane, parts);
     // One thread computes the line for all threads, because many GPUs are slow in double.
@@ -119,19 +104,8 @@ struct Passed {
 // passes the relu with output `y`, if there is a relu. If a part is a whole channel, the sums are
 // also rounded as the gradients of β and γ.
 KERNEL gradient_sums_of_parts(
-    Count images,
-    Count channels,
-    Count plane,
-    Count parts,
-    Count relu,
-    double epsilon,
-    const Vector *x,
-    const Vector *y,
-    const Vector *grad,
-    const double *mean,
-    const double *variance,
-    double *sums,
-    Real *rounded
+    IMAGES, Count relu, double epsilon, const Vector *x, const Vector *y, const Vector *grad, const double *mean,
+    const double *variance, double *sums, Real *rounded
 ) {
     Part part(images, channels, plane, parts);
     Real centre = mean[part.channel], gradients = 0, products = 0;
@@ -168,21 +142,8 @@ struct GradientLine {
 // Computes dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n). `share` is 1 / n, or 0
 // for given statistics, and `sums` are [2, channels].
 KERNEL input_gradient(
-    Count images,
-    Count channels,
-    Count plane,
-    Count parts,
-    Count relu,
-    double epsilon,
-    double share,
-    const Vector *x,
-    const Vector *y,
-    const Vector *grad,
-    const Real *weight,
-    const double *mean,
-    const double *variance,
-    const double *sums,
-    Vector *dx
+    IMAGES, Count relu, double epsilon, double share, const Vector *x, const Vector *y, const Vector *grad,
+    const Real *weight, const double *mean, const double *variance, const double *sums, Vector *dx
 ) {
     Part part(images, channels, plane, parts);
     __shared__ GradientLine of_channel;

@@ -9,9 +9,7 @@ KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *
 }
 // ANCHOR_END: add_bias
 
-KERNEL channel_sums(
-    Count images, Count channels, Count plane, Count parts, const Stored *grad, double *sums, Stored *rounded
-) {
+KERNEL channel_sums(IMAGES, const Stored *grad, double *sums, Stored *rounded) {
     Part part(images, channels, plane, parts);
     Real own = 0;
     FOR_EACH_OF(part, walk) own += real(grad[walk.at()]);
@@ -20,15 +18,7 @@ KERNEL channel_sums(
 
 // Computes the gradient that passes the relu with output `y`, and its sums by channel.
 KERNEL relu_gradient_and_channel_sums(
-    Count images,
-    Count channels,
-    Count plane,
-    Count parts,
-    const Stored *y,
-    const Stored *grad,
-    Stored *dz,
-    double *sums,
-    Stored *rounded
+    IMAGES, const Stored *y, const Stored *grad, Stored *dz, double *sums, Stored *rounded
 ) {
     Part part(images, channels, plane, parts);
     Real own = 0;

@@ -25,12 +25,7 @@ KERNEL cross_entropy(Count rows, Count classes, const Stored *logits, const unsi
 }
 
 KERNEL cross_entropy_gradient(
-    Count rows,
-    Count classes,
-    const Stored *logits,
-    const unsigned *labels,
-    const Stored *upstream,
-    Stored *dlogits
+    Count rows, Count classes, const Stored *logits, const unsigned *labels, const Stored *upstream, Stored *dlogits
 ) {
     FOR_EACH(i, rows) {
         const Stored *row = logits + i * classes;

@@ -75,17 +75,7 @@ __device__ inline Count window_of(Count at, Count kernel) { return kernel == 2 ?
 
 // Computes the gradient of z, for windows that do not overlap, and its sums by channel.
 KERNEL bias_relu_pool_gradient(
-    Count images,
-    Count channels,
-    Count plane,
-    Count parts,
-    WINDOWS,
-    double share,
-    const Stored *z,
-    const Stored *bias,
-    const Stored *grad,
-    Stored *dz,
-    double *sums,
+    IMAGES, WINDOWS, double share, const Stored *z, const Stored *bias, const Stored *grad, Stored *dz, double *sums,
     Stored *rounded
 ) {
     Part part(images, channels, plane, parts);

@@ -48,12 +48,15 @@ struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vect
 // Visits every element once for any number of blocks, or every vector if `n` counts vectors.
 #define FOR_EACH(i, n) for (Count i = blockIdx.x * THREADS + threadIdx.x; i < (n); i += gridDim.x * THREADS)
 
-// A block's part of images [images, channels, plane]: some of the values of one channel. If `plane`
-// counts vectors, every size here counts vectors.
+// The sizes of images [images, channels, plane], whose channels are divided into parts. If `plane`
+// counts vectors, every size counts vectors.
+#define IMAGES Count images, Count channels, Count plane, Count parts
+
+// A block's part of images: some of the values of one channel.
 struct Part {
     Count channel, number, begin, end, channels, plane, parts;
 
-    __device__ Part(Count images, Count channels, Count plane, Count parts)
+    __device__ Part(IMAGES)
         : channels(channels), plane(plane), parts(parts) {
         Count values = images * plane, share = (values + parts - 1) / parts;
         channel = blockIdx.x % channels;

@@ -28,7 +28,7 @@ fn a_gpu_updates_in_place() {
     }
 }
 
-/// Makes eleven tensors: a launch of eight, one of two, and the halves of one tensor, which must
+/// Makes eleven tensors: a launch of eight, and three more with the halves of one tensor, which must
 /// not share a launch.
 ///
 /// One of the gradients is not contiguous.

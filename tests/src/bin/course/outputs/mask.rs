@@ -32,6 +32,8 @@ static SPARKLINE: LazyLock<Regex> = LazyLock::new(|| expression(r"[▁▂▃▄�
 static CORES: LazyLock<Regex> = LazyLock::new(|| expression(r"\(\d+ cores?\)"));
 /// Where all ranks fail alike, any of them may be the first.
 static FIRST_TO_FAIL: LazyLock<Regex> = LazyLock::new(|| expression(r"rank \d+ failed:"));
+/// Below a table of rates.
+static CONCLUSION: LazyLock<Regex> = LazyLock::new(|| expression(r"^  fastest: .*\.$"));
 static SPACES: LazyLock<Regex> = LazyLock::new(|| expression(" {2,}"));
 
 fn expression(pattern: &str) -> Regex {
@@ -50,8 +52,9 @@ impl Mask {
         let mut lines: Vec<String> = Vec::new();
         for line in text.lines() {
             let row = RATES.is_match(line);
-            // Where a model is cut is decided by times.
-            if line.starts_with("note: ") && line.contains(" stages, cut by measured cost") {
+            // Times decide where a model is cut, and which algorithm is the fastest.
+            let cut = line.starts_with("note: ") && line.contains(" stages, cut by measured cost");
+            if cut || CONCLUSION.is_match(line) {
                 continue;
             }
             let line = FIRST_TO_FAIL.replace_all(line, "rank # failed:");
@@ -126,6 +129,8 @@ mod tests {
         assert_eq!(Mask::Times.hide(one), Mask::Times.hide(other));
         assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace("one-shot", "ring")));
         assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace("64", "32")));
+        let concluded = "  fastest: ring from 4 KiB to 45 MiB.\n";
+        assert_eq!(Mask::Times.hide(one), Mask::Times.hide(&format!("{other}\n{concluded}")));
     }
 
     #[test]

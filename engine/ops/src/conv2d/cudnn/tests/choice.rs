@@ -7,8 +7,8 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnMathType_t as Math,
 };
 
-use super::super::algorithm::Algorithm::{self, InputGradient, Output, WeightGradient};
-use super::super::algorithm::Candidate;
+use super::super::calls::Algorithm::{self, InputGradient, Output, WeightGradient};
+use super::super::calls::Candidate;
 use super::super::choice::Transform::{Fft, Winograd};
 use super::super::choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile};
 use super::super::{Pass, Product};

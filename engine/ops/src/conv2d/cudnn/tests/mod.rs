@@ -6,7 +6,7 @@ mod choice;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use candle_core::{DType, Device, Tensor};
 
-use super::descriptors::{Descriptors, counts};
+use super::calls::counts;
 use super::*;
 use crate::conv2d::tests::formula::{Operands, geometry};
 use crate::gpu::{on_gpu, tensor};
@@ -26,9 +26,9 @@ fn sizes_beyond_an_int_are_refused() {
 /// cuDNN's default math does not use tensor cores for 16 bits, and uses them for f32.
 #[test]
 fn tensor_cores_are_asked_for_by_name() {
-    assert_eq!(bf16::math(), Math::CUDNN_TENSOR_OP_MATH);
-    assert_eq!(f32::math(), Math::CUDNN_FMA_MATH);
-    assert_eq!(f64::math(), Math::CUDNN_DEFAULT_MATH);
+    assert_eq!(math(DType::BF16), Math::CUDNN_TENSOR_OP_MATH);
+    assert_eq!(math(DType::F32), Math::CUDNN_FMA_MATH);
+    assert_eq!(math(DType::F64), Math::CUDNN_DEFAULT_MATH);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_product_tells_its_lengths_and_its_sizes() {
 /// Descriptors are host memory: cuDNN makes them, and refuses them, without a GPU.
 #[test]
 fn descriptors_are_of_sizes_that_cudnn_takes() {
-    let made = |sizes| Descriptors::new::<bf16>(&geometry(sizes)).map(|_| ());
+    let made = |sizes| Descriptors::new(&geometry(sizes), DType::BF16).map(|_| ());
     made([2, 3, 8, 7, 4, 3, 2, 2, 1]).unwrap();
     let error = made([1, 3, 1 << 16, 1 << 16, 4, 3, 3, 1, 1]).unwrap_err().to_string();
     assert!(error.contains("[1, 3, 65536, 65536]"), "{error}");
@@ -69,7 +69,7 @@ fn products(
     let [x, weight, grad] = operands.map(|values| upload(device, dtype, values));
     let product = |pass, operands| {
         let result = on_gpu(operands, |operands| product(g, pass, operands))?;
-        let (_, len) = Product { geometry: *g, dtype, pass, math: f32::math() }.lengths();
+        let (_, len) = Product { geometry: *g, dtype, pass, math: math(dtype) }.lengths();
         tensor(result, len).to_dtype(DType::F64)?.to_vec1()
     };
     Ok([
@@ -100,11 +100,12 @@ const SHAPES: [[usize; 9]; 8] = [
 /// The largest error must stay below `bound` of the largest magnitude. A magnitude is the sum of
 /// absolute values that belongs to an entry. The argument of `bound` is the number of terms in the
 /// longest sum.
-fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
+fn assert_as_the_formula(dtype: DType, bound: impl Fn(usize) -> f64) {
     let Some(device) = device() else { return };
     let device = device.tensors();
     let rounded = |values: Vec<f64>| -> Vec<f64> {
-        values.into_iter().map(|value| T::from_f64(value).to_f64()).collect()
+        let values = Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+        values.to_dtype(DType::F64).unwrap().to_vec1().unwrap()
     };
     let magnitudes = |values: &[f64]| values.iter().map(|value| value.abs()).collect();
     let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
@@ -112,9 +113,9 @@ fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
         let g = geometry(sizes);
         let Operands { x, weight, grad } = Operands::new(&g);
         let (x, weight, grad) = (rounded(x), rounded(weight), rounded(grad));
-        let found = products(device, T::DTYPE, &g, [&x, &weight, &grad]).unwrap();
-        let again = products(device, T::DTYPE, &g, [&x, &weight, &grad]).unwrap();
-        assert!(found == again, "{g:?} in {:?}: other bits the second time", T::DTYPE);
+        let found = products(device, dtype, &g, [&x, &weight, &grad]).unwrap();
+        let again = products(device, dtype, &g, [&x, &weight, &grad]).unwrap();
+        assert!(found == again, "{g:?} in {dtype:?}: other bits the second time");
         let operands =
             Operands { x: magnitudes(&x), weight: magnitudes(&weight), grad: magnitudes(&grad) };
         let magnitude = operands.by_the_formula(&g);
@@ -131,18 +132,14 @@ fn assert_as_the_formula<T: Number>(bound: impl Fn(usize) -> f64) {
             assert!(found.iter().all(|value| value.is_finite()), "{name}, {g:?}");
             let error = largest(&errors) / largest(magnitude);
             let bound = bound(terms);
-            assert!(
-                error <= bound,
-                "{name}, {g:?} in {:?}: {error:.1e} is over {bound:.1e}",
-                T::DTYPE
-            );
+            assert!(error <= bound, "{name}, {g:?} in {dtype:?}: {error:.1e} is over {bound:.1e}");
         }
     }
 }
 
 #[test]
 fn in_f64_a_gpu_computes_the_formula() {
-    assert_as_the_formula::<f64>(|_| 1e-12);
+    assert_as_the_formula(DType::F64, |_| 1e-12);
 }
 
 /// A sum of n products in f32 errs by at most n·2⁻²⁴ of its magnitude, in any order.
@@ -154,7 +151,7 @@ fn in_f64_a_gpu_computes_the_formula() {
 /// these sums is 2.7e-5 in the longest and more in all others.
 #[test]
 fn in_f32_a_gpu_is_as_near_as_f32() {
-    assert_as_the_formula::<f32>(|terms| 25.0 * terms.min(8) as f64 * 2f64.powi(-24));
+    assert_as_the_formula(DType::F32, |terms| 25.0 * terms.min(8) as f64 * 2f64.powi(-24));
 }
 
 /// The operands are numbers of bf16. Their products are exact in f32, the type of the sums.
@@ -170,7 +167,7 @@ fn in_bf16_a_gpu_rounds_what_it_added_up() {
         eprintln!("SKIPPED: this GPU has no bf16");
         return;
     }
-    assert_as_the_formula::<bf16>(|_| 2.0 * 2f64.powi(-8));
+    assert_as_the_formula(DType::BF16, |_| 2.0 * 2f64.powi(-8));
 }
 
 #[test]

@@ -6,10 +6,10 @@ use candle_core::{DType, Device, ModuleT};
 use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::optimiser::{Momentum, Sgd};
-use concise_wrapper::shares::{Share, Shares};
 use concise_wrapper::{Error, Model, Network};
 use datasets::Dataset;
 use datasets::loader::Epochs as _;
+use split_batch::loader::{LocalBatch, ShardLoader};
 
 use super::{Answer, Arguments, LEARNING_RATE, Precision, in_seconds, noise, times};
 
@@ -48,8 +48,8 @@ pub(super) fn steps(
     warm_up: Duration,
 ) -> Result<Vec<f64>, Error> {
     let batch = arguments.batch.get();
-    let shares = Shares::new(images, batch, 1, DType::F32, model.hosts());
-    let shares: Vec<Share> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
+    let shares = ShardLoader::new(images, batch, 1, DType::F32, model.hosts());
+    let shares: Vec<LocalBatch> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
     let mut sgd = Sgd::new(Momentum::default());
     times(arguments.repetitions, warm_up, || {
         let (seen, gradients) = model.backward_deferred(&shares[0])?;

@@ -1,13 +1,50 @@
-//! Scratch memory that each thread reuses for the intermediate results of its operations.
+//! Memory for results, initialised by all threads, and scratch memory that a thread uses again.
+//!
+//! Safe Rust initialises a vector before the vector is used. If one thread writes the initial
+//! values, the remaining threads wait. The share of this time grows with the number of threads
+//! (Amdahl's law). Therefore all threads write. [`zeros`] writes zeros for operations that compute
+//! their results in another order. [`made`] writes the results of element-wise operations directly,
+//! so memory is written only once.
 //!
 //! A convolution needs some megabytes for a short time, again and again. Fresh memory costs twice:
 //! the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
-//! that its operations have released, and lends them again without clearing them. The borrower
-//! writes an element before reading it.
+//! that its operations have released, and lends them again without clearing them, as [`Scratch`].
+//! The borrower writes an element before reading it.
 
 use std::cell::RefCell;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::thread::LocalKey;
+
+use rayon::prelude::*;
+
+use super::BLOCK;
+
+/// The number of neighbouring elements that one call of `make` computes.
+const RUN: usize = 256;
+
+/// Allocates memory for `len` numbers, filled with zeros.
+pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
+    if len < BLOCK { vec![T::default(); len] } else { made(len, |_, _| {}) }
+}
+
+/// Computes `len` numbers in parallel. `make` gets the indices of a run of neighbouring numbers and
+/// the run's memory, which holds zeros. `make` overwrites the zeros with the results.
+pub(crate) fn made<T: Copy + Default + Send>(
+    len: usize,
+    make: impl Fn(Range<usize>, &mut [T]) + Sync + Send,
+) -> Vec<T> {
+    let runs = (0..len.div_ceil(RUN)).into_par_iter().with_min_len(BLOCK / RUN);
+    let runs = runs.map(|nth| {
+        let mut run = [T::default(); RUN];
+        let places = nth * RUN..len.min((nth + 1) * RUN);
+        let count = places.len();
+        make(places, &mut run[..count]);
+        run
+    });
+    let mut numbers = runs.collect::<Vec<_>>().into_flattened();
+    numbers.truncate(len);
+    numbers
+}
 
 /// The released blocks of one thread, for one element type.
 pub(crate) type Shelf<T> = RefCell<Vec<Vec<T>>>;
@@ -93,7 +130,26 @@ shelved!(f32, f64, bool);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    #[test]
+    fn every_number_is_made_once_at_its_place() {
+        for len in [0, 1, RUN - 1, RUN, RUN + 1, 3 * BLOCK + 5] {
+            let count = AtomicUsize::new(0);
+            let numbers = made::<f64>(len, |places, numbers| {
+                assert_eq!(places.len(), numbers.len());
+                count.fetch_add(places.len(), Ordering::Relaxed);
+                for (place, number) in places.zip(numbers) {
+                    *number += place as f64;
+                }
+            });
+            assert_eq!(numbers, (0..len).map(|place| place as f64).collect::<Vec<_>>());
+            assert_eq!(count.into_inner(), len);
+            assert_eq!(zeros::<f32>(len), vec![0.0; len]);
+        }
+    }
 
     #[test]
     fn memory_begins_with_a_cache_line_and_is_used_again() {

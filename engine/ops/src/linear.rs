@@ -15,30 +15,34 @@
 //!                        I
 //! ```
 //!
+//! On a GPU cuBLAS computes the products, and our kernels add bias and relu.
+//!
 //! Cost: 2·B·I·O operations for each product. Bias and relu are added while a task's rows are in
 //! the cache. One task computes each row of each result, so the number of threads never changes the
 //! bits.
 
-#[cfg(feature = "cuda")]
-mod on_gpu;
-
 use std::borrow::Cow;
 
+#[cfg(feature = "cuda")]
+use candle_core::backend::BackendStorage as _;
 use candle_core::{Result, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::record;
 use crate::element::{Element, cpu_memory, for_dtype, lock};
+use crate::elementwise::map;
 use crate::gemm::{Matrix, Store, gemm};
+#[cfg(feature = "cuda")]
+use crate::gpu::{Channels, add_bias, bias_gradients, on_gpu};
+use crate::memory::zeros;
 use crate::relu::{passed, rectified};
 use crate::rounded::{is_rounded, rounded};
-use crate::zeros::{of_two, zeros};
 
 /// The number of rows of a task. At this size, reading the other matrix is a small part of the
 /// work.
 const ROWS: usize = 64;
 
-/// The number of samples whose bias gradients are added up in the type of the tensors.
+/// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
 /// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
@@ -53,7 +57,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 
 /// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu).
 ///
-/// The bits are the same as those of the two operations, but the relu needs no separate pass over
+/// The two operations would compute the same bits, but here the relu needs no separate pass over
 /// memory.
 ///
 /// # Errors
@@ -101,7 +105,15 @@ impl Linear {
     fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return self.forward_on_gpu(x, weight, bias).map(Storage::Cuda);
+            let (samples, _) = x.dims2()?;
+            let sizes = Channels { images: samples, channels: self.outputs, plane: 1 };
+            return on_gpu([x, weight, bias], |[of_x, of_weight, bias]| {
+                let (x, weight) = (x.layout(), weight.layout());
+                let sizes_of_product = (1, samples, self.outputs, self.inputs);
+                let mut y = of_x.storage.matmul(of_weight.storage, sizes_of_product, x, weight)?;
+                add_bias(&mut y, sizes, bias, self.with_relu)?;
+                Ok(Storage::Cuda(y))
+            });
         }
         for_dtype!(x.dtype(), "linear", T => {
             let locked = lock(&[x, weight, bias]);
@@ -121,7 +133,10 @@ impl Linear {
         let grad = grad.contiguous()?;
         #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
-            return self.backward_on_gpu(x, weight, y, &grad);
+            let (grad, dbias) = bias_gradients(self.with_relu.then_some(y), &grad)?;
+            let dweight = x.detach().t()?.matmul(&grad)?;
+            let dx = x.track_op().then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
+            return Ok([dx, Some(dweight), Some(dbias)]);
         }
         for_dtype!(x.dtype(), "linear", T => {
             let locked = lock(&[x, weight, y, &grad]);
@@ -129,10 +144,8 @@ impl Linear {
             let grad = self.sums(y, grad);
             let dbias = self.bias_gradient(&grad);
             let dweight = self.weight_gradient(of_x, &grad);
-            let dx = match x.track_op().then(|| self.input_gradient(of_weight, &grad)) {
-                Some(dx) => Some(Tensor::from_vec(dx, x.shape(), x.device())?),
-                None => None,
-            };
+            let dx = x.track_op().then(|| self.input_gradient(of_weight, &grad));
+            let dx = dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?;
             Ok([
                 dx,
                 Some(Tensor::from_vec(dweight, weight.shape(), x.device())?),
@@ -160,7 +173,11 @@ impl Linear {
 
     /// Returns the gradient of the sums before the relu.
     fn sums<'a, T: Element>(&self, y: &[T], grad: &'a [T]) -> Cow<'a, [T]> {
-        if self.with_relu { of_two(y, grad, passed).into() } else { grad.into() }
+        if self.with_relu {
+            map([y, grad], |[y, grad]| passed(y, grad)).into()
+        } else {
+            grad.into()
+        }
     }
 
     /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64. A large f32

@@ -1,0 +1,111 @@
+//! Loads the batches of one rank: its shards of every global batch.
+
+use std::ops::Range;
+
+use candle_core::DType;
+use datasets::loader::{Epochs, Prefetch, prefetch};
+use datasets::{Batch, Dataset};
+
+use crate::Sampler;
+
+// ANCHOR: loader
+/// The shards of each batch that belong to one rank. Usually a batch has one shard for each rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// The indices of the rank's shards.
+    pub held: Range<usize>,
+    /// The number of shards of a batch.
+    pub of: usize,
+}
+
+impl Shards {
+    /// The whole batch, as one shard.
+    pub const WHOLE: Self = Self { held: 0..1, of: 1 };
+}
+
+/// A rank's part of one global batch, in CPU memory.
+#[derive(Clone, Debug)]
+pub struct LocalBatch {
+    /// The shards of the rank. If a batch has fewer samples than shards, the last shards of the batch are empty.
+    pub shards: Vec<Batch>,
+    /// The number of samples of the global batch.
+    pub samples: usize,
+}
+
+/// Loads a rank's shards of every batch, in the order of the [`Sampler`].
+#[derive(Clone, Debug)]
+pub struct ShardLoader {
+    dataset: Dataset,
+    dtype: DType,
+    global_batch: usize,
+    /// One for each shard of the rank.
+    samplers: Vec<Sampler>,
+}
+
+impl ShardLoader {
+    /// Makes a loader of a rank's shards. A batch of all ranks together has `global_batch` samples.
+    ///
+    /// # Panics
+    ///
+    /// When `global_batch` is 0, or a shard is not below `shards.of`.
+    pub fn new(
+        dataset: &Dataset,
+        global_batch: usize,
+        seed: u64,
+        dtype: DType,
+        Shards { held, of }: Shards,
+    ) -> Self {
+        let sampler = |shard| Sampler::new(dataset.len(), global_batch, of, shard, seed);
+        let samplers = held.map(sampler).collect();
+        Self { dataset: dataset.clone(), dtype, global_batch, samplers }
+    }
+}
+
+impl Epochs for ShardLoader {
+    type Batch = LocalBatch;
+
+    fn batches_per_epoch(&self) -> usize {
+        self.dataset.len().div_ceil(self.global_batch)
+    }
+
+    fn samples_per_epoch(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<LocalBatch> {
+        let indices: Vec<Vec<Vec<u32>>> =
+            self.samplers.iter().map(|sampler| sampler.epoch(epoch).collect()).collect();
+        let Self { dataset, dtype, global_batch, .. } = self.clone();
+        prefetch(done..self.batches_per_epoch(), move |step| {
+            let shards = indices.iter().map(|shard| dataset.batch(&shard[step], dtype));
+            let samples = global_batch.min(dataset.len() - step * global_batch);
+            Ok(LocalBatch { shards: shards.collect::<Result<_, _>>()?, samples })
+        })
+    }
+}
+// ANCHOR_END: loader
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Result;
+    use datasets::PIXELS;
+
+    use super::*;
+
+    /// Ten samples in batches of four: every loader reads the samples of its samplers, and knows the size of the batch.
+    #[test]
+    fn shards_have_the_samples_of_their_samplers() {
+        let dataset = Dataset::new(vec![[0; PIXELS]; 10], (0..10).collect()).unwrap();
+        let shards = Shards { held: 1..3, of: 3 };
+        let loader = ShardLoader::new(&dataset, 4, 7, DType::F32, shards);
+        let batches: Vec<LocalBatch> = loader.rest_of_epoch(2, 1).collect::<Result<_>>().unwrap();
+        assert_eq!(batches.iter().map(|batch| batch.samples).collect::<Vec<_>>(), [4, 2]);
+        for (step, batch) in (1..).zip(batches) {
+            for (shard, batch) in (1..).zip(batch.shards) {
+                let sampler = Sampler::new(10, 4, 3, shard, 7);
+                let expected = sampler.epoch(2).nth(step).unwrap();
+                assert_eq!(batch.labels.to_vec1::<u32>().unwrap(), expected);
+            }
+        }
+    }
+}

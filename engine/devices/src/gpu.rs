@@ -1,0 +1,142 @@
+//! GPUs: their contexts, memory pools, streams and clocks.
+//!
+//! A GPU's primary context holds the program's memory and kernels, and the libraries cuBLAS and cuDNN. The driver destroys
+//! a context without users, which waits for the GPU, and creates a new one for the next user. Every open device uses the
+//! context. A program that opens devices one after the other would create a context for each, so this module keeps the
+//! contexts until the program ends.
+//!
+//! A stream does its work in order. Two streams are ordered by events: one stream records an event, and the other waits for
+//! the event. cudarc can do this automatically, with two events per allocation: one for the last read and one for the last
+//! write. For each operand of each launch, the stream then waits for one event and records another. Almost every launch of
+//! the course uses the one stream of its device, so a training step would make thousands of useless calls to the driver.
+//! Each of them takes as long as a small kernel. Moreover, the automatic order is incomplete: candle writes results of
+//! kernels to memory that it has borrowed for reading, and cudarc records no write. So the automatic order is off. The few
+//! places where two streams meet record their own events: uploads, NCCL's collectives, [`transferred`], and
+//! [`Event`](super::Event).
+
+#![expect(
+    unsafe_code,
+    reason = "cudarc has no safe calls for memory pools, and without its events the caller has to order the streams"
+)]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use candle_core::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+use candle_core::{CudaDevice, Device, Error, Result, Tensor};
+
+use harness::lock::locked;
+use harness::report::trace::DeviceClock;
+
+static KEPT: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
+
+/// The number of GPUs. Without a driver there are none, which is no failure.
+pub(super) fn count() -> usize {
+    CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
+}
+
+/// Opens a GPU with a new stream.
+pub(super) fn open(ordinal: usize) -> Result<Device> {
+    context(ordinal)?;
+    let device = Device::new_cuda_with_stream(ordinal)?;
+    if let Device::Cuda(gpu) = &device {
+        // SAFETY: a device's memory is allocated, used and freed on its stream. Four places use it on another stream: this
+        // module, uploads, NCCL's collectives, and the caller of `Event::to_device`. Each of them records events so that the
+        // memory is used after it was written and freed after it was used. Nothing is allocated on the device yet.
+        unsafe { gpu.disable_event_tracking() };
+    }
+    Ok(device)
+}
+
+/// Returns the compute capability, such as (9, 0).
+pub(super) fn compute_capability(ordinal: usize) -> Result<(i32, i32)> {
+    context(ordinal)?.compute_capability().map_err(Error::wrap)
+}
+
+/// Returns the context of a GPU. The first call creates the context and makes the GPU keep freed memory.
+fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
+    let mut kept = locked(&KEPT);
+    if let Some(context) = kept.iter().find(|context| context.ordinal() == ordinal) {
+        return Ok(Arc::clone(context));
+    }
+    let context = CudaContext::new(ordinal).map_err(Error::wrap)?;
+    keep_memory(&context)?;
+    kept.push(Arc::clone(&context));
+    Ok(context)
+}
+
+/// Makes the GPU's pool keep freed memory until the process ends.
+///
+/// By default the driver returns unused memory to the system whenever the program waits for the GPU. A step that reads its
+/// loss waits, and then the next step would allocate all memory from the system again.
+fn keep_memory(context: &CudaContext) -> Result<()> {
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    context.bind_to_thread().map_err(Error::wrap)?;
+    let mut everything = u64::MAX;
+    let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the device belongs to the context, the pool belongs to the device, and the attribute is a 64-bit number.
+    unsafe {
+        let pool = result::device::get_mem_pool(context.cu_device()).map_err(Error::wrap)?;
+        result::mem_pool::set_attribute(pool, attribute, (&raw mut everything).cast())
+    }
+    .map_err(Error::wrap)
+}
+
+/// Copies a tensor from one GPU to another, or from one stream of a GPU to another.
+///
+/// The copy waits for the work that computes the tensor. Later work that changes or frees the tensor's memory waits for the
+/// copy.
+pub(super) fn transferred(tensor: &Tensor, from: &CudaDevice, to: &CudaDevice) -> Result<Tensor> {
+    let (theirs, ours) = (from.cuda_stream(), to.cuda_stream());
+    // Before the join: the other stream does this work, too.
+    let tensor = tensor.force_contiguous()?;
+    ours.join(&theirs).map_err(Error::wrap)?;
+    let there = tensor.to_device(&Device::Cuda(to.clone()))?;
+    theirs.join(&ours).map_err(Error::wrap)?;
+    Ok(there)
+}
+
+/// The most marks of a clock: each is an event that the driver keeps until the end of the run.
+const MOST_MARKS: usize = 100_000;
+
+/// A clock whose marks are CUDA events on a GPU's stream.
+#[derive(Debug)]
+pub(super) struct EventClock {
+    stream: Arc<CudaStream>,
+    began: CudaEvent,
+    marks: Vec<CudaEvent>,
+}
+
+impl EventClock {
+    /// Waits for the GPU's stream, and starts a clock. Returns `None` if the GPU fails: the next operation on the GPU
+    /// reports the error.
+    pub(super) fn new(gpu: &CudaDevice) -> Option<Self> {
+        let stream = gpu.cuda_stream();
+        stream.synchronize().ok()?;
+        let began = event(&stream)?;
+        Some(Self { stream, began, marks: Vec::new() })
+    }
+}
+
+impl DeviceClock for EventClock {
+    fn mark(&mut self) -> Option<usize> {
+        if self.marks.len() == MOST_MARKS {
+            return None;
+        }
+        self.marks.push(event(&self.stream)?);
+        Some(self.marks.len() - 1)
+    }
+
+    fn times(&mut self) -> Vec<Duration> {
+        let times = self.marks.iter().map_while(|mark| self.began.elapsed_ms(mark).ok());
+        times.map(|ms| Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3)).collect()
+    }
+}
+
+/// Records an event with a time stamp.
+fn event(stream: &Arc<CudaStream>) -> Option<CudaEvent> {
+    stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).ok()
+}

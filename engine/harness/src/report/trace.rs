@@ -1,0 +1,509 @@
+//! `--trace FILE`: the work of every device over time, in Chrome's trace format. Perfetto opens the file
+//! (<https://ui.perfetto.dev>).
+//!
+//! The code marks its work with spans of the `tracing` crate. Without `--trace` no subscriber listens, and a span
+//! costs next to nothing. A span's *target* names the track of the rank on which the span is drawn:
+//!
+//! ```text
+//! rank 0 steps          | step 7                                    |
+//! rank 0 compute         load shard forward backward          update
+//! rank 0 communication                              all-reduce
+//! rank 0 background                      bucket 0 bucket 1
+//! rank 0 GPU               load shard  forward  backward  all-reduce  update
+//! ```
+//!
+//! The first four tracks show the rank's *threads*. A GPU works on after the thread has queued its work, so its rank
+//! has a fifth track: the same spans, timed on the GPU with CUDA events ([`DeviceClock`]). For single kernels use a
+//! profiler such as Nsight Systems.
+//!
+//! Spans are kept in memory and written at the end, so that writing disturbs no measurement.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tracing::dispatcher::get_default;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, EnteredSpan, Id};
+use tracing::{Metadata, Subscriber, info_span};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::registry::{LookupSpan, Registry};
+
+use crate::lock::locked;
+
+/// The target of epochs and steps.
+pub const STEPS: &str = "steps";
+/// The target of spans in which a device computes.
+pub const COMPUTE: &str = "compute";
+/// The target of spans in which a device sends or waits for another device.
+pub const COMMUNICATION: &str = "communication";
+/// The target of spans in which a second thread of the device sends and waits, while the first thread computes.
+pub const BACKGROUND: &str = "background";
+/// The track of times on a GPU. No span has this target: spans of [`COMPUTE`] and [`COMMUNICATION`] are drawn on this
+/// track a second time.
+const GPU: &str = "GPU";
+
+/// The tracks of each rank, from top to bottom. Only a GPU has the last one.
+const TRACKS: [&str; 5] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND, GPU];
+
+/// The target of the span around all work of a rank.
+const RANK: &str = "rank";
+
+/// The most spans of a trace: about three times the number of the default run on two devices, in about 100 MB of memory.
+/// Later spans are left out, and the run reports their number.
+const MOST_SPANS: usize = 500_000;
+
+/// Measures times on a device that works through a queue, behind the thread that fills the queue.
+pub trait DeviceClock {
+    /// Puts a mark into the device's queue. Returns the number of the mark, counted from 0, or `None` if there can be no
+    /// further mark.
+    fn mark(&mut self) -> Option<usize>;
+
+    /// Waits until the device has reached all marks. Returns the time of each mark since the clock was made.
+    fn times(&mut self) -> Vec<Duration>;
+}
+
+/// A device whose ranks can be traced. `Display` shows the device's name.
+pub trait TracedDevice: fmt::Display {
+    /// Makes a clock for the work that this device's thread queues from now on. Returns `None` if the device has no queue.
+    fn clock(&self) -> Option<Box<dyn DeviceClock>>;
+}
+
+/// A guard: until it is dropped, all work of its thread belongs to one rank.
+#[must_use = "work after the guard is dropped belongs to no rank"]
+#[derive(Debug)]
+pub struct Rank {
+    _span: EnteredSpan,
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        if let Some(on_device) = ON_DEVICE.take() {
+            on_device.record();
+        }
+    }
+}
+
+/// Assigns the work of this thread to `rank` on `device`, until the guard is dropped.
+pub fn rank(run: &str, rank: usize, device: &impl TracedDevice) -> Rank {
+    let span = info_span!(target: RANK, "rank", run, rank, device = %device).entered();
+    get_default(|subscriber| {
+        if let Some(recorder) = subscriber.downcast_ref::<Recorder>()
+            && recorder.gpus
+            && let Some(clock) = device.clock()
+        {
+            let (began, recorded) = (recorder.began.elapsed(), Arc::clone(&recorder.recorded));
+            ON_DEVICE.set(Some(OnDevice { clock, began, spans: Vec::new(), recorded }));
+        }
+    });
+    Rank { _span: span }
+}
+
+thread_local! {
+    /// The clock of this thread's rank, and the spans without times.
+    static ON_DEVICE: RefCell<Option<OnDevice>> = const { RefCell::new(None) };
+}
+
+/// The spans of one rank that are timed on its device.
+struct OnDevice {
+    clock: Box<dyn DeviceClock>,
+    /// The time from the beginning of the recording until the clock was made.
+    began: Duration,
+    /// The spans, each with the numbers of its first and last mark.
+    spans: Vec<(Span, usize, usize)>,
+    recorded: Arc<Mutex<Recorded>>,
+}
+
+impl OnDevice {
+    /// Adds the spans to the recording, with their times on the device.
+    fn record(mut self) {
+        let times = self.clock.times();
+        let mut recorded = locked(&self.recorded);
+        for (mut span, first, last) in self.spans {
+            let (Some(&start), Some(&end)) = (times.get(first), times.get(last)) else { continue };
+            span.start = self.began + start;
+            span.duration = end.saturating_sub(start);
+            recorded.push(span);
+        }
+    }
+}
+
+/// The recording of this process's spans.
+#[derive(Debug)]
+pub(crate) struct Trace(Arc<Mutex<Recorded>>);
+
+impl Trace {
+    /// Begins to record the spans of all threads. With `gpus`, spans are timed on GPUs, too.
+    /// This is an error if the process already has a subscriber for spans.
+    pub(crate) fn begin(gpus: bool) -> io::Result<Self> {
+        let (layer, recorded) = Recorder::new(gpus);
+        let subscriber = Registry::default().with(layer);
+        tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
+        Ok(Self(recorded))
+    }
+
+    /// The spans that have ended.
+    pub(super) fn recorded(&self) -> MutexGuard<'_, Recorded> {
+        locked(&self.0)
+    }
+}
+
+/// The recorded runs, ranks and spans.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    runs: Vec<String>,
+    /// The ranks, each with the name of its device.
+    ranks: Vec<(RunRank, String)>,
+    /// The spans, in the order in which they ended.
+    pub(super) spans: Vec<Span>,
+    /// The number of spans for which there was no room.
+    pub(super) left_out: usize,
+}
+
+/// A rank of a run. The run is its number in the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunRank {
+    pub(super) run: usize,
+    pub(super) rank: usize,
+}
+
+/// A span that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Span {
+    pub(super) name: &'static str,
+    /// The span's track: one of [`TRACKS`].
+    pub(super) target: &'static str,
+    pub(super) owner: RunRank,
+    /// The time since the recording began.
+    pub(super) start: Duration,
+    pub(super) duration: Duration,
+    pub(super) fields: Fields,
+}
+
+impl Span {
+    pub(super) fn end(&self) -> Duration {
+        self.start + self.duration
+    }
+
+    /// The name, with the number of the bucket or the step if the span has one: `bucket 3`.
+    pub(super) fn label(&self) -> String {
+        match self.fields.0.as_slice() {
+            [(_, Value::Number(number))] => format!("{} {number}", self.name),
+            _ => self.name.to_owned(),
+        }
+    }
+}
+
+impl Recorded {
+    /// Adds a span. If there is no room, the span is only counted.
+    fn push(&mut self, span: Span) {
+        if self.spans.len() == MOST_SPANS {
+            self.left_out += 1;
+        } else {
+            self.spans.push(span);
+        }
+    }
+
+    /// Writes all spans as Chrome's trace events.
+    pub(super) fn write(&self, file: &mut dyn Write) -> io::Result<()> {
+        write!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+        let runs = self.runs.iter().enumerate().map(|(run, name)| {
+            named("process_name", RunRank { run, rank: 0 }, 0, json!({"name": name}))
+        });
+        let tracks = self.ranks.iter().flat_map(|(owner, device)| track_names(*owner, device));
+        let spans = self.spans.iter().map(event);
+        let mut separator = "\n";
+        for event in runs.chain(tracks).chain(spans) {
+            write!(file, "{separator}{event}")?;
+            separator = ",\n";
+        }
+        writeln!(file, "\n]}}")
+    }
+}
+
+/// Returns the numbers of a track's process and thread in the trace. Each run is a process and each track of a rank is a
+/// thread. No two processes share the number of a thread.
+fn process_and_thread(owner: RunRank, track: usize) -> (usize, usize) {
+    let process = owner.run + 1;
+    (process, process * 100_000 + owner.rank * TRACKS.len() + track)
+}
+
+/// Returns the events with the names of a rank's tracks and their order.
+fn track_names(owner: RunRank, device: &str) -> impl Iterator<Item = Value> {
+    let of_device =
+        move |(_, track): &(usize, &&str)| **track != GPU || device.starts_with("cuda:");
+    TRACKS.iter().enumerate().filter(of_device).flat_map(move |(track, title)| {
+        let name = format!("rank {} {title} on {device}", owner.rank);
+        let (_, order) = process_and_thread(owner, track);
+        [
+            named("thread_name", owner, track, json!({"name": name})),
+            named("thread_sort_index", owner, track, json!({"sort_index": order})),
+        ]
+    })
+}
+
+/// Returns the event that names a process or a thread.
+fn named(kind: &str, owner: RunRank, track: usize, args: Value) -> Value {
+    let (process, thread) = process_and_thread(owner, track);
+    json!({"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args})
+}
+
+/// Returns a span as a complete event. Times are in microseconds.
+fn event(span: &Span) -> Value {
+    let track = TRACKS.iter().position(|track| *track == span.target).unwrap_or(0);
+    let (process, thread) = process_and_thread(span.owner, track);
+    let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
+    let fields = span.fields.0.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    json!({
+        "ph": "X",
+        "name": span.name,
+        "cat": span.target,
+        "pid": process,
+        "tid": thread,
+        "ts": microseconds(span.start),
+        "dur": microseconds(span.duration),
+        "args": fields.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+/// The fields of a span.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fields(Vec<(&'static str, Value)>);
+
+impl Fields {
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.0.iter().find(|(field, _)| *field == name).map(|(_, value)| value)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.value(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.push((field.name(), format!("{value:?}").into()));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.push((field.name(), value.into()));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.push((field.name(), value.into()));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.push((field.name(), value.into()));
+    }
+}
+
+/// Records spans. The registry below this layer stores the parent and the attached data of each open span.
+struct Recorder {
+    began: Instant,
+    /// Whether spans are timed on GPUs, too.
+    gpus: bool,
+    recorded: Arc<Mutex<Recorded>>,
+}
+
+/// The time at which a span was entered, and the number of the mark in the device's queue if the device has a clock.
+struct Entered {
+    at: Instant,
+    mark: Option<usize>,
+}
+
+/// Puts a mark into the queue of this thread's device, if the device has a clock.
+fn mark(target: &str) -> Option<usize> {
+    if target != COMPUTE && target != COMMUNICATION {
+        return None;
+    }
+    ON_DEVICE.with_borrow_mut(|on_device| on_device.as_mut()?.clock.mark())
+}
+
+impl Recorder {
+    /// Makes a recorder. Returns it with the recording that it fills.
+    fn new(gpus: bool) -> (Self, Arc<Mutex<Recorded>>) {
+        let recorded = Arc::<Mutex<Recorded>>::default();
+        (Self { began: Instant::now(), gpus, recorded: Arc::clone(&recorded) }, recorded)
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+    /// Spans of other crates have no track.
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        let target = metadata.target();
+        target == RANK || TRACKS.contains(&target)
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        if span.metadata().target() != RANK {
+            span.extensions_mut().insert(fields);
+            return;
+        }
+        let mut recorded = locked(&self.recorded);
+        let name = fields.text("run");
+        let known = recorded.runs.iter().position(|run| *run == name);
+        let run = known.unwrap_or_else(|| {
+            recorded.runs.push(name);
+            recorded.runs.len() - 1
+        });
+        let rank = fields.value("rank").and_then(Value::as_u64).unwrap_or_default() as usize;
+        let owner = RunRank { run, rank };
+        recorded.ranks.push((owner, fields.text("device")));
+        span.extensions_mut().insert(owner);
+    }
+
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let (at, mark) = (Instant::now(), mark(span.metadata().target()));
+            span.extensions_mut().replace(Entered { at, mark });
+        }
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        let now = Instant::now();
+        let Some(span) = context.span(id) else { return };
+        // A span within background work is background work, too.
+        let background = span.scope().any(|span| span.metadata().target() == BACKGROUND);
+        let target = if background { BACKGROUND } else { span.metadata().target() };
+        if target == RANK {
+            return;
+        }
+        // The outermost span has the rank. Work that belongs to no rank has no track.
+        let root = span.scope().last();
+        let Some(owner) = root.and_then(|root| root.extensions().get::<RunRank>().copied()) else {
+            return;
+        };
+        let mut attached = span.extensions_mut();
+        let Some(Entered { at, mark: first }) = attached.remove() else { return };
+        let span = Span {
+            name: span.metadata().name(),
+            target,
+            owner,
+            start: at - self.began,
+            duration: now - at,
+            fields: attached.remove().unwrap_or_default(),
+        };
+        if let (Some(first), Some(last)) = (first, mark(target)) {
+            let on_device = Span { target: GPU, ..span.clone() };
+            ON_DEVICE.with_borrow_mut(|of_thread| {
+                if let Some(of_thread) = of_thread {
+                    of_thread.spans.push((on_device, first, last));
+                }
+            });
+        }
+        locked(&self.recorded).push(span);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn spans_lie_on_the_track_of_their_rank_and_kind() {
+        let (recorder, recorded) = Recorder::new(false);
+        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+            info_span!(target: COMPUTE, "of no rank").in_scope(|| ());
+            for (run, rank) in [("one", 0u64), ("two", 0), ("two", 1)] {
+                let _rank = info_span!(target: RANK, "rank", run, rank, device = "cpu").entered();
+                let _step = info_span!(target: STEPS, "step", step = 7).entered();
+                info_span!(target: COMMUNICATION, "all-reduce", bytes = 8).in_scope(|| ());
+                info_span!(target: "elsewhere", "unknown").in_scope(|| ());
+            }
+        });
+        let mut file = Vec::new();
+        locked(&recorded).write(&mut file).unwrap();
+        let trace: Value = serde_json::from_slice(&file).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |ph: &str, name: &str| -> Vec<&Value> {
+            events.iter().filter(|e| e["ph"] == ph && e["name"] == name).collect()
+        };
+        let (steps, reduced) = (of("X", "step"), of("X", "all-reduce"));
+        assert_eq!((steps.len(), reduced.len()), (3, 3));
+        assert!(of("X", "of no rank").is_empty() && of("X", "unknown").is_empty());
+        assert_eq!((&steps[2]["pid"], &steps[2]["args"]["step"]), (&json!(2), &json!(7)));
+        assert_eq!(reduced[0]["cat"], COMMUNICATION);
+        assert_eq!(of("M", "process_name").len(), 2);
+        let names = of("M", "thread_name");
+        let name = |event: &Value| names.iter().find(|n| n["tid"] == event["tid"]).unwrap();
+        assert_eq!(name(reduced[2])["args"]["name"], "rank 1 communication on cpu");
+        assert_eq!(name(steps[0])["args"]["name"], "rank 0 steps on cpu");
+        let threads: std::collections::BTreeSet<_> =
+            names.iter().map(|name| name["tid"].as_u64()).collect();
+        assert_eq!(threads.len(), 12, "every track has a number of its own");
+        let end = |e: &Value| e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap();
+        assert!(end(reduced[0]) <= end(steps[0]) + 1e-3);
+    }
+
+    #[test]
+    fn a_full_trace_counts_what_it_leaves_out() {
+        let (recorder, recorded) = Recorder::new(false);
+        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+            let _rank = info_span!(target: RANK, "rank", run = "one", rank = 0u64).entered();
+            for _ in 0..MOST_SPANS + 3 {
+                info_span!(target: COMPUTE, "forward").in_scope(|| ());
+            }
+        });
+        let recorded = locked(&recorded);
+        assert_eq!((recorded.spans.len(), recorded.left_out), (MOST_SPANS, 3));
+    }
+
+    /// A device on which the work between two marks takes a second.
+    struct Slow;
+
+    impl fmt::Display for Slow {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("cuda:0")
+        }
+    }
+
+    impl TracedDevice for Slow {
+        fn clock(&self) -> Option<Box<dyn DeviceClock>> {
+            Some(Box::new(SlowClock(0)))
+        }
+    }
+
+    struct SlowClock(u64);
+
+    impl DeviceClock for SlowClock {
+        fn mark(&mut self) -> Option<usize> {
+            self.0 += 1;
+            Some(self.0 as usize - 1)
+        }
+
+        fn times(&mut self) -> Vec<Duration> {
+            (0..self.0).map(Duration::from_secs).collect()
+        }
+    }
+
+    #[test]
+    fn spans_of_a_device_with_a_clock_are_timed_on_the_device_too() {
+        for gpus in [true, false] {
+            let (recorder, recorded) = Recorder::new(gpus);
+            tracing::subscriber::with_default(Registry::default().with(recorder), || {
+                let _rank = rank("one", 0, &Slow);
+                let _step = info_span!(target: STEPS, "step", step = 7).entered();
+                info_span!(target: COMPUTE, "forward").in_scope(|| ());
+                info_span!(target: COMMUNICATION, "all-reduce").in_scope(|| ());
+            });
+            let recorded = locked(&recorded);
+            let on_gpu: Vec<_> = recorded.spans.iter().filter(|span| span.target == GPU).collect();
+            let seen: Vec<_> = on_gpu.iter().map(|span| (span.name, span.duration)).collect();
+            let second = Duration::from_secs(1);
+            assert_eq!(
+                seen,
+                if gpus { vec![("forward", second), ("all-reduce", second)] } else { vec![] }
+            );
+            assert!(!gpus || on_gpu[1].start - on_gpu[0].start == 2 * second);
+        }
+    }
+}

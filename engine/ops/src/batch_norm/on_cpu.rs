@@ -1,0 +1,375 @@
+//! Batch normalisation on the CPU, one block of channels at a time.
+//!
+//! ```text
+//!            channel 0   1   2   3   4   5
+//! image 0        ┌───────────┐
+//! image 1        │ one block │           memory runs along the rows: in a block each
+//! image 2        │ of three  │           image gives one stretch of whole planes
+//! image 3        └───────────┘
+//! ```
+//!
+//! Batch normalisation treats each channel separately. One thread computes a block, its images in
+//! order, and no sum crosses threads. The bits therefore do not depend on the number of threads.
+//!
+//! A block usually fits in a core's cache: 64 images of 28×28 pixels are 200 KB. The forward pass
+//! computes a block's statistics and then normalises. The backward pass computes gradient sums and
+//! then the gradient of the input. In both passes the second loop over the block reads from the
+//! cache.
+
+use std::ops::Range;
+
+use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
+use rayon::prelude::*;
+
+use super::Images;
+use super::loops::{self, GradientLine, Line};
+use crate::Element;
+use crate::element::{cpu_memory, for_dtype, lock};
+use crate::memory::zeros;
+use crate::simd::vectorised;
+
+/// The number of contiguous elements that a block takes from each image, if planes are small.
+/// Reading a stretch of this length is efficient.
+const STRETCH: usize = 1024;
+
+/// The shape `[batch, channels, H, W]` with `plane = H·W`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Planes {
+    pub(super) batch: usize,
+    pub(super) channels: usize,
+    pub(super) plane: usize,
+}
+
+impl Planes {
+    /// Reads the sizes from the shape of a batch of images.
+    ///
+    /// # Errors
+    ///
+    /// When the shape does not have four dimensions, or has no elements.
+    pub(super) fn new(images: &Shape) -> Result<Self> {
+        let &[batch, channels, height, width] = images.dims() else {
+            bail!("batch_norm: images [B, C, H, W] expected, got {:?}", images.dims());
+        };
+        if images.elem_count() == 0 {
+            bail!("batch_norm: there are no values in {:?}", images.dims());
+        }
+        Ok(Self { batch, channels, plane: height * width })
+    }
+
+    /// Values in one channel.
+    pub(super) fn count(&self) -> usize {
+        self.batch * self.plane
+    }
+
+    fn block(&self) -> usize {
+        (STRETCH / self.plane).clamp(1, self.channels)
+    }
+
+    /// Returns the channels of each block, in order.
+    pub(super) fn blocks(&self) -> Vec<Range<usize>> {
+        (0..self.channels)
+            .step_by(self.block())
+            .map(|first| first..(first + self.block()).min(self.channels))
+            .collect()
+    }
+
+    /// Returns a block's elements: for each image, the planes of the block's channels.
+    #[inline(always)]
+    pub(super) fn of<'a, T>(
+        &self,
+        x: &'a [T],
+        channels: &Range<usize>,
+    ) -> impl Iterator<Item = &'a [T]> + use<'a, T> {
+        let stretch = channels.start * self.plane..channels.end * self.plane;
+        x.chunks_exact(self.channels * self.plane).map(move |image| &image[stretch.clone()])
+    }
+
+    /// Splits `x` into the mutable elements of all blocks: by block, and within a block by image.
+    pub(super) fn split_mut<'a, T>(&self, x: &'a mut [T]) -> Vec<Vec<&'a mut [T]>> {
+        let mut blocks: Vec<_> =
+            self.blocks().iter().map(|_| Vec::with_capacity(self.batch)).collect();
+        for image in x.chunks_exact_mut(self.channels * self.plane) {
+            let stretches = image.chunks_mut(self.block() * self.plane);
+            for (block, stretch) in blocks.iter_mut().zip(stretches) {
+                block.push(stretch);
+            }
+        }
+        blocks
+    }
+}
+
+/// Mean and variance of a channel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moments {
+    pub(super) mean: f64,
+    pub(super) variance: f64,
+}
+
+impl Moments {
+    /// 1 / √(variance + ε).
+    #[inline(always)]
+    fn inverse_deviation(self, epsilon: f64) -> f64 {
+        1.0 / (self.variance + epsilon).sqrt()
+    }
+
+    /// Computes the moments of a block's channels.
+    ///
+    /// Each plane is one more part that is merged into its channel's sums, by the pairwise formula
+    /// of Chan, Golub and LeVeque. Let `before` be the number of earlier planes, and δ the distance
+    /// from the old mean to the plane's mean. The plane moves the mean by δ / (before + 1). It adds
+    /// δ² · plane · before / (before + 1) to the squares.
+    #[inline(always)]
+    fn of_block<T: Element>(planes: &Planes, x: &[T], channels: &Range<usize>) -> Vec<Self> {
+        let mut all = vec![Self { mean: 0.0, variance: 0.0 }; channels.len()];
+        for (before, image) in planes.of(x, channels).enumerate() {
+            let share = 1.0 / (before + 1) as f64;
+            let spread = planes.plane as f64 * before as f64 * share;
+            for (moments, plane) in all.iter_mut().zip(image.chunks_exact(planes.plane)) {
+                let (plane_mean, squares) = loops::mean_and_squares(plane);
+                let distance = plane_mean - moments.mean;
+                moments.mean += distance * share;
+                moments.variance += squares + distance * distance * spread;
+            }
+        }
+        for (channel, moments) in channels.clone().zip(&mut all) {
+            moments.variance /= planes.count() as f64;
+            if !moments.variance.is_finite() {
+                *moments = Self::by_definition(planes, x, channel);
+            }
+        }
+        all
+    }
+
+    /// Computes mean and variance of a channel, value by value in f64.
+    ///
+    /// The sums of [`loops::mean_and_squares`] are sums of `T`: in f32, the squares of numbers above
+    /// 1e19 overflow. An infinite variance would turn the whole normalised channel into zeros. If a
+    /// value is infinite, the mean is infinite and the variance NaN.
+    #[cold]
+    fn by_definition<T: Element>(planes: &Planes, x: &[T], channel: usize) -> Self {
+        let values =
+            || planes.of(x, &(channel..channel + 1)).flatten().map(|&x| WithDType::to_f64(x));
+        let count = planes.count() as f64;
+        let mean = values().sum::<f64>() / count;
+        let squares = values().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+        Self { mean, variance: squares / count }
+    }
+}
+
+/// Computes the moments of each channel of images.
+pub(super) fn moments(x: &Tensor) -> Result<Vec<Moments>> {
+    let (planes, x) = (Planes::new(x.shape())?, x.contiguous()?);
+    for_dtype!(x.dtype(), "batch_norm", T => {
+        let locked = lock(&[&x]);
+        let [x] = locked.elements::<T, 1>()?;
+        let moments = planes.blocks().into_par_iter().flat_map_iter(|channels| {
+            vectorised(#[inline(always)] || Moments::of_block(&planes, x, &channels))
+        });
+        Ok(moments.collect())
+    })
+}
+
+/// Normalises images by `given` moments, or by the moments of the batch. Returns the images and the
+/// moments. The tensors are images, weight and bias, all contiguous.
+pub(super) fn normalise(
+    [x, weight, bias]: [&Tensor; 3],
+    given: Option<&[Moments]>,
+    epsilon: f64,
+    relu: bool,
+) -> Result<(Storage, Vec<Moments>)> {
+    let planes = Planes::new(x.shape())?;
+    for_dtype!(x.dtype(), "batch_norm", T => {
+        let locked = lock(&[x, weight, bias]);
+        let [x, weight, bias] = locked.elements::<T, 3>()?;
+        let mut y = zeros(x.len());
+        let blocks = planes.blocks().into_par_iter().zip(planes.split_mut(&mut y));
+        let moments = blocks.flat_map_iter(|(channels, y)| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    let moments = match given {
+                        Some(given) => given[channels.clone()].to_vec(),
+                        None => Moments::of_block(&planes, x, &channels),
+                    };
+                    let parameters = (&weight[channels.clone()], &bias[channels.clone()]);
+                    let lines = lines(&moments, parameters, epsilon);
+                    for (x, y) in planes.of(x, &channels).zip(y) {
+                        let of_channels =
+                            x.chunks_exact(planes.plane).zip(y.chunks_exact_mut(planes.plane));
+                        for ((x, y), line) in of_channels.zip(&lines) {
+                            line.draw(relu, x, y);
+                        }
+                    }
+                    moments
+                },
+            )
+        });
+        let moments = moments.collect();
+        Ok((cpu_memory(y), moments))
+    })
+}
+
+/// Builds the loop of each channel of a block.
+fn lines<T: Element>(
+    moments: &[Moments],
+    (weight, bias): (&[T], &[T]),
+    epsilon: f64,
+) -> Vec<Line<T>> {
+    let lines = moments.iter().zip(weight).zip(bias).map(|((moments, &weight), &bias)| {
+        let scale = WithDType::to_f64(weight) * moments.inverse_deviation(epsilon);
+        Line::new(moments.mean, scale, WithDType::to_f64(bias))
+    });
+    lines.collect()
+}
+
+/// The elements of [`Images`].
+#[derive(Clone, Copy)]
+struct Pixels<'a, T> {
+    x: &'a [T],
+    y: &'a [T],
+    grad: &'a [T],
+    relu: bool,
+}
+
+impl<'a, T: Element> Pixels<'a, T> {
+    /// Iterates over the images, and returns for each image the block's elements of x, y and grad.
+    #[inline(always)]
+    fn of(
+        self,
+        planes: &Planes,
+        channels: &Range<usize>,
+    ) -> impl Iterator<Item = [&'a [T]; 3]> + use<'a, T> {
+        let (x, y) = (planes.of(self.x, channels), planes.of(self.y, channels));
+        x.zip(y).zip(planes.of(self.grad, channels)).map(|((x, y), grad)| [x, y, grad])
+    }
+}
+
+/// Σ dy and Σ dy·x̂ of a channel: the gradients of its bias and of its weight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sums {
+    pub(super) bias: f64,
+    pub(super) weight: f64,
+}
+
+impl Sums {
+    /// Computes the sums of a block's channels.
+    #[inline(always)]
+    fn of_block<T: Element>(
+        planes: &Planes,
+        pixels: Pixels<'_, T>,
+        channels: &Range<usize>,
+        moments: &[Moments],
+        epsilon: f64,
+    ) -> Vec<Self> {
+        let mut all = vec![Self { bias: 0.0, weight: 0.0 }; channels.len()];
+        for of_image in pixels.of(planes, channels) {
+            for (channel, (sums, moments)) in all.iter_mut().zip(moments).enumerate() {
+                let plane = channel * planes.plane..(channel + 1) * planes.plane;
+                let plane = of_image.map(|operand| &operand[plane.clone()]);
+                let centre = loops::centre::<T>(moments.mean);
+                let (grad, product) = loops::gradient_sums(pixels.relu, plane, centre);
+                sums.bias += grad;
+                sums.weight += product;
+            }
+        }
+        for (sums, moments) in all.iter_mut().zip(moments) {
+            // The loops took the distances from the mean rounded to `T`.
+            let beside = loops::beside(loops::centre::<T>(moments.mean), moments.mean);
+            sums.weight += beside * sums.bias;
+            sums.weight *= moments.inverse_deviation(epsilon);
+        }
+        all
+    }
+}
+
+/// The factors of the input's gradient that belong to the layer.
+#[derive(Clone, Copy)]
+pub(super) struct Factors<'a> {
+    pub(super) weight: &'a [f64],
+    /// The number of values behind the statistics, or `None` when the statistics are constants.
+    pub(super) count: Option<usize>,
+}
+
+impl Factors<'_> {
+    /// Builds the gradient loop of each channel of a block.
+    fn lines<T: Element>(
+        self,
+        channels: &Range<usize>,
+        moments: &[Moments],
+        sums: &[Sums],
+        epsilon: f64,
+    ) -> Vec<GradientLine<T>> {
+        let of_channels = self.weight[channels.clone()].iter().zip(moments).zip(sums);
+        let lines = of_channels.map(|((weight, moments), sums)| {
+            let inverse_deviation = moments.inverse_deviation(epsilon);
+            let slope = weight * inverse_deviation;
+            let pull_and_push = self.count.map(|count| {
+                let share = slope / count as f64;
+                (sums.weight * share * inverse_deviation, sums.bias * share)
+            });
+            GradientLine::new(moments.mean, slope, pull_and_push)
+        });
+        lines.collect()
+    }
+}
+
+/// Computes both halves of backward. Returns the gradient of the input, if there are `factors`, and
+/// the sums of each channel. The first half is left out when the sums are `given`.
+pub(super) fn gradients(
+    Images { x, output, grad }: &Images,
+    moments: &[Moments],
+    epsilon: f64,
+    given: Option<&[Sums]>,
+    factors: Option<Factors<'_>>,
+) -> Result<(Option<Tensor>, Vec<Sums>)> {
+    let planes = Planes::new(x.shape())?;
+    for_dtype!(x.dtype(), "batch_norm", T => {
+        // Without a relu no loop reads the output, so the gradient serves as a placeholder.
+        let locked = lock(&[x, output.as_ref().unwrap_or(grad), grad]);
+        let [of_x, y, grad] = locked.elements::<T, 3>()?;
+        let pixels = Pixels { x: of_x, y, grad, relu: output.is_some() };
+        let mut dx = factors.map(|_| zeros(of_x.len()));
+        let rooms: Vec<Option<_>> = match &mut dx {
+            Some(dx) => planes.split_mut(dx).into_iter().map(Some).collect(),
+            None => planes.blocks().iter().map(|_| None).collect(),
+        };
+        let blocks = planes.blocks().into_par_iter().zip(rooms);
+        let sums = blocks.flat_map_iter(|(channels, dx)| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    let moments = &moments[channels.clone()];
+                    let sums = match given {
+                        Some(given) => given[channels.clone()].to_vec(),
+                        None => Sums::of_block(&planes, pixels, &channels, moments, epsilon),
+                    };
+                    if let (Some(factors), Some(dx)) = (factors, dx) {
+                        let lines = factors.lines(&channels, moments, &sums, epsilon);
+                        draw_block(&planes, pixels, &channels, &lines, dx);
+                    }
+                    sums
+                },
+            )
+        });
+        let sums = sums.collect();
+        let dx = dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?;
+        Ok((dx, sums))
+    })
+}
+
+/// Computes a block of the input's gradient.
+#[inline(always)]
+fn draw_block<T: Element>(
+    planes: &Planes,
+    pixels: Pixels<'_, T>,
+    channels: &Range<usize>,
+    lines: &[GradientLine<T>],
+    dx: Vec<&mut [T]>,
+) {
+    for (of_image, dx) in pixels.of(planes, channels).zip(dx) {
+        for ((channel, dx), line) in dx.chunks_exact_mut(planes.plane).enumerate().zip(lines) {
+            let plane = channel * planes.plane..(channel + 1) * planes.plane;
+            line.draw(pixels.relu, of_image.map(|operand| &operand[plane.clone()]), dx);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Operations by element: each element of a result depends on the operands' elements at one index.
+//!
+//! Cost: each operand is read once, and the result is written once.
+
+use std::array::from_fn;
+
+use candle_core::op::BackpropOp;
+use candle_core::{DType, Result, Storage, Tensor, bail};
+
+use super::element::{Element, cpu_memory, lock};
+use super::memory::made;
+use crate::BLOCK;
+#[cfg(feature = "cuda")]
+use crate::gpu::{elementwise, on_gpu};
+
+/// Computes an operation by element of contiguous tensors, as a [`Storage`]: the tensors must have
+/// the same shape and type.
+///
+/// A GPU runs the kernel of this name in `elementwise.cu`. The CPU calls the closure with an array of
+/// one element of each tensor. The macro compiles the closure for f32 and for f64.
+macro_rules! by_element {
+    ($kernel:literal, $tensors:expr, $of:expr) => {
+        $crate::elementwise::of_tensors($kernel, $tensors, $of, $of)
+    };
+}
+pub(crate) use by_element;
+
+/// Implements [`by_element`].
+pub(crate) fn of_tensors<const N: usize>(
+    kernel: &'static str,
+    tensors: [&Tensor; N],
+    of_f32: impl Fn([f32; N]) -> f32 + Sync + Send,
+    of_f64: impl Fn([f64; N]) -> f64 + Sync + Send,
+) -> Result<Storage> {
+    #[cfg(feature = "cuda")]
+    if tensors[0].device().is_cuda() {
+        return on_gpu(tensors, |operands| elementwise(kernel, operands)).map(Storage::Cuda);
+    }
+    let locked = lock(&tensors);
+    Ok(match tensors[0].dtype() {
+        DType::F32 => cpu_memory(map(locked.elements()?, of_f32)),
+        DType::F64 => cpu_memory(map(locked.elements()?, of_f64)),
+        other => bail!("{kernel}: works on f32 and f64, not on {other:?}"),
+    })
+}
+
+/// Applies `of` to the elements of slices of the same length.
+///
+/// A single thread collects the results: the vector needs no initial values, and no work goes to
+/// other threads. This pays for short vectors and for pools of one thread. A thread outside of any
+/// device's pool also works alone. Otherwise rayon would start its global pool for this thread, with
+/// as many threads as the machine has cores.
+pub(crate) fn map<T: Element, const N: usize>(
+    operands: [&[T]; N],
+    of: impl Fn([T; N]) -> T + Sync + Send,
+) -> Vec<T> {
+    let len = operands[0].len();
+    let for_one_thread = len < 2 * BLOCK
+        || rayon::current_thread_index().is_none()
+        || rayon::current_num_threads() == 1;
+    if for_one_thread {
+        // The compiler uses vector instructions for zipped slices, and not for an array of slices.
+        return match *operands.as_slice() {
+            [a, b] => a.iter().zip(b).map(|(&a, &b)| of(from_fn(|n| [a, b][n]))).collect(),
+            _ => {
+                let operands = operands.map(|operand| &operand[..len]);
+                (0..len).map(|place| of(operands.map(|operand| operand[place]))).collect()
+            }
+        };
+    }
+    made(len, |places, results| {
+        let operands = operands.map(|operand| &operand[places.clone()][..results.len()]);
+        for (place, result) in results.iter_mut().enumerate() {
+            *result = of(operands.map(|operand| operand[place]));
+        }
+    })
+}
+
+/// Makes a tensor without a gradient from a result.
+pub(crate) fn tensor(result: Storage, like: &Tensor) -> Tensor {
+    Tensor::from_storage(result, like.shape(), BackpropOp::none(), false)
+}
+
+/// Computes a + b by element, for tensors of the same shape and type. The sum carries no gradient.
+///
+/// It adds up two gradients of a tensor with two uses, losses, and the tensors of several devices.
+/// candle adds with the threads of its own pool. [`prepare`](harness::cli::prepare) leaves that pool
+/// at one thread, because the devices would share it. This function adds with the threads of the
+/// device. A caller outside the device's threads adds in its own thread. DDP's thread that adds up
+/// buckets is such a caller: it must not wait for the device's threads, because they wait for its
+/// sums.
+///
+/// On a GPU, three in four of the threads that candle starts have nothing to add. Before candle's
+/// first addition the GPU's driver also translates all of candle's operations of two tensors,
+/// unless it has kept them from an earlier program. The translation took nine seconds on an H200.
+///
+/// # Errors
+///
+/// When shapes or types differ.
+pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let ours = match a.dtype() {
+        DType::F32 | DType::F64 => true,
+        DType::BF16 => a.device().is_cuda(),
+        _ => false,
+    };
+    if !ours || a.shape() != b.shape() || a.dtype() != b.dtype() {
+        return a.detach() + b.detach();
+    }
+    Ok(tensor(by_element!("sum", [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b)?, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::agreement::noise;
+
+    #[test]
+    fn by_element_is_the_same_on_one_thread_and_on_several() {
+        for len in [0, 1, 2 * BLOCK - 1, 2 * BLOCK, 3 * BLOCK + 5] {
+            let [a, b, c] =
+                [3, 5, 7].map(|by| (0..len).map(|i| (i * by) as f64).collect::<Vec<_>>());
+            for threads in [1, 2] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let (two, three) = pool.install(|| {
+                    (map([&a, &b], |[a, b]| a - b), map([&a, &b, &c], |[a, b, c]| a * b - c))
+                });
+                let expected =
+                    |of: fn(f64) -> f64| (0..len).map(|i| of(i as f64)).collect::<Vec<_>>();
+                assert_eq!(two, expected(|i| 3.0 * i - 5.0 * i));
+                assert_eq!(three, expected(|i| 3.0 * i * (5.0 * i) - 7.0 * i));
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_beside_a_devices_works_alone() {
+        let numbers = vec![1.0; 3 * BLOCK];
+        let me = std::thread::current().id();
+        let mine = |[a, b]: [f64; 2]| {
+            assert_eq!(std::thread::current().id(), me);
+            a + b
+        };
+        assert_eq!(map([&numbers, &numbers], mine), vec![2.0; 3 * BLOCK]);
+        let three = map([numbers.as_slice(); 3], |[a, b, c]| mine([a, b]) + c);
+        assert_eq!(three, vec![3.0; 3 * BLOCK]);
+    }
+
+    #[test]
+    fn sums_are_candles_to_the_last_bit() {
+        for (dtype, rows) in [(DType::F32, BLOCK), (DType::F64, 3)] {
+            let of = |name| {
+                noise(name, &[rows, 5]).as_detached_tensor().to_dtype(dtype).expect("a type")
+            };
+            let (a, b) = (of("a"), of("b"));
+            // One tensor is transposed.
+            for b in [b.clone(), b.t().unwrap().contiguous().unwrap().t().unwrap()] {
+                let (found, expected) = (sum(&a, &b).unwrap(), (&a + &b).unwrap());
+                assert_eq!((found.dims(), found.dtype()), (a.dims(), dtype));
+                let bits = |sums: &Tensor| {
+                    let wide = sums.to_dtype(DType::F64).unwrap();
+                    let numbers = wide.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+                    numbers.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+                };
+                assert_eq!(bits(&found), bits(&expected));
+            }
+        }
+    }
+
+    #[test]
+    fn a_type_that_operations_round_to_is_added_too() {
+        let ones = Tensor::ones((2, 3), DType::BF16, &candle_core::Device::Cpu).unwrap();
+        let twos = sum(&ones, &ones).unwrap();
+        assert_eq!((twos.dims(), twos.dtype()), ([2, 3].as_slice(), DType::BF16));
+        let total = twos.to_dtype(DType::F64).unwrap().sum_all().unwrap();
+        assert_eq!(total.to_scalar::<f64>().unwrap(), 12.0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let error = sum(&noise("a", &[2, 3]), &noise("b", &[3])).unwrap_err().to_string();
+        assert!(error.contains("shape mismatch"), "{error}");
+    }
+}
