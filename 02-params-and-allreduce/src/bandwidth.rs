@@ -88,10 +88,8 @@ impl Table {
             columns: Vec::new(),
         };
         for bytes in SIZES {
-            let limit = AddAndCopy::new(
-                plan.len(),
-                if slices { bytes / DType::F32.size_in_bytes() } else { 0 },
-            );
+            let elements = if slices { bytes / DType::F32.size_in_bytes() } else { 0 };
+            let limit = AddAndCopy::new(plan.len(), elements);
             let last = if slices { Work::AddAndCopy(&limit) } else { Work::Copy };
             let rows = Algorithm::OURS.map(Work::AllReduce).into_iter().chain([last]);
             let mut columns = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
@@ -132,7 +130,8 @@ impl Table {
     /// GB/s of a number of the table.
     fn rate(&self, row: usize, column: usize) -> Option<f64> {
         let n = self.devices.len() as f64;
-        let share = if self.names()[row] == "copy" { 1.0 } else { 2.0 * (n - 1.0) / n };
+        let is_copy = row == self.algorithms.len() && self.limit == Some("copy");
+        let share = if is_copy { 1.0 } else { 2.0 * (n - 1.0) / n };
         self.columns[column][row].map(|seconds| SIZES[column] as f64 * share / seconds / 1e9)
     }
 

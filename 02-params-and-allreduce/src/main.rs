@@ -8,10 +8,8 @@ use clap::Parser;
 use datasets::{Split, synthetic};
 use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{self, UsageError};
-use harness::interrupt;
-use harness::launcher;
-use harness::report::line;
-use harness::report::metrics::Metrics;
+use harness::report::{line, metrics::Metrics};
+use harness::{interrupt, launcher};
 use params_and_allreduce::bandwidth::{self, Table};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
@@ -69,9 +67,8 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
         let batch = data.batch(&[0], DType::F32)?.to_device(rank.device())?;
         let gradients = local_gradients(&copy, &batch)?.gradients;
         let both = copy.parameters().iter().zip(&gradients).find(|(it, _)| it.name == "b1");
-        let both =
-            both.map(|(b1, gradient)| Ok::<_, Error>((numbers(&b1.value)?, numbers(gradient)?)));
-        both.transpose()
+        let text = both.map(|(b1, gradient)| Ok((numbers(&b1.value)?, numbers(gradient)?)));
+        text.transpose().map_err(Error::Tensor)
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
     if let Some((b1, gradient)) = shown.swap_remove(last) {

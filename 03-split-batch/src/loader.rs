@@ -73,11 +73,12 @@ impl Epochs for ShardLoader {
     }
 
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<LocalBatch> {
-        let indices: Vec<Vec<Vec<u32>>> =
-            self.samplers.iter().map(|sampler| sampler.epoch(epoch).collect()).collect();
-        let Self { dataset, dtype, global_batch, .. } = self.clone();
+        let Self { dataset, dtype, global_batch, samplers } = self.clone();
+        // All shards are cut from one order.
+        let order = samplers.first().map(|sampler| sampler.order(epoch)).unwrap_or_default();
         prefetch(done..self.batches_per_epoch(), move |step| {
-            let shards = indices.iter().map(|shard| dataset.batch(&shard[step], dtype));
+            let shard = |sampler: &Sampler| dataset.batch(sampler.shard(&order, step), dtype);
+            let shards = samplers.iter().map(shard);
             let samples = global_batch.min(dataset.len() - step * global_batch);
             Ok(LocalBatch { shards: shards.collect::<Result<_, _>>()?, samples })
         })

@@ -58,9 +58,10 @@ pub fn train_batch_reproducible(
     tree: &FixedTree,
 ) -> Result<Step, Error> {
     let (mut sum, mut local_sums) = (TreeSum::new(*tree), Vec::new());
-    for (index, shard) in tree.held_by(rank.rank()).zip(shards) {
+    let first = tree.held_by(rank.rank()).start;
+    for (number, shard) in shards.iter().enumerate() {
         let step = local_gradients(model, &shard.to_device(rank.device())?)?;
-        sum.add(index, step.gradients)?;
+        sum.add(first + number, step.gradients)?;
         local_sums.push(step.sums);
     }
     let gradients = sum.total(rank)?;

@@ -159,8 +159,7 @@ pub(crate) fn write_gantt(
         return Ok(());
     }
     let svg = chart(title, &beside).svg().map_err(anyhow::Error::from_boxed)?;
-    let written = file::write(path, |file| file.write_all(svg.as_bytes()));
-    Ok(written.map_err(|error| file::flag_error("--gantt", path, &error))?)
+    Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 use trainer::StepSums;
 
 /// A model, and its weights after the first step.

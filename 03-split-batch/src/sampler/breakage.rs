@@ -1,7 +1,5 @@
 //! Samplers with a common mistake. A run with such a sampler still trains.
 
-use datasets::loader::epoch_order;
-
 use super::Sampler;
 
 // ANCHOR: breakage
@@ -31,10 +29,10 @@ impl Sampler {
                 self.epoch(epoch).take(self.samples / self.global_batch).collect()
             }
             Breakage::FillUp => {
-                let order = epoch_order(self.samples, self.seed, epoch);
+                let order = self.order(epoch);
                 let full = self.steps() * self.global_batch;
                 let filled_up: Vec<u32> = order.iter().copied().cycle().take(full).collect();
-                self.shards_of(filled_up).collect()
+                (0..self.steps()).map(|step| self.shard(&filled_up, step).to_vec()).collect()
             }
         }
     }

@@ -63,16 +63,19 @@ impl Sampler {
     /// take part in the step.
     // ANCHOR: epoch
     pub fn epoch(&self, epoch: usize) -> impl Iterator<Item = Vec<u32>> + use<> {
-        self.shards_of(epoch_order(self.samples, self.seed, epoch))
+        let (sampler, order) = (*self, self.order(epoch));
+        (0..self.steps()).map(move |step| sampler.shard(&order, step).to_vec())
     }
 
-    /// Cuts an epoch in this order into batches, and returns this rank's shard of each batch.
-    fn shards_of(&self, order: Vec<u32>) -> impl Iterator<Item = Vec<u32>> + use<> {
-        let Self { global_batch, world_size, rank, .. } = *self;
-        (0..self.steps()).map(move |step| {
-            let batch = batch_of(&order, global_batch, step);
-            batch[shard_range(batch.len(), world_size, rank)].to_vec()
-        })
+    /// Returns all samples in the order of an epoch. The order is the same on every rank.
+    pub(crate) fn order(&self, epoch: usize) -> Vec<u32> {
+        epoch_order(self.samples, self.seed, epoch)
+    }
+
+    /// Cuts one batch from the order of an epoch, and returns this rank's shard of the batch.
+    pub(crate) fn shard<'a>(&self, order: &'a [u32], step: usize) -> &'a [u32] {
+        let batch = batch_of(order, self.global_batch, step);
+        &batch[shard_range(batch.len(), self.world_size, self.rank)]
     }
     // ANCHOR_END: epoch
 }

@@ -40,8 +40,7 @@ use crate::weights::Weights;
 use crate::{Error, Network, Precision};
 use counter::{Answer, Leader, Missing, Order, connect};
 use follower::follow;
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 /// What is told of a device of which nothing else is known.
 const ENDED: &str = "a device has ended early";

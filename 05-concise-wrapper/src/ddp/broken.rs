@@ -19,8 +19,7 @@ use super::{Ddp, receive_buffers};
 use crate::model::Model;
 use crate::weights::Weights;
 use crate::{Error, Network, Precision};
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 /// A [`Ddp`] model, broken on purpose.
 pub struct Broken<M> {

@@ -17,8 +17,7 @@ use super::{Ddp, Way};
 use crate::model::{Model, gradients_of, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Precision};
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 impl<M: ModuleT> Ddp<M> {
     /// Loss and correct answers of all ranks' shards together.

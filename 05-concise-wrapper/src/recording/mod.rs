@@ -39,8 +39,7 @@ pub use divergence::{Divergence, first_divergence, read, steps_made};
 use crate::model::Model;
 use crate::weights::{Named, Weights};
 use crate::{Error, Precision, text};
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 /// One tensor at one time, or the loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,8 +15,7 @@ use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use single_gpu::train::Step;
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 use super::check::Checked;
 use super::timeline::Timeline;

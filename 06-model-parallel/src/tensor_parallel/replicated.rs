@@ -19,8 +19,7 @@ use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 use super::layout::Layout;
 use super::model::{TensorParallel, agree_on_interrupts};

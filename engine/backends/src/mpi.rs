@@ -188,6 +188,7 @@ impl Communicator for Rank {
         let sum = match flat.dtype() {
             DType::F32 => self.connection.all_reduce::<f32>(&flat)?,
             DType::F64 => self.connection.all_reduce::<f64>(&flat)?,
+            _ if flat.elem_count() == 0 => flat,
             dtype => {
                 let why = format!("MPI adds up f32 and f64, not {}", dtype.as_str());
                 return Err(Error::Other(why));

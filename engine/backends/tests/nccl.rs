@@ -49,10 +49,10 @@ fn every_rank_gets_the_sum() {
                         let mine = [contribution(nccl.rank(), len), vec![99.0; 3]].concat();
                         let mine = Tensor::new(mine.as_slice(), &Device::Cpu)?.to_dtype(dtype)?;
                         let mine = mine.to_device(nccl.device())?.narrow(0, 0, len)?;
-                        let sum = nccl.all_reduce(&mine, Algorithm::Native)?;
+                        let sum = nccl.native_all_reduce(&mine)?;
                         assert_eq!(sum.dtype(), dtype);
                         // And once more, on the result of the first.
-                        let twice = nccl.all_reduce(&sum, Algorithm::Native)?;
+                        let twice = nccl.native_all_reduce(&sum)?;
                         let numbers = |tensor: &Tensor| {
                             tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.to_vec1::<f64>()
                         };
@@ -90,7 +90,7 @@ fn a_tensor_that_is_not_in_one_piece_is_added_up() {
         with_nccl(rank, TIMEOUT, |nccl| {
             let rows = Tensor::arange(0u32, (SIDE * SIDE) as u32, nccl.device())?;
             let rows = rows.to_dtype(DType::F32)?.reshape((SIDE, SIDE))?;
-            let sum = nccl.all_reduce(&rows.t()?, Algorithm::Native)?.t()?.contiguous()?;
+            let sum = nccl.native_all_reduce(&rows.t()?)?.t()?.contiguous()?;
             let expected = (rows * nccl.world_size() as f64)?;
             let off = (sum - expected)?.abs()?.flatten_all()?.max(0)?;
             assert_eq!(off.to_scalar::<f32>()?, 0.0);
@@ -119,12 +119,12 @@ fn a_sum_waits_for_what_candle_has_queued() {
                 let product = (0..20).try_fold(ones.clone(), |it, _| it.matmul(&average))?;
                 let gradient = (product * f64::from(step))?.flatten_all()?;
                 bucket.slice_set(&gradient, 0, 0)?;
-                let sum = nccl.all_reduce(&bucket, Algorithm::Native)?;
+                let sum = nccl.native_all_reduce(&bucket)?;
                 // Its memory may be had by others as soon as it is read.
                 let copy = Tensor::zeros(SIDE * SIDE, DType::F32, device)?;
                 copy.slice_set(&sum, 0, 0)?;
                 drop(sum);
-                let next = nccl.all_reduce(&(&ones * 0.0)?, Algorithm::Native)?;
+                let next = nccl.native_all_reduce(&(&ones * 0.0)?)?;
                 let bounds = [copy.min(0)?.to_scalar::<f32>()?, copy.max(0)?.to_scalar()?];
                 assert_eq!(bounds, [(step * nccl.world_size() as i32) as f32; 2], "step {step}");
                 drop(next);

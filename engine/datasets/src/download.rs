@@ -1,8 +1,8 @@
 //! Downloads the missing files of Fashion-MNIST: from mirrors in turn, within a time limit, and verified.
 //!
 //! A file that is in the folder, compressed or unpacked, is used and never replaced: it may be the user's own. A download
-//! stays in memory until its size and its checksum are right. So a download that fails or is interrupted leaves no file,
-//! and two processes that download at once do not disturb each other.
+//! stays in memory until its size and its checksum are right. So a download that fails or is interrupted leaves no file
+//! under its name, and two processes that download at once do not disturb each other.
 
 use std::cmp::Ordering;
 use std::fs;
@@ -88,13 +88,12 @@ impl FromStr for Mirrors {
                 "{address:?} is no web address such as https://mirror.example/fashion-mnist"
             )),
         };
-        let addresses: Vec<_> = text.split_whitespace().map(parse).collect::<Result<_, _>>()?;
-        // Without an address, the error names the empty text.
+        let mut addresses: Vec<&str> = text.split_whitespace().collect();
         if addresses.is_empty() {
-            parse(text).map(|_| Self(addresses))
-        } else {
-            Ok(Self(addresses))
+            // The error names the empty text.
+            addresses.push(text);
         }
+        addresses.into_iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 }
 

@@ -110,6 +110,10 @@ fn all(criterion: &mut Criterion) {
     both(&mut group, "batch norm and relu", [elements; 2], &pool, || {
         ops::batch_norm(&x, &weight, &bias, 1e-5, true).map(|(y, _)| y)
     });
+    both(&mut group, "sum and relu, used twice", [elements; 2], &pool, || {
+        let sum = ops::add_relu(&x, &x)?;
+        ops::add_relu(&sum, &sum)
+    });
     both(&mut group, "average pooling", [elements; 2], &pool, || ops::avg_pool2d(&x, 2, 2));
     let logits = noise(&[256, 10]);
     let labels = Tensor::zeros(256, DType::U32, &Device::Cpu).expect("memory for a few labels");

@@ -3,7 +3,10 @@
 use std::ops::Deref;
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, TensorId, WithDType, bail};
+use candle_core::op::BackpropOp;
+use candle_core::{
+    CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, TensorId, WithDType, bail,
+};
 use num_traits::Float;
 
 use super::memory::Shelved;
@@ -46,6 +49,11 @@ pub(crate) fn computed_in(stored: DType) -> DType {
 /// When `dtype` is neither f32 nor f64.
 pub(crate) fn check_dtype(dtype: DType, operation: &str) -> Result<()> {
     for_dtype!(dtype, operation, _T => Ok(()))
+}
+
+/// Makes a tensor without a gradient from a result.
+pub(crate) fn tensor(result: Storage, shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_storage(result, shape, BackpropOp::none(), false)
 }
 
 /// Locks the memory of tensors for reading.

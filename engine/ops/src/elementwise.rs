@@ -2,13 +2,10 @@
 //!
 //! Cost: each operand is read once, and the result is written once.
 
-use std::array::from_fn;
-
-use candle_core::op::BackpropOp;
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
-use super::element::{Element, cpu_memory, lock};
-use super::memory::made;
+use super::element::{Element, cpu_memory, lock, tensor};
+use super::memory::{RUN, made};
 use crate::BLOCK;
 #[cfg(feature = "cuda")]
 use crate::gpu::{elementwise, on_gpu};
@@ -32,6 +29,9 @@ pub(crate) fn of_tensors<const N: usize>(
     of_f32: impl Fn([f32; N]) -> f32 + Sync + Send,
     of_f64: impl Fn([f64; N]) -> f64 + Sync + Send,
 ) -> Result<Storage> {
+    if tensors.iter().any(|tensor| tensor.shape() != tensors[0].shape()) {
+        bail!("{kernel}: shapes differ: {:?}", tensors.map(Tensor::dims));
+    }
     #[cfg(feature = "cuda")]
     if tensors[0].device().is_cuda() {
         return on_gpu(tensors, |operands| elementwise(kernel, operands)).map(Storage::Cuda);
@@ -59,14 +59,16 @@ pub(crate) fn map<T: Element, const N: usize>(
         || rayon::current_thread_index().is_none()
         || rayon::current_num_threads() == 1;
     if for_one_thread {
-        // The compiler uses vector instructions for zipped slices, and not for an array of slices.
-        return match *operands.as_slice() {
-            [a, b] => a.iter().zip(b).map(|(&a, &b)| of(from_fn(|n| [a, b][n]))).collect(),
-            _ => {
-                let operands = operands.map(|operand| &operand[..len]);
-                (0..len).map(|place| of(operands.map(|operand| operand[place]))).collect()
-            }
-        };
+        // The length of a run is known to the compiler, so the loop needs no checks and is vectorised.
+        let operands = operands.map(<[T]>::as_chunks::<RUN>);
+        let mut results = Vec::with_capacity(len);
+        for nth in 0..len / RUN {
+            let run = operands.map(|(runs, _)| &runs[nth]);
+            results.extend((0..RUN).map(|place| of(run.map(|operand| operand[place]))));
+        }
+        let rest = operands.map(|(_, rest)| rest);
+        results.extend((0..len % RUN).map(|place| of(rest.map(|operand| operand[place]))));
+        return results;
     }
     made(len, |places, results| {
         let operands = operands.map(|operand| &operand[places.clone()][..results.len()]);
@@ -74,11 +76,6 @@ pub(crate) fn map<T: Element, const N: usize>(
             *result = of(operands.map(|operand| operand[place]));
         }
     })
-}
-
-/// Makes a tensor without a gradient from a result.
-pub(crate) fn tensor(result: Storage, like: &Tensor) -> Tensor {
-    Tensor::from_storage(result, like.shape(), BackpropOp::none(), false)
 }
 
 /// Computes a + b by element, for tensors of the same shape and type. The sum carries no gradient.
@@ -106,7 +103,8 @@ pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if !ours || a.shape() != b.shape() || a.dtype() != b.dtype() {
         return a.detach() + b.detach();
     }
-    Ok(tensor(by_element!("sum", [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b)?, a))
+    let sum = by_element!("sum", [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b)?;
+    Ok(tensor(sum, a.shape()))
 }
 
 #[cfg(test)]
@@ -121,11 +119,13 @@ mod tests {
                 [3, 5, 7].map(|by| (0..len).map(|i| (i * by) as f64).collect::<Vec<_>>());
             for threads in [1, 2] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let (two, three) = pool.install(|| {
-                    (map([&a, &b], |[a, b]| a - b), map([&a, &b, &c], |[a, b, c]| a * b - c))
+                let (one, two, three) = pool.install(|| {
+                    let two = map([&a, &b], |[a, b]| a - b);
+                    (map([&a], |[a]| -a), two, map([&a, &b, &c], |[a, b, c]| a * b - c))
                 });
                 let expected =
                     |of: fn(f64) -> f64| (0..len).map(|i| of(i as f64)).collect::<Vec<_>>();
+                assert_eq!(one, expected(|i| -3.0 * i));
                 assert_eq!(two, expected(|i| 3.0 * i - 5.0 * i));
                 assert_eq!(three, expected(|i| 3.0 * i * (5.0 * i) - 7.0 * i));
             }

@@ -19,8 +19,8 @@ use rayon::prelude::*;
 
 use super::BLOCK;
 
-/// The number of neighbouring elements that one call of `make` computes.
-const RUN: usize = 256;
+/// The number of neighbouring elements that are computed together, such as by one call of `make`.
+pub(crate) const RUN: usize = 256;
 
 /// Allocates memory for `len` numbers, filled with zeros.
 pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {

@@ -10,8 +10,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::element::Element;
-use super::elementwise::{by_element, tensor};
+use super::element::{Element, tensor};
+use super::elementwise::by_element;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::{record, record_with_two};
 
@@ -58,14 +58,15 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 /// Returns the part of `grad` that passes the relu with output `y`, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let operands = [y, &grad.contiguous()?];
-    Ok(tensor(by_element!("relu_gradient", operands, |[y, grad]| passed(y, grad))?, y))
+    let dx = by_element!("relu_gradient", operands, |[y, grad]| passed(y, grad))?;
+    Ok(tensor(dx, y.shape()))
 }
 
 /// Does the same for the sum of two gradients. All tensors are contiguous, of the shape and type of
 /// `y`.
 pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
     let dx = by_element!("relu_gradient_of_sum", [y, a, b], |[y, a, b]| passed(y, a + b))?;
-    Ok(tensor(dx, y))
+    Ok(tensor(dx, y.shape()))
 }
 
 /// Returns max(x, 0) of one number, for every operation that ends in a relu.

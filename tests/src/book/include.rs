@@ -47,9 +47,12 @@ fn wrong(book: &Book, page: &Page, include: &Include) -> io::Result<Option<Strin
             return Ok(Some(format!("{path}:{anchor}: lines move, so name an anchor")));
         }
         // Of an output, some lines can be shown. mdBook shows nothing in place of lines that are not there.
-        let (last, lines) = (anchor.rsplit(':').next().unwrap_or_default(), text.lines().count());
-        let there = last.parse().is_ok_and(|last: usize| (1..=lines).contains(&last));
-        return Ok((!there).then(|| format!("{path}:{anchor}: the last line is 1 to {lines}")));
+        let (first, last) = anchor.split_once(':').unwrap_or((anchor, anchor));
+        let (lines, number) = (text.lines().count(), |text: &str| text.parse::<usize>().ok());
+        let there = number(first).zip(number(last));
+        let there = there.is_some_and(|(first, last)| 1 <= first && first <= last && last <= lines);
+        return Ok((!there)
+            .then(|| format!("{path}:{anchor}: the last line is between the first and {lines}")));
     }
     let anchors = Anchors::of(&text);
     Ok(match (anchors.begins(anchor), anchors.ends(anchor)) {

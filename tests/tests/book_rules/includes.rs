@@ -84,6 +84,8 @@ fn a_console_block_is_an_output_or_commands() {
     }
     fault(PAGE, whole, "run.txt:2}}", &["one.md:15: the first line of an output is its command"]);
     fault(PAGE, whole, "run.txt:1:3}}", &["one.md:16: ../outputs/run.txt:1:3: the last line"]);
+    let reversed = ["one.md:15: ", "one.md:16: ../outputs/run.txt:2:1: the last line"];
+    fault(PAGE, whole, "run.txt:2:1}}", &reversed);
     fault(PAGE, whole, "run.txt:1:}}", &["one.md:16: ../outputs/run.txt:1:: the last line"]);
     fault(PAGE, whole, "run.txt:run}}", &["one.md:15: ", "one.md:16: "]);
     let typed = "one.md:15: \"ok\" is in no recorded output";

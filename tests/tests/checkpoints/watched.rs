@@ -8,8 +8,7 @@ use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::train::Step;
-use split_batch::loader::LocalBatch;
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 /// What happens to a run in the middle of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]

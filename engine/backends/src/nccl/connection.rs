@@ -8,7 +8,7 @@
 //! another order would wait for each other for ever. Before a collective, this stream waits for candle's. After it, the
 //! thread waits for this stream.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -111,8 +111,9 @@ impl Connection {
             Err(why) => return refused(why),
         }
         let (rank, seconds) = (self.rank, limit.as_secs_f64());
-        let outcome = recv_timeout(&answered, limit).unwrap_or_else(|_| {
-            Err(Error::Other(format!("rank {rank} waited {seconds:.1} s: {late}")))
+        let outcome = recv_timeout(&answered, limit).unwrap_or_else(|why| match why {
+            RecvTimeoutError::Disconnected => refused("NCCL's thread has ended"),
+            _ => Err(Error::Other(format!("rank {rank} waited {seconds:.1} s: {late}"))),
         });
         if outcome.is_err() {
             *orders = Err("an earlier collective has failed");

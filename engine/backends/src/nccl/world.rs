@@ -28,8 +28,8 @@ pub struct World {
 }
 
 impl World {
-    /// Connects this process with all others. All of them call this, once. A rank waits at most `timeout` for a collective,
-    /// and for all ranks to come here.
+    /// Connects this process with all others. All of them call [`prepare`](harness::cli::prepare) and then this, once. A
+    /// rank waits at most `timeout` for a collective, and for all ranks to come here.
     ///
     /// # Errors
     ///

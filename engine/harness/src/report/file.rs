@@ -76,6 +76,19 @@ pub fn write(
     Ok(())
 }
 
+/// [`write`] for the file of a flag: an error names the flag and the file.
+///
+/// # Errors
+///
+/// The errors of [`write`].
+pub fn write_flag(
+    flag: &str,
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    write(path, content).map_err(|error| flag_error(flag, path, &error))
+}
+
 fn write_content(
     file: &File,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,

@@ -1,7 +1,7 @@
 //! The files of all runs of a program: metrics, a plot, a trace, a timeline.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use super::metrics::Metrics;
 use super::summary::{FinishedRun, Summary, sparklines};
@@ -75,16 +75,19 @@ impl Outputs {
         let recorded = self.recording.as_ref().map(Trace::recorded);
         let mut written = Vec::new();
         if let (Some(path), Some(recorded)) = (&self.trace, &recorded) {
-            written.push(write("--trace", path, |file| recorded.write(file)));
+            written.push(file::write_flag("--trace", path, |file| recorded.write(file)));
         }
         if let Some(path) = &self.plot {
-            let svg = plot::draw(title, &self.runs).map_err(io::Error::other)?;
-            written.push(write("--plot", path, |file| file.write_all(svg.as_bytes())));
+            written.push(file::write_flag("--plot", path, |file| {
+                file.write_all(plot::draw(title, &self.runs).map_err(io::Error::other)?.as_bytes())
+            }));
         }
         if let (Some(path), Some(recorded)) = (&self.timeline, &recorded) {
-            let svg = timeline::draw(title, &recorded.spans).map_err(io::Error::other)?;
-            written.push(match svg {
-                Some(svg) => write("--timeline", path, |file| file.write_all(svg.as_bytes())),
+            let svg = timeline::draw(title, &recorded.spans).map_err(io::Error::other);
+            written.push(match svg.transpose() {
+                Some(svg) => {
+                    file::write_flag("--timeline", path, |file| file.write_all(svg?.as_bytes()))
+                }
                 None => line("note: no step was recorded, so there is no timeline"),
             });
         }
@@ -98,11 +101,28 @@ impl Outputs {
     }
 }
 
-/// Writes the file of a flag.
-fn write(
-    flag: &str,
-    path: &Path,
-    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    file::write(path, content).map_err(|error| file::flag_error(flag, path, &error))
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::trace::{Fields, RunRank, STEPS, Span};
+    use super::*;
+
+    #[test]
+    fn a_timeline_needs_a_step_and_an_error_names_the_flag() {
+        let run = FinishedRun { name: String::new(), devices: String::new(), records: Vec::new() };
+        let path = PathBuf::from("of a folder that is not there/timeline.svg");
+        let (timeline, recording) = (Some(path), Some(Trace::default()));
+        let outputs = Outputs { timeline, recording, runs: vec![run], ..Outputs::default() };
+        outputs.write("title").unwrap();
+        let owner = RunRank { run: 0, rank: 0 };
+        for milliseconds in [0, 10] {
+            let duration = Duration::from_millis(milliseconds);
+            let (start, fields) = (Duration::ZERO, Fields::default());
+            let step = Span { name: "step", target: STEPS, owner, start, duration, fields };
+            outputs.recording.as_ref().unwrap().recorded().spans = vec![step];
+            let error = outputs.write("title").unwrap_err().to_string();
+            assert!(error.starts_with("--timeline of a folder that is not there/"), "{error}");
+        }
+    }
 }

@@ -132,7 +132,7 @@ impl OnDevice {
 }
 
 /// The recording of this process's spans.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Trace(Arc<Mutex<Recorded>>);
 
 impl Trace {

@@ -10,14 +10,13 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
-use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Storage,
     Tensor, TensorId, bail,
 };
 
 use super::Accumulator;
-use crate::element::copied;
+use crate::element::{copied, tensor};
 use harness::lock::locked;
 
 /// Computes the gradients of the inputs, in their order, from the result and the result's gradient.
@@ -130,7 +129,7 @@ fn record_node(
     backward_of_two: Option<BackwardOfTwo>,
 ) -> Result<Tensor> {
     if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
-        return Ok(Tensor::from_storage(storage, shape, BackpropOp::none(), false));
+        return Ok(tensor(storage, shape));
     }
     let inputs = inputs.iter().copied().cloned().collect();
     let result = Mutex::new(Some((storage, shape)));

@@ -32,8 +32,7 @@ pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<C
 
 /// An argument of a kernel.
 enum Argument<'a> {
-    /// Memory, from this element on.
-    Memory(&'a CudaStorage, usize),
+    Memory(Operand<'a>),
     /// The bits of a number. A count is the lower half of the bits.
     Bits(u64),
 }
@@ -109,12 +108,13 @@ impl<'a> Launch<'a> {
         self.check(elements <= MOST_ELEMENTS && found == (elements, dtype), || {
             format!("expected {elements} elements of {dtype:?}, got {} of {:?}", found.0, found.1)
         })
-        .and_memory(operand.storage, operand.start)
+        .and_memory(operand)
     }
 
     /// Adds the memory of a result, which [`alloc`] has returned.
     pub(crate) fn result(self, storage: &'a mut CudaStorage) -> Self {
-        self.and_memory(storage, 0)
+        // What the kernel writes is not counted here.
+        self.and_memory(Operand::whole(storage, 0))
     }
 
     /// Queues a kernel whose last argument is its result, and returns the result: n elements of the
@@ -130,10 +130,10 @@ impl<'a> Launch<'a> {
         Ok(result)
     }
 
-    fn and_memory(self, storage: &'a CudaStorage, start: usize) -> Self {
-        let is_here = storage.device().id() == self.gpu.id();
+    fn and_memory(self, operand: Operand<'a>) -> Self {
+        let is_here = operand.gpu().id() == self.gpu.id();
         self.check(is_here, || "all tensors of an operation must lie on its GPU".to_owned())
-            .and(Argument::Memory(storage, start))
+            .and(Argument::Memory(operand))
     }
 
     fn and(mut self, argument: Argument<'a>) -> Self {
@@ -171,8 +171,8 @@ impl<'a> Launch<'a> {
         for argument in arguments {
             bits.push(match argument {
                 Argument::Bits(bits) => bits,
-                Argument::Memory(storage, start) => {
-                    let (address, used) = address(storage, start, &stream)?;
+                Argument::Memory(operand) => {
+                    let (address, used) = address(operand, &stream)?;
                     uses.push(used);
                     address
                 }
@@ -196,22 +196,24 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Returns the address of the element `start` of a storage in its GPU's memory.
+/// Returns the address of an operand's first element in its GPU's memory, which must hold all its elements.
 ///
 /// The memory is borrowed for reading, and a kernel may write to it, as candle's own kernels do:
 /// cudarc's order between readers and writers is switched off (`devices::gpu`).
 pub(crate) fn address<'a>(
-    storage: &'a CudaStorage,
-    start: usize,
+    Operand { storage, start, elements }: Operand<'a>,
     stream: &'a CudaStream,
 ) -> Result<(u64, SyncOnDrop<'a>)> {
-    let (first, used) = match &storage.slice {
-        CudaStorageSlice::U32(slice) => slice.device_ptr(stream),
-        CudaStorageSlice::BF16(slice) => slice.device_ptr(stream),
-        CudaStorageSlice::F32(slice) => slice.device_ptr(stream),
-        CudaStorageSlice::F64(slice) => slice.device_ptr(stream),
+    let ((first, used), len) = match &storage.slice {
+        CudaStorageSlice::U32(slice) => (slice.device_ptr(stream), slice.len()),
+        CudaStorageSlice::BF16(slice) => (slice.device_ptr(stream), slice.len()),
+        CudaStorageSlice::F32(slice) => (slice.device_ptr(stream), slice.len()),
+        CudaStorageSlice::F64(slice) => (slice.device_ptr(stream), slice.len()),
         _ => bail!("kernels read and write u32, bf16, f32 and f64"),
     };
+    if len < start + elements {
+        bail!("{elements} elements from element {start} on are not in memory of {len} elements");
+    }
     Ok((first + (start * storage.dtype().size_in_bytes()) as u64, used))
 }
 

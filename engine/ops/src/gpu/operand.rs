@@ -1,11 +1,10 @@
 //! Tensors on a GPU as operands of kernels.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
 
 use super::kernels::VECTOR;
-use crate::element::lock;
+use crate::element::{self, lock};
 
 /// The memory of a contiguous tensor.
 #[derive(Clone, Copy)]
@@ -80,7 +79,7 @@ pub(super) fn on_gpu_all<R>(
 
 /// Makes a tensor without a gradient from a result.
 pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
-    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+    element::tensor(Storage::Cuda(storage), shape)
 }
 
 /// Returns the same tensor, contiguous and with a start that is aligned for vectors of this number

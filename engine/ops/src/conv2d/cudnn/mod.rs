@@ -170,13 +170,13 @@ pub(super) fn product(
         // GPUs cannot allocate memory of size 0.
         (0, _) => bail!("cuDNN: {product} has no images"),
         _ => {
-            let mut result = alloc(gpu, len, dtype)?;
+            let result = alloc(gpu, len, dtype)?;
             SESSIONS.with_borrow_mut(|sessions| {
                 let session = match sessions.entry(gpu.id()) {
                     Entry::Occupied(session) => session.into_mut(),
                     Entry::Vacant(place) => place.insert(Session::new(gpu)?),
                 };
-                session.queue(&product, operands, &mut result)
+                session.queue(&product, operands, Operand::whole(&result, len))
             })?;
             Ok(result)
         }
@@ -226,7 +226,7 @@ impl Session {
         &mut self,
         product: &Product,
         [first, second]: [Operand<'_>; 2],
-        result: &mut CudaStorage,
+        result: Operand<'_>,
     ) -> Result<()> {
         let stream = Arc::clone(&self.handle.stream);
         // cuDNN launches kernels in the context that is current.
@@ -237,9 +237,9 @@ impl Session {
         };
         let workspace = grown(&mut self.workspace, &stream, choice.workspace)?;
         let workspace = workspace.map(|memory| memory.device_ptr_mut(&stream));
-        let (first, _read) = address(first.storage, first.start, &stream)?;
-        let (second, _read_too) = address(second.storage, second.start, &stream)?;
-        let (result, _written) = address(result, 0, &stream)?;
+        let (first, _read) = address(first, &stream)?;
+        let (second, _read_too) = address(second, &stream)?;
+        let (result, _written) = address(result, &stream)?;
         let pointers = Pointers {
             operands: [first as *const _, second as *const _],
             result: result as *mut _,

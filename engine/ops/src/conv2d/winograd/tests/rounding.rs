@@ -22,8 +22,7 @@
 
 use crate::conv2d::epilogue::Epilogue;
 use crate::conv2d::geometry::Geometry;
-use crate::conv2d::results::Output;
-use crate::conv2d::results::{Gradients, Upstream};
+use crate::conv2d::results::{Gradients, Output, Upstream};
 use crate::conv2d::tests::formula::{Operands, geometry};
 
 use crate::conv2d::winograd::Winograd;
