@@ -76,11 +76,11 @@ pub fn write(
     Ok(())
 }
 
-/// [`write`] for the file of a flag: an error names the flag and the file.
+/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file.
 ///
 /// # Errors
 ///
-/// The errors of [`write`].
+/// The errors of [`write()`].
 pub fn write_flag(
     flag: &str,
     path: &Path,
