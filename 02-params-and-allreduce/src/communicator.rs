@@ -72,8 +72,8 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When the tensors differ in length or type, when another rank ends or sends nothing in time, or when this
-    /// communicator does not have the algorithm.
+    /// When the tensors differ in length or type, when another rank ends or sends nothing in time, or when there is no native
+    /// all-reduce.
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
         let _span = all_reduce::span(tensor);
         let tensor = tensor.detach();
@@ -81,6 +81,7 @@ pub trait Communicator: Send + Sync {
             return Ok(tensor.force_contiguous()?);
         }
         let sum_of: fn(&Self, &Tensor) -> Result<Sum, Error> = match algorithm {
+            // Without messages, every algorithm is the library's.
             _ if !self.has_messages() => return self.native_all_reduce(&tensor),
             Algorithm::OneShot => one_shot,
             Algorithm::Naive => naive,
@@ -112,8 +113,8 @@ pub trait Communicator: Send + Sync {
         collectives::broadcast(self, tensor, root)
     }
 
-    /// Joins the chunks of all ranks, in rank order: `[length of the chunk]` → `[len]`. Rank r passes
-    /// [`chunk_range`](collectives::chunk_range)`(len, world_size, r)`.
+    /// Joins the chunks of all ranks, in rank order: `[length of the chunk]` → `[len]`. Rank r passes the numbers of the
+    /// range [`chunk_range`](collectives::chunk_range)`(len, world_size, r)`.
     ///
     /// # Errors
     ///
@@ -140,7 +141,7 @@ pub trait Communicator: Send + Sync {
         collectives::barrier(self)
     }
 
-    /// Whether ranks that share a tensor read it where it lies, in CPU memory. The same on all ranks.
+    /// Whether ranks that share a tensor read it where it lies, in CPU memory. All ranks return the same answer.
     fn shares_memory(&self) -> bool {
         false
     }
@@ -150,7 +151,8 @@ pub trait Communicator: Send + Sync {
         true
     }
 
-    /// The number of a rank in the whole world, by which errors name it. In a [`Group`], this is not the rank itself.
+    /// Returns a rank's number in the whole world, by which errors name the rank. A rank of a [`Group`] has two numbers: one
+    /// in the group, and one in the world.
     fn world_rank(&self, rank: usize) -> usize {
         rank
     }
