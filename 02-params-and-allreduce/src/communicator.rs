@@ -89,7 +89,9 @@ pub trait Communicator: Send + Sync {
             Algorithm::Ring => ring,
             Algorithm::Native => return self.native_all_reduce(&tensor),
         };
-        if self.shares_memory() && all_reduce::is_large(&tensor) {
+        // One-shot between two ranks reads each tensor once. Pieces would only add a copy.
+        let once = algorithm == Algorithm::OneShot && self.world_size() == 2;
+        if self.shares_memory() && all_reduce::is_large(&tensor) && !once {
             return all_reduce::in_pieces(self, &tensor, sum_of);
         }
         Ok(sum_of(self, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
@@ -151,8 +153,7 @@ pub trait Communicator: Send + Sync {
         true
     }
 
-    /// Returns a rank's number in the whole world, by which errors name the rank. A rank of a [`Group`] has two numbers: one
-    /// in the group, and one in the world.
+    /// Returns a rank's number in the whole world, for error messages. In a [`Group`], a rank has another number.
     fn world_rank(&self, rank: usize) -> usize {
         rank
     }

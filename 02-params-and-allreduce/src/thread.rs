@@ -1,7 +1,6 @@
 //! Ranks as threads of one process: one thread drives one device.
 //!
-//! [`run_ranks`] starts a thread for every device of a plan. The ranks exchange tensors through mailboxes, one for each
-//! rank. When a rank fails, every rank that waits for it gets an error that names it.
+//! [`run_ranks`] starts a thread for every device of a plan. The ranks exchange tensors through mailboxes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
