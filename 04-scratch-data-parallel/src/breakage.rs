@@ -79,7 +79,7 @@ impl Breakage {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss is {loss} at step {step} of epoch {epoch}: this is what --break reduce-params does; \
-     every step multiplies the weights by the number of devices"
+     every step replaces the weights by the sum of the weights of all replicas"
 )]
 pub struct RanAway {
     /// Counted from 1.
