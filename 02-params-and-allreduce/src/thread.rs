@@ -593,6 +593,7 @@ impl World {
     }
     // ANCHOR_END: end
 
+    // ANCHOR: stuck
     fn running(&self) -> Vec<usize> {
         (0..self.ends.len()).filter(|&rank| self.ends[rank].get().is_none()).collect()
     }
@@ -631,6 +632,7 @@ impl World {
             failures = wait_on(&self.a_rank_ended, failures, STRETCH.min(limit - waited));
         }
     }
+    // ANCHOR_END: stuck
 }
 
 fn report_stuck(failed: usize, why: &str, waited: Duration, stuck: &[usize]) {
