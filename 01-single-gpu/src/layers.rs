@@ -397,9 +397,9 @@ fn misfit(x: &Tensor, weight: &Tensor, bias: &Tensor) -> String {
 /// The tape keeps the inputs and `backward`. The backward pass calls `backward` with the gradient of
 /// y, and `backward` returns the gradients of the inputs.
 ///
-/// The engine's `record_copy` makes the node. It copies y, because a recorded result must own its
-/// memory. The backward pass calls the inner closure with y and the gradient of y. The loops of this
-/// file do not need y.
+/// The engine's `record_copy` makes the node. It copies y: a recorded result must own its memory,
+/// and `record_copy` cannot see that y is new. The backward pass calls the closure `|_, dy|` with y
+/// and the gradient of y. The loops of this file do not need y.
 fn record_layer<const N: usize>(
     name: &'static str,
     y: &Tensor,

@@ -58,8 +58,8 @@ pub struct Trained {
 
 /// Trains a new LeNet on one device.
 ///
-/// Call this function on a thread of the device, such as the thread that has opened the device with
-/// `open_in_this_thread`.
+/// Call this function on one of the device's threads. `open_in_this_thread` makes the thread that
+/// opens the device one of them.
 ///
 /// # Errors
 ///

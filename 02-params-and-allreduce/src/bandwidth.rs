@@ -41,7 +41,7 @@ pub fn caption(runs: Option<u32>) -> String {
 pub fn limit(slices: bool) -> &'static str {
     match slices {
         true => {
-            "  memory limit: each slice adds up its chunk of all tensors and copies the other
+            "  add and copy: each slice adds up its chunk of all tensors and copies the other
     chunks' sums, without messages and without new memory
   the devices are slices of this CPU: these are not the times of GPUs"
         }
@@ -84,17 +84,17 @@ impl Table {
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
             algorithms: Algorithm::OURS.to_vec(),
-            limit: Some(if slices { "memory limit" } else { "copy" }),
+            limit: Some(if slices { "add and copy" } else { "copy" }),
             columns: Vec::new(),
         };
         for bytes in SIZES {
             let elements = if slices { bytes / DType::F32.size_in_bytes() } else { 0 };
             let limit = AddAndCopy::new(plan.len(), elements);
             let last = if slices { Work::AddAndCopy(&limit) } else { Work::Copy };
-            let rows = Algorithm::OURS.map(Work::AllReduce).into_iter().chain([last]);
-            let mut columns = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-                rows.clone().map(|work| seconds(rank, work, bytes, runs)).collect()
-            })?;
+            let rows: Vec<_> =
+                Algorithm::OURS.map(Work::AllReduce).into_iter().chain([last]).collect();
+            let mut columns =
+                run_ranks(plan, DEFAULT_TIMEOUT, |rank| column(rank, &rows, bytes, runs))?;
             table.columns.push(columns.swap_remove(0));
         }
         Ok(table)
@@ -112,11 +112,9 @@ impl Table {
         algorithms: &[Algorithm],
         runs: Option<u32>,
     ) -> Result<Self, Error> {
-        let column = |bytes| {
-            let rows = algorithms.iter().map(|&algorithm| Work::AllReduce(algorithm));
-            rows.map(|work| seconds(rank, work, bytes, runs)).collect()
-        };
-        let columns = SIZES.into_iter().map(column).collect::<Result<_, Error>>()?;
+        let rows: Vec<Work<'_>> = algorithms.iter().copied().map(Work::AllReduce).collect();
+        let columns = SIZES.into_iter().map(|bytes| column(rank, &rows, bytes, runs));
+        let columns = columns.collect::<Result<_, Error>>()?;
         let devices = (0..rank.world_size()).map(|rank| format!("rank {rank}")).collect();
         let algorithms = algorithms.to_vec();
         Ok(Self { title, devices, note: None, algorithms, limit: None, columns })
@@ -177,39 +175,45 @@ impl Table {
     }
 }
 
-/// Measures the seconds of one row and size: the median over runs of the slowest rank's time. All ranks get the same value,
-/// or `None` if Ctrl-C came first.
-fn seconds(
+/// Measures the seconds of all rows for one size: the medians over runs of the slowest rank's time. All ranks get the same
+/// values, or `None` if Ctrl-C came first.
+fn column(
     rank: &impl Communicator,
-    work: Work<'_>,
+    rows: &[Work<'_>],
     bytes: usize,
     runs: Option<u32>,
-) -> Result<Option<f64>, Error> {
-    // Each sum is the next run's tensor: its rank has just written it, as it writes gradients in training.
+) -> Result<Vec<Option<f64>>, Error> {
     let mut tensor = Tensor::zeros(bytes / DType::F32.size_in_bytes(), DType::F32, rank.device())?;
-    let runs =
-        runs.map_or_else(|| ((64 << 20) / bytes.max(1)).clamp(15, 500), |runs| runs as usize);
-    let mut seconds = Vec::with_capacity(runs);
-    // The first run touches new memory, and is not counted.
+    let runs = runs.map_or(((64 << 20) / bytes).clamp(15, 500), |runs| runs as usize);
+    let mut seconds = vec![Vec::with_capacity(runs); rows.len()];
+    // The rows take turns, so a slow moment of the machine meets all of them. The first round, on new memory, does not count.
     for run in 0..=runs {
-        rank.device().synchronize()?;
-        if !all_go_on(rank, interrupt::requested())? {
-            return Ok(None);
-        }
-        let start = Instant::now();
-        match work {
-            Work::AllReduce(algorithm) => tensor = rank.all_reduce(&tensor, algorithm)?,
-            Work::AddAndCopy(limit) => limit.run(rank)?,
-            Work::Copy => drop(tensor.force_contiguous()?),
-        }
-        rank.device().synchronize()?;
-        if run > 0 {
-            seconds.push(start.elapsed().as_secs_f64());
+        for (work, seconds) in rows.iter().zip(&mut seconds) {
+            // The rank has just written its tensor, as it writes gradients in training.
+            tensor = tensor.force_contiguous()?;
+            rank.device().synchronize()?;
+            if !all_go_on(rank, interrupt::requested())? {
+                return Ok(vec![None; rows.len()]);
+            }
+            let start = Instant::now();
+            match work {
+                Work::AllReduce(algorithm) => tensor = rank.all_reduce(&tensor, *algorithm)?,
+                Work::AddAndCopy(limit) => limit.run(rank)?,
+                Work::Copy => drop(tensor.force_contiguous()?),
+            }
+            rank.device().synchronize()?;
+            if run > 0 {
+                seconds.push(start.elapsed().as_secs_f64());
+            }
         }
     }
-    let all = rank.all_gather(&Tensor::new(seconds, rank.device())?, runs * rank.world_size())?;
-    let ranks: Vec<Vec<f64>> = all.to_vec1()?.chunks(runs).map(<[f64]>::to_vec).collect();
-    Ok(Some(slowest(&ranks)))
+    let median = |of_row| -> Result<_, Error> {
+        let all =
+            rank.all_gather(&Tensor::new(of_row, rank.device())?, runs * rank.world_size())?;
+        let ranks: Vec<Vec<f64>> = all.to_vec1()?.chunks(runs).map(<[f64]>::to_vec).collect();
+        Ok(Some(slowest(&ranks)))
+    };
+    seconds.into_iter().map(median).collect()
 }
 
 /// Waits for all ranks, and returns whether they make another run: the same on all ranks.
@@ -280,7 +284,7 @@ mod tests {
             devices: vec![String::new(); 2],
             note: None,
             algorithms: vec![Algorithm::OneShot, Algorithm::Ring],
-            limit: Some("memory limit"),
+            limit: Some("add and copy"),
             columns: vec![seconds(1.0, 2.0, 0.5); 5],
         };
         let conclusion = |table: &Table| table.conclusion().unwrap_or_default();

@@ -72,8 +72,8 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When the tensors differ in length or type, when another rank ends or sends nothing in time, or when this
-    /// communicator does not have the algorithm.
+    /// When the tensors differ in length or type, when another rank ends or sends nothing in time, or when there is no native
+    /// all-reduce.
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
         let _span = all_reduce::span(tensor);
         let tensor = tensor.detach();
@@ -81,6 +81,7 @@ pub trait Communicator: Send + Sync {
             return Ok(tensor.force_contiguous()?);
         }
         let sum_of: fn(&Self, &Tensor) -> Result<Sum, Error> = match algorithm {
+            // Without messages, every algorithm is the library's.
             _ if !self.has_messages() => return self.native_all_reduce(&tensor),
             Algorithm::OneShot => one_shot,
             Algorithm::Naive => naive,
@@ -88,7 +89,9 @@ pub trait Communicator: Send + Sync {
             Algorithm::Ring => ring,
             Algorithm::Native => return self.native_all_reduce(&tensor),
         };
-        if self.shares_memory() && all_reduce::is_large(&tensor) {
+        // One-shot between two ranks reads each tensor once. Pieces would only add a copy.
+        let once = algorithm == Algorithm::OneShot && self.world_size() == 2;
+        if self.shares_memory() && all_reduce::is_large(&tensor) && !once {
             return all_reduce::in_pieces(self, &tensor, sum_of);
         }
         Ok(sum_of(self, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
@@ -112,8 +115,8 @@ pub trait Communicator: Send + Sync {
         collectives::broadcast(self, tensor, root)
     }
 
-    /// Joins the chunks of all ranks, in rank order: `[length of the chunk]` → `[len]`. Rank r passes
-    /// [`chunk_range`](collectives::chunk_range)`(len, world_size, r)`.
+    /// Joins the chunks of all ranks, in rank order: `[length of the chunk]` → `[len]`. Rank r passes the numbers of the
+    /// range [`chunk_range`](collectives::chunk_range)`(len, world_size, r)`.
     ///
     /// # Errors
     ///
@@ -140,7 +143,7 @@ pub trait Communicator: Send + Sync {
         collectives::barrier(self)
     }
 
-    /// Whether ranks that share a tensor read it where it lies, in CPU memory. The same on all ranks.
+    /// Whether ranks that share a tensor read it where it lies, in CPU memory. All ranks return the same answer.
     fn shares_memory(&self) -> bool {
         false
     }
@@ -150,7 +153,7 @@ pub trait Communicator: Send + Sync {
         true
     }
 
-    /// The number of a rank in the whole world, by which errors name it. In a [`Group`], this is not the rank itself.
+    /// Returns a rank's number in the whole world, for error messages. In a [`Group`], a rank has another number.
     fn world_rank(&self, rank: usize) -> usize {
         rank
     }

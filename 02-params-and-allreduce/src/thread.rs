@@ -1,9 +1,7 @@
 //! Ranks as threads of one process: one thread drives one device.
 //!
-//! [`run_ranks`] starts a thread for every device of a plan. The ranks exchange tensors through mailboxes, one for each
-//! rank. When a rank fails, every rank that waits for it gets an error that names it.
+//! [`run_ranks`] starts a thread for every device of a plan. The ranks exchange tensors through mailboxes.
 
-use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::hint::spin_loop;
@@ -46,6 +44,7 @@ struct Mailbox {
     arrived: Condvar,
     /// Counts messages and ends of ranks. A spinning rank watches this number, without the lock.
     news: AtomicUsize,
+    /// The number of threads that sleep until something arrives.
     sleepers: AtomicUsize,
     /// The rank that the mailbox's owner waits for, plus 1. 0 means that the owner does not wait.
     waits_for: AtomicUsize,
@@ -61,7 +60,7 @@ impl Mailbox {
     fn wake(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            // With the lock, no sleeper is between its last look and its sleep.
+            // The owner holds the lock from its last look until it sleeps. After this line, it either looks once more or sleeps.
             drop(locked(&self.messages));
             self.arrived.notify_all();
         }
@@ -104,7 +103,8 @@ impl Mailbox {
     ) -> Option<T> {
         let mut clock = Stopwatch::start();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // Only the order counts. Either `wake` sees this sleeper, or `look` sees the end of the rank that called `wake`.
+        // Either `wake`, which writes `news` and then reads `sleepers`, sees this sleeper, or this read sees the write of
+        // `wake`, and `look` finds the news.
         self.news.load(Ordering::SeqCst);
         let mut messages = locked(&self.messages);
         let found = loop {
@@ -171,20 +171,21 @@ struct World {
     timeout: Duration,
     /// For each connection, a mailbox for each rank.
     connections: [Vec<Mailbox>; 2],
+    /// For each rank, the end of its work, once it has ended.
     ends: Vec<OnceLock<End>>,
     /// For each rank, the last call that failed because of another rank.
     last_error: Vec<Mutex<Option<CallError>>>,
     /// The ranks that failed, the first failure first.
     failures: Mutex<Vec<usize>>,
     a_rank_ended: Condvar,
+    /// For each rank, its messages so far, which tests count.
     sent: Vec<Mutex<Traffic>>,
 }
 // ANCHOR_END: world
 
 // ANCHOR: rank
-/// One rank: its device, and its end of a connection to all other ranks. A clone is the same end.
-///
-/// When the rank's work has ended, every call fails, in whichever thread.
+/// One rank: its device, and its end of a connection to all other ranks. A clone is the same end, for any thread; one thread
+/// at a time receives on a connection. When the rank's work has ended, every call fails.
 #[derive(Clone)]
 pub struct Rank {
     rank: usize,
@@ -232,7 +233,7 @@ impl Communicator for Rank {
         let (mailbox, since) = (self.mailbox(self.rank), Instant::now());
         mailbox.waits_for.store(from + 1, Ordering::SeqCst);
         let found = mailbox.wait(self.world.timeout, |messages| {
-            // A rank sends its last message before its end, so this looks for the end first.
+            // The end first: otherwise a rank could send its last message and end between the two looks.
             let ended = self.has_ended() || self.world.ends[from].get().is_some();
             match messages.get_mut(&from).and_then(VecDeque::pop_front) {
                 Some(message) => Some(Ok(message)),
@@ -321,30 +322,33 @@ impl Rank {
             let waits_for = self.mailbox(last).waits_for.load(Ordering::SeqCst);
             let Some(next) = waits_for.checked_sub(1) else { break None };
             if let Some(start) = chain.iter().position(|&rank| rank == next) {
-                break Some(chain.split_off(start));
+                break Some(chain[start..].to_vec());
             }
             chain.push(next);
         };
         if let Some(mut circle) = circle {
-            let smallest = (0..circle.len()).min_by_key(|&position| circle[position]);
-            circle.rotate_left(smallest.unwrap_or(0));
-            return self.error(Origin::Deadlock { circle });
+            // Ranks that exchange messages wait for each other, too, for a moment. In a deadlock, none of them sends.
+            let messages = |rank: &usize| locked(&self.world.sent[*rank]).messages;
+            let before: u64 = circle.iter().map(messages).sum();
+            thread::sleep(Duration::from_millis(1));
+            if circle.iter().map(messages).sum::<u64>() == before {
+                let smallest = (0..circle.len()).min_by_key(|&position| circle[position]);
+                circle.rotate_left(smallest.unwrap_or(0));
+                return self.error(Origin::Deadlock { circle });
+            }
+            chain.truncate(1);
         }
         let (rank, seconds) = (chain[chain.len() - 1], self.world.timeout.as_secs_f64());
         if self.world.ends[rank].get().is_some() {
             return self.stopped(rank);
         }
         // That rank may have given up at the same moment.
-        let its_error = locked(&self.world.last_error[rank]);
-        if let Some(CallError { origin, at, .. }) = &*its_error
-            && rank != self.rank
-            && *at >= since
-        {
-            let origin = origin.clone();
-            drop(its_error);
+        let its_error = locked(&self.world.last_error[rank])
+            .as_ref()
+            .and_then(|error| (error.at >= since).then(|| error.origin.clone()));
+        if let Some(origin) = its_error.filter(|_| rank != self.rank) {
             return self.error(origin);
         }
-        drop(its_error);
         let error = Error::TimedOut { rank, seconds, waiting: self.rank };
         self.note(&error, Origin::Rank { rank, why: format!("sent nothing for {seconds:.1} s") });
         error
@@ -431,12 +435,6 @@ pub fn attempt<R: Send, E: Send>(
     work: impl FnOnce() -> Result<R, E> + Send,
 ) -> Result<R, Cause<E>> {
     outcome_of(catch_unwind(AssertUnwindSafe(|| device.run(work))))
-}
-
-fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("no message").to_owned()
 }
 
 /// Runs `work` once for every device of a plan, each in its own thread, and waits for all. Returns the results in rank
@@ -543,7 +541,11 @@ fn thread_of(_rank: usize) -> thread::Builder {
 fn outcome_of<R, E>(outcome: thread::Result<Result<R, E>>) -> Result<R, Cause<E>> {
     match outcome {
         Ok(outcome) => outcome.map_err(Cause::Error),
-        Err(payload) => Err(Cause::Panic(panic_message(&*payload))),
+        Err(payload) => {
+            let text = payload.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            Err(Cause::Panic(text.unwrap_or("no message").to_owned()))
+        }
     }
 }
 
@@ -554,10 +556,7 @@ impl World {
         }
         Self {
             timeout,
-            connections: [
-                of_each(world_size, Mailbox::default),
-                of_each(world_size, Mailbox::default),
-            ],
+            connections: [0, 1].map(|_| of_each(world_size, Mailbox::default)),
             ends: of_each(world_size, OnceLock::new),
             last_error: of_each(world_size, Mutex::default),
             failures: Mutex::default(),
@@ -594,9 +593,9 @@ impl World {
     }
     // ANCHOR_END: end
 
+    // ANCHOR: stuck
     fn running(&self) -> Vec<usize> {
-        let ranks = self.ends.iter().enumerate();
-        ranks.filter(|(_, end)| end.get().is_none()).map(|(rank, _)| rank).collect()
+        (0..self.ends.len()).filter(|&rank| self.ends[rank].get().is_none()).collect()
     }
 
     /// Returns when all ranks have ended. If one has failed and others do not end, reports this and returns, too.
@@ -633,14 +632,15 @@ impl World {
             failures = wait_on(&self.a_rank_ended, failures, STRETCH.min(limit - waited));
         }
     }
+    // ANCHOR_END: stuck
 }
 
 fn report_stuck(failed: usize, why: &str, waited: Duration, stuck: &[usize]) {
     let ranks: Vec<String> = stuck.iter().map(|rank| format!("rank {rank}")).collect();
     let (ranks, have) = (ranks.join(" and "), if stuck.len() == 1 { "has" } else { "have" });
-    let seconds = waited.as_secs();
     cli::give_up(&anyhow::anyhow!(
-        "rank {failed} {why}; {seconds} s later {ranks} {have} not come back"
+        "rank {failed} {why}; {} s later {ranks} {have} not come back",
+        waited.as_secs()
     ));
 }
 

@@ -29,7 +29,7 @@ fn it_ends_in_a_table_of_bandwidths() {
     let (_, tables) = text.split_once("all-reduce in GB/s").expect("a caption");
     assert!(tables.starts_with(", f32, the median of 2 runs; the slowest"), "{tables}");
     assert!(tables.contains("these are not the times of GPUs"), "{tables}");
-    for row in ["one-shot", "naive", "tree", "ring", "memory limit"] {
+    for row in ["one-shot", "naive", "tree", "ring", "add and copy"] {
         // In the caption, a colon follows.
         let begins = format!("{row} ");
         let rows: Vec<&str> =
@@ -60,7 +60,7 @@ fn a_number_of_devices_that_is_not_measured_is_told() {
         let output = params_and_allreduce(&["--runs=1", "--devices", devices]).output();
         let text = String::from_utf8(output.expect("a run").stdout).expect("text");
         let (_, told) = text.split_once("all-reduce in GB/s").expect("a caption");
-        assert_eq!(told.matches("  memory limit  ").count(), tables, "{told}");
+        assert_eq!(told.matches("  add and copy  ").count(), tables, "{told}");
         assert_eq!(told.contains("are measured are"), note.is_some(), "{told}");
         assert!(told.contains(note.unwrap_or_default()), "{told}");
     }
@@ -158,7 +158,7 @@ fn an_interrupt_loses_nothing_that_was_measured() {
         assert!(told.contains(&rate), "{line} is not in {told}");
     }
     // The second table takes seconds.
-    let second = ("\n  memory limit  ", 50);
+    let second = ("\n  add and copy  ", 50);
     let (told, written) = interrupted("--runs=200", ("-TERM", 143), second);
     assert!(told.contains("left out after the interrupt"), "{told}");
     assert!((5 * 5..2 * 5 * 5).contains(&written.len()), "{told}");

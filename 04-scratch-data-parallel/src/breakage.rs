@@ -5,13 +5,13 @@
 //! ends with an error that names a rank.
 
 use candle_core::{DType, Tensor};
-use datasets::Batch;
 use harness::records::TrainOptions;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
+use split_batch::loader::LocalBatch;
 
 use crate::Error;
 use crate::train_batch::allreduce_sums;
@@ -79,7 +79,7 @@ impl Breakage {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss is {loss} at step {step} of epoch {epoch}: this is what --break reduce-params does; \
-     every step multiplies the weights by the number of devices"
+     every step replaces the weights by the sum of the weights of all replicas"
 )]
 pub struct RanAway {
     /// Counted from 1.
@@ -121,7 +121,7 @@ fn allreduce_all(
 pub fn train_batch_broken(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
-    shard: &Batch,
+    batch: &LocalBatch,
     learning_rate: f64,
     algorithm: Algorithm,
     breakage: Breakage,
@@ -131,7 +131,7 @@ pub fn train_batch_broken(
     if breakage == Breakage::LoneBroadcast {
         lone_broadcast(rank)?;
     }
-    let local = local_gradients(model, &shard.to_device(rank.device())?)?;
+    let local = local_gradients(model, &batch.shards[0].to_device(rank.device())?)?;
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,
         Breakage::MeanForSum => allreduce_all(rank, &local.gradients, algorithm)?
@@ -144,8 +144,8 @@ pub fn train_batch_broken(
         | Breakage::LeaveEarly
         | Breakage::LoneBroadcast => allreduce_all(rank, &local.gradients, algorithm)?,
     };
+    sgd(model.parameters(), &gradients, learning_rate, batch.samples)?;
     let sums = allreduce_sums(rank, local.sums, algorithm)?;
-    sgd(model.parameters(), &gradients, learning_rate, sums.samples as usize)?;
 
     if breakage == Breakage::ReduceParams {
         for parameter in model.parameters() {

@@ -17,7 +17,7 @@ pub enum Error {
     /// The training loop stopped.
     #[error(transparent)]
     Train(#[from] trainer::Error),
-    /// The loss became infinite or NaN, as the bug on purpose makes it.
+    /// The loss became infinite or NaN, as the deliberate bug makes it.
     #[error(transparent)]
     BrokenOnPurpose(#[from] RanAway),
     /// Two replicas have different weights.
@@ -26,7 +26,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Names a bug on purpose as the cause of this error, if the bug explains it.
+    /// Names a deliberate bug as the cause of this error, if the bug explains it.
     pub(crate) fn blame(self, breakage: Option<Breakage>) -> Self {
         let ran_away = match (&self, breakage) {
             (Self::Train(error), Some(breakage)) => breakage.explains(error),

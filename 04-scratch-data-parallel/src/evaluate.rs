@@ -40,7 +40,7 @@ pub fn allreduce_by_batch(
     rank: &(impl Communicator + ?Sized),
     mine: SumsByBatch,
 ) -> Result<SumsByBatch, Error> {
-    // There are no sums to send, and a GPU cannot hold an empty tensor.
+    // Without test images there are no entries, on any rank. A GPU cannot hold an empty tensor.
     if mine.is_empty() {
         return Ok(mine);
     }

@@ -161,7 +161,7 @@ struct Planned {
 
 /// Returns the runs: one device, several devices, and one device with the cores of all devices.
 ///
-/// A bug on purpose applies to several devices only. The reproducible mode applies to all runs.
+/// A deliberate bug applies to several devices only. The reproducible mode applies to all runs.
 fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Result<Vec<Planned>> {
     let device = arguments.devices.each;
     let alone = match method {

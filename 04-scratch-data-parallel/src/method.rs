@@ -24,7 +24,7 @@ pub enum Method {
         /// The number of shards.
         shards: usize,
     },
-    /// Train with a bug on purpose, in the step or outside of it.
+    /// Train with a deliberate bug, in the step or outside of it.
     Broken(Breakage, Algorithm),
 }
 // ANCHOR_END: method
@@ -38,7 +38,7 @@ impl Method {
         }
     }
 
-    /// Returns the bug on purpose, if there is one.
+    /// Returns the deliberate bug, if there is one.
     pub fn breakage(&self) -> Option<Breakage> {
         match *self {
             Self::Broken(breakage, _) => Some(breakage),
@@ -75,7 +75,7 @@ impl Method {
         })
     }
 
-    /// Returns the options of a rank's loop. All ranks have the same, unless a bug on purpose changes them.
+    /// Returns the options of a rank's loop. All ranks have the same, unless a deliberate bug changes them.
     pub(crate) fn options(
         &self,
         options: &TrainOptions,

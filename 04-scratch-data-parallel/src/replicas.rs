@@ -63,7 +63,7 @@ pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
 
 /// Gathers the hashes, and checks them on rank 0. All ranks call this together.
 ///
-/// With a world size of 1, this function takes no `snapshot`.
+/// With a world size of 1, this function does not call `snapshot`.
 ///
 /// # Errors
 ///

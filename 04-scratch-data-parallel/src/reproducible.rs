@@ -9,18 +9,20 @@
 //! The mode has a price. The matrix products are smaller: a device with four shards makes four times as many products,
 //! with a quarter of the rows. And the tree decides the order of the messages, which may not suit the machine.
 
-// ANCHOR: check_shards
-use datasets::Batch;
+// ANCHOR: imports
 use harness::cli::UsageError;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::{self, Communicator};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
+use split_batch::loader::LocalBatch;
 use trainer::{sums_from_tensor, sums_to_tensor};
 
 use crate::{Error, FixedTree, TreeSum};
+// ANCHOR_END: imports
 
+// ANCHOR: check_shards
 /// Checks that each device gets a shard, and that a batch can be cut into so many shards.
 ///
 /// # Errors
@@ -53,21 +55,20 @@ pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<()
 pub fn train_batch_reproducible(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
-    shards: &[Batch],
+    batch: &LocalBatch,
     learning_rate: f64,
     tree: &FixedTree,
 ) -> Result<Step, Error> {
     let (mut sum, mut local_sums) = (TreeSum::new(*tree), Vec::new());
     let first = tree.held_by(rank.rank()).start;
-    for (number, shard) in shards.iter().enumerate() {
+    for (number, shard) in batch.shards.iter().enumerate() {
         let step = local_gradients(model, &shard.to_device(rank.device())?)?;
         sum.add(first + number, step.gradients)?;
         local_sums.push(step.sums);
     }
     let gradients = sum.total(rank)?;
-    let sums = tree_sums(rank, &local_sums, tree)?;
-    sgd(model.parameters(), &gradients, learning_rate, sums.samples as usize)?;
-    Ok(Step { sums, gradients })
+    sgd(model.parameters(), &gradients, learning_rate, batch.samples)?;
+    Ok(Step { sums: tree_sums(rank, &local_sums, tree)?, gradients })
 }
 // ANCHOR_END: reproducible
 

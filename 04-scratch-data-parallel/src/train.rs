@@ -31,7 +31,7 @@ pub struct Outcome {
     pub after_first_step: Snapshot,
     /// The final weights of rank 0.
     pub weights: Snapshot,
-    /// The hash of each rank's final weights, in rank order. All are equal, unless the method is a bug on purpose.
+    /// The hash of each rank's final weights, in rank order. All are equal, unless the method is a deliberate bug.
     pub hashes: Vec<WeightsHash>,
 }
 
@@ -48,7 +48,7 @@ struct RankOutcome {
 ///
 /// Every rank starts from a copy of the same parameters, and loads its own shards of the same global batches.
 /// Each rank evaluates a part of the test images, and rank 0 reports. After each epoch all replicas must have the same
-/// weights hash, unless the `method` is a bug on purpose.
+/// weights hash, unless the `method` is a deliberate bug.
 ///
 /// # Errors
 ///
@@ -80,15 +80,14 @@ pub fn train(
             while let Some(batch) = run.next_batch()? {
                 let step = match method {
                     Method::AllReduce(algorithm) => {
-                        train_batch(rank, &model, &batch.shards[0], learning_rate, algorithm)?
+                        train_batch(rank, &model, &batch, learning_rate, algorithm)?
                     }
                     Method::Reproducible { shards } => {
                         let tree = FixedTree::new(shards, rank.world_size())?;
-                        train_batch_reproducible(rank, &model, &batch.shards, learning_rate, &tree)?
+                        train_batch_reproducible(rank, &model, &batch, learning_rate, &tree)?
                     }
                     Method::Broken(bug, algorithm) => {
-                        let shard = &batch.shards[0];
-                        train_batch_broken(rank, &model, shard, learning_rate, algorithm, bug)?
+                        train_batch_broken(rank, &model, &batch, learning_rate, algorithm, bug)?
                     }
                 };
                 if after_first_step.is_empty() {
@@ -116,7 +115,7 @@ pub fn train(
 // ANCHOR: evaluate
 /// Compares the replicas, evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0.
 ///
-/// After a bug on purpose, the replicas can differ. Then rank 0 evaluates all images alone.
+/// After a deliberate bug, the replicas can differ. Then rank 0 evaluates all images alone.
 fn evaluate(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
@@ -124,20 +123,20 @@ fn evaluate(
     dtype: DType,
     method: Method,
 ) -> Result<Option<BatchSums>, Error> {
-    let evaluate = |part| -> Result<_, Error> {
+    let evaluate_mine = |part| -> Result<_, Error> {
         Ok(evaluate_part(model, images, part, dtype, rank.device())?)
     };
     if method.breakage().is_some() {
-        let alone = || Ok(evaluate(Part::WHOLE)?.total());
+        let alone = || Ok(evaluate_mine(Part::WHOLE)?.total());
         return (rank.rank() == 0).then(alone).transpose();
     }
     replicas::compare::<Error>(rank, || model.parameters().snapshot())?;
-    evaluate_together(rank, evaluate)
+    evaluate_together(rank, evaluate_mine)
 }
 // ANCHOR_END: evaluate
 
 // ANCHOR: blamed
-/// Names a bug on purpose as the cause of an infinite loss or a NaN.
+/// Names a deliberate bug as the cause of an infinite loss or a NaN.
 fn blamed(failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
     match failure.cause {
         Cause::Error(error) => {

@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use params_and_allreduce::communicator::{Communicator, Error};
 
@@ -39,7 +39,7 @@ impl TreeSum {
         Self { tree, waiting: Vec::new(), most_sets: 0 }
     }
 
-    /// Returns the largest number of lists that a rank holds at one time when it adds its leaves in order.
+    /// Returns the largest number of partial sums that a rank holds at one time when it adds its leaves in order.
     pub fn most_in_order(tree: FixedTree, rank: usize) -> usize {
         let mut sum = Self::new(tree);
         for leaf in tree.held_by(rank) {
@@ -54,7 +54,7 @@ impl TreeSum {
     ///
     /// # Errors
     ///
-    /// When tensors of two leaves differ in shape or type.
+    /// When two leaves have different numbers of tensors, or tensors that differ in shape or type.
     pub fn add(&mut self, leaf: usize, tensors: Vec<Tensor>) -> Result<()> {
         let (mut range, mut sum) = (leaf..leaf + 1, tensors);
         self.most_sets = self.most_sets.max(self.waiting.len() + 1);
@@ -65,6 +65,9 @@ impl TreeSum {
             let (_, other_sum) = self.waiting.swap_remove(found);
             let (left, right) =
                 if other.start < range.start { (other_sum, sum) } else { (sum, other_sum) };
+            if left.len() != right.len() {
+                bail!("leaves of {} and of {} tensors cannot be added up", left.len(), right.len());
+            }
             // The iterators free the two summands of each parameter as soon as their sum is computed.
             let pairs = left.into_iter().zip(right);
             sum = pairs.map(|(left, right)| ops::sum(&left, &right)).collect::<Result<_>>()?;
@@ -75,7 +78,7 @@ impl TreeSum {
     }
     // ANCHOR_END: add
 
-    /// Returns the largest number of lists of tensors that this rank held at one time.
+    /// Returns the largest number of partial sums that this rank held at one time.
     pub fn most_sets(&self) -> usize {
         self.most_sets
     }
@@ -108,7 +111,8 @@ impl TreeSum {
         (0..tensors).map(sum).collect()
     }
 
-    /// Returns the nodes above a leaf, from the smallest to the root, each with its half that is without the leaf.
+    /// For each node above a leaf, from the smallest to the root, returns two ranges: the node, and the half of the node
+    /// that does not contain the leaf.
     fn path_to_root(&self, leaf: usize) -> Vec<(Range<usize>, Range<usize>)> {
         let mut ranges = Vec::new();
         let mut range = 0..self.tree.leaves();
@@ -143,7 +147,7 @@ mod tests {
         sum.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
     }
 
-    /// Returns the bits of the sum on each rank when the leaves arrive in `order`, and the largest number of lists held.
+    /// Returns the bits of the sum on each rank when the leaves arrive in `order`, and the largest number of partial sums held.
     fn sum(
         leaves: usize,
         replicas: usize,

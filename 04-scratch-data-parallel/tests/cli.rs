@@ -1,4 +1,4 @@
-//! The binary as a newcomer meets it: three runs and a comparison, bugs on purpose, and refusals.
+//! The binary as a newcomer meets it: three runs and a comparison, deliberate bugs, and refusals.
 
 use assert_cmd::Command;
 use predicates::prelude::*;

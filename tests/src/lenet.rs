@@ -3,6 +3,7 @@
 use candle_core::{DType, Device};
 use datasets::Batch;
 use single_gpu::lenet::Lenet;
+use split_batch::loader::LocalBatch;
 
 /// Weights ten times as large as usual, of the seed 1. With those of a fresh LeNet the loss hardly depends on the images,
 /// and gradients are so small that most of their bits are lost in the update: a difference could hide.
@@ -20,12 +21,20 @@ pub fn with_large_weights(dtype: DType) -> Lenet {
     lenet
 }
 
-/// Cuts shard number `index` of `of` out of a batch.
+/// Cuts a batch into `of` shards, and returns the shards with the numbers `held`.
 ///
 /// # Errors
 ///
 /// When the numbers of images and labels differ.
-pub fn shard(batch: &Batch, of: usize, index: usize) -> candle_core::Result<Batch> {
-    let (images, labels) = split_batch::cut_shard(&batch.images, &batch.labels, of, index)?;
-    Ok(Batch { images, labels })
+pub fn local_batch(
+    batch: &Batch,
+    of: usize,
+    held: impl IntoIterator<Item = usize>,
+) -> candle_core::Result<LocalBatch> {
+    let shard = |index| {
+        let (images, labels) = split_batch::cut_shard(&batch.images, &batch.labels, of, index)?;
+        Ok(Batch { images, labels })
+    };
+    let shards = held.into_iter().map(shard).collect::<candle_core::Result<_>>()?;
+    Ok(LocalBatch { shards, samples: batch.len() })
 }

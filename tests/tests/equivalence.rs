@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use course_tests::lenet::shard;
+use course_tests::lenet::local_batch;
 use course_tests::{device, on_gpus, on_the_cpu, plan};
 use datasets::loader::{Epochs as _, Loader};
 use datasets::{Batch, Split, synthetic};
@@ -120,7 +120,7 @@ fn on_devices_with(
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         let step = |batch: &Batch| {
             let index = if breakage == Some(Breakage::SameShard) { 0 } else { rank.rank() };
-            let shard = shard(batch, devices, index)?;
+            let shard = local_batch(batch, devices, [index])?;
             let step = match breakage {
                 None => train_batch(rank, &model, &shard, RATE, algorithm)?,
                 Some(breakage) => {
@@ -242,7 +242,7 @@ fn more_devices_than_samples_is_still_exact() {
     for algorithm in algorithms() {
         let found = run_ranks(&plan(7), WAIT, |rank| {
             let model = Lenet::with_parameters(get_params(start.parameters(), rank.device())?)?;
-            train_batch(rank, &model, &shard(&few, 7, rank.rank())?, RATE, algorithm)?;
+            train_batch(rank, &model, &local_batch(&few, 7, [rank.rank()])?, RATE, algorithm)?;
             Ok::<_, Error>(model.parameters().snapshot()?)
         });
         for weights in found.unwrap() {

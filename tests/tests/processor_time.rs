@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use course_tests::lenet::shard;
+use course_tests::lenet::local_batch;
 use datasets::{Dataset, PIXELS};
 use devices::DevicePlan;
 use params_and_allreduce::communicator::Communicator;
@@ -46,7 +46,7 @@ fn two_one_core_devices_use_two_threads_and_no_more() {
     let initial = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
     let times = run_ranks(&plan, Duration::from_secs(60), |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let shard = shard(&batch, 2, rank.rank())?;
+        let shard = local_batch(&batch, 2, [rank.rank()])?;
         for _ in 0..40 {
             train_batch(rank, &model, &shard, 0.01, Algorithm::Ring)?;
         }

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use course_tests::lenet::{shard, with_large_weights};
+use course_tests::lenet::{local_batch, with_large_weights};
 use course_tests::{on_gpus, on_the_cpu, plan};
 use datasets::loader::{Epochs as _, Loader};
 use datasets::{Batch, CLASSES, Dataset, PIXELS, SAMPLE, Split, synthetic};
@@ -38,8 +38,8 @@ fn step(
     shards: usize,
 ) -> Result<Step, Error> {
     let tree = FixedTree::new(shards, rank.world_size())?;
-    let held = tree.held_by(rank.rank()).map(|index| shard(batch, shards, index));
-    train_batch_reproducible(rank, model, &held.collect::<Result<Vec<_>, _>>()?, rate, &tree)
+    let batch = local_batch(batch, shards, tree.held_by(rank.rank()))?;
+    train_batch_reproducible(rank, model, &batch, rate, &tree)
 }
 
 /// The weights hash after all steps; every rank's must be the same.
@@ -96,7 +96,7 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
         let hashes = run_ranks(&plan(devices), Duration::from_secs(60), |rank| {
             let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
             for batch in &batches {
-                let shard = shard(batch, devices, rank.rank())?;
+                let shard = local_batch(batch, devices, [rank.rank()])?;
                 scratch_data_parallel::train_batch(rank, &model, &shard, 0.05, Algorithm::Ring)?;
             }
             Ok::<_, Error>(WeightsHash::new(&model.parameters().snapshot()?)?)

@@ -15,7 +15,7 @@ use std::time::Duration;
 use candle_core::cuda::set_gemm_reduced_precision_f32;
 use candle_core::{DType, Device, Tensor};
 use course_tests::distance::distance;
-use course_tests::lenet::{shard, with_large_weights};
+use course_tests::lenet::{local_batch, with_large_weights};
 use course_tests::on_the_cpu;
 use datasets::{Batch, Split, synthetic};
 use devices::{DeviceKind, DevicePlan};
@@ -41,7 +41,7 @@ fn on_gpus(plan: &DevicePlan, start: &Lenet, batch: &Batch) -> Found {
         let step = train_batch(
             rank,
             &model,
-            &shard(batch, plan.len(), rank.rank())?,
+            &local_batch(batch, plan.len(), [rank.rank()])?,
             RATE,
             Algorithm::Ring,
         )?;

@@ -241,8 +241,8 @@ pub fn barrier(rank: &(impl Communicator + ?Sized)) -> Result<(), Error> {
 /// A tensor of at most this many bytes is copied sooner than an answer arrives.
 const SMALL: usize = 16 << 10;
 
-/// Sends the input of a collective. A small input is copied. A large input is shared: before the collective returns, it
-/// calls [`wait_until_read`], or has received a sum that contains this input.
+/// Sends the input of a collective. A small input is copied, and a large input is shared. Before the collective returns, all
+/// receivers must have read it: the collective calls [`wait_until_read`], or receives a sum that contains the input.
 pub(crate) fn send_input(
     rank: &(impl Communicator + ?Sized),
     to: usize,

@@ -1,4 +1,5 @@
 use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
@@ -291,6 +292,31 @@ fn ranks_that_wait_in_a_circle_are_told_so() {
     assert_eq!(complaints.into_inner().unwrap(), [circle; 4]);
     let failure = outcome.unwrap_err();
     assert!(matches!(failure.cause, Cause::Error(Error::Deadlock { .. })), "{failure}");
+}
+
+/// Ranks 1 and 2 often wait for each other at the moment at which rank 0 gives up.
+#[test]
+fn ranks_that_exchange_messages_are_no_deadlock() {
+    let gave_up = AtomicBool::new(false);
+    for _ in 0..8 {
+        gave_up.store(false, Ordering::SeqCst);
+        let failure = run_ranks(&plan(3), SHORT, |rank| {
+            if rank.rank() == 0 {
+                let outcome = recv_number(rank, 1);
+                gave_up.store(true, Ordering::SeqCst);
+                return outcome.map(drop);
+            }
+            let other = 3 - rank.rank();
+            while !gave_up.load(Ordering::SeqCst) {
+                rank.send(other, &number(1.0))?;
+                recv_number(rank, other)?;
+            }
+            // The other rank may be in its last round.
+            rank.send(other, &number(1.0))
+        });
+        let failure = failure.unwrap_err().to_string();
+        assert!(failure.ends_with("is alive but sends nothing"), "{failure}");
+    }
 }
 
 #[test]

@@ -46,7 +46,8 @@ impl Event {
     /// Moves a contiguous tensor, with its elements at the time of the event, to `device`. If the tensor is on `device`,
     /// nothing is copied.
     ///
-    /// The GPU may copy later. The tensor must not change until a result that was computed from the copy is there.
+    /// The GPU may copy later. The tensor must neither change nor be dropped until a result that was computed from the copy
+    /// is there.
     ///
     /// # Errors
     ///

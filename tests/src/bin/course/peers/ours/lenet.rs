@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use concise_wrapper::lenet::LeNet;
-use course_tests::lenet::shard;
+use course_tests::lenet::local_batch;
 use datasets::Batch;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
@@ -40,7 +40,7 @@ pub(super) fn on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
     let initial = Lenet::new(1, DType::F32, &Device::Cpu)?;
     let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let shard = shard(&batch, 2, rank.rank())?;
+        let shard = local_batch(&batch, 2, [rank.rank()])?;
         times(arguments.repetitions, Duration::ZERO, || {
             let algorithm = Algorithm::default();
             scratch_data_parallel::train_batch(rank, &model, &shard, LEARNING_RATE, algorithm)?;
