@@ -8,8 +8,6 @@
 //! add     s₀ = a₀ + b₀           s₁ = a₁ + b₁
 //! copy    s₁ from rank 1         s₀ from rank 0
 //! ```
-//!
-//! This is the [ring](mod@crate::all_reduce::ring) without its messages, and without new memory for the sums.
 
 use std::sync::{PoisonError, RwLock};
 

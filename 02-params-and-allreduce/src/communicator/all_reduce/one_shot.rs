@@ -9,9 +9,8 @@
 //! add        7            7            7
 //! ```
 //!
-//! No message depends on another. For a small tensor on a few ranks nothing is faster.
-//! The price: every rank sends n − 1 tensors and computes the whole sum. GPUs that read each other's memory add small
-//! tensors in this way, and the name comes from there.
+//! No message depends on another, so for a small tensor on a few ranks nothing is faster. The price: every rank sends n − 1
+//! tensors and computes the whole sum.
 
 // ANCHOR: one_shot
 use candle_core::Tensor;
