@@ -330,7 +330,7 @@ impl Rank {
             // Ranks that exchange messages wait for each other, too, for a moment. In a deadlock, none of them sends.
             let messages = |rank: &usize| locked(&self.world.sent[*rank]).messages;
             let before: u64 = circle.iter().map(messages).sum();
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(50));
             if circle.iter().map(messages).sum::<u64>() == before {
                 let smallest = (0..circle.len()).min_by_key(|&position| circle[position]);
                 circle.rotate_left(smallest.unwrap_or(0));
