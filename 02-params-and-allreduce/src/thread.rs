@@ -44,7 +44,6 @@ struct Mailbox {
     arrived: Condvar,
     /// Counts messages and ends of ranks. A spinning rank watches this number, without the lock.
     news: AtomicUsize,
-    /// The number of threads that sleep until something arrives.
     sleepers: AtomicUsize,
     /// The rank that the mailbox's owner waits for, plus 1. 0 means that the owner does not wait.
     waits_for: AtomicUsize,
@@ -178,7 +177,6 @@ struct World {
     /// The ranks that failed, the first failure first.
     failures: Mutex<Vec<usize>>,
     a_rank_ended: Condvar,
-    /// For each rank, its messages so far, which tests count.
     sent: Vec<Mutex<Traffic>>,
 }
 // ANCHOR_END: world

@@ -27,6 +27,7 @@ use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::weights::{Named, Weights};
 use concise_wrapper::{DataParallel, Error, Model, Network, Precision};
 use course_tests::distance::{distance, values};
+use course_tests::lenet::local_batch;
 use course_tests::{noise, plan};
 use datasets::Batch;
 use devices::DevicePlan;
@@ -60,11 +61,7 @@ fn batch(samples: usize) -> Batch {
 
 /// `of` shards of a batch, and of them those in `held`.
 fn share(held: std::ops::Range<usize>, of: usize) -> LocalBatch {
-    let (batch, each) = (batch(SAMPLES), SAMPLES / of);
-    let cut = |tensor: &Tensor, shard| tensor.narrow(0, shard * each, each).unwrap();
-    let shard =
-        |shard| Batch { images: cut(&batch.images, shard), labels: cut(&batch.labels, shard) };
-    LocalBatch { shards: held.map(shard).collect(), samples: SAMPLES }
+    local_batch(&batch(SAMPLES), of, held).unwrap()
 }
 
 fn rounded(tensor: &Tensor) -> Tensor {

@@ -12,6 +12,7 @@ use std::fmt;
 
 use candle_core::{DType, Device, Storage, Tensor, WithDType, bail};
 use clap::ValueEnum;
+use half::{bf16, f16};
 use harness::cli::name_of;
 use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
@@ -87,7 +88,7 @@ fn bytes(tensor: &Tensor) -> usize {
 
 /// Whether an all-reduce in one memory sends the tensor in pieces.
 pub(crate) fn is_large(tensor: &Tensor) -> bool {
-    bytes(tensor) > PIECE && matches!(tensor.dtype(), DType::F32 | DType::F64)
+    bytes(tensor) > PIECE && tensor.dtype().is_float()
 }
 
 // ANCHOR: in_pieces
@@ -104,6 +105,8 @@ pub(crate) fn in_pieces<C: Communicator + ?Sized>(
     let flat = tensor.flatten_all()?;
     let sum = match tensor.dtype() {
         DType::F64 => sum_of_pieces::<f64, C>(rank, &flat, sum_of)?,
+        DType::BF16 => sum_of_pieces::<bf16, C>(rank, &flat, sum_of)?,
+        DType::F16 => sum_of_pieces::<f16, C>(rank, &flat, sum_of)?,
         _ => sum_of_pieces::<f32, C>(rank, &flat, sum_of)?,
     };
     Ok(sum.reshape(tensor.shape())?)
