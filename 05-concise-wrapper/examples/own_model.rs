@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Module as _, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _, Network};
 use devices::{DeviceKind, DevicePlan};
 use ops::cross_entropy;

@@ -16,9 +16,9 @@
 //! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
 //! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
 //! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
-//! | [`text`] | what ranks tell each other in words, or values as JSON |
-//! | [`sizing`] | less to do on a CPU, unless more is asked for |
-//! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
+//! | [`text`] | values that ranks exchange as JSON |
+//! | [`sizing`] | smaller defaults on a CPU |
+//! | [`optimizer`] | momentum, weight decay, AdamW, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
 //! | [`recording`] | where do two runs part? |
 //! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
@@ -34,7 +34,7 @@ pub mod launch;
 pub mod lenet;
 pub mod model;
 pub mod network;
-pub mod optimiser;
+pub mod optimizer;
 pub mod precision;
 pub mod recording;
 pub mod resnet;

@@ -7,7 +7,7 @@ use harness::report::Report;
 use trainer::TrainingRun;
 
 use crate::checkpoint::{Checkpoints, Run};
-use crate::optimiser::{Extras, Schedule, Sgd};
+use crate::optimizer::{Extras, Schedule, Sgd};
 use crate::weights::Snapshot;
 use crate::{Error, Model};
 use split_batch::loader::ShardLoader;

@@ -90,7 +90,7 @@ impl<M: Model> Model for Watched<'_, M> {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
-    use concise_wrapper::optimiser::{Momentum, Sgd};
+    use concise_wrapper::optimizer::{Momentum, Sgd};
     use datasets::loader::Epochs as _;
     use datasets::{CLASSES, PIXELS};
     use model_parallel::layers::Layers;

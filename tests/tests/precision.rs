@@ -21,7 +21,7 @@ use candle_core::{DType, Device, Module as _, ModuleT, Result, Tensor};
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::precision::Unsupported;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::weights::{Named, Weights};

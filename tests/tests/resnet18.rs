@@ -8,7 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use candle_core::{DType, Device, Module as _, Result, Tensor};
-use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::weights::Named;
 use concise_wrapper::{Model, Network};

@@ -7,7 +7,7 @@ use harness::records::TrainOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::Precision;
-use crate::optimiser::Extras;
+use crate::optimizer::Extras;
 
 /// The name of what tells one folder's images from another's of the same name. Checkpoints of before that was looked at
 /// are without it, and are taken at their word.

@@ -12,7 +12,7 @@ use super::header::{Header, Table};
 use super::read::Checkpoint;
 use super::{Configuration, Error, Resume};
 use crate::ddp::{alike, receive};
-use crate::optimiser::Sgd;
+use crate::optimizer::Sgd;
 use crate::weights::{Named, Weights};
 use crate::{Model, text};
 

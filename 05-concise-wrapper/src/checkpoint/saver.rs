@@ -16,8 +16,8 @@ use super::resume::{self, Expected, state};
 use super::write::{table, write};
 use super::{Checkpoints, Configuration};
 use crate::ddp::alike;
-use crate::optimiser::Extras;
-use crate::optimiser::Sgd;
+use crate::optimizer::Extras;
+use crate::optimizer::Sgd;
 use crate::weights::Weights;
 use crate::{Error, Model, Precision};
 

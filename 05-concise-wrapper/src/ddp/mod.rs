@@ -6,7 +6,6 @@
 //! | [`bucket`] | few large messages in place of many small ones |
 //! | `reducer` | a bucket is added up as soon as its last gradient is there |
 //! | `worker` | the thread that adds up |
-//! | `lines` | a rank's two connections, one for each of its threads |
 //! | `step` | a step of the training loop: in buckets, or by shard |
 //! | [`alike`] | ranks that were not started alike are told so, before they train |
 //! | `blame` | whose loss was it that is not a number? |
@@ -16,7 +15,6 @@ pub mod alike;
 mod blame;
 pub mod broken;
 pub mod bucket;
-mod lines;
 mod reducer;
 mod step;
 mod worker;
@@ -35,7 +33,6 @@ use crate::model::stand_in;
 use crate::weights::{Named, Weights};
 use crate::{Error, Network};
 use bucket::BucketCaps;
-pub use lines::Lines;
 use reducer::{Reducer, one_type};
 
 /// How gradients become sums over all ranks.
@@ -92,33 +89,32 @@ impl<M: ModuleT> Ddp<M> {
     /// another rank stops or stalls.
     pub fn new(
         network: Network<M>,
-        rank: impl Into<Lines>,
+        rank: impl Into<SharedCommunicator>,
         reduction: Reduction,
     ) -> Result<Self, Error> {
-        let lines = rank.into();
-        let main = Arc::clone(&lines.main);
-        alike::structure(&main, network.precision(), network.weights())?;
+        let rank = rank.into();
+        alike::structure(&rank, network.precision(), network.weights())?;
         match reduction {
             Reduction::Reproducible { .. } => network.norms().check_all(network.weights())?,
             Reduction::Buckets { .. } => one_type(&network.weights().parameters)?,
         }
         for Named { tensor, .. } in network.weights().iter() {
-            receive(&main, tensor)?;
+            receive(&rank, tensor)?;
         }
         let way = match reduction {
             Reduction::Reproducible { shards } => {
                 network.norms().by_shard();
-                Way::Tree(FixedTree::new(shards, main.world_size())?)
+                Way::Tree(FixedTree::new(shards, rank.world_size())?)
             }
             Reduction::Buckets { caps, algorithm, overlap } => {
                 let parameters = &network.weights().parameters;
-                let reducer = Reducer::new(parameters, caps, lines, algorithm, overlap)?;
+                let reducer = Reducer::new(parameters, caps, &rank, algorithm, overlap)?;
                 let reducer = Arc::new(reducer);
                 network.listen(reducer.clone());
                 Way::Buckets(reducer)
             }
         };
-        Ok(Self { network, rank: main, way })
+        Ok(Self { network, rank, way })
     }
 
     /// From now on all batch norms use the statistics of all ranks' images together.

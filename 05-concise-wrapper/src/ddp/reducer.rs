@@ -17,10 +17,10 @@ use candle_core::{Result, Tensor, bail};
 use devices::move_view;
 use harness::lock::locked;
 use ops::parameters::{no_gradient, overwrite};
-use params_and_allreduce::{Algorithm, communicator};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{self, SharedCommunicator};
 
 use super::bucket::{BucketCaps, buckets};
-use super::lines::Lines;
 use super::worker::Worker;
 use crate::gradient_hook::GradientHook;
 use crate::weights::Named;
@@ -93,11 +93,11 @@ impl Reducer {
     pub(super) fn new(
         parameters: &[Named],
         caps: BucketCaps,
-        lines: Lines,
+        rank: &SharedCommunicator,
         algorithm: Algorithm,
         overlap: bool,
     ) -> std::result::Result<Self, communicator::Error> {
-        let alone = lines.background.world_size() == 1;
+        let alone = rank.world_size() == 1;
         let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
         let mut places = vec![None; parameters.len()];
         let mut made = Vec::new();
@@ -124,7 +124,7 @@ impl Reducer {
             warm: !parameters.iter().any(|named| named.tensor.device().is_cuda()),
             worker: match alone {
                 true => None,
-                false => Some(Worker::start(lines, algorithm)?),
+                false => Some(Worker::start(rank.background()?, algorithm)?),
             },
         };
         Ok(Self {

@@ -11,12 +11,10 @@ use candle_core::{Result, Tensor};
 use devices::Event;
 use harness::report::trace::BACKGROUND;
 use harness::stopwatch::recv_timeout;
-use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
 use params_and_allreduce::thread::GRACE;
 use params_and_allreduce::{Algorithm, communicator};
 use tracing::{Span, info_span};
-
-use super::lines::Lines;
 
 type Sum = std::result::Result<Tensor, communicator::Error>;
 
@@ -48,14 +46,14 @@ pub(super) struct Worker {
 impl Worker {
     /// Starts the thread, and connects it; with NCCL all ranks do so together.
     pub(super) fn start(
-        lines: Lines,
+        communicator: SharedCommunicator,
         algorithm: Algorithm,
     ) -> std::result::Result<Self, communicator::Error> {
         let (buckets, full) = channel();
         let (done, sums) = channel();
         // What this thread does is the rank's work, and belongs on its tracks.
         let rank = Span::current();
-        let Lines { background: communicator, timeout, .. } = lines;
+        let timeout = communicator.timeout();
         // NCCL's end of the connection belongs to the thread that made it.
         let joins = cfg!(feature = "nccl")
             && algorithm == Algorithm::Native

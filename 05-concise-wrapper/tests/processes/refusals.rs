@@ -19,7 +19,7 @@ fn flags_that_make_no_sense_are_told_once() {
         (&["--wrapper=data-parallel"], "each of these processes is one rank of --wrapper ddp"),
         (&["--compare=2"], "started by itself, this program has other wrappers, and --compare"),
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),
-        (&["--slow-link=25", "--algorithm=native"], "--algorithm native sends none: take one-shot"),
+        (&["--slow-link=25"], "--slow-link needs one clock for all ranks"),
         (&["--epochs=none"], "invalid value 'none' for '--epochs <N>'"),
         (&["--metrics=/nowhere/at/all"], "--metrics /nowhere/at/all"),
     ];

@@ -7,7 +7,7 @@ use std::time::Instant;
 use candle_core::ModuleT;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
-use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision, allreduce_sums, replicas, text};
 use datasets::Dataset;

@@ -11,8 +11,10 @@
 //! Nothing new is needed: stage 5's [`Ddp`] wraps the part of a network that a rank holds, and knows only the
 //! ranks that hold the same part of the other replicas.
 
+use std::sync::Arc;
+
 use candle_core::ModuleT;
-use concise_wrapper::ddp::{Lines, Reduction};
+use concise_wrapper::ddp::Reduction;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Ddp, Error, Model, Precision};
 use datasets::Dataset;
@@ -44,13 +46,13 @@ impl<M: ModuleT> Replicated<M> {
     /// Those of [`Ddp::new`], and when the mesh does not fit the ranks.
     pub fn new(
         model: TensorParallel<M>,
-        all: &Lines,
+        all: &SharedCommunicator,
         mesh: Mesh,
         reduction: Reduction,
     ) -> Result<Self, Error> {
         let (network, layout) = model.into_network();
-        let ddp = Ddp::new(network, mesh.lines_along(all, Axis::Data)?, reduction)?;
-        Ok(Self { ddp, layout, all: all.main.clone() })
+        let ddp = Ddp::new(network, mesh.along(all, Axis::Data)?, reduction)?;
+        Ok(Self { ddp, layout, all: Arc::clone(all) })
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use concise_wrapper::checkpoint::{About, Checkpoints};
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::train::{Trained, train};
 use concise_wrapper::{Error, Model as _};
 use datasets::loader::Epochs as _;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Tensor};
 use concise_wrapper::Model;
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use datasets::{Batch, CLASSES, Dataset};
 use devices::DevicePlan;
 use model_parallel::layers::Layers;

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor};
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, lenet as stage5};
 use datasets::loader::Epochs as _;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::DType;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::checkpoint::{About, Checkpoints};
-use concise_wrapper::ddp::{Lines, Reduction};
-use concise_wrapper::optimiser::Extras;
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::optimizer::Extras;
 use concise_wrapper::train::train;
 use concise_wrapper::{Error, Model as _, Network};
 use datasets::source::LoadedData;
@@ -19,7 +19,7 @@ use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Cut, Group, Parts, Replicated, TensorParallel};
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
 
 use super::WAIT;
@@ -81,8 +81,8 @@ fn checkpoints_of_parts_are_refused() {
     for mesh in ["1x1x2", "2x1x2"] {
         let mesh: Mesh = mesh.parse().unwrap();
         let told = failure(mesh.devices(), |rank, _| {
-            let lines: Lines = rank.into();
-            let group = Group::new(mesh.along(&lines.main, Axis::Tensor)?, Algorithm::Ring);
+            let all: SharedCommunicator = rank.into();
+            let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring);
             let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);
             let model = TensorParallel::new(1, DType::F64, group, build)?;
             let (extras, saved, report) = (Extras::default(), Some(&checkpoints), Report::silent);
@@ -91,7 +91,7 @@ fn checkpoints_of_parts_are_refused() {
                 train(&model, &data, &options, &extras, saved, report).map(drop)
             });
             assert!(told.contains("a model in parts has no checkpoints"), "{told}");
-            let model = Replicated::new(model, &lines, mesh, Reduction::default())?;
+            let model = Replicated::new(model, &all, mesh, Reduction::default())?;
             train(&model, &data, &options, &extras, saved, &mut report()).map(drop)
         });
         assert!(told.contains("a model in parts has no checkpoints"), "{told}");

@@ -107,6 +107,10 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
         self.connection.collective(None, tensor)
     }
 
+    fn timeout(&self) -> Duration {
+        self.messages.timeout()
+    }
+
     fn world_rank(&self, rank: usize) -> usize {
         self.messages.world_rank(rank)
     }

@@ -7,8 +7,8 @@ mod exercise;
 use std::time::Duration;
 
 use candle_core::{Device, Result};
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::{Momentum, Schedule};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::source::LoadedData;
 use datasets::{Split, synthetic};
 use exercises::Expectation;

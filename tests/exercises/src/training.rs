@@ -4,7 +4,7 @@
 //! and epoch alone. What it does not have is a checkpoint.
 
 use candle_core::{DType, Device, Result};
-use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Dataset;
 use harness::records::BatchSums;

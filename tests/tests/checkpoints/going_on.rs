@@ -5,7 +5,7 @@ use std::fs;
 use candle_core::{DType, Device, ModuleT};
 use concise_wrapper::checkpoint::Resume;
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::{DataParallel, Model, Network};
 use datasets::loader::Epochs as _;
 use devices::DevicePlan;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, ModuleT};
 use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Error, Model, Network};
 use datasets::Dataset;
 use datasets::loader::Epochs as _;
