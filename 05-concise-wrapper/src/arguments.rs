@@ -114,7 +114,7 @@ pub(crate) struct ReductionArguments {
     pub(crate) slow_link: Option<f64>,
 }
 
-/// What layers compute in.
+/// The element type of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionKind {
     /// Single precision
@@ -145,7 +145,7 @@ pub(crate) enum WrapperKind {
     Ddp,
 }
 
-/// Whose statistics.
+/// The images of a batch norm's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Norm {
     /// Each device's own
@@ -154,7 +154,7 @@ pub(crate) enum Norm {
     Sync,
 }
 
-/// What test images are normalised by.
+/// The statistics that normalise test images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TestNorm {
     /// The averages that training has kept, as whoever uses the model has to
@@ -163,7 +163,7 @@ pub(crate) enum TestNorm {
     Batch,
 }
 
-/// What becomes of batch and rate.
+/// Batch and rate on K devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scale {
     /// K times the batch and K times the rate: each device is as busy as one alone

@@ -5,8 +5,6 @@
 //! several seeds. A third cause is the statistics that normalise test images after few and long steps: `--test-norm`
 //! changes these.
 
-use std::fmt;
-
 use harness::cli::name_of;
 use harness::report::line;
 use harness::report::outputs::Outputs;
@@ -26,49 +24,6 @@ struct Row {
     accuracies: Vec<f64>,
 }
 
-impl Row {
-    /// The row of a run, without its accuracy.
-    fn new(Run { planned, .. }: &Run, test_norm: TestNorm) -> Self {
-        Self {
-            devices: planned.world_size,
-            batch_norm: planned.batch_norm(),
-            batch_size: planned.options.batch_size,
-            learning_rate: planned.options.learning_rate,
-            test_norm: name_of(&test_norm),
-            accuracies: Vec::new(),
-        }
-    }
-
-    fn is_like(&self, other: &Self) -> bool {
-        let key = |row: &Self| (row.devices, row.batch_norm, row.batch_size);
-        key(self) == key(other)
-    }
-
-    fn mean(&self) -> f64 {
-        self.accuracies.iter().sum::<f64>() / self.accuracies.len() as f64
-    }
-
-    /// The standard deviation of all seeds, estimated from these.
-    fn spread(&self) -> f64 {
-        let mean = self.mean();
-        let squares: f64 = self.accuracies.iter().map(|a| (a - mean).powi(2)).sum();
-        (squares / (self.accuracies.len() as f64 - 1.0)).sqrt()
-    }
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, batch_norm, batch_size, learning_rate, accuracies, .. } = self;
-        let (mean, spread) = (self.mean(), self.spread());
-        let each: Vec<_> = accuracies.iter().map(|accuracy| format!("{accuracy:.3}")).collect();
-        write!(
-            f,
-            "{devices:>7}  {batch_norm:<13}{batch_size:>6}{learning_rate:>7}   {mean:.3} ± {spread:.3}  ({})",
-            each.join(" ")
-        )
-    }
-}
-
 /// Prints the table of all combinations, and writes it to the metrics.
 pub(crate) fn report(
     runs: &[Run],
@@ -76,16 +31,24 @@ pub(crate) fn report(
     outputs: &mut Outputs,
 ) -> anyhow::Result<()> {
     let mut rows: Vec<Row> = Vec::new();
-    for run in runs.iter().filter(|run| !run.summary.interrupted) {
-        let new = Row::new(run, test_norm);
-        let known = rows.iter().position(|row| row.is_like(&new));
-        let row = known.unwrap_or(rows.len());
-        if known.is_none() {
-            rows.push(new);
+    for Run { planned, summary, .. } in runs.iter().filter(|run| !run.summary.interrupted) {
+        let (devices, batch_size) = (planned.world_size, planned.options.batch_size);
+        let (batch_norm, accuracy) = (planned.batch_norm(), summary.test_accuracy);
+        let key = (devices, batch_norm, batch_size);
+        let of_row = |row: &&mut Row| (row.devices, row.batch_norm, row.batch_size) == key;
+        match rows.iter_mut().find(of_row) {
+            Some(row) => row.accuracies.push(accuracy),
+            None => rows.push(Row {
+                devices,
+                batch_norm,
+                batch_size,
+                learning_rate: planned.options.learning_rate,
+                test_norm: name_of(&test_norm),
+                accuracies: vec![accuracy],
+            }),
         }
-        rows[row].accuracies.push(run.summary.test_accuracy);
     }
-    // After an interrupt or a failure, a row may have too few accuracies for a spread.
+    // A standard deviation needs two accuracies. After an interrupt or a failure, a row may have fewer.
     rows.retain(|row| row.accuracies.len() > 1);
     if rows.is_empty() {
         return Ok(());
@@ -95,7 +58,16 @@ pub(crate) fn report(
     }
     line("\ndevices  batch norm    batch   rate   test acc, mean ± spread  (each seed)")?;
     for row in &rows {
-        line(row)?;
+        let Row { devices, batch_norm, batch_size, learning_rate, accuracies, .. } = row;
+        let seeds = accuracies.len() as f64;
+        let mean = accuracies.iter().sum::<f64>() / seeds;
+        let squares: f64 = accuracies.iter().map(|accuracy| (accuracy - mean).powi(2)).sum();
+        let deviation = (squares / (seeds - 1.0)).sqrt();
+        let each: Vec<_> = accuracies.iter().map(|accuracy| format!("{accuracy:.3}")).collect();
+        let each = each.join(" ");
+        line(format_args!(
+            "{devices:>7}  {batch_norm:<13}{batch_size:>6}{learning_rate:>7}   {mean:.3} ± {deviation:.3}  ({each})"
+        ))?;
         if let Some(metrics) = outputs.metrics() {
             metrics.write("accuracy", row)?;
         }

@@ -40,7 +40,7 @@ pub struct LaunchArguments {
     pub each: DeviceArguments,
 
     /// Number of devices [default: 2; under mpirun the number of processes]
-    // Without a default of clap's: under mpirun, a number that the user gave has to be the number of processes.
+    // clap must not fill in a default: under mpirun, a given number has to be the number of processes.
     #[arg(long, value_name = "K", value_parser = DeviceArguments::parse_devices)]
     pub devices: Option<usize>,
 
@@ -125,7 +125,7 @@ impl Launch {
                 local_rank: world.local_rank,
                 devices_here: world.local_size,
             }),
-            // NCCL does not know how many processes this machine has. Each process has the GPU of its own number.
+            // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
             #[cfg(feature = "nccl")]
             Self::Nccl(world) => Some(Processes {
                 rank: (&world.rank).into(),
@@ -180,7 +180,7 @@ impl Launch {
         let Some(threads) = plan.threads_per_device().filter(|_| self.processes().is_some()) else {
             return plan.note().map(str::to_owned);
         };
-        // Each process may have cores of its own.
+        // The launcher may bind each process to some of the cores.
         let cores = available_cores();
         (threads.get() > cores).then(|| {
             format!(
@@ -206,7 +206,7 @@ impl Launch {
                 if code == 2 { UsageError::new(message).into() } else { anyhow!(message) };
             report_error(&outcome.err().filter(|_| failed == 0).unwrap_or(of_other));
         }
-        // The first process that ends makes the launcher end the others, so rank 0 has to print before.
+        // When one process ends, the launcher ends all processes. So rank 0 prints before any process ends.
         rank.barrier()?;
         Err(ReportedElsewhere(code).into())
     }
@@ -245,8 +245,8 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// The failure of the rank that failed first, see [`run_ranks_with`]. A process whose rank fails prints the error and
-    /// ends all processes, so this function does not return.
+    /// The failure of the rank that failed first, see [`run_ranks_with`]. When the rank of a process fails, the process
+    /// prints the error and ends all processes, and this function does not return.
     pub fn run<T, R, E>(
         &self,
         plan: &DevicePlan,

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     cli::conclude(run())
 }
 
-/// Prepares and makes all runs, and reports them. Of several processes, that of rank 0 reports.
+/// Prepares and makes all runs, and reports them. Only the process of rank 0 reports.
 fn run() -> anyhow::Result<()> {
     let timeout = |flags: &Arguments| flags.launch.timeout();
     let (launch, mut prepared) = Launch::begin(timeout, Prepared::new)?;
@@ -52,7 +52,7 @@ fn run() -> anyhow::Result<()> {
             }
         }
     }
-    // After a failure, the runs before it are reported all the same. The failure stays the error of the program.
+    // After a failure, the earlier runs are reported. The failure stays the error of the program.
     let reported = match prepared.flags.compare {
         _ if !launch.speaks() => Ok(()),
         Some(_) => comparison::report(&finished, prepared.flags.test_norm, &mut outputs),

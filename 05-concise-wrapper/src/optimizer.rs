@@ -214,7 +214,7 @@ const MEANS: [&str; 2] = ["exp_avg/", "exp_avg_sq/"];
 /// ```
 ///
 /// m and v start at 0, so they are too small at first. The divisions by 1 − βᵗ correct this bias. The decay is decoupled: it
-/// does not pass through m and v. The state is two tensors for each parameter, twice that of SGD with momentum.
+/// does not pass through m and v. The state has two tensors for each parameter. SGD with momentum has one.
 #[derive(Debug)]
 pub struct AdamW {
     options: AdamWOptions,

@@ -17,15 +17,15 @@ use concise_wrapper::{Network, Precision, sizing};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, name_of};
 use harness::records::TrainOptions;
-use harness::report::counted;
 use harness::report::file::{self, LazyFile};
 use harness::report::summary::Versions;
+use harness::report::{counted, files_are_wanted};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::check_shards;
 use trainer::TrainSetup;
 
 use crate::arguments::{Arguments, ModelKind, Norm, PrecisionKind, Scale, TestNorm, WrapperKind};
-use crate::checks::check_link;
+use crate::checks;
 
 /// On a CPU, the numbers of training and test images, unless `--train-size` and `--test-size` are given.
 const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
@@ -72,7 +72,7 @@ impl Prepared {
     /// Checks the flags against each other and against the machine, then loads the data.
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> anyhow::Result<Self> {
         let (several, world_size) = launch.plan(&flags.launch.each, flags.launch.devices)?;
-        flags.check(launch, world_size)?;
+        checks::check(&flags, launch, world_size)?;
         let precision = precision(&flags, &several)?;
         let reduction = reduction(&flags, launch, &several, world_size)?;
         let records = flags.record.is_some();
@@ -88,7 +88,7 @@ impl Prepared {
         let slowness = slow_link.map(|megabytes| Slowness::of_megabytes(megabytes, Duration::ZERO));
         if let Some(slowness) = slowness.filter(|_| world_size > 1) {
             let sizes = network(flags.model, width, precision, 0)?.weights().parameter_sizes();
-            check_link(slowness, flags.launch.timeout(), &sizes, world_size, reduction)?;
+            checks::check_link(slowness, flags.launch.timeout(), &sizes, world_size, reduction)?;
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         if in_turn(&flags, launch, world_size) {
@@ -103,7 +103,10 @@ impl Prepared {
             let part = sizing::limit_images(&mut flags.train, &several, IMAGES_ON_A_CPU);
             notes.extend(sized_to_a_cpu(narrow.then_some(width), part));
         }
-        flags.check_files()?;
+        checks::check_files(&flags)?;
+        if flags.checkpoints.checkpoint.is_some() {
+            files_are_wanted();
+        }
         // With the linear rule each device has a whole batch. `--compare` trains with both rules.
         let whole_batches = scale(&flags) == Scale::Linear && flags.compare.is_none();
         let shards = if whole_batches { 1 } else { world_size };
@@ -234,7 +237,7 @@ impl Prepared {
         self.flags.checkpoints.checkpoints(about).filter(|_| planned.main)
     }
 
-    /// The settings that have to be the same on all ranks, beside those that the training loop compares.
+    /// The settings that have to be the same on all ranks. The training loop compares further settings.
     pub(crate) fn to_compare(&self, planned: &Planned) -> Vec<(String, String)> {
         [
             ("program version", format!("{:?}", Versions::of_this_binary())),

@@ -1,4 +1,4 @@
-//! Smaller defaults on a CPU, so that an epoch takes seconds.
+//! Smaller defaults on a CPU, where an epoch should take seconds.
 
 use devices::DevicePlan;
 use trainer::TrainArguments;

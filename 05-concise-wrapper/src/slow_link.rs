@@ -83,7 +83,7 @@ struct Port {
 }
 
 impl SlowNetwork {
-    /// A network whose links are as slow as this.
+    /// A network of links with this latency and bandwidth.
     pub fn new(slowness: Slowness) -> Arc<Self> {
         Arc::new(Self { slowness, started: Instant::now(), ports: Mutex::default() })
     }
@@ -111,7 +111,7 @@ impl SlowNetwork {
     }
 }
 
-/// One rank's end of a connection whose messages take their time.
+/// One rank's end of a slow connection.
 struct SlowLink {
     link: SharedCommunicator,
     network: Arc<SlowNetwork>,
@@ -210,7 +210,7 @@ mod tests {
         })
     }
 
-    /// Messages of 4 bytes for each number take no time beside their bytes.
+    /// A link without latency.
     fn bandwidth(bandwidth: f64) -> Slowness {
         Slowness { latency: Duration::ZERO, bandwidth }
     }
@@ -234,9 +234,9 @@ mod tests {
 
     #[test]
     fn a_port_is_used_by_one_message_at_a_time() {
-        // Of 50 ms each: three to rank 0 and three from it, one after the other.
+        // A message takes 50 ms. Rank 0 receives three messages, and then sends three.
         assert!(seconds(Algorithm::Naive) >= 0.300);
-        // Of a quarter each: six steps.
+        // Six steps with a quarter of the message.
         let ring = seconds(Algorithm::Ring);
         assert!(ring >= 6.0 * 0.0135, "{ring}");
         assert!(ring < 0.300, "{ring}");
@@ -277,7 +277,7 @@ mod tests {
     fn two_connections_of_a_rank_share_its_port() {
         let seconds = on_slow_ranks(2, bandwidth(4e6), |main| {
             let background = main.background()?;
-            // Of 100 ms.
+            // 100 ms.
             let message = ones(100_000);
             let start = Instant::now();
             match main.rank() {

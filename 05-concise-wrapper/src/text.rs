@@ -24,7 +24,7 @@ pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
     from_json(&text(&communicator.broadcast(&bytes, 0)?)?)
 }
 
-/// Returns the values of all ranks on rank 0, in rank order, and an empty list on the other ranks. All ranks call this
+/// Returns the values of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
 /// together.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub fn values_gathered<T: Serialize + DeserializeOwned>(
     gathered(communicator, &to_json(mine)?)?.iter().map(|text| from_json(text)).collect()
 }
 
-/// Returns the texts of all ranks on rank 0, in rank order, and an empty list on the other ranks. All ranks call this
+/// Returns the texts of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
 /// together.
 ///
 /// # Errors
