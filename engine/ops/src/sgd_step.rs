@@ -191,4 +191,23 @@ mod tests {
         }
         assert_eq!(value.to_vec2::<f32>().unwrap(), before);
     }
+
+    #[test]
+    fn a_momentum_step_is_its_formula() {
+        let [momentum, share, decay, rate] = [0.9, 0.25, 1e-2, 0.1];
+        for dtype in [DType::F32, DType::F64] {
+            let tensors = ["v", "w", "g"].map(|name| noise(name, &[3, 7]).to_dtype(dtype).unwrap());
+            let [v, w, g] = &tensors;
+            let pull = ((g * share).unwrap() + (w * decay).unwrap()).unwrap();
+            let velocity = ((v * momentum).unwrap() + pull).unwrap();
+            let value = (w - (&velocity * rate).unwrap()).unwrap();
+            momentum_step(&[[v, w, g]], [momentum, share, decay, rate]).unwrap();
+            for (found, expected) in [(v, &velocity), (w, &value)] {
+                let bits = |tensor: &Tensor| {
+                    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>()
+                };
+                assert_eq!(bits(found).unwrap(), bits(expected).unwrap(), "{dtype:?}");
+            }
+        }
+    }
 }
