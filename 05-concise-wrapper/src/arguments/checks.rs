@@ -2,8 +2,8 @@
 
 use backends::Ranks;
 use candle_core::DType;
+use checkpoints::MOST_EPOCHS;
 use concise_wrapper::Precision;
-use concise_wrapper::checkpoint::MOST_EPOCHS;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
@@ -94,7 +94,7 @@ impl Arguments {
                 );
             }
         }
-        if self.checkpoints.checkpoint.is_some() && self.train.epochs as usize > MOST_EPOCHS {
+        if self.checkpoints.is_some() && self.train.epochs as usize > MOST_EPOCHS {
             return Err(UsageError::new(format_args!(
                 "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {}",
                 self.train.epochs

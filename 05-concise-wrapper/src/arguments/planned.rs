@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use checkpoints::Checkpoints;
 use concise_wrapper::Precision;
-use concise_wrapper::checkpoint::{About, CheckpointArguments, Checkpoints, NormsOf};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimiser::Extras;
 use concise_wrapper::optimiser::Schedule;
@@ -49,7 +49,7 @@ pub(crate) struct Prepared {
     pub(crate) records: bool,
     /// Where, if it is this process that writes.
     pub(crate) recording: Option<Recording<LazyFile>>,
-    pub(super) checkpoints: CheckpointArguments,
+    pub(super) checkpoints: Option<Checkpoints>,
     pub(super) notes: Vec<String>,
     /// How long a device may keep another waiting.
     pub(crate) timeout: Duration,
@@ -123,7 +123,7 @@ impl Prepared {
         let one = self.on_one_device()?;
         if self.world_size > 1 {
             let several = self.on_several(self.scale, self.norm);
-            let alone = self.processes || self.checkpoints.checkpoint.is_some();
+            let alone = self.processes || self.checkpoints.is_some();
             return Ok(if alone { vec![several] } else { vec![one, several] });
         }
         let wrapper = match self.wrapper {
@@ -135,23 +135,26 @@ impl Prepared {
 
     /// Where a run keeps its checkpoints, if it is the one that does.
     pub(crate) fn checkpoints(&self, planned: &Planned) -> Option<Checkpoints> {
+        let mut checkpoints = self.checkpoints.clone().filter(|_| planned.recorded)?;
+        let none = || "none".to_owned();
         let shards = match planned.reduction {
             Reduction::Reproducible { shards } => Some(shards),
             Reduction::Buckets { .. } => None,
         };
-        let (model, width) = match self.model {
-            ModelKind::Lenet => ("LeNet".to_owned(), None),
-            ModelKind::Resnet18 => ("ResNet-18".to_owned(), Some(self.width)),
+        let (model, width, norms) = match self.model {
+            ModelKind::Lenet => ("LeNet", none(), none()),
+            ModelKind::Resnet18 => {
+                let norms = normalised_images(planned.norm, shards, planned.world_size);
+                ("ResNet-18", self.width.to_string(), norms)
+            }
         };
-        let norms = match planned.norm {
-            _ if width.is_none() => None,
-            _ if shards.is_some() => Some(NormsOf::Shards),
-            Norm::Sync => Some(NormsOf::Synchronised),
-            Norm::Local if planned.world_size > 1 => Some(NormsOf::Parts(planned.world_size)),
-            Norm::Local => Some(NormsOf::WholeBatch),
-        };
-        let about = About { model, width, norms, shards };
-        self.checkpoints.checkpoints(about).filter(|_| planned.recorded)
+        checkpoints.configuration.extend([
+            ("model", model.to_owned()),
+            ("width", width),
+            ("batch norm", norms),
+            ("shards", shards.map_or_else(none, |shards| shards.to_string())),
+        ]);
+        Some(checkpoints)
     }
 
     /// The baseline.
@@ -199,5 +202,32 @@ impl Prepared {
             breakage,
             recorded: true,
         }
+    }
+}
+
+/// The images from which a batch norm computes its statistics, in words. Where these differ, the networks differ.
+fn normalised_images(norm: Norm, shards: Option<usize>, world_size: usize) -> String {
+    match norm {
+        _ if shards.is_some() => "over each shard".to_owned(),
+        Norm::Local if world_size > 1 => format!("over each of {world_size} parts of a batch"),
+        Norm::Local | Norm::Sync => "over the whole batch".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_number_of_parts_to_normalise_by_is_another_run() {
+        let whole = normalised_images(Norm::Local, None, 1);
+        for devices in [1, 2, 4] {
+            assert_eq!(normalised_images(Norm::Sync, None, devices), whole);
+        }
+        let by_shard = normalised_images(Norm::Local, Some(8), 1);
+        assert_eq!(normalised_images(Norm::Local, Some(8), 4), by_shard);
+        let [two, four] = [2, 4].map(|devices| normalised_images(Norm::Local, None, devices));
+        let all = std::collections::BTreeSet::from([whole, by_shard, two, four]);
+        assert_eq!(all.len(), 4, "{all:?}");
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::Metadata;
 use std::time::Duration;
 
+use checkpoints::Checkpoints;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::launch::{Launch, LaunchArguments, Places};
 use concise_wrapper::recording::Recording;
@@ -53,10 +54,11 @@ impl Arguments {
             checkpoints,
             ..
         } = self;
-        if launch.speaks() {
+        if let Some(checkpoints) = checkpoints.as_ref().filter(|_| launch.speaks()) {
             // It alone reads and writes them.
             checkpoints.check()?;
         }
+        let resumes = checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.resume.is_some());
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         // Nobody asked for it.
         if in_turn {
@@ -84,10 +86,10 @@ impl Arguments {
         let extras = optimiser.extras();
         let further = [("--record", record.as_deref())];
         train.reports.check(&further)?;
-        if let Some(folder) = &checkpoints.checkpoint {
+        if let Some(Checkpoints { folder, .. }) = &checkpoints {
             train.reports.check_folder(&further, "--checkpoint", folder)?;
         }
-        if let Some(path) = record.as_deref().filter(|_| checkpoints.resume.is_some()) {
+        if let Some(path) = record.as_deref().filter(|_| resumes) {
             // Before any file is made anew: nothing is lost by a flag that is refused.
             let has_text = |found: Metadata| found.is_file() && found.len() > 0;
             if path.metadata().is_ok_and(has_text) {
@@ -103,10 +105,10 @@ impl Arguments {
         let each_has_a_batch = scale == Scale::Linear && compare.is_none();
         let mut setup =
             train.prepare_for_shards(world_size, if each_has_a_batch { 1 } else { world_size })?;
-        if checkpoints.checkpoint.is_some() {
+        if checkpoints.is_some() {
             files_are_wanted();
         }
-        if checkpoints.resume.is_some() {
+        if resumes {
             setup.outputs.resume();
         }
         let recording = match record {
