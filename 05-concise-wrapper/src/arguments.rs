@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use checkpoints::Checkpoints;
 use clap::{Args, Parser, ValueEnum};
-use concise_wrapper::checkpoint::CheckpointArguments;
 use concise_wrapper::launch::LaunchArguments;
 use concise_wrapper::optimizer::Extras;
 use concise_wrapper::slow_link::parse_speed;
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     pub(crate) train: TrainArguments,
 
     #[command(flatten)]
-    pub(crate) checkpoints: CheckpointArguments,
+    pub(crate) checkpoints: Option<Checkpoints>,
 
     /// Write a hash of every tensor in every step on the K devices (of running statistics, rank 0's), and of the weights at
     /// the end, to this file;
@@ -75,12 +75,12 @@ pub(crate) struct Arguments {
     /// same and with K times the batch and rate, with local and with synchronised batch norm
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
           conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
-    #[arg(conflicts_with_all = CheckpointArguments::ALL)]
+    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
     pub(crate) compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
     #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
-    #[arg(conflicts_with_all = CheckpointArguments::ALL)]
+    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
     pub(crate) breakage: Option<Breakage>,
 
     /// Print help

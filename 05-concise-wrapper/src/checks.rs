@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use concise_wrapper::checkpoint::MOST_EPOCHS;
+use checkpoints::{Checkpoints, MOST_EPOCHS};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::buckets;
 use concise_wrapper::launch::Launch;
@@ -76,7 +76,7 @@ pub(crate) fn check(flags: &Arguments, launch: &Launch, devices: usize) -> Resul
         return Err(UsageError::new(why));
     }
     let epochs = flags.train.epochs;
-    if flags.checkpoints.checkpoint.is_some() && epochs as usize > MOST_EPOCHS {
+    if flags.checkpoints.is_some() && epochs as usize > MOST_EPOCHS {
         return Err(UsageError::new(format_args!(
             "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {epochs}"
         )));
@@ -88,12 +88,10 @@ pub(crate) fn check(flags: &Arguments, launch: &Launch, devices: usize) -> Resul
 pub(crate) fn check_files(flags: &Arguments) -> Result<(), UsageError> {
     let further = [("--record", flags.record.as_deref())];
     flags.train.reports.check(&further)?;
-    let Some(folder) = &flags.checkpoints.checkpoint else { return Ok(()) };
+    let Some(Checkpoints { folder, resume, .. }) = &flags.checkpoints else { return Ok(()) };
     flags.train.reports.check_folder(&further, "--checkpoint", folder)?;
     match flags.record.as_deref().map(|path| (path, path.metadata())) {
-        Some((path, Ok(found)))
-            if flags.checkpoints.resume.is_some() && found.is_file() && found.len() > 0 =>
-        {
+        Some((path, Ok(found))) if resume.is_some() && found.is_file() && found.len() > 0 => {
             Err(UsageError::new(format_args!(
                 "--record {}: this is there already, perhaps from before the run was cut: with --resume, take a new file",
                 path.display()

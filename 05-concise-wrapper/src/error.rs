@@ -4,8 +4,6 @@ use params_and_allreduce::communicator;
 use scratch_data_parallel::breakage::RanAway;
 use scratch_data_parallel::replicas::Differs;
 
-use crate::checkpoint;
-
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -20,7 +18,7 @@ pub enum Error {
     Train(#[from] trainer::Error),
     /// A checkpoint was not written, or cannot be used.
     #[error(transparent)]
-    Checkpoint(Box<checkpoint::Error>),
+    Checkpoint(Box<checkpoints::Error>),
     /// Two ranks were not started alike.
     #[error("rank {rank} has {what} {here}, rank {first} has {there}: start all ranks alike")]
     NotAlike {
@@ -58,8 +56,8 @@ pub enum Error {
     Device(String),
 }
 
-impl From<checkpoint::Error> for Error {
-    fn from(error: checkpoint::Error) -> Self {
+impl From<checkpoints::Error> for Error {
+    fn from(error: checkpoints::Error) -> Self {
         // Its paths would make every result large.
         Self::Checkpoint(Box::new(error))
     }

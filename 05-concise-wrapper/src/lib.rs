@@ -21,10 +21,9 @@
 //! | [`optimizer`] | momentum, weight decay, AdamW, warm-up, the linear scaling rule |
 //! | [`mod@train`] | the loop |
 //! | [`recording`] | where do two runs part? |
-//! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
+//! | `resume` | a run that ended early resumes after its last step, on all ranks, with the same bits |
 
 pub mod batch_norm;
-pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
 mod error;
@@ -38,6 +37,7 @@ pub mod optimizer;
 pub mod precision;
 pub mod recording;
 pub mod resnet;
+mod resume;
 pub mod sizing;
 pub mod slow_link;
 pub mod text;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use backends::Ranks;
 use candle_core::{DType, Device, ModuleT, Tensor};
-use concise_wrapper::checkpoint::{About, Checkpoints, NormsOf};
+use checkpoints::Checkpoints;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::launch::Launch;
@@ -77,7 +77,7 @@ impl Prepared {
         let reduction = reduction(&flags, launch, &several, world_size)?;
         let records = flags.record.is_some();
         if launch.speaks() {
-            flags.checkpoints.check()?;
+            flags.checkpoints.as_ref().map_or(Ok(()), Checkpoints::check)?;
         } else {
             // Only the process that prints reads and writes files.
             flags.train.reports = ReportArguments::default();
@@ -104,14 +104,14 @@ impl Prepared {
             notes.extend(sized_to_a_cpu(narrow.then_some(width), part));
         }
         checks::check_files(&flags)?;
-        if flags.checkpoints.checkpoint.is_some() {
+        if flags.checkpoints.is_some() {
             files_are_wanted();
         }
         // With the linear rule each device has a whole batch. `--compare` trains with both rules.
         let whole_batches = scale(&flags) == Scale::Linear && flags.compare.is_none();
         let shards = if whole_batches { 1 } else { world_size };
         let mut setup = flags.train.prepare_for_shards(world_size, shards)?;
-        if flags.checkpoints.resume.is_some() {
+        if flags.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.resume.is_some()) {
             setup.outputs.resume();
         }
         let open = |path: &std::path::PathBuf| {
@@ -152,7 +152,7 @@ impl Prepared {
             return Ok(vec![Planned { wrapper, main: true, ..one }]);
         }
         let several = self.on_several(scale(&self.flags), self.flags.bn);
-        let alone = self.processes || self.flags.checkpoints.checkpoint.is_some();
+        let alone = self.processes || self.flags.checkpoints.is_some();
         Ok(if alone { vec![several] } else { vec![one, several] })
     }
 
@@ -216,25 +216,28 @@ impl Prepared {
         }
     }
 
-    /// The checkpoints of a run, if it has any.
+    /// The checkpoints of a run, if it has any, with the settings that the training loop does not know.
     pub(crate) fn checkpoints(&self, planned: &Planned) -> Option<Checkpoints> {
+        let mut checkpoints = self.flags.checkpoints.clone().filter(|_| planned.main)?;
+        let none = || "none".to_owned();
         let shards = match self.reduction {
             Reduction::Reproducible { shards } => Some(shards),
             Reduction::Buckets { .. } => None,
         };
-        let (model, width) = match self.flags.model {
-            ModelKind::Lenet => ("LeNet", None),
-            ModelKind::Resnet18 => ("ResNet-18", Some(self.width)),
+        let (model, width, norms) = match self.flags.model {
+            ModelKind::Lenet => ("LeNet", none(), none()),
+            ModelKind::Resnet18 => {
+                let norms = normalised_images(planned.norm, shards, planned.world_size);
+                ("ResNet-18", self.width.to_string(), norms)
+            }
         };
-        let norms = match planned.norm {
-            _ if shards.is_some() => NormsOf::Shards,
-            Norm::Sync => NormsOf::Synchronised,
-            Norm::Local if planned.world_size > 1 => NormsOf::Parts(planned.world_size),
-            Norm::Local => NormsOf::WholeBatch,
-        };
-        let norms = width.map(|_| norms);
-        let about = About { model: model.to_owned(), width, norms, shards };
-        self.flags.checkpoints.checkpoints(about).filter(|_| planned.main)
+        checkpoints.configuration.extend([
+            ("model", model.to_owned()),
+            ("width", width),
+            ("batch norm", norms),
+            ("shards", shards.map_or_else(none, |shards| shards.to_string())),
+        ]);
+        Some(checkpoints)
     }
 
     /// The settings that have to be the same on all ranks. The training loop compares further settings.
@@ -357,6 +360,15 @@ fn in_turn(flags: &Arguments, launch: &Launch, devices: usize) -> bool {
     !asked && flags.bn == Norm::Sync && devices > 1 && !launch.has_messages()
 }
 
+/// The images from which a batch norm computes its statistics, in words. Where these differ, the networks differ.
+fn normalised_images(norm: Norm, shards: Option<usize>, world_size: usize) -> String {
+    match norm {
+        _ if shards.is_some() => "over each shard".to_owned(),
+        Norm::Local if world_size > 1 => format!("over each of {world_size} parts of a batch"),
+        Norm::Local | Norm::Sync => "over the whole batch".to_owned(),
+    }
+}
+
 /// A note about defaults that are smaller on a CPU: the planes of ResNet-18's first group, and part of the images.
 fn sized_to_a_cpu(width: Option<usize>, part: bool) -> Option<String> {
     let planes = width.map(|width| {
@@ -375,6 +387,19 @@ fn sized_to_a_cpu(width: Option<usize>, part: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_number_of_parts_to_normalise_by_is_another_run() {
+        let whole = normalised_images(Norm::Local, None, 1);
+        for devices in [1, 2, 4] {
+            assert_eq!(normalised_images(Norm::Sync, None, devices), whole);
+        }
+        let by_shard = normalised_images(Norm::Local, Some(8), 1);
+        assert_eq!(normalised_images(Norm::Local, Some(8), 4), by_shard);
+        let [two, four] = [2, 4].map(|devices| normalised_images(Norm::Local, None, devices));
+        let all = std::collections::BTreeSet::from([whole, by_shard, two, four]);
+        assert_eq!(all.len(), 4, "{all:?}");
+    }
 
     #[test]
     fn only_what_nobody_asked_for_is_noted() {

@@ -1,15 +1,15 @@
 //! The loop: written once, for a model on one device and for one on many.
 
+use checkpoints::Checkpoints;
 use datasets::loader::Epochs as _;
 use datasets::source::LoadedData;
 use harness::records::{EpochRecord, TrainOptions};
 use harness::report::Report;
 use trainer::TrainingRun;
 
-use crate::checkpoint::{Checkpoints, Run};
 use crate::optimizer::{Extras, Schedule, Sgd};
 use crate::weights::Snapshot;
-use crate::{Error, Model};
+use crate::{Error, Model, resume};
 use split_batch::loader::ShardLoader;
 
 /// A finished run.
@@ -43,9 +43,8 @@ pub fn train(
         ShardLoader::new(&data.train, batch_size, seed, precision.weights(), model.hosts());
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let mut sgd = Sgd::new(extras.constants);
-    let about_run =
-        Run::new(checkpoints, data, options, extras, precision, shares.batches_per_epoch());
-    let (saver, start) = about_run.begin(model, &mut sgd, report)?;
+    let (folder, start) =
+        resume::begin(model, &mut sgd, data, options, extras, checkpoints, report)?;
     let mut steps = start.steps(shares.batches_per_epoch());
     model.begins_after(steps);
     let mut run = TrainingRun::resume(options, &shares, report, start);
@@ -57,7 +56,7 @@ pub fn train(
             // A checkpoint has the sums of all steps before it.
             let sums = if checkpoints.is_some() { sums.read()?.into() } else { sums };
             if let Some(state) = run.step_done(sums)? {
-                saver.after_step(state, model.weights(), &sgd)?;
+                resume::after_step(folder.as_ref(), state, model.weights(), &sgd)?;
             }
         }
         run.epoch_done(model.evaluate(&data.test)?)?;

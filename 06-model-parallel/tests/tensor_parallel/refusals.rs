@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use candle_core::DType;
+use checkpoints::{Checkpoints, Configuration};
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::checkpoint::{About, Checkpoints};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::optimizer::Extras;
 use concise_wrapper::train::train;
@@ -73,7 +73,7 @@ fn checkpoints_of_parts_are_refused() {
         every: 1,
         keep: 1,
         resume: None,
-        about: About::default(),
+        configuration: Configuration::default(),
     };
     let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };
     let options = TrainOptions { epochs: 1, batch_size: 7, learning_rate: 0.1, seed: 1 };

@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_core::{DType, Device, ModuleT};
-use concise_wrapper::checkpoint::Resume;
+use checkpoints::Resume;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::{DataParallel, Model, Network};

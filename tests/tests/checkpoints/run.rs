@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use candle_core::{DType, Device, ModuleT};
-use concise_wrapper::checkpoint::{About, Checkpoints, Resume};
+use checkpoints::{Checkpoints, Configuration, Resume};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::lenet::LeNet;
@@ -87,7 +87,7 @@ impl Settings {
             every: 1000,
             keep: 3,
             resume: None,
-            about: About { model: "a network".to_owned(), ..About::default() },
+            configuration: Configuration(vec![("model".to_owned(), "a network".to_owned())]),
         };
         Self { checkpoints: Some(checkpoints), ..Self::new() }
     }
