@@ -1,9 +1,9 @@
-//! Mixed precision: layers compute in bf16, and whatever is added up stays in f32.
+//! Mixed precision: layers compute in bf16, and sums stay in f32.
 //!
-//! bf16 has f32's eight bits of exponent, and eight binary digits in place of 24. That is enough for an
-//! activation, and a GPU's tensor cores multiply such numbers several times as fast. It is not enough for a
-//! sum: 1 + 1/256 is 1 again, and so it stays after a thousand such steps. So each number is kept in what it
-//! needs (Micikevicius et al., "Mixed Precision Training", ICLR 2018):
+//! bf16 has the eight exponent bits of f32, and 8 significant bits in place of 24. That is enough for an activation, and the
+//! tensor cores of a GPU multiply such numbers several times as fast. It is not enough for a sum: in bf16, 1 + 1/256 is 1, so a
+//! thousand such steps change nothing. Each number is kept in the type that it needs (Micikevicius et al., "Mixed Precision
+//! Training", ICLR 2018):
 //!
 //! ```text
 //!            forward                              backward                     update
@@ -18,22 +18,20 @@
 //! | convolutions, dense layers, relu, additions | batch norm: statistics, scale, shift, running averages |
 //! | the copy W' of the weights, and its gradient | logits, loss, sums of gradients in buckets and by shard |
 //!
-//! From outside, such a network cannot be told from one in f32: it takes images and gives logits and gradients
-//! in f32. So wrappers, optimiser and checkpoints know nothing of bf16.
+//! Such a network has the interface of a network in f32: its images, logits and gradients are f32. So wrappers, optimizer and
+//! checkpoints do not depend on bf16.
 //!
-//! Left out is the other type of 16 bits, f16. It has five bits of exponent, and small gradients vanish in it
-//! unless the loss is scaled up first and the gradients down later (the same paper). bf16 has the range of f32:
-//! nothing is scaled, and the settings that suit f32 suit it (Kalamkar et al., "A Study of BFLOAT16 for Deep
-//! Learning Training", arXiv 1905.12322, 2019).
+//! The other type of 16 bits, f16, has five exponent bits. Small gradients become zero in f16, unless training scales the loss
+//! up and the gradients down (the same paper). bf16 has the range of f32 and needs no scaling (Kalamkar et al., "A Study of
+//! BFLOAT16 for Deep Learning Training", arXiv 1905.12322, 2019).
 
 use std::fmt;
 
 use candle_core::{DType, Result, Tensor};
 use devices::DevicePlan;
 use ops::cast;
-use ops::parameters::overwrite_rounded;
 
-/// What a network is kept in, and what its layers compute in.
+/// The element type of a network's weights, and the element type in which its layers compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
     weights: DType,
@@ -59,14 +57,10 @@ impl Precision {
         self.weights != self.layers
     }
 
-    /// Makes sure that mixed precision is worth while on each of these devices.
+    /// Checks that every device computes in bf16 faster than in f32, if this precision is mixed.
     ///
-    /// On a CPU the course's layers work as well, only slower than in f32: that is for tests. `candle_nn`'s dense layer does
-    /// not.
-    ///
-    /// # Errors
-    ///
-    /// [`Unsupported`], of the first device that is no GPU or too old a one.
+    /// On a CPU the course's layers compute in bf16 too, more slowly than in f32. Tests use that. Fails with [`Unsupported`]
+    /// for the first device that is no GPU, or a GPU without bf16.
     pub fn check(self, devices: &DevicePlan) -> std::result::Result<(), Unsupported> {
         if !self.is_mixed() {
             return Ok(());
@@ -80,22 +74,21 @@ impl Precision {
         })
     }
 
-    /// Images as the first layer takes them.
+    /// Casts images to the type of the layers. Inputs that an embedding looks up, such as word numbers, keep their type.
     pub(crate) fn images(self, images: &Tensor) -> Result<Tensor> {
-        // Otherwise images of a wrong type stay what they are, and are refused by the first layer. What is looked up, such as
-        // a word's number, is none of them.
+        // Without mixed precision, the first layer refuses images of another type.
         let rounds = self.is_mixed() && images.dtype().is_float();
         if rounds { cast(images, self.layers) } else { Ok(images.clone()) }
     }
 
-    /// The last layer's logits as the loss takes them.
+    /// Casts logits to the type of the loss.
     pub(crate) fn logits(self, logits: &Tensor) -> Result<Tensor> {
         if self.is_mixed() { cast(logits, self.weights) } else { Ok(logits.clone()) }
     }
 }
 
 impl From<DType> for Precision {
-    /// With layers that compute in `layers`. Weights are of the same type; beside layers in bf16 they are f32.
+    /// Layers compute in `layers`. Weights have the same type, or f32 if the layers compute in bf16.
     fn from(layers: DType) -> Self {
         let weights = if layers == DType::BF16 { DType::F32 } else { layers };
         Self { weights, layers }
@@ -109,33 +102,33 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Why a device is no place for bf16.
+/// The reason why a device does not support bf16.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    /// It is a slice of the CPU.
+    /// The device is a slice of the CPU.
     #[error(
         "{0} is a slice of the CPU, where bf16 is slower than f32: use f32, or GPUs of compute capability 8.0 \
          (Ampere) or newer"
     )]
     Cpu(String),
-    /// It is a GPU without bf16.
+    /// The device is a GPU without bf16.
     #[error(
         "{device} has compute capability {major}.{minor}, and bf16 begins with 8.0 (Ampere): use f32 there"
     )]
     Old {
         /// The device.
         device: String,
-        /// Its compute capability's first number.
+        /// The first number of its compute capability.
         major: i32,
-        /// The second.
+        /// The second number.
         minor: i32,
     },
-    /// It does not say what it can do.
-    #[error("{device} does not tell its compute capability: {error}")]
+    /// The device does not report its compute capability.
+    #[error("{device} does not report its compute capability: {error}")]
     Silent {
         /// The device.
         device: String,
-        /// What it said instead.
+        /// The error of the query.
         error: String,
     },
 }
@@ -151,36 +144,6 @@ fn check_capability(
         }
         Some(_) => Ok(()),
     }
-}
-
-/// The weights that layers use in another type than they are kept in: both, in pairs.
-#[derive(Debug, Default)]
-pub(crate) struct Copies(Vec<Rounded>);
-
-#[derive(Debug)]
-struct Rounded {
-    name: String,
-    kept: Tensor,
-    used: Tensor,
-}
-
-impl Copies {
-    pub(crate) fn push(&mut self, name: &str, kept: &Tensor, used: &Tensor) {
-        self.0.push(Rounded { name: name.to_owned(), kept: kept.clone(), used: used.clone() });
-    }
-
-    /// What layers use under this name.
-    pub(crate) fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.iter().find(|copy| copy.name == name).map(|copy| &copy.used)
-    }
-
-    // ANCHOR: round
-    /// Rounds all weights anew: what was learnt since the last time is in `kept`.
-    pub(crate) fn round(&self) -> Result<()> {
-        let pairs: Vec<_> = self.0.iter().map(|copy| (&copy.used, &copy.kept)).collect();
-        overwrite_rounded(&pairs)
-    }
-    // ANCHOR_END: round
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! A run on one device or on several, and what several runs say together.
 
 use candle_core::{Device, ModuleT};
-use concise_wrapper::ddp::broken::Broken;
-use concise_wrapper::ddp::{Reduction, alike};
+use concise_wrapper::ddp::{Reduction, alike, broken};
 use concise_wrapper::launch::{ForRank0, Launch, Rank};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::recording::Recorded;
+use concise_wrapper::model::Progress;
+use concise_wrapper::recording::Recorder;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
@@ -16,6 +16,7 @@ use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::trace;
 use ops::weights_hash::WeightsHash;
+use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::replicas::{self, verdict};
 
 use crate::arguments::{ModelKind, Norm, Planned, Prepared, TestNorm, WrapperKind};
@@ -101,18 +102,18 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
             device.run(|| {
                 let _rank = trace::rank(planned.name, 0, &device);
                 let network = network.replica(device.tensors())?;
-                Ok((steps(network, 0, planned, prepared, report)?, Vec::new()))
+                Ok((steps(&network, planned, prepared, report, |_| Ok(()))?, Vec::new()))
             })
         }
         WrapperKind::DataParallel => {
             // ANCHOR: data_parallel
-            let model = DataParallel::with_timeout(network, plan, prepared.timeout)?;
+            let model = DataParallel::new(network, plan, prepared.timeout)?;
             // ANCHOR_END: data_parallel
             let model = match planned.norm {
                 Norm::Sync => model.synchronise_norms()?,
                 Norm::Local => model,
             };
-            Ok((steps(model, 0, planned, prepared, report)?, Vec::new()))
+            Ok((steps(&model, planned, prepared, report, |_| Ok(()))?, Vec::new()))
         }
         WrapperKind::Ddp => {
             let report = ForRank0::new(report);
@@ -134,13 +135,18 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
                     Norm::Sync => model.synchronise_norms()?,
                     Norm::Local => model,
                 };
-                let trained = match planned.breakage {
-                    Some(breakage) => {
-                        steps(Broken::new(model, breakage)?, *number, planned, prepared, report)
-                    }
-                    None => steps(model, *number, planned, prepared, report),
-                }?;
-                let hashes = replicas::hashes(&*lines.main, &trained.weights)?;
+                let model = match planned.breakage {
+                    Some(breakage) => model.broken(breakage),
+                    None => model,
+                };
+                let trained = steps(&model, planned, prepared, report, |progress| {
+                    broken::after_step(&model, progress)
+                })?;
+                let hashes = match planned.breakage {
+                    // This rank has left the loop, and the other ranks are still in it.
+                    Some(Breakage::LeaveEarly) => Vec::new(),
+                    _ => replicas::hashes(&*lines.main, &trained.weights)?,
+                };
                 Ok::<_, Error>((trained, hashes))
             });
             // Rank 0's, where this process has it.
@@ -149,28 +155,35 @@ fn train_on<M: ModuleT + Send + Sync + 'static>(
     }
 }
 
-/// All steps of a rank, recorded if this is the run to record.
-fn steps(
-    model: impl Model,
-    rank: usize,
+/// All steps of a rank, recorded if this is the run to record. `after_step` has the messages of a bug.
+fn steps<M: Model>(
+    model: &M,
     planned: &Planned,
     prepared: &Prepared,
     report: &mut Report<'_>,
+    after_step: impl Fn(Progress<'_>) -> Result<(), Error>,
 ) -> Result<Trained, Error> {
     let Prepared { setup, extras, .. } = prepared;
     let data = &setup.data;
     let options = &match planned.breakage {
-        Some(breakage) => breakage.options(planned.options, rank, planned.world_size),
+        Some(breakage) => {
+            let rank = model.rank().map_or(0, |rank| rank.rank());
+            breakage.options(planned.options, rank, planned.world_size)
+        }
         None => planned.options,
     };
     let checkpoints = prepared.checkpoints(planned);
     let checkpoints = checkpoints.as_ref();
-    let trained = if prepared.records && planned.recorded {
-        let model = Recorded::new(model, rank, prepared.recording.as_ref());
-        train(&model, data, options, extras, checkpoints, report)
-    } else {
-        train(&model, data, options, extras, checkpoints, report)
-    };
+    let mut recorder = (prepared.records && planned.recorded)
+        .then(|| Recorder::new(model, prepared.recording.as_ref()));
+    let trained = train(model, data, options, extras, checkpoints, report, |progress| {
+        after_step(progress)?;
+        recorder.as_mut().map_or(Ok(()), |recorder| recorder.step(progress))
+    });
+    let trained = trained.and_then(|trained| {
+        recorder.map_or(Ok(()), Recorder::end)?;
+        Ok(trained)
+    });
     trained.map_err(|error| match (&error, planned.breakage) {
         (Error::Train(told), Some(breakage)) => breakage.explains(told).map_or(error, Error::from),
         _ => error,

@@ -67,7 +67,9 @@ impl<'a> Run<'a> {
         let Some(Checkpoints { folder, resume, .. }) = self.checkpoints else {
             return Ok((Saver { run: self, folder: None }, at_the_beginning));
         };
-        if !model.is_whole() {
+        if let Some(rank) = model.rank()
+            && !alike::are_replicas(rank, model.weights())?
+        {
             return Err(super::Error::Parts.into());
         }
         let first = model.rank().is_none_or(|rank| rank.rank() == 0);
@@ -99,8 +101,8 @@ impl<'a> Run<'a> {
             None => "none".to_owned(),
         };
         let entry = |what: &str, value| (what.to_owned(), value);
-        let mut all =
-            vec![entry("checkpoints", checkpoints), entry("epochs", self.epochs.to_string())];
+        // Not the epochs: a rank that leaves the loop early is named by the ranks that wait for it.
+        let mut all = vec![entry("checkpoints", checkpoints)];
         all.extend_from_slice(self.configuration.entries());
         // Ranks share the test images, so all have to have the same; a run that goes on may be tested by others.
         let Self { data: LoadedData { test, .. }, .. } = self;

@@ -71,7 +71,7 @@ fn five_steps(
         }
         sgd.step(model.weights(), &step.gradients, 0.2, share.samples)?;
         weights.push(whole()?);
-        sums.push(step.sums);
+        sums.push(step.sums.read()?);
     }
     let evaluated = model.evaluate(&images())?.unwrap();
     Ok(Run { weights, gradients: gradients.unwrap(), sums, evaluated })
