@@ -73,16 +73,12 @@ impl BatchNorm {
     }
 
     fn train(&self, x: &Tensor) -> Result<Tensor> {
-        let (sharing, counts) = {
-            let shared = self.norms.lock();
-            (shared.sharing.clone(), !shared.stand_in)
-        };
+        let (sharing, stand_in) = self.norms.sharing();
+        let (counts, relu) = (!stand_in, self.relu);
         let (weight, bias) = (&self.weight, &self.bias);
         let (y, statistics) = match sharing {
-            Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, self.relu)?,
-            Sharing::Synchronised(rank) => {
-                synchronised_batch_norm(x, weight, bias, self.relu, rank, counts)?
-            }
+            Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, relu)?,
+            Sharing::Synchronised(rank) => synchronised(x, weight, bias, relu, rank, counts)?,
         };
         self.norms.saw(self.layer, statistics)?;
         Ok(y)
@@ -215,6 +211,12 @@ impl Norms {
         locked(&self.0)
     }
 
+    /// Returns the source of the statistics, and whether the next images replace an empty shard.
+    fn sharing(&self) -> (Sharing, bool) {
+        let shared = self.lock();
+        (shared.sharing.clone(), shared.stand_in)
+    }
+
     /// Adds a layer, and returns its number.
     fn add(&self, mean: Var, variance: Var) -> usize {
         let layers = &mut self.lock().layers;
@@ -316,7 +318,7 @@ impl Norms {
 /// of the gradient. Both messages are a few numbers for each channel, but every layer waits for them.
 ///
 /// Each rank computes the gradients of weight and bias from its images. The wrapper sums them over the ranks later.
-fn synchronised_batch_norm(
+fn synchronised(
     x: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
@@ -328,10 +330,26 @@ fn synchronised_batch_norm(
     let statistics = merged(&rank, &own, counts)?;
     let y =
         batch_norm_with(&x.detach(), &weight.detach(), &bias.detach(), &statistics, EPSILON, relu)?;
-    let op = Synchronised { statistics: statistics.clone(), relu, rank, counts };
-    let (of_x, of_weight) = (x.clone(), weight.clone());
+    let (of_all, of_x, of_weight) = (statistics.clone(), x.detach(), weight.detach());
     let y = record_copy("synchronised batch_norm", &y, [x, weight, bias], move |y, grad| {
-        op.backward(&of_x, &of_weight, y, grad)
+        let output = relu.then(|| y.detach());
+        let mut own = GradientSums::of(&of_x, output.as_ref(), grad, &of_all, EPSILON)?;
+        if !counts {
+            own = GradientSums::new(own.as_tensor().zeros_like()?)?;
+        }
+        let all = own.as_tensor().to_device(rank.device())?;
+        let all = rank.all_reduce(&all, Algorithm::OneShot).map_err(candle_core::Error::wrap)?;
+        let all = GradientSums::new(all)?;
+        // The statistics do not depend on images that do not count.
+        let dx = match counts {
+            true => {
+                input_gradient(&of_x, output.as_ref(), grad, &of_weight, &of_all, &all, EPSILON)?
+            }
+            false => of_x.zeros_like()?,
+        };
+        // Weight and bias have the same type.
+        let parameter = |gradient: Tensor| gradient.to_dtype(of_weight.dtype());
+        Ok([Some(dx), Some(parameter(own.weight()?)?), Some(parameter(own.bias()?)?)])
     })?;
     Ok((y, statistics))
 }
@@ -360,43 +378,6 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
     Statistics::merge(&parts)
 }
 // ANCHOR_END: merged
-
-struct Synchronised {
-    statistics: Statistics,
-    relu: bool,
-    rank: SharedCommunicator,
-    counts: bool,
-}
-
-impl Synchronised {
-    /// Computes the gradients of the images, of the weight and of the bias.
-    fn backward(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
-        let (x, output) = (x.detach(), self.relu.then(|| y.detach()));
-        let output = output.as_ref();
-        let mut own = GradientSums::of(&x, output, grad, &self.statistics, EPSILON)?;
-        if !self.counts {
-            own = GradientSums::new(own.as_tensor().zeros_like()?)?;
-        }
-        let all = own.as_tensor().to_device(self.rank.device())?;
-        let all = self.rank.all_reduce(&all, Algorithm::OneShot);
-        let all = GradientSums::new(all.map_err(candle_core::Error::wrap)?)?;
-        let dx = if self.counts {
-            input_gradient(&x, output, grad, &weight.detach(), &self.statistics, &all, EPSILON)?
-        } else {
-            // The statistics do not depend on an image that does not count.
-            x.zeros_like()?
-        };
-        // Weight and bias have the same type.
-        let parameter = |gradient: Tensor| gradient.to_dtype(weight.dtype());
-        Ok([Some(dx), Some(parameter(own.weight()?)?), Some(parameter(own.bias()?)?)])
-    }
-}
 
 #[cfg(test)]
 mod tests {

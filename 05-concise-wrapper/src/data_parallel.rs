@@ -10,61 +10,39 @@
 //!        the sum of gradients      gather: on the first device
 //! ```
 //!
-//! The caller's network holds the weights, and the caller's optimizer updates them, as on one device. Each device has a thread
-//! that waits for work.
-//!
-//! PyTorch's `nn.DataParallel` works in the same way, except that it computes the loss on the first device. The wrapper is
-//! slow: weights go to every device and gradients to the first, in every step, after the backward pass.
-//! [`Ddp`](crate::Ddp) is faster.
+//! The caller's network holds the weights, and the caller's optimizer updates them, as on one device. PyTorch's
+//! `nn.DataParallel` works in the same way, except that it computes the loss on the first device. The wrapper is slow: weights
+//! go to every device and gradients to the first, in every step, after the backward pass. [`Ddp`](crate::Ddp) is faster.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Module as _, ModuleT, Tensor};
 use datasets::{Batch, Dataset};
 use devices::{DevicePlan, move_view};
-use harness::lock::locked;
 use harness::records::BatchSums;
-use harness::report::trace::{self, COMMUNICATION, COMPUTE};
-use harness::stopwatch::recv_timeout;
+use harness::report::trace::{COMMUNICATION, COMPUTE};
 use ops::backward::no_grad;
 use ops::parameters::overwrite;
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{GRACE, Rank, RankFailure, attempt, run_ranks_with};
+use params_and_allreduce::thread::Rank;
 use scratch_data_parallel::evaluate::part_of;
 use single_gpu::evaluate::{SumsByBatch, evaluate_part};
 use split_batch::loader::{LocalBatch, Shards};
 use split_batch::{gather, split_batch};
 use tracing::info_span;
 
+use crate::device_threads::DeviceThreads;
 use crate::model::{Model, Step, gradients_of, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
-
-/// The failure of a device of which nothing else is known.
-const ENDED: &str = "a device has ended early";
 
 /// A network on several devices.
 pub struct DataParallel<M> {
     /// Holds the weights.
     network: Arc<Network<M>>,
-    /// The number of devices.
-    count: usize,
-    /// The time for which a device may be silent once another has answered.
-    patience: Duration,
-    devices: Mutex<Devices<M>>,
-}
-
-/// Work for the thread of a device, which has a rank and a replica of the network.
-type Work<M> = Box<dyn FnOnce(&Rank, &Network<M>) -> Result<(), Error> + Send>;
-
-struct Devices<M> {
-    /// A queue of work for each device, or the failure of a device. When the queues are dropped, the threads end.
-    queues: Result<Vec<Sender<Work<M>>>, String>,
-    /// The first failure of a thread, after all threads have ended.
-    ended: Receiver<Option<String>>,
+    /// Each holds a replica of the network.
+    devices: DeviceThreads<Network<M>>,
 }
 
 impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
@@ -76,8 +54,8 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
         let Batch { images, labels } = &batch.shards[0];
         let network = Arc::clone(&self.network);
-        let shards = split_batch(images, labels, self.count)?; // scatter
-        let answers = self.on_each(shards, move |rank, replica, (images, labels)| {
+        let shards = split_batch(images, labels, self.devices.count())?; // scatter
+        let answers = self.devices.run(shards, move |rank, replica, (images, labels)| {
             replicate(&network, replica)?;
             let (loss, sums) = loss_of(replica, &Batch { images, labels })?; // apply
             let gradients = gradients_of(replica, &loss)?;
@@ -92,8 +70,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
             }
             Ok((sums, gradients))
         })?;
-        let mut sums = BatchSums::default();
-        let mut gradients = Vec::new();
+        let (mut sums, mut gradients) = (BatchSums::default(), Vec::new());
         for (of_shard, of_batch) in answers {
             sums += of_shard;
             gradients.extend(of_batch);
@@ -112,11 +89,11 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         let network = Arc::clone(&self.network);
         // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
-        let answers =
-            self.on_each(vec![images.clone(); self.count], move |rank, replica, images| {
-                replicate(&network, replica)?;
-                Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
-            })?;
+        let images = vec![images.clone(); self.devices.count()];
+        let answers = self.devices.run(images, move |rank, replica, images| {
+            replicate(&network, replica)?;
+            Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
+        })?;
         Ok(answers.into_iter().reduce(SumsByBatch::and).map(|sums| sums.total()))
     }
 }
@@ -127,7 +104,7 @@ fn replicate<M: ModuleT>(network: &Network<M>, replica: &Network<M>) -> Result<(
     Ok(replica.weights().copy_from(network.weights())?)
 }
 
-/// Sums the gradients of all ranks on rank 0, in rank order. The other ranks get an empty list.
+/// Sums the gradients of all ranks on rank 0, in rank order. The remaining ranks get an empty list.
 fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
     let _span = info_span!(target: COMMUNICATION, "gather gradients").entered();
     if rank.rank() > 0 {
@@ -145,39 +122,26 @@ fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tenso
 }
 
 impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
-    /// Puts a replica of the network on every device of a plan. The network stays on its own device.
+    /// Puts a replica of the network on every device of a plan. The network stays on its device.
     ///
-    /// A device has failed if another device waits for it longer than `timeout`, or if it has not answered `timeout` plus
-    /// [`GRACE`] after another device.
+    /// A device has failed if another device waits for it longer than `timeout`, or if it has not answered some seconds later.
     pub fn new(
         network: Network<M>,
         devices: &DevicePlan,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let (network, plan, count) = (Arc::new(network), devices.clone(), devices.len());
-        let (queues, work): (Vec<_>, Vec<_>) = (0..count).map(|_| channel::<Work<M>>()).unzip();
-        let (end, ended) = channel();
+        let network = Arc::new(network);
         let original = Arc::clone(&network);
-        let run = move || {
-            let outcome = run_ranks_with(&plan, timeout, work, |rank, queue| {
-                let _rank = trace::rank("data parallel", rank.rank(), rank.compute_device());
-                let replica = original.replica(rank.device())?;
-                queue.into_iter().try_for_each(|work| work(rank, &replica))
-            });
-            let _ = end.send(outcome.err().map(|failure: RankFailure<Error>| failure.to_string()));
-        };
-        thread::Builder::new().spawn(run).map_err(candle_core::Error::wrap)?;
-        // A device that waits for another knows which one is late. So the caller waits longer.
-        let patience = timeout.saturating_add(GRACE);
-        let devices = Mutex::new(Devices { queues: Ok(queues), ended });
-        Ok(Self { network, count, patience, devices })
+        let replica = move |rank: &Rank| Ok(original.replica(rank.device())?);
+        let devices = DeviceThreads::start("data parallel", devices, timeout, replica)?;
+        Ok(Self { network, devices })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
     /// another crate, or a device has failed.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(Network::weights(&self.network))?;
-        self.on_each(vec![(); self.count], |rank, replica, ()| {
+        self.devices.run(vec![(); self.devices.count()], |rank, replica, ()| {
             replica.norms().synchronise(Arc::new(rank.clone()));
             Ok(())
         })?;
@@ -193,8 +157,8 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         }
         let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
         let network = Arc::clone(&self.network);
-        let shards = split_batch(images, &labels, self.count)?;
-        let logits = self.on_each(shards, move |rank, replica, (images, _)| {
+        let shards = split_batch(images, &labels, self.devices.count())?;
+        let logits = self.devices.run(shards, move |rank, replica, (images, _)| {
             replicate(&network, replica)?;
             let _span = info_span!(target: COMPUTE, "forward").entered();
             if images.dim(0)? == 0 {
@@ -204,73 +168,6 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
             Ok(Some(no_grad(|| replica.forward(&images))?.detach()))
         })?;
         Ok(gather(&logits.into_iter().flatten().collect::<Vec<_>>(), images.device())?)
-    }
-
-    /// Runs `work` on all devices, each with its own input, and waits for all results. Returns them in rank order.
-    fn on_each<I: Send + 'static, T: Send + 'static>(
-        &self,
-        inputs: Vec<I>,
-        work: impl Fn(&Rank, &Network<M>, I) -> Result<T, Error> + Send + Sync + 'static,
-    ) -> Result<Vec<T>, Error> {
-        // One caller at a time.
-        let devices = &mut *locked(&self.devices);
-        let queues = devices.queues.as_ref().map_err(|why| Error::Device(why.clone()))?;
-        let (work, (answer, answers)) = (Arc::new(work), channel());
-        for (queue, input) in queues.iter().zip(inputs) {
-            let (work, answer) = (Arc::clone(&work), answer.clone());
-            // A device that has ended drops its work, and so its end of the channel of answers.
-            let _ = queue.send(Box::new(move |rank: &Rank, replica: &Network<M>| {
-                let number = rank.rank();
-                let outcome = attempt(rank.compute_device(), || work(rank, replica, input));
-                // The caller gets a failure before the other devices do.
-                let outcome =
-                    outcome.map_err(|cause| RankFailure { rank: number, cause }.to_string());
-                let failed = outcome.as_ref().err().cloned().map(Error::Device);
-                let _ = answer.send((number, outcome));
-                failed.map_or(Ok(()), Err)
-            }));
-        }
-        drop(answer);
-        let mut results: Vec<Option<T>> = (0..self.count).map(|_| None).collect();
-        for answered in 0..self.count {
-            // The time of a step is not known, so there is no limit for the first answer.
-            let next = match answered {
-                0 => answers.recv().map_err(RecvTimeoutError::from),
-                _ => recv_timeout(&answers, self.patience),
-            };
-            let failure = match next {
-                Ok((rank, Ok(result))) => {
-                    results[rank] = Some(result);
-                    continue;
-                }
-                Ok((_, Err(failure))) => failure,
-                Err(RecvTimeoutError::Timeout) => {
-                    let silent = results.iter().position(Option::is_none).unwrap_or(0);
-                    let seconds = self.patience.as_secs_f64();
-                    format!("device {silent} has not answered for {seconds} s, and another has")
-                }
-                // A device could not be opened.
-                Err(RecvTimeoutError::Disconnected) => devices.end(self.patience),
-            };
-            devices.queues = Err(failure.clone());
-            return Err(Error::Device(failure));
-        }
-        Ok(results.into_iter().flatten().collect())
-    }
-}
-
-impl<M> Devices<M> {
-    /// Ends the threads, and waits for them. Returns the first failure.
-    fn end(&mut self, limit: Duration) -> String {
-        self.queues = Err(ENDED.to_owned());
-        recv_timeout(&self.ended, limit).ok().flatten().unwrap_or_else(|| ENDED.to_owned())
-    }
-}
-
-impl<M> Drop for DataParallel<M> {
-    /// Waits until all devices are closed. A device that stalls is left behind after [`GRACE`]: a thread cannot be ended.
-    fn drop(&mut self) {
-        locked(&self.devices).end(GRACE);
     }
 }
 
@@ -309,7 +206,7 @@ mod tests {
         }
     }
 
-    /// A dense layer that counts its results that carry a gradient, and those that carry none.
+    /// A dense layer that counts its results with a gradient, and its results without.
     struct Counted {
         weight: Tensor,
         bias: Tensor,
@@ -346,68 +243,5 @@ mod tests {
         let batch = images.batch(&[0, 1, 2], DType::F32).unwrap();
         assert_eq!(model.predict(&batch.images).unwrap().dims(), [3, CLASSES]);
         assert_eq!(counted(), [0, 4]);
-    }
-
-    #[test]
-    fn results_are_in_the_order_of_ranks() {
-        let (model, _) = counted(3);
-        let results = model.on_each(vec![30, 20, 10], |rank, _, milliseconds| {
-            thread::sleep(Duration::from_millis(milliseconds));
-            Ok((rank.rank(), milliseconds))
-        });
-        assert_eq!(results.unwrap(), [(0, 30), (1, 20), (2, 10)]);
-    }
-
-    #[test]
-    fn a_device_that_panics_is_named_in_every_later_call() {
-        let (model, _) = counted(3);
-        let panics = |rank: &Rank, _: &Network<Counted>, ()| {
-            assert_ne!(rank.rank(), 1, "on purpose");
-            Ok(())
-        };
-        for _ in 0..2 {
-            let error = model.on_each(vec![(); 3], panics).unwrap_err().to_string();
-            assert!(
-                error.starts_with("rank 1 panicked: ") && error.contains("on purpose"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_first_device_that_fails_is_named_and_not_those_that_wait_for_it() {
-        let (model, _) = counted(3);
-        let fails = |rank: &Rank, _: &Network<Counted>, ()| match rank.rank() {
-            1 => Err(Error::Device("out of memory".to_owned())),
-            number => {
-                let message = rank.recv(1, &().into(), DType::F32);
-                // Rank 1 answers before it ends, and so before these calls return.
-                message.map(drop).map_err(|error| Error::Device(format!("{number}: {error}")))
-            }
-        };
-        let error = model.on_each(vec![(); 3], fails).unwrap_err().to_string();
-        assert_eq!(error, "rank 1 failed: out of memory");
-    }
-
-    #[test]
-    fn a_device_that_stalls_is_named() {
-        let (mut model, _) = counted(3);
-        model.patience = Duration::from_millis(20);
-        let stalls = |rank: &Rank, _: &Network<Counted>, ()| {
-            if rank.rank() == 1 {
-                thread::sleep(Duration::from_millis(500));
-            }
-            Ok(())
-        };
-        let error = model.on_each(vec![(); 3], stalls).unwrap_err().to_string();
-        assert_eq!(error, "device 1 has not answered for 0.02 s, and another has");
-    }
-
-    #[test]
-    fn devices_that_have_ended_are_not_waited_for() {
-        let (model, _) = counted(2);
-        locked(&model.devices).queues = Ok((0..2).map(|_| channel().0).collect());
-        let error = model.on_each(vec![(); 2], |_, _, ()| Ok(())).unwrap_err().to_string();
-        assert_eq!(error, ENDED);
     }
 }

@@ -12,6 +12,7 @@
 //! | [`batch_norm`] | statistics of the local shard, of the global batch, or of each shard |
 //! | [`model`], [`mod@train`] | the model as the training loop sees it, and the loop |
 //! | [`mod@data_parallel`] | one line: replicate, scatter, apply, gather |
+//! | `device_threads` | threads that drive devices and wait for work |
 //! | [`ddp`] | a rank for each device; gradients travel during the backward pass |
 //! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
 //! | [`recording`] | the first step, rank and tensor in which two runs part |
@@ -25,6 +26,7 @@ pub mod batch_norm;
 pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
+mod device_threads;
 mod error;
 pub mod initial;
 pub mod launch;

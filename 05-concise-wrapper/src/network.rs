@@ -24,9 +24,6 @@ type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 
 /// One replica of a network.
 ///
-/// The module may have layers of `candle_nn`, layers of this course, and your own layers, if they make their tensors through
-/// the [`VarBuilder`].
-///
 /// ```
 /// use candle_core::{DType, Device};
 /// use concise_wrapper::Network;
@@ -64,29 +61,35 @@ impl<M: ModuleT> Network<M> {
         Self::with_values(values, precision, device, build)
     }
 
-    /// Makes a network with the initial weights that `values` returns. `values` gets a tensor's name, its shape, the
-    /// distribution that the layer asks for, and the element type.
-    ///
-    /// The value is in CPU memory, in this shape and type. Take it from [`initial::value`], so that it depends on the name and
-    /// a seed alone.
+    /// Makes a network with the initial weights that `values` returns, from a tensor's name, its shape, the distribution that
+    /// the layer asks for, and the element type. With [`initial::value`], each depends on its name and a seed alone.
     pub fn with_values(
         values: impl Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync + 'static,
         precision: impl Into<Precision>,
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let source = Source::Fresh(Box::new(values));
-        Self::built(source, Norms::default(), precision.into(), device, Arc::new(build))
+        Self::built(Box::new(values), Norms::default(), precision.into(), device, Arc::new(build))
     }
 
     /// Makes a copy on another device: the same values, in other memory.
     pub fn replica(&self, device: &Device) -> Result<Self> {
-        let (source, precision) = (Source::Copy(self.weights().clone()), self.precision());
-        Self::built(source, self.norms.replica(), precision, device, Arc::clone(&self.build))
+        let (weights, to) = (self.weights().clone(), device.clone());
+        let values = move |name: &str, shape: &Shape, _: Init, _: DType| match weights.get(name) {
+            Some(tensor) if tensor.shape() == shape => {
+                move_view(&tensor.detach().force_contiguous()?, &to)
+            }
+            Some(tensor) => {
+                bail!("{name} is {:?} in one replica, {shape:?} in another", tensor.shape())
+            }
+            None => bail!("one replica has a tensor {name}, another has none"),
+        };
+        let (norms, precision) = (self.norms.replica(), self.precision());
+        Self::built(Box::new(values), norms, precision, device, Arc::clone(&self.build))
     }
 
     fn built(
-        source: Source,
+        values: Box<Values>,
         norms: Norms,
         precision: Precision,
         device: &Device,
@@ -99,15 +102,14 @@ impl<M: ModuleT> Network<M> {
         let (hooks, device) = (Arc::<Hooks>::default(), device.clone());
         let weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
         let made = Arc::new(Mutex::new(Made { weights, rounded: Vec::new() }));
-        let registry = Registry { source, hooks: Arc::clone(&hooks), made: Arc::clone(&made) };
+        let registry = Registry { values, hooks: Arc::clone(&hooks), made: Arc::clone(&made) };
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
         let made = locked(&made).clone();
         Ok(Self { module, made, norms, hooks, device, build })
     }
 
-    /// Computes the logits of a batch, as in training: batch norms use the statistics of the batch, and move their running
-    /// statistics.
+    /// Computes the logits of a batch, as in training: batch norms use and keep the statistics of the batch.
     pub fn forward_training(&self, images: &Tensor) -> Result<Tensor> {
         self.logits(images, true)
     }
@@ -232,16 +234,8 @@ fn with_gradient_hook(
 }
 // ANCHOR_END: hook
 
-/// Computes the first value of a tensor, in CPU memory, from its name, shape, distribution and type.
+/// Returns the first value of a tensor, from its name, shape, distribution and type.
 type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
-
-/// The source of the initial values.
-enum Source {
-    /// A function.
-    Fresh(Box<Values>),
-    /// A network of the same structure.
-    Copy(Weights),
-}
 
 /// The tensors that a module has asked for.
 #[derive(Clone)]
@@ -271,33 +265,9 @@ impl Made {
 
 /// The backend of the builder: makes each tensor when a layer asks for it first.
 struct Registry {
-    source: Source,
+    values: Box<Values>,
     hooks: Arc<Hooks>,
     made: Arc<Mutex<Made>>,
-}
-
-impl Registry {
-    fn value(
-        &self,
-        shape: &Shape,
-        name: &str,
-        init: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Tensor> {
-        match &self.source {
-            Source::Fresh(values) => values(name, shape, init, dtype)?.to_device(device),
-            Source::Copy(weights) => match weights.get(name) {
-                Some(tensor) if tensor.shape() == shape => {
-                    move_view(&tensor.detach().force_contiguous()?, device)
-                }
-                Some(tensor) => {
-                    bail!("{name} is {:?} in one replica, {shape:?} in another", tensor.shape())
-                }
-                None => bail!("one replica has a tensor {name}, another has none"),
-            },
-        }
-    }
 }
 
 impl SimpleBackend for Registry {
@@ -319,7 +289,7 @@ impl SimpleBackend for Registry {
         }
         // A parameter that layers use in bf16 is kept in f32, and so is every buffer.
         let kept = Precision::from(dtype).weights();
-        let value = self.value(&shape, name, init, kept, device)?;
+        let value = (self.values)(name, &shape, init, kept)?.to_device(device)?;
         let name = name.to_owned();
         let Made { weights, rounded } = &mut *made;
         if is_buffer(&name) {

@@ -31,10 +31,9 @@ use candle_core::{DType, Result, Tensor};
 use devices::DevicePlan;
 use ops::cast;
 
-/// The element type of a network's weights, and the element type in which its layers compute.
+/// The element type in which the layers of a network compute. It decides the element type of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
-    weights: DType,
     layers: DType,
 }
 
@@ -42,34 +41,28 @@ impl Precision {
     /// The first compute capability of GPUs that compute in bf16: Ampere's.
     pub const BF16_FROM: (i32, i32) = (8, 0);
 
-    /// The element type of weights and their gradients, of images, logits and loss.
+    /// Returns the element type of weights and their gradients, of images, logits and loss.
     pub fn weights(self) -> DType {
-        self.weights
+        if self.is_mixed() { DType::F32 } else { self.layers }
     }
 
-    /// The element type that layers compute in.
+    /// Returns the element type in which layers compute.
     pub fn layers(self) -> DType {
         self.layers
     }
 
     /// Whether the two differ.
     pub fn is_mixed(self) -> bool {
-        self.weights != self.layers
+        self.layers == DType::BF16
     }
 
-    /// Checks that every device computes in bf16 faster than in f32, if this precision is mixed.
-    ///
-    /// On a CPU the course's layers compute in bf16 too, more slowly than in f32. Tests use that. Fails with [`Unsupported`]
-    /// for the first device that is no GPU, or a GPU without bf16.
+    /// Checks that every device computes in bf16 faster than in f32, if this precision is mixed. (On a CPU bf16 is for tests.)
     pub fn check(self, devices: &DevicePlan) -> std::result::Result<(), Unsupported> {
-        if !self.is_mixed() {
-            return Ok(());
-        }
-        devices.slots().iter().try_for_each(|slot| {
+        devices.slots().iter().filter(|_| self.is_mixed()).try_for_each(|slot| {
             let device = slot.to_string();
             match slot.compute_capability() {
                 Ok(capability) => check_capability(device, capability),
-                Err(error) => Err(Unsupported::Silent { device, error: error.to_string() }),
+                Err(error) => Err(Unsupported::Silent(device, error.to_string())),
             }
         })
     }
@@ -83,15 +76,13 @@ impl Precision {
 
     /// Casts logits to the type of the loss.
     pub(crate) fn logits(self, logits: &Tensor) -> Result<Tensor> {
-        if self.is_mixed() { cast(logits, self.weights) } else { Ok(logits.clone()) }
+        if self.is_mixed() { cast(logits, self.weights()) } else { Ok(logits.clone()) }
     }
 }
 
 impl From<DType> for Precision {
-    /// Layers compute in `layers`. Weights have the same type, or f32 if the layers compute in bf16.
     fn from(layers: DType) -> Self {
-        let weights = if layers == DType::BF16 { DType::F32 } else { layers };
-        Self { weights, layers }
+        Self { layers }
     }
 }
 
@@ -111,26 +102,12 @@ pub enum Unsupported {
          (Ampere) or newer"
     )]
     Cpu(String),
-    /// The device is a GPU without bf16.
-    #[error(
-        "{device} has compute capability {major}.{minor}, and bf16 begins with 8.0 (Ampere): use f32 there"
-    )]
-    Old {
-        /// The device.
-        device: String,
-        /// The first number of its compute capability.
-        major: i32,
-        /// The second number.
-        minor: i32,
-    },
-    /// The device does not report its compute capability.
-    #[error("{device} does not report its compute capability: {error}")]
-    Silent {
-        /// The device.
-        device: String,
-        /// The error of the query.
-        error: String,
-    },
+    /// The device is a GPU of this compute capability, without bf16.
+    #[error("{0} has compute capability {1}.{2}, and bf16 begins with 8.0 (Ampere): use f32 there")]
+    Old(String, i32, i32),
+    /// The device does not report its compute capability, for a reason.
+    #[error("{0} does not report its compute capability: {1}")]
+    Silent(String, String),
 }
 
 fn check_capability(
@@ -140,7 +117,7 @@ fn check_capability(
     match capability {
         None => Err(Unsupported::Cpu(device)),
         Some((major, minor)) if (major, minor) < Precision::BF16_FROM => {
-            Err(Unsupported::Old { device, major, minor })
+            Err(Unsupported::Old(device, major, minor))
         }
         Some(_) => Ok(()),
     }

@@ -98,7 +98,7 @@ impl<'a, M: Model, W: Write> Recorder<'a, M, W> {
             }
             self.write(&entries)?;
         }
-        // With local batch norms each rank has other buffers, and before each evaluation all ranks get those of rank 0.
+        // With local batch norms the ranks have different buffers, and before each evaluation all ranks get rank 0's.
         let buffers = if self.rank() == 0 { &weights.buffers[..] } else { &[] };
         self.weights.clear();
         for (kind, all) in [("parameter", &weights.parameters[..]), ("buffer", buffers)] {
@@ -182,8 +182,7 @@ enum Phase {
     Outcome,
 }
 
-/// A step, a phase and a rank. The images of a step are in one place, that of rank 0: the rank of a shard depends on the number
-/// of ranks.
+/// A step, a phase, and a rank. For images it is the number of the shard, because its rank depends on the number of ranks.
 type Place = (usize, Phase, usize);
 
 /// A recording with at least one entry.
@@ -198,17 +197,20 @@ impl<'a> Run<'a> {
     fn new(entries: &'a [Entry]) -> Option<Self> {
         let mut places = BTreeMap::<Place, Vec<&Entry>>::new();
         for entry in entries {
-            let (phase, rank) = match entry.kind.as_str() {
-                "images" => (Phase::Images, 0),
-                "loss" | "gradient" => (Phase::Outcome, entry.rank),
-                _ => (Phase::Weights, entry.rank),
+            let place = match entry.kind.as_str() {
+                "images" => {
+                    let shard = entry.name.rsplit(' ').next().and_then(|shard| shard.parse().ok());
+                    (entry.step, Phase::Images, shard.unwrap_or(0))
+                }
+                "loss" | "gradient" => (entry.step, Phase::Outcome, entry.rank),
+                _ => (entry.step, Phase::Weights, entry.rank),
             };
-            places.entry((entry.step, phase, rank)).or_default().push(entry);
+            places.entry(place).or_default().push(entry);
         }
-        for ((_, phase, _), entries) in &mut places {
-            if *phase == Phase::Images {
-                entries.sort_by_key(|entry| entry.rank);
-            }
+        // If several ranks have one shard, which is a mistake, the first of them counts.
+        for (_, shards) in places.iter_mut().filter(|((_, phase, _), _)| *phase == Phase::Images) {
+            shards.sort_by_key(|shard| shard.rank);
+            shards.truncate(1);
         }
         let (first, last) = (places.first_key_value()?.0.0, places.last_key_value()?.0.0);
         let last_rank = entries.iter().map(|entry| entry.rank).max()?;
@@ -226,7 +228,7 @@ impl<'a> Run<'a> {
         step == self.last && phases.all(|phase| phase == Phase::Weights)
     }
 
-    /// Whether the recording goes on after a place. In each step, ranks are written one after the other.
+    /// Whether the recording goes on after a place. In each step, the entries of rank 1 follow those of rank 0, and so on.
     fn goes_on_after(&self, place: Place) -> bool {
         let written = |(step, phase, rank): Place| (step, rank, phase);
         let others = self.places.keys().filter(|(_, phase, _)| *phase != Phase::Images);
@@ -235,8 +237,8 @@ impl<'a> Run<'a> {
 
     /// The number of shards of a batch.
     fn shards(&self) -> usize {
-        let images = self.places.values().flatten().filter(|entry| entry.kind == "images");
-        images.map(|entry| entry.name.as_str()).collect::<BTreeSet<_>>().len()
+        let images = self.places.keys().filter(|(_, phase, _)| *phase == Phase::Images);
+        images.map(|(_, _, shard)| shard).collect::<BTreeSet<_>>().len()
     }
 }
 
@@ -256,20 +258,15 @@ pub struct Divergence {
     /// The number of equal entries before it.
     pub equal: usize,
     gap: Option<Gap>,
-    /// Whether one of the two runs ended before this step, so that only the final weights are compared.
+    /// Whether one of the two runs ended before this step. Then only the final weights are compared.
     is_over: bool,
     /// The numbers of shards of a batch, if they differ with the number of devices.
     shards: Option<(usize, usize)>,
 }
 
-/// An entry that one recording does not have. That says nothing about the values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Gap {
-    /// This recording ends here, in the middle of a step.
-    Ends(&'static str),
-    /// This recording lacks this entry of the other recording, and goes on.
-    Lacks(&'static str, Entry),
-}
+/// The recording that has no entry in a place, `first` or `second`, and the missing entry. Without an entry, the recording ends
+/// there, in the middle of a step.
+type Gap = (&'static str, Option<Entry>);
 
 /// Finds the first difference of two recordings, in the steps that both have. Returns `None` if these are equal.
 ///
@@ -287,35 +284,37 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
     let (mut equal, mut ended) = (0, None);
     for place in places {
         let (step, phase, rank) = place;
-        let is_over = a.is_over(step) || b.is_over(step);
-        if !both.contains(&step) || rank > common || (is_over && phase != Phase::Weights) {
+        let (images, is_over) = (phase == Phase::Images, a.is_over(step) || b.is_over(step));
+        let left_out = (!images && rank > common) || (is_over && phase != Phase::Weights);
+        if !both.contains(&step) || left_out {
             continue;
         }
-        for (first, second) in pairs(phase, a.at(place), b.at(place)) {
-            // Which rank has a shard does not matter.
-            let same = match phase {
-                Phase::Images => first.map(|it| &it.hash) == second.map(|it| &it.hash),
-                _ => first == second,
+        let (of_a, of_b) = (a.at(place), b.at(place));
+        for index in 0..of_a.len().max(of_b.len()) {
+            let (first, second) = (of_a.get(index).copied(), of_b.get(index).copied());
+            // The rank of a shard does not matter.
+            let same = match images {
+                true => first.map(|it| &it.hash) == second.map(|it| &it.hash),
+                false => first == second,
             };
             if same {
                 equal += 1;
                 continue;
             }
             let gap = match (first, second) {
-                (Some(_), Some(_)) if phase == Phase::Images => None,
-                (Some(first), Some(second)) => lacking(first, a.at(place), second, b.at(place)),
+                (Some(_), Some(_)) if images => None,
+                (Some(first), Some(second)) => lacking(first, of_a, second, of_b),
                 (Some(first), None) => Some(missing("second", &b, place, first)),
                 (None, second) => second.map(|second| missing("first", &a, place, second)),
             };
             // A shard of a rank that only one recording has, or of the last step, says nothing.
-            if let (Phase::Images, Some(Gap::Lacks(which, shard))) = (phase, &gap)
-                && (shard.rank > common
-                    || shard.step >= if *which == "first" { a.last } else { b.last })
+            if let (true, Some((which, Some(shard)))) = (images, &gap)
+                && (shard.rank > common || step >= if *which == "first" { a.last } else { b.last })
             {
                 continue;
             }
             let (first, second) = (first.cloned(), second.cloned());
-            let ends = matches!(gap, Some(Gap::Ends(_)));
+            let ends = matches!(gap, Some((_, None)));
             let divergence = Divergence { first, second, equal, gap, is_over, shards };
             if !ends {
                 return Some(divergence);
@@ -328,42 +327,21 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
     ended
 }
 
-type Pair<'a> = (Option<&'a Entry>, Option<&'a Entry>);
-
-/// Returns the entries of one place in pairs: images by shard, everything else in order.
-fn pairs<'a>(phase: Phase, a: &[&'a Entry], b: &[&'a Entry]) -> Vec<Pair<'a>> {
-    if phase != Phase::Images {
-        let entry = |all: &[&'a Entry], index| all.get(index).copied();
-        return (0..a.len().max(b.len())).map(|index| (entry(a, index), entry(b, index))).collect();
-    }
-    // If several ranks have one shard, which is a mistake, the shard of the same rank.
-    let found = |all: &[&'a Entry], wanted: &Entry| {
-        let mut shards = all.iter().filter(|shard| shard.name == wanted.name);
-        let any = shards.clone().next();
-        shards.find(|shard| shard.rank == wanted.rank).or(any).copied()
-    };
-    let of_a = a.iter().map(|&shard| (Some(shard), found(b, shard)));
-    let of_b = b.iter().filter(|shard| found(a, shard).is_none()).map(|&shard| (None, Some(shard)));
-    of_a.chain(of_b).collect()
-}
-
 /// The gap in a recording that has no entry for `other` in a place, at the end of the place.
 fn missing(which: &'static str, run: &Run<'_>, place: Place, other: &Entry) -> Gap {
-    match place.1 == Phase::Images || run.goes_on_after(place) {
-        true => Gap::Lacks(which, other.clone()),
-        false => Gap::Ends(which),
-    }
+    let goes_on = place.1 == Phase::Images || run.goes_on_after(place);
+    (which, goes_on.then(|| other.clone()))
 }
 
-/// The gap in a place, if one recording lacks an entry of the other.
+/// The gap in a place, if one recording lacks an entry there.
 fn lacking(first: &Entry, of_a: &[&Entry], second: &Entry, of_b: &[&Entry]) -> Option<Gap> {
     let lacks = |of: &[&Entry], entry: &Entry| {
         of.iter().all(|one| (&one.kind, &one.name) != (&entry.kind, &entry.name))
     };
     if lacks(of_b, first) {
-        return Some(Gap::Lacks("second", first.clone()));
+        return Some(("second", Some(first.clone())));
     }
-    lacks(of_a, second).then(|| Gap::Lacks("first", second.clone()))
+    lacks(of_a, second).then(|| ("first", Some(second.clone())))
 }
 
 impl Display for Divergence {
@@ -381,7 +359,7 @@ impl Display for Divergence {
             return Ok(());
         };
         let difference = match gap {
-            Some(Gap::Ends(which)) => format!("the {which} recording ends here"),
+            Some((which, None)) => format!("the {which} recording ends here"),
             _ => "the first difference".to_owned(),
         };
         let when = match is_over {
@@ -392,8 +370,8 @@ impl Display for Divergence {
         writeln!(f, "  first recording:  {}", line(first))?;
         writeln!(f, "  second recording: {}", line(second))?;
         let cause = match (gap, kind.as_str(), shards) {
-            (Some(Gap::Ends(_)), ..) => "in the middle of a step: nothing differs up to there",
-            (Some(Gap::Lacks(which, entry)), ..) => {
+            (Some((_, None)), ..) => "in the middle of a step: nothing differs up to there",
+            (Some((which, Some(entry))), ..) => {
                 let ranks = if entry.kind == "images" { ", on any rank" } else { "" };
                 return write!(f, "  the {which} recording lacks {} there{ranks}", name(entry));
             }
@@ -423,7 +401,7 @@ mod tests {
         Entry { step, rank, kind: kind.to_owned(), name: "w".to_owned(), hash: hash.to_owned() }
     }
 
-    /// What there is of `ranks` in a step, with a shard for each.
+    /// The entries of `ranks` in a step, with a shard for each.
     fn step(step: usize, ranks: usize) -> Vec<Entry> {
         let of_rank = |rank| {
             let images =
@@ -461,7 +439,7 @@ mod tests {
     #[test]
     fn the_first_step_rank_and_tensor_are_found() {
         let mut other = run();
-        // The parameter of step 2 on rank 1, what came of it on both ranks, and later.
+        // The parameter of step 2 on rank 1, then the outcome on both ranks, and a later entry.
         for later in [10, 13, 14, 20] {
             other[later].hash = "ff".to_owned();
         }
@@ -492,7 +470,7 @@ mod tests {
         assert_eq!(first_divergence(&run(), &one_rank), None);
     }
 
-    /// What is told of a whole recording, as the first, and this one.
+    /// The message for a whole recording and this one.
     fn told(of: &[Entry]) -> String {
         first_divergence(&run(), of).unwrap().to_string()
     }
@@ -600,7 +578,7 @@ mod tests {
         let mut other = ended(3);
         assert_eq!(first_divergence(&ended(3), &other), None);
         other[25].hash = "ff".to_owned();
-        // With one that ended there as well, and with one that went on.
+        // With a run that ended there, too, and with a run that went on.
         for whole in [ended(3), ended(4)] {
             for found in [first_divergence(&whole, &other), first_divergence(&other, &whole)] {
                 let told = found.unwrap().to_string();
@@ -636,7 +614,7 @@ mod tests {
         assert_eq!(read(format!("{line}\n{}", &line[..20]).as_bytes()).unwrap().len(), 1);
         let error = read(format!("{line}\nnonsense\n").as_bytes()).unwrap_err().to_string();
         assert!(error.contains("line 2 is not of a recording"), "{error}");
-        // And what never ends: no more of it is read than a line may have.
+        // A file without an end: `read` reads no more than the bytes of a line.
         for endless in [b'"', 0] {
             let error = read(io::BufReader::new(io::repeat(endless))).unwrap_err().to_string();
             assert!(error.contains("line 1 is not of a recording"), "{error}");

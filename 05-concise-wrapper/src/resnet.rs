@@ -72,25 +72,18 @@ impl ModuleT for ResNet18 {
 }
 
 /// The layers before the blocks, `conv1` and `bn1`: `[B, 1, 28, 28]` → `[B, W, 28, 28]`.
-pub struct Stem {
-    conv: Conv,
-    norm: BatchNorm,
-}
+pub struct Stem(ConvNorm);
 
 impl Stem {
     /// Makes the stem of a network with `width` planes in the first group. `vb` is the builder of the whole network.
-    // ANCHOR: stem
     pub fn new(width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
-        let conv = Conv::new(1, width, 3, 1, &vb.pp("conv1"))?;
-        let norm = BatchNorm::new(width, true, norms, &vb.pp("bn1"))?;
-        Ok(Self { conv, norm })
+        Ok(Self(ConvNorm::new((1, width, 3), 1, true, norms, vb, ["conv1", "bn1"])?))
     }
-    // ANCHOR_END: stem
 }
 
 impl ModuleT for Stem {
     fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
-        self.norm.forward_t(&self.conv.forward(images)?, train)
+        self.0.forward_t(images, train)
     }
 }
 
@@ -120,18 +113,15 @@ impl ModuleT for Head {
 
 /// Two 3×3 convolutions and a short cut around them. The table of the module has the shapes.
 pub struct Block {
-    conv1: Conv,
-    bn1: BatchNorm,
-    conv2: Conv,
-    bn2: BatchNorm,
+    conv1: ConvNorm,
+    conv2: ConvNorm,
     /// A 1×1 convolution if the block changes the shape. If not, the short cut is x itself.
-    downsample: Option<(Conv, BatchNorm)>,
+    downsample: Option<ConvNorm>,
 }
 
 impl Block {
     /// Makes a block of a network with `width` planes in the first group. `number` counts all blocks from 0. `vb` is the builder
-    /// of the whole network: block 2 has `layer2.0.conv1.weight`. Fails when there is no such block, or the builder cannot
-    /// make the tensors.
+    /// of the whole network: block 2 has `layer2.0.conv1.weight`.
     pub fn new(number: usize, width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
         if number >= BLOCKS {
             bail!("there is no block {number}: ResNet-18 has {BLOCKS}, the first is block 0");
@@ -141,28 +131,23 @@ impl Block {
         let (inputs, stride) =
             if group > 0 && of_group == 0 { (planes / 2, 2) } else { (planes, 1) };
         let vb = vb.pp(format!("layer{}.{of_group}", group + 1));
-        let conv1 = Conv::new(inputs, planes, 3, stride, &vb.pp("conv1"))?;
-        let bn1 = BatchNorm::new(planes, true, norms, &vb.pp("bn1"))?;
-        let conv2 = Conv::new(planes, planes, 3, 1, &vb.pp("conv2"))?;
-        let bn2 = BatchNorm::new(planes, false, norms, &vb.pp("bn2"))?;
-        let downsample = if stride > 1 {
+        let conv1 = ConvNorm::new((inputs, planes, 3), stride, true, norms, &vb, ["conv1", "bn1"])?;
+        let conv2 = ConvNorm::new((planes, planes, 3), 1, false, norms, &vb, ["conv2", "bn2"])?;
+        let downsample = (stride > 1).then(|| {
             let vb = vb.pp("downsample");
-            let conv = Conv::new(inputs, planes, 1, stride, &vb.pp("0"))?;
-            Some((conv, BatchNorm::new(planes, false, norms, &vb.pp("1"))?))
-        } else {
-            None
-        };
-        Ok(Self { conv1, bn1, conv2, bn2, downsample })
+            ConvNorm::new((inputs, planes, 1), stride, false, norms, &vb, ["0", "1"])
+        });
+        Ok(Self { conv1, conv2, downsample: downsample.transpose()? })
     }
 }
 
 impl ModuleT for Block {
     // ANCHOR: block
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let y = self.bn1.forward_t(&self.conv1.forward(x)?, train)?;
-        let y = self.bn2.forward_t(&self.conv2.forward(&y)?, train)?;
+        let y = self.conv1.forward_t(x, train)?;
+        let y = self.conv2.forward_t(&y, train)?;
         let short_cut = match &self.downsample {
-            Some((conv, norm)) => &norm.forward_t(&conv.forward(x)?, train)?,
+            Some(conv) => &conv.forward_t(x, train)?,
             None => x,
         };
         add_relu(&y, short_cut)
@@ -170,29 +155,34 @@ impl ModuleT for Block {
     // ANCHOR_END: block
 }
 
-/// A convolution without bias. Its padding keeps the size of the image, up to the stride.
-struct Conv {
+// ANCHOR: conv_norm
+/// A convolution without bias, a batch norm, and an optional relu. Its padding keeps the size of the image, up to the stride.
+struct ConvNorm {
     weight: Tensor,
     stride: usize,
-    padding: usize,
+    norm: BatchNorm,
 }
 
-impl Conv {
+impl ConvNorm {
     fn new(
-        inputs: usize,
-        outputs: usize,
-        kernel: usize,
+        (inputs, outputs, kernel): (usize, usize, usize),
         stride: usize,
+        relu: bool,
+        norms: &Norms,
         vb: &VarBuilder<'_>,
+        [conv, norm]: [&str; 2],
     ) -> Result<Self> {
-        let weight = vb.get_with_hints((outputs, inputs, kernel, kernel), "weight", HE)?;
-        Ok(Self { weight, stride, padding: kernel / 2 })
+        let shape = (outputs, inputs, kernel, kernel);
+        let weight = vb.pp(conv).get_with_hints(shape, "weight", HE)?;
+        Ok(Self { weight, stride, norm: BatchNorm::new(outputs, relu, norms, &vb.pp(norm))? })
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        conv2d(x, &self.weight, None, self.stride, self.padding)
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let padding = self.weight.dim(2)? / 2;
+        self.norm.forward_t(&conv2d(x, &self.weight, None, self.stride, padding)?, train)
     }
 }
+// ANCHOR_END: conv_norm
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Ranks compare their settings before they train, and their losses if the sum of all losses is not finite.
 //!
 //! A rank with another learning rate, another seed or another layer trains without an error, and the result is wrong. Or it
-//! waits in the middle of a step for a message that the other ranks never send. So every rank compares its settings with
+//! waits in the middle of a step for a message that no rank sends. So every rank compares its settings with
 //! rank 0's before the first step.
 
 use candle_core::{DType, Shape, Tensor};
@@ -14,7 +14,7 @@ use crate::weights::{Named, Weights};
 use crate::{Error, Precision, text};
 
 /// Compares named values with rank 0's. All ranks call this together. Fails with [`Error::NotAlike`] on a rank that differs,
-/// with the first difference. The other ranks get the error that this rank has stopped.
+/// with the first difference. All ranks without a difference get the error that this rank has stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
     const NOTHING: &str = "nothing of the kind";
     let first: Vec<(String, String)> = text::value_of_rank_0(&**rank, &mine.to_vec())?;
@@ -25,10 +25,12 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
         here: here.to_owned(),
         there: there.to_owned(),
     };
-    for position in 0..mine.len().max(first.len()) {
-        match (mine.get(position), first.get(position)) {
+    let (mut here, mut there) = (mine.iter(), first.iter());
+    loop {
+        match (here.next(), there.next()) {
+            (None, None) => break,
             (here, there) if here == there => {}
-            (Some((what, here)), Some((same, there))) if what == same => {
+            (Some((what, here)), Some((other, there))) if what == other => {
                 return Err(differs(what, here, there));
             }
             (Some((what, _)), Some((other, _))) => {
@@ -36,7 +38,6 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
             }
             (Some((what, here)), None) => return Err(differs(what, here, NOTHING)),
             (None, Some((what, there))) => return Err(differs(what, NOTHING, there)),
-            (None, None) => {}
         }
     }
     // No rank goes on before all ranks agree.
@@ -72,22 +73,26 @@ pub(crate) fn are_replicas(rank: &SharedCommunicator, weights: &Weights) -> Resu
     Ok(differ == [0.0])
 }
 
-/// Above this mean loss of a sample the weights run away. A guess among ten classes has a loss of 2.3.
-const RUNNING_AWAY: f64 = 1e3;
-
-/// Finds the ranks with a loss that is not finite, after the sum of all losses was not finite. All ranks call this together,
-/// each with its own sums. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all other
-/// losses are ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
-pub(super) fn losses(rank: &SharedCommunicator, own: &[BatchSums]) -> Result<(), Error> {
+/// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
+/// its shards. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all remaining losses are
+/// ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
+pub(super) fn check_loss(
+    rank: &SharedCommunicator,
+    own: &[BatchSums],
+    loss_of_all: f64,
+) -> Result<(), Error> {
+    /// Above this mean loss of a sample the weights run away. A guess among ten classes has a loss of 2.3.
+    const RUNNING_AWAY: f64 = 1e3;
+    if loss_of_all.is_finite() {
+        return Ok(());
+    }
     let loss: f64 = own.iter().map(|sums| sums.loss).sum();
     let samples: u64 = own.iter().map(|sums| sums.samples).sum();
-    let finite = loss.is_finite();
-    let running_away = finite && loss.abs() > RUNNING_AWAY * samples as f64;
     // For each rank whether its loss is not finite, then the number of ranks with weights that run away.
     let ranks = rank.world_size();
     let mut mine = vec![0f32; ranks + 1];
-    mine[rank.rank()] = f32::from(!finite);
-    mine[ranks] = f32::from(running_away);
+    mine[rank.rank()] = f32::from(!loss.is_finite());
+    mine[ranks] = f32::from(loss.is_finite() && loss.abs() > RUNNING_AWAY * samples as f64);
     let mine = Tensor::new(mine, rank.device())?;
     let all: Vec<f32> = rank.all_reduce(&mine, Algorithm::OneShot)?.to_vec1()?;
     let (not_finite, running_away) = (&all[..ranks], all[ranks]);

@@ -168,7 +168,7 @@ impl<M: ModuleT> Ddp<M> {
     /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples.
     ///
     /// If a batch has fewer samples than there are ranks, a rank has no images. Then the rank computes the logits of one
-    /// image of zeros, and `of` is not called: the loss is 0, and so are all gradients. So every rank makes the same calls, layer by layer.
+    /// image of zeros, and `of` is not called: the loss is 0, and so are all gradients. So every rank makes the same calls.
     pub fn loss(
         &self,
         images: &Tensor,
@@ -226,18 +226,11 @@ impl<M: ModuleT> Ddp<M> {
         self.network.norms().fold(&*self.rank, tree)?;
         let own =
             deferred.iter().map(|sums| sums.read()).collect::<candle_core::Result<Vec<_>>>()?;
-        let sums = self.check_loss(&own, tree_sums(&*self.rank, &own, tree)?)?;
+        let sums = tree_sums(&*self.rank, &own, tree)?;
+        alike::check_loss(&self.rank, &own, sums.loss)?;
         Ok(Step { sums: sums.into(), gradients })
     }
     // ANCHOR_END: by_shard
-
-    /// Returns the sums of all ranks. If their loss is not finite, finds the ranks that are the cause.
-    fn check_loss(&self, own: &[BatchSums], all: BatchSums) -> Result<BatchSums, Error> {
-        if !all.loss.is_finite() {
-            alike::losses(&self.rank, own)?;
-        }
-        Ok(all)
-    }
 }
 
 impl<M: ModuleT> Model for Ddp<M> {
@@ -261,9 +254,10 @@ impl<M: ModuleT> Model for Ddp<M> {
         drop(span);
         let gradients = reducer.finish()?;
         let own = sums.read()?;
-        let all = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
-        let sums = self.check_loss(&[own], all)?.into();
-        Ok(broken::gradients(self.breakage, self.rank.world_size(), Step { sums, gradients })?)
+        let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
+        alike::check_loss(&self.rank, &[own], sums.loss)?;
+        let step = Step { sums: sums.into(), gradients };
+        Ok(broken::gradients(self.breakage, self.rank.world_size(), step)?)
     }
 
     fn weights(&self) -> &Weights {
@@ -294,7 +288,7 @@ impl<M: ModuleT> Model for Ddp<M> {
     }
 }
 
-/// Overwrites a tensor with that of rank 0. All ranks call this together.
+/// Overwrites a tensor with rank 0's. All ranks call this together.
 pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
     let received = rank.broadcast(&tensor.detach(), 0)?;
     if rank.rank() > 0 {

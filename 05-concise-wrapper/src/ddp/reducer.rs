@@ -29,28 +29,20 @@ use crate::weights::Named;
 
 /// Sums gradients over all ranks.
 pub(super) struct Reducer {
-    names: Vec<String>,
-    /// The place of each parameter's gradient. Empty with a world size of 1.
-    places: Vec<Place>,
+    parameters: Vec<Named>,
+    /// For each parameter, its bucket and the start of its gradient there. Unused with a world size of 1.
+    places: Vec<(usize, usize)>,
     state: Mutex<State>,
-}
-
-/// The place of a gradient in its bucket.
-#[derive(Clone)]
-struct Place {
-    bucket: usize,
-    start: usize,
-    shape: Vec<usize>,
 }
 
 /// The progress of a backward pass.
 struct State {
-    /// From the beginning of a backward pass to its end, and for ever after a failure. A gradient that comes at another time
-    /// belongs to another loss.
+    /// True from the beginning of a backward pass to its end, and for ever after a failure. At other times gradients belong to
+    /// another loss.
     under_way: bool,
     /// Whether this pass ends with the sums over all ranks.
     synchronise: bool,
-    /// The parameters whose gradients have come.
+    /// Whether the gradient of each parameter has come.
     come: Vec<bool>,
     /// Sums of earlier passes that were not synchronised. With a world size of 1, the sums of all passes.
     carried: Vec<Option<Tensor>>,
@@ -67,10 +59,12 @@ struct State {
 }
 
 struct Bucket {
-    /// All gradients in a row. The next backward pass writes to this memory again. [`Reducer::finish`] has waited for the
-    /// sums by then, and when an all-reduce returns, no other rank reads its input.
+    /// All gradients in a row. The next backward pass writes to this memory again. By then [`Reducer::finish`] has waited for
+    /// the sums, and when an all-reduce returns, no other rank reads its input.
     flat: Tensor,
-    parameters: usize,
+    /// The number of gradients.
+    all: usize,
+    /// The number of gradients that have not come in this pass.
     missing: usize,
 }
 
@@ -86,35 +80,30 @@ impl Reducer {
     ) -> std::result::Result<Self, communicator::Error> {
         let alone = lines.background.world_size() == 1;
         let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
-        let (mut places, mut made) = (vec![None; parameters.len()], Vec::new());
-        let buckets = if alone { Vec::new() } else { buckets(&sizes, caps) };
-        for (bucket, members) in buckets.iter().enumerate() {
-            let mut start = 0;
-            for &parameter in members {
-                let tensor = &parameters[parameter].tensor;
-                places[parameter] = Some(Place { bucket, start, shape: tensor.dims().to_vec() });
-                start += tensor.elem_count();
+        let members = if alone { Vec::new() } else { buckets(&sizes, caps) };
+        let (mut places, mut buckets) = (vec![(0, 0); parameters.len()], Vec::new());
+        for members in members {
+            let mut len = 0;
+            for &parameter in &members {
+                places[parameter] = (buckets.len(), len);
+                len += parameters[parameter].tensor.elem_count();
             }
             let first = &parameters[members[0]].tensor;
-            let flat = Tensor::zeros(start, first.dtype(), first.device())?;
-            made.push(Bucket { flat, parameters: members.len(), missing: members.len() });
+            let flat = Tensor::zeros(len, first.dtype(), first.device())?;
+            buckets.push(Bucket { flat, all: members.len(), missing: members.len() });
         }
         let state = State {
             under_way: false,
             synchronise: true,
             come: vec![false; parameters.len()],
             carried: vec![None; parameters.len()],
-            buckets: made,
+            buckets,
             next: 0,
             overlap,
             warm: !parameters.iter().any(|named| named.tensor.device().is_cuda()),
             worker: if alone { None } else { Some(Worker::start(lines, algorithm)?) },
         };
-        Ok(Self {
-            names: parameters.iter().map(|named| named.name.clone()).collect(),
-            places: places.into_iter().flatten().collect(),
-            state: Mutex::new(state),
-        })
+        Ok(Self { parameters: parameters.to_vec(), places, state: Mutex::new(state) })
     }
 
     /// Returns the number of buckets.
@@ -138,7 +127,7 @@ impl Reducer {
         }
         (state.synchronise, state.next) = (synchronise, 0);
         state.come.fill(false);
-        state.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.parameters);
+        state.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.all);
         Ok(info_span!(target: COMPUTE, "backward").entered())
     }
 
@@ -160,9 +149,9 @@ impl Reducer {
                 state.carried[parameter] = Some(sum.clone());
                 return Ok(());
             };
-            let place = &reducer.places[parameter];
-            let bucket = &mut state.buckets[place.bucket];
-            let room = bucket.flat.narrow(0, place.start, sum.elem_count())?;
+            let (bucket, start) = reducer.places[parameter];
+            let bucket = &mut state.buckets[bucket];
+            let room = bucket.flat.narrow(0, start, sum.elem_count())?;
             overwrite(&room, &sum.flatten_all()?)?;
             bucket.missing -= 1;
             while state.overlap
@@ -178,7 +167,7 @@ impl Reducer {
     }
     // ANCHOR_END: on_gradient
 
-    /// Ends a backward pass that is not synchronised. The next pass adds its gradients to those of this pass. Fails when a
+    /// Ends a backward pass that is not synchronised. The next pass adds its gradients to this pass's gradients. Fails when a
     /// parameter has no gradient.
     pub(super) fn carry(&self) -> Result<()> {
         let mut state = locked(&self.state);
@@ -208,18 +197,19 @@ impl Reducer {
         // this stream, and so for the whole backward pass: all sums must be in its queue before.
         let home = |(sum, bucket): (&Tensor, &Bucket)| move_view(sum, bucket.flat.device());
         let sums = sums.iter().zip(&state.buckets).map(home).collect::<Result<Vec<_>>>()?;
-        let gradient = |Place { bucket, start, shape }: &Place| {
-            let elements = shape.iter().product();
-            sums[*bucket].narrow(0, *start, elements)?.reshape(shape.as_slice())
+        let gradient = |(parameter, &(bucket, start)): (&Named, &(usize, usize))| {
+            let shape = parameter.tensor.shape();
+            sums[bucket].narrow(0, start, shape.elem_count())?.reshape(shape)
         };
-        let gradients = self.places.iter().map(gradient).collect::<Result<_>>()?;
+        let gradients = self.parameters.iter().zip(&self.places).map(gradient);
+        let gradients = gradients.collect::<Result<_>>()?;
         (state.under_way, state.warm) = (false, true);
         Ok(gradients)
     }
 
     fn check_complete(&self, state: &State) -> Result<()> {
         match state.come.iter().position(|come| !come) {
-            Some(parameter) => bail!("{}", no_gradient(&self.names[parameter])),
+            Some(parameter) => bail!("{}", no_gradient(&self.parameters[parameter].name)),
             None => Ok(()),
         }
     }

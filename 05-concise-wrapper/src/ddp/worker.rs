@@ -71,7 +71,7 @@ impl Worker {
         };
         let thread = thread::Builder::new().name("buckets".to_owned());
         // The thread ends when this rank drops the worker, or when a rank that the thread waits for has ended. This rank does
-        // not wait for the thread: if this rank has failed, the other ranks must learn of that at once.
+        // not wait for the thread: if this rank has failed, all ranks must learn of the failure at once.
         let _thread = thread.spawn(work).map_err(candle_core::Error::wrap)?;
         Ok(Self {
             buckets,
@@ -128,7 +128,7 @@ mod nccl {
         if algorithm != Algorithm::Native || !messages.has_messages() || !gpu {
             return Ok(None);
         }
-        // A thread waits for the other ranks no longer than their time limit.
+        // A thread waits for its messages no longer than the time limit.
         LEAVING.take().into_iter().for_each(|thread| drop(thread.join()));
         Ok(Some(Arc::new(NcclRank::join(Arc::clone(messages), timeout)?)))
     }
