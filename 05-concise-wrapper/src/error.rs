@@ -1,22 +1,22 @@
-//! What can go wrong in a wrapped model.
+//! The errors of a wrapped model.
 
 use params_and_allreduce::communicator;
 use scratch_data_parallel::breakage::RanAway;
 use scratch_data_parallel::replicas::Differs;
 
-/// Why training stopped.
+/// The reason why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
-    /// Another rank stopped, stalled, or does something else.
+    /// Another rank stopped, stalled, or made another call.
     #[error(transparent)]
     Communication(#[from] communicator::Error),
     /// The training loop stopped.
     #[error(transparent)]
     Train(#[from] trainer::Error),
-    /// A checkpoint was not written, or cannot be used.
+    /// A checkpoint was not written, or does not fit.
     #[error(transparent)]
     Checkpoint(Box<checkpoints::Error>),
     /// Two ranks were not started alike.
@@ -24,31 +24,31 @@ pub enum Error {
     NotAlike {
         /// The rank that differs.
         rank: usize,
-        /// The first of the ranks that compare: rank 0, or the first of some.
+        /// The first of the ranks that compare.
         first: usize,
-        /// In what.
+        /// The name of the setting.
         what: String,
-        /// Its value there.
+        /// The value on the rank that differs.
         here: String,
-        /// The first rank's.
+        /// The value on the first rank.
         there: String,
     },
-    /// The loss became infinite or not a number, as a bug on purpose makes it.
+    /// A bug on purpose made the loss infinite or NaN.
     #[error(transparent)]
     BrokenOnPurpose(#[from] RanAway),
-    /// This rank's loss is not finite, and all others' are ordinary.
+    /// The loss of a rank is not finite, and the losses of all other ranks are ordinary.
     #[error(
         "the loss of rank {rank}'s images is not finite, and other ranks' losses are: look at its images, and \
          at its device"
     )]
     LossOfRank {
-        /// The first of them.
+        /// The first such rank.
         rank: usize,
     },
-    /// Replicas that should be equal are not.
+    /// Replicas that must be equal differ.
     #[error(transparent)]
     ReplicasDiffer(#[from] Differs),
-    /// A model of another kind has failed.
+    /// A model of another crate has failed.
     #[error(transparent)]
     Model(Box<dyn std::error::Error + Send + Sync>),
     /// A device of a [`DataParallel`](crate::DataParallel) model has failed.
@@ -58,7 +58,7 @@ pub enum Error {
 
 impl From<checkpoints::Error> for Error {
     fn from(error: checkpoints::Error) -> Self {
-        // Its paths would make every result large.
+        // A box, because the paths in the error would make every result large.
         Self::Checkpoint(Box::new(error))
     }
 }

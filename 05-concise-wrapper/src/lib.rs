@@ -1,33 +1,32 @@
-//! Stage 5: the same behind one wrapper.
+//! Stage 5: data parallelism behind one wrapper.
 //!
-//! After stage 4 it is known what data parallelism is. This is the tool one would use: a line that wraps a
-//! model, a loop that does not know how many devices there are, and what makes it hold up in practice.
+//! Stage 4 writes data parallelism out for one model. This crate wraps any model in one line, and its training loop does not
+//! depend on the number of devices. Read the modules in this order:
 //!
-//! | module | what it teaches |
+//! | module | content |
 //! | --- | --- |
-//! | [`mod@network`], [`weights`] | a network is a function and named tensors, whoever builds, copies or saves it |
-//! | [`initial`] | values that depend on a name and the seed, and on nothing else |
-//! | `gradient_hook` | a parameter that passes its gradient on during the backward pass |
-//! | [`precision`] | layers in bf16, and what has to stay in f32 |
-//! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
-//! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
-//! | [`model`] | what a training loop needs of a model, plain or wrapped |
-//! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
-//! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
-//! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
-//! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
+//! | [`mod@network`], [`weights`] | a network: a module, its named tensors, gradient hooks |
+//! | [`initial`] | initial values, which depend on a name and the seed alone |
+//! | [`precision`] | layers in bf16, and sums in f32 |
+//! | [`resnet`], [`lenet`] | ResNet-18, and LeNet of stage 1 |
+//! | [`batch_norm`] | statistics of the local shard, of the global batch, or of each shard |
+//! | [`model`], [`mod@train`] | the model as the training loop sees it, and the loop |
+//! | [`mod@data_parallel`] | one line: replicate, scatter, apply, gather |
+//! | `device_threads` | threads that drive devices and wait for work |
+//! | [`ddp`] | a rank for each device; gradients travel during the backward pass |
+//! | [`optimizer`] | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//! | [`recording`] | the first step, rank and tensor in which two runs part |
+//! | `resume` | a run that ended early, resumed on all ranks to the same bits |
+//! | [`slow_link`] | a link that is slower than memory |
+//! | [`launch`] | ranks as threads, or as processes of a launcher |
 //! | [`text`] | values that ranks exchange as JSON |
-//! | [`sizing`] | smaller defaults on a CPU |
-//! | [`optimizer`] | momentum, weight decay, AdamW, warm-up, the linear scaling rule |
-//! | [`mod@train`] | the loop |
-//! | [`recording`] | where do two runs part? |
-//! | `resume` | a run that ended early resumes after its last step, on all ranks, with the same bits |
+//! | [`sizing`] | the default size of a run on a CPU |
 
 pub mod batch_norm;
 pub mod data_parallel;
 pub mod ddp;
+mod device_threads;
 mod error;
-mod gradient_hook;
 pub mod initial;
 pub mod launch;
 pub mod lenet;

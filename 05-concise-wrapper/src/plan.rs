@@ -21,6 +21,7 @@ use harness::report::file::{self, LazyFile};
 use harness::report::summary::Versions;
 use harness::report::{counted, files_are_wanted};
 use params_and_allreduce::Algorithm;
+use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
 use trainer::TrainSetup;
 
@@ -191,6 +192,11 @@ impl Prepared {
         let wrapper = self.flags.wrapper;
         let name = if wrapper == WrapperKind::DataParallel { "data parallel" } else { "ddp" };
         Planned::new(name, self.several.clone(), self.world_size, wrapper, options, norm)
+    }
+
+    /// The bug of a run, if it has one on purpose.
+    pub(crate) fn breakage(&self, planned: &Planned) -> Option<Breakage> {
+        self.flags.breakage.filter(|_| planned.main)
     }
 
     /// Builds the network of a run.

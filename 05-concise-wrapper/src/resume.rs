@@ -49,10 +49,12 @@ pub(crate) fn begin(
         .map_or_else(Configuration::default, |checkpoints| checkpoints.configuration.clone());
     configuration.extend(settings(model, data, options, extras));
     if let Some(rank) = model.rank() {
-        alike::compare(rank, &to_compare(checkpoints, &configuration, data, options))?;
+        alike::compare(rank, &to_compare(checkpoints, &configuration, data))?;
     }
     let Some(checkpoints) = checkpoints else { return Ok((None, TrainerState::default())) };
-    if !model.is_whole() {
+    if let Some(rank) = model.rank()
+        && !alike::are_replicas(rank, model.weights())?
+    {
         let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
         return Err(Error::Model(reason.into()));
     }
@@ -78,7 +80,7 @@ fn settings(
     options: &TrainOptions,
     extras: &Extras,
 ) -> [(&'static str, String); 11] {
-    let (precision, constants) = (model.precision(), extras.constants);
+    let (precision, constants) = (model.weights().precision, extras.constants);
     [
         ("dtype", precision.weights().as_str().to_owned()),
         ("precision", precision.to_string()),
@@ -100,7 +102,6 @@ fn to_compare(
     checkpoints: Option<&Checkpoints>,
     configuration: &Configuration,
     data: &LoadedData,
-    options: &TrainOptions,
 ) -> Vec<(String, String)> {
     let asked = checkpoints.map_or_else(
         || "none".to_owned(),
@@ -108,7 +109,8 @@ fn to_compare(
     );
     let LoadedData { test, .. } = data;
     let mut all = Configuration::default();
-    all.extend([("checkpoints", asked), ("epochs", options.epochs.to_string())]);
+    // Not the epochs: a rank that leaves the loop early is named by the ranks that wait for it.
+    all.extend([("checkpoints", asked)]);
     all.0.extend_from_slice(&configuration.0);
     // Ranks share the test images. They are no setting of a checkpoint: a run may resume with other test images.
     all.extend([

@@ -1,9 +1,9 @@
 //! Makes one run, on one device or on several, and reports all runs.
 
-use concise_wrapper::ddp::broken::Broken;
-use concise_wrapper::ddp::{Reduction, alike};
+use concise_wrapper::ddp::{Reduction, alike, broken};
 use concise_wrapper::launch::Launch;
-use concise_wrapper::recording::Recorded;
+use concise_wrapper::model::Progress;
+use concise_wrapper::recording::Recorder;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, train};
@@ -14,6 +14,7 @@ use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::trace;
 use ops::weights_hash::WeightsHash;
+use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::replicas::{self, verdict};
 
 use crate::arguments::{ModelKind, Norm, TestNorm, WrapperKind};
@@ -43,20 +44,20 @@ pub(crate) fn train_run(
             let trained = device.run(|| {
                 let _rank = trace::rank(planned.name, 0, &device);
                 let network = network.replica(device.tensors())?;
-                steps(network, 0, &planned, prepared, &mut report)
+                steps(&network, &planned, prepared, &mut report, |_| Ok(()))
             })?;
             (trained, Vec::new())
         }
         WrapperKind::DataParallel => {
             let timeout = prepared.flags.launch.timeout();
             // ANCHOR: data_parallel
-            let model = DataParallel::with_timeout(network, plan, timeout)?;
+            let model = DataParallel::new(network, plan, timeout)?;
             // ANCHOR_END: data_parallel
             let model = match planned.norm {
                 Norm::Sync => model.synchronise_norms()?,
                 Norm::Local => model,
             };
-            (steps(model, 0, &planned, prepared, &mut report)?, Vec::new())
+            (steps(&model, &planned, prepared, &mut report, |_| Ok(()))?, Vec::new())
         }
         WrapperKind::Ddp => {
             let slow = prepared.slowness.filter(|_| planned.main).map(SlowNetwork::new);
@@ -77,15 +78,19 @@ pub(crate) fn train_run(
                     Norm::Sync => model.synchronise_norms()?,
                     Norm::Local => model,
                 };
-                let number = rank.rank();
-                let trained = match prepared.flags.breakage.filter(|_| planned.main) {
-                    Some(breakage) => {
-                        let model = Broken::new(model, breakage)?;
-                        steps(model, number, &planned, prepared, &mut report)?
-                    }
-                    None => steps(model, number, &planned, prepared, &mut report)?,
+                let breakage = prepared.breakage(&planned);
+                let model = match breakage {
+                    Some(breakage) => model.broken(breakage),
+                    None => model,
                 };
-                let hashes = replicas::hashes(&*rank, &trained.weights)?;
+                let trained = steps(&model, &planned, prepared, &mut report, |progress| {
+                    broken::after_step(&model, progress)
+                })?;
+                let hashes = match breakage {
+                    // This rank has left the loop, and the other ranks are still in it.
+                    Some(Breakage::LeaveEarly) => Vec::new(),
+                    _ => replicas::hashes(&*rank, &trained.weights)?,
+                };
                 Ok::<_, Error>((trained, hashes))
             });
             // Rank 0's, in the process of rank 0.
@@ -102,28 +107,35 @@ pub(crate) fn train_run(
     Ok(Run { planned, summary, replicas })
 }
 
-/// All steps of a rank, recorded if `--record` is about this run.
-fn steps(
-    model: impl Model,
-    rank: usize,
+/// All steps of a rank, recorded if `--record` is about this run. `after_step` has the messages of a bug.
+fn steps<M: Model>(
+    model: &M,
     planned: &Planned,
     prepared: &Prepared,
     report: &mut Report<'_>,
+    after_step: impl Fn(Progress<'_>) -> Result<(), Error>,
 ) -> Result<Trained, Error> {
     let (data, extras) = (&prepared.setup.data, &prepared.flags.extras);
-    let breakage = prepared.flags.breakage.filter(|_| planned.main);
+    let breakage = prepared.breakage(planned);
     let options = &match breakage {
-        Some(breakage) => breakage.options(planned.options, rank, planned.world_size),
+        Some(breakage) => {
+            let rank = model.rank().map_or(0, |rank| rank.rank());
+            breakage.options(planned.options, rank, planned.world_size)
+        }
         None => planned.options,
     };
     let checkpoints = prepared.checkpoints(planned);
     let checkpoints = checkpoints.as_ref();
-    let trained = if prepared.records && planned.main {
-        let model = Recorded::new(model, rank, prepared.recording.as_ref());
-        train(&model, data, options, extras, checkpoints, report)
-    } else {
-        train(&model, data, options, extras, checkpoints, report)
-    };
+    let mut recorder = (prepared.records && planned.main)
+        .then(|| Recorder::new(model, prepared.recording.as_ref()));
+    let trained = train(model, data, options, extras, checkpoints, report, |progress| {
+        after_step(progress)?;
+        recorder.as_mut().map_or(Ok(()), |recorder| recorder.step(progress))
+    });
+    let trained = trained.and_then(|trained| {
+        recorder.map_or(Ok(()), Recorder::end)?;
+        Ok(trained)
+    });
     trained.map_err(|error| match (&error, breakage) {
         (Error::Train(told), Some(breakage)) => breakage.explains(told).map_or(error, Error::from),
         _ => error,

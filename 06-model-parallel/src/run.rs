@@ -22,7 +22,6 @@ use scratch_data_parallel::{FixedTree, TreeSum};
 
 use crate::arguments::{ModelKind, Prepared};
 use crate::outcome::{Outcome, Shown};
-use crate::watched::Watched;
 use crate::way::{Planned, Way};
 
 /// Trains in one way; what comes back is for the process that speaks.
@@ -144,9 +143,15 @@ fn all_steps<M: Whole>(
     report: &mut Report<'_>,
 ) -> Result<Option<Shown>, Error> {
     let Prepared { setup, extras, .. } = prepared;
-    let watched = Watched::new(model);
-    let trained = train(&watched, &setup.data, &setup.options, extras, None, report)?;
-    let after_first_step = model.whole(watched.after_first_step()?)?;
+    // After the first step no rounding has been amplified yet.
+    let mut after_first_step = Vec::new();
+    let trained = train(model, &setup.data, &setup.options, extras, None, report, |progress| {
+        if progress.steps <= 1 {
+            after_first_step = model.weights().snapshot()?;
+        }
+        Ok(())
+    })?;
+    let after_first_step = model.whole(after_first_step)?;
     let weights = model.whole(trained.weights)?;
     let hash = weights.as_ref().map(|weights| WeightsHash::new(weights)).transpose()?;
     let replicas = text::values_gathered(&**all, &hash.map(|hash| format!("{hash:?}")))?;

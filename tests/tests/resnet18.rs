@@ -81,7 +81,7 @@ fn check_training(dtype: DType) -> Result<()> {
     let logits = network(&fixture, dtype)?.forward_training(images)?;
     compare(&fixture, "train/logits", &logits, bound("logits")?)?;
     let step = model.backward(&share).unwrap();
-    let loss = Tensor::new(&[step.sums.loss], &Device::Cpu)?;
+    let loss = Tensor::new(&[step.sums.read()?.loss], &Device::Cpu)?;
     compare(&fixture, "train/loss", &loss, bound("logits")?)?;
     let parameters = &model.weights().parameters;
     assert_eq!(parameters.len(), 62);

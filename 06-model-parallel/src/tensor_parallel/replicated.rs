@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 use candle_core::ModuleT;
 use concise_wrapper::ddp::Reduction;
+use concise_wrapper::model::Step;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Ddp, Error, Model, Precision};
+use concise_wrapper::{Ddp, Error, Model};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::train::Step;
 use split_batch::loader::{LocalBatch, Shards};
 
 use super::layout::Layout;
@@ -62,14 +62,11 @@ impl<M: ModuleT> Model for Replicated<M> {
     }
 
     fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
-        let mut step = self.ddp.backward(share)?;
+        let Step { sums, gradients } = self.ddp.backward(share)?;
+        let mut sums = sums.read()?;
         // Each part has asked its own replicas.
-        agree_on_interrupts(self.layout.group(), &mut step.sums)?;
-        Ok(step)
-    }
-
-    fn precision(&self) -> Precision {
-        self.ddp.precision()
+        agree_on_interrupts(self.layout.group(), &mut sums)?;
+        Ok(Step { sums: sums.into(), gradients })
     }
 
     fn weights(&self) -> &Weights {
@@ -78,10 +75,6 @@ impl<M: ModuleT> Model for Replicated<M> {
 
     fn rank(&self) -> Option<&SharedCommunicator> {
         Some(&self.all)
-    }
-
-    fn is_whole(&self) -> bool {
-        self.layout.group().ranks() == 1
     }
 
     /// All replicas share it; the first rank gets the result.

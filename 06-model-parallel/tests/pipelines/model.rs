@@ -41,7 +41,7 @@ fn trained(
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
-    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report)
+    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report, |_| Ok(()))
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl Case {
         let losses = (0..self.steps).map(|step| {
             let done = network.backward(&self.share(step, samples, 1)).unwrap();
             sgd.step(network.weights(), &done.gradients, self.rate, samples).unwrap();
-            done.sums.loss
+            done.sums.read().unwrap().loss
         });
         let losses = losses.collect();
         (sorted(network.weights().snapshot().unwrap()), losses)

@@ -88,11 +88,11 @@ fn checkpoints_of_parts_are_refused() {
             let (extras, saved, report) = (Extras::default(), Some(&checkpoints), Report::silent);
             let told = trained(&|| {
                 let report = &mut report();
-                train(&model, &data, &options, &extras, saved, report).map(drop)
+                train(&model, &data, &options, &extras, saved, report, |_| Ok(())).map(drop)
             });
             assert!(told.contains("a model in parts has no checkpoints"), "{told}");
             let model = Replicated::new(model, &all, mesh, Reduction::default())?;
-            train(&model, &data, &options, &extras, saved, &mut report()).map(drop)
+            train(&model, &data, &options, &extras, saved, &mut report(), |_| Ok(())).map(drop)
         });
         assert!(told.contains("a model in parts has no checkpoints"), "{told}");
     }

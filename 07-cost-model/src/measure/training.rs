@@ -74,5 +74,5 @@ fn trained(
     options: &TrainOptions,
 ) -> Result<Trained, Error> {
     let mut report = Report::silent();
-    train(model, data, options, &Extras::default(), None, &mut report)
+    train(model, data, options, &Extras::default(), None, &mut report, |_| Ok(()))
 }

@@ -122,11 +122,12 @@ impl Training {
         let step = self.network.backward(&share).map_err(candle_core::Error::wrap)?;
         let (rate, weights) = (setup.schedule.rate(self.steps), self.network.weights());
         self.sgd.step(weights, &step.gradients, rate, samples.len())?;
-        self.sums += step.sums;
+        let sums = step.sums.read()?;
+        self.sums += sums;
         self.batches += 1;
         self.steps += 1;
         let weights = WeightsHash::new(&weights.snapshot()?)?;
-        Ok(Some(Done { epoch: self.epoch, samples, rate, loss: step.sums.loss, weights }))
+        Ok(Some(Done { epoch: self.epoch, samples, rate, loss: sums.loss, weights }))
     }
 }
 

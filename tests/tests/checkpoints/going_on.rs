@@ -13,7 +13,7 @@ use ops::weights_hash::WeightsHash;
 use split_batch::loader::ShardLoader;
 use tempfile::TempDir;
 
-use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
+use super::run::{STEPS, Settings, WAIT, assert_same, file, hash, lenet, names, resnet18};
 use super::watched::{Cut, Event, cut};
 
 /// Interrupts a run after each of its steps, and goes on.
@@ -109,7 +109,7 @@ fn without_momentum_there_are_no_velocities() {
 fn data_parallel_goes_on_too() {
     let model = || {
         let plan = DevicePlan::slices(2).unwrap();
-        DataParallel::new(resnet18(), &plan).unwrap()
+        DataParallel::new(resnet18(), &plan, WAIT).unwrap()
     };
     let expected = Settings::new().train(&model()).unwrap();
     let folder = TempDir::new().unwrap();

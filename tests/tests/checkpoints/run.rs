@@ -110,7 +110,7 @@ impl Settings {
     pub(crate) fn train(&self, model: &impl Model) -> Result<Trained, Error> {
         let Self { data, options, extras, checkpoints } = self;
         let report = &mut Report::silent();
-        train(model, data, options, extras, checkpoints.as_ref(), report)
+        train(model, data, options, extras, checkpoints.as_ref(), report, |_| Ok(()))
     }
 
     /// The same on ranks.
