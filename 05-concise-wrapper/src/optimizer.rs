@@ -388,7 +388,7 @@ mod tests {
             Named { name: name.to_owned(), tensor: Var::from_tensor(&tensor).unwrap().into_inner() }
         };
         let parameters = vec![parameter("a", &[0.5, -1.25]), parameter("b", &[2.0])];
-        Weights { parameters, buffers: Vec::new() }
+        Weights { parameters, buffers: Vec::new(), precision: DType::F64.into() }
     }
 
     fn values(weights: &Weights) -> Vec<f64> {

@@ -67,7 +67,7 @@ pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
 pub(crate) fn are_replicas(rank: &SharedCommunicator, weights: &Weights) -> Result<bool, Error> {
     let all = weights.snapshot()?;
     let mine = format!("{:?}", WeightsHash::new(&all[..weights.parameters.len()])?);
-    let differs = text::of_rank_0(&**rank, &mine)? != mine;
+    let differs = text::value_of_rank_0(&**rank, &mine)? != mine;
     let differs = Tensor::new(&[f32::from(differs)], rank.device())?;
     let differ = rank.all_reduce(&differs, Algorithm::OneShot)?.to_vec1::<f32>()?;
     Ok(differ == [0.0])
