@@ -1,26 +1,23 @@
 //! Stage 5: data parallelism behind one wrapper.
 //!
 //! Stage 4 writes data parallelism out for one model. This crate wraps any model in one line, and its training loop does not
-//! depend on the number of devices. Read the modules in this order:
+//! depend on the number of devices. Read the modules in this order (lines with comments, without tests):
 //!
-//! | module | content |
-//! | --- | --- |
-//! | [`mod@network`], [`weights`] | a network: a module, its named tensors, gradient hooks |
-//! | [`initial`] | initial values, which depend on a name and the seed alone |
-//! | [`precision`] | layers in bf16, and sums in f32 |
-//! | [`resnet`], [`lenet`] | ResNet-18, and LeNet of stage 1 |
-//! | [`batch_norm`] | statistics of the local shard, of the global batch, or of each shard |
-//! | [`model`], [`mod@train`] | the model as the training loop sees it, and the loop |
-//! | [`mod@data_parallel`] | one line: replicate, scatter, apply, gather |
-//! | `device_threads` | threads that drive devices and wait for work |
-//! | [`ddp`] | a rank for each device; gradients travel during the backward pass |
-//! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
-//! | [`recording`] | the first step, rank and tensor in which two runs part |
-//! | [`checkpoint`] | a run that ended early, resumed to the same bits |
-//! | [`slow_link`] | a link that is slower than memory |
-//! | [`launch`] | ranks as threads, or as processes of a launcher |
-//! | [`text`] | text and JSON between ranks |
-//! | [`sizing`] | the default size of a run on a CPU |
+//! | module | lines | content |
+//! | --- | --- | --- |
+//! | [`mod@network`], [`weights`] | 440 | a network: a module, its named tensors, gradient hooks |
+//! | [`model`], [`mod@train`] | 200 | the model as the training loop sees it, and the loop |
+//! | [`mod@data_parallel`] | 170 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 730 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`resnet`], [`lenet`] | 230 | ResNet-18, and LeNet of stage 1 |
+//! | [`batch_norm`] | 380 | statistics of the local shard, of the global batch, or of each shard |
+//! | [`precision`] | 120 | layers in bf16, and sums in f32 |
+//! | [`recording`] | 390 | the first step, rank and tensor in which two runs part |
+//!
+//! The remaining modules serve these: [`initial`] draws initial values, and `device_threads` are threads that wait for work.
+//! [`optimiser`] has momentum, weight decay, warm-up and the linear scaling rule. [`checkpoint`] resumes a run to the same bits.
+//! [`launch`] starts ranks as threads or meets the processes of a launcher, [`text`] sends JSON between ranks, [`slow_link`] makes a
+//! link slower than memory, and [`sizing`] is the default size of a run on a CPU.
 
 pub mod batch_norm;
 pub mod checkpoint;
