@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use candle_core::{DType, Device, IndexOp as _, ModuleT, Result, Tensor, Var, bail};
+use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use harness::lock::locked;
@@ -73,8 +73,8 @@ impl BatchNorm {
     }
 
     fn train(&self, x: &Tensor) -> Result<Tensor> {
-        let (sharing, stand_in) = self.norms.sharing();
-        let (counts, relu) = (!stand_in, self.relu);
+        let (sharing, counts) = self.norms.sharing();
+        let relu = self.relu;
         let (weight, bias) = (&self.weight, &self.bias);
         let (y, statistics) = match sharing {
             Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, relu)?,
@@ -211,10 +211,10 @@ impl Norms {
         locked(&self.0)
     }
 
-    /// Returns the source of the statistics, and whether the next images replace an empty shard.
+    /// Returns the source of the statistics, and whether the next images count.
     fn sharing(&self) -> (Sharing, bool) {
         let shared = self.lock();
-        (shared.sharing.clone(), shared.stand_in)
+        (shared.sharing.clone(), !shared.stand_in)
     }
 
     /// Adds a layer, and returns its number.
@@ -260,53 +260,51 @@ impl Norms {
     ) -> std::result::Result<(), communicator::Error> {
         let mut shared = self.lock();
         let hosted = tree.held_by(rank.rank()).len();
-        // For each shard, the values of all layers, then their counts.
-        let mut rows: Vec<(Vec<Tensor>, Vec<f64>)> = vec![Default::default(); hosted];
+        let mut seen: Vec<Vec<Statistics>> = Vec::new();
         for layer in &mut shared.layers {
-            let seen = std::mem::take(&mut layer.of_shards);
-            if !seen.keys().copied().eq(0..hosted) {
-                let seen: Vec<usize> = seen.into_keys().collect();
+            let of_shards = std::mem::take(&mut layer.of_shards);
+            if !of_shards.keys().copied().eq(0..hosted) {
+                let seen: Vec<usize> = of_shards.into_keys().collect();
                 let text = format!("a batch norm saw shards {seen:?}, and the rank hosts {hosted}");
                 return Err(communicator::Error::Other(text));
             }
-            for ((values, counts), statistics) in rows.iter_mut().zip(seen.into_values()) {
+            seen.push(of_shards.into_values().collect());
+        }
+        let running = shared.layers.iter().flat_map(|layer| [&layer.mean, &layer.variance]);
+        let running: Vec<&Var> = running.collect();
+        let Some(device) = running.first().map(|running| running.device()) else { return Ok(()) };
+        // A row for each shard: the weighted values of all layers, then the weights.
+        let row = |shard: usize| {
+            let (mut row, mut weights) = (Vec::new(), Vec::new());
+            for statistics in seen.iter().map(|of_layer| &of_layer[shard]) {
                 // With one shard the weight is 1: n · mean / n may differ from the mean in the last bit.
                 let weight = if tree.leaves() == 1 { 1.0 } else { statistics.count as f64 };
-                values.push((&statistics.mean * weight)?);
-                values.push((statistics.unbiased_variance()? * weight)?);
-                counts.push(weight);
+                row.push((&statistics.mean * weight)?);
+                row.push((statistics.unbiased_variance()? * weight)?);
+                weights.push(weight);
             }
-        }
-        let running: Vec<[&Var; 2]> =
-            shared.layers.iter().map(|layer| [&layer.mean, &layer.variance]).collect();
-        let Some([first, _]) = running.first() else { return Ok(()) };
-        let device = first.device();
-        let leaves = rows.into_iter().map(|(mut row, counts)| {
-            row.push(Tensor::new(counts, device)?);
+            row.push(Tensor::new(weights, device)?);
             Tensor::cat(&row, 0)?.to_device(rank.device())
-        });
-        let sum = tree.sum(rank, &leaves.collect::<Result<Vec<_>>>()?)?;
+        };
+        let sum = tree.sum(rank, &(0..hosted).map(row).collect::<Result<Vec<_>>>()?)?;
 
-        // The sums of each layer over their count, on the CPU.
+        // On the CPU, the sums of each layer are divided by the layer's weight.
         let sum = sum.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
-        let channels: Vec<usize> = running.iter().map(|[mean, _]| mean.elem_count()).collect();
-        let counts = sum.i(2 * channels.iter().sum::<usize>()..)?.to_vec1::<f64>()?;
-        let mut start = 0;
-        let means = channels.iter().zip(counts).map(|(channels, count)| {
-            start += 2 * channels;
-            sum.narrow(0, start - 2 * channels, 2 * channels)? / count
-        });
-        let means = Tensor::cat(&means.collect::<Result<Vec<_>>>()?, 0)?.to_device(device)?;
-
-        let mut start = 0;
-        let fresh = running.as_flattened().iter().map(|running| {
-            let channels = running.elem_count();
-            start += channels;
-            means.narrow(0, start - channels, channels)
+        let values = running.iter().map(|running| running.elem_count()).sum::<usize>();
+        let weights = sum.narrow(0, values, seen.len())?.to_vec1::<f64>()?;
+        let (mut means, mut start) = (Vec::new(), 0);
+        for (running, weight) in running.iter().zip(weights.iter().flat_map(|weight| [weight; 2])) {
+            means.push((sum.narrow(0, start, running.elem_count())? / *weight)?);
+            start += running.elem_count();
+        }
+        let (means, mut start) = (Tensor::cat(&means, 0)?.to_device(device)?, 0);
+        let fresh = running.iter().map(|running| {
+            start += running.elem_count();
+            means.narrow(0, start - running.elem_count(), running.elem_count())
         });
         let fresh = fresh.collect::<Result<Vec<_>>>()?;
-        let pairs = running.as_flattened().iter().zip(&fresh);
-        let averages = pairs.map(|(running, fresh)| Average { running, fresh, scale: 1.0 });
+        let averages = running.iter().zip(&fresh);
+        let averages = averages.map(|(running, fresh)| Average { running, fresh, scale: 1.0 });
         Ok(average_all(&averages.collect::<Vec<_>>(), MOMENTUM)?)
     }
 }

@@ -1,26 +1,25 @@
 //! Stage 5: data parallelism behind one wrapper.
 //!
 //! Stage 4 writes data parallelism out for one model. This crate wraps any model in one line, and its training loop does not
-//! depend on the number of devices. Read the modules in this order:
+//! depend on the number of devices. Read the modules in this order (lines with comments, without tests):
 //!
-//! | module | content |
-//! | --- | --- |
-//! | [`mod@network`], [`weights`] | a network: a module, its named tensors, gradient hooks |
-//! | [`initial`] | initial values, which depend on a name and the seed alone |
-//! | [`precision`] | layers in bf16, and sums in f32 |
-//! | [`resnet`], [`lenet`] | ResNet-18, and LeNet of stage 1 |
-//! | [`batch_norm`] | statistics of the local shard, of the global batch, or of each shard |
-//! | [`model`], [`mod@train`] | the model as the training loop sees it, and the loop |
-//! | [`mod@data_parallel`] | one line: replicate, scatter, apply, gather |
-//! | `device_threads` | threads that drive devices and wait for work |
-//! | [`ddp`] | a rank for each device; gradients travel during the backward pass |
-//! | [`optimizer`] | SGD with momentum, AdamW, warm-up, the linear scaling rule |
-//! | [`recording`] | the first step, rank and tensor in which two runs part |
-//! | `resume` | a run that ended early, resumed on all ranks to the same bits |
-//! | [`slow_link`] | a link that is slower than memory |
-//! | [`launch`] | ranks as threads, or as processes of a launcher |
-//! | [`text`] | values that ranks exchange as JSON |
-//! | [`sizing`] | the default size of a run on a CPU |
+//! | module | lines | content |
+//! | --- | --- | --- |
+//! | [`mod@network`], [`weights`] | 440 | a network: a module, its named tensors, gradient hooks |
+//! | [`model`], [`mod@train`] | 200 | the model as the training loop sees it, and the loop |
+//! | [`mod@data_parallel`] | 170 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 730 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`resnet`], [`lenet`] | 230 | ResNet-18, and LeNet of stage 1 |
+//! | [`batch_norm`] | 380 | statistics of the local shard, of the global batch, or of each shard |
+//! | [`precision`] | 120 | layers in bf16, and sums in f32 |
+//! | [`recording`] | 390 | the first step, rank and tensor in which two runs part |
+//! | [`optimizer`] | 360 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//! | [`launch`] | 280 | ranks as threads, or as processes of a launcher |
+//! | [`slow_link`] | 190 | a link that is slower than memory |
+//!
+//! The remaining modules serve these: [`initial`] draws initial values, and `device_threads` are threads that wait for work.
+//! `resume` resumes a run on all ranks to the same bits, [`text`] sends JSON between ranks, and [`sizing`] is the default size of a
+//! run on a CPU.
 
 pub mod batch_norm;
 pub mod data_parallel;

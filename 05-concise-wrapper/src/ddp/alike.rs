@@ -11,7 +11,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::weights::{Named, Weights};
-use crate::{Error, Precision, text};
+use crate::{Error, text};
 
 /// Compares named values with rank 0's. All ranks call this together. Fails with [`Error::NotAlike`] on a rank that differs,
 /// with the first difference. All ranks without a difference get the error that this rank has stopped.
@@ -46,14 +46,10 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
 
 /// Compares the structure of networks: the precision of their layers, then names, shapes and element types of their tensors,
 /// in order. All ranks call this together.
-pub fn structure(
-    rank: &SharedCommunicator,
-    precision: Precision,
-    weights: &Weights,
-) -> Result<(), Error> {
+pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
     let entry = |Named { name, tensor }: &Named| of_tensor(name, tensor.dtype(), tensor.shape());
     // Weights in f32 do not show in which type the layers compute.
-    let precision = ("precision".to_owned(), precision.to_string());
+    let precision = ("precision".to_owned(), weights.precision.to_string());
     compare(rank, &std::iter::once(precision).chain(weights.iter().map(entry)).collect::<Vec<_>>())
 }
 

@@ -97,7 +97,7 @@ impl<M: ModuleT> Ddp<M> {
         reduction: Reduction,
     ) -> Result<Self, Error> {
         let (rank, weights) = (rank.into(), network.weights());
-        alike::structure(&rank, weights.precision, weights)?;
+        alike::structure(&rank, weights)?;
         match reduction {
             Reduction::Reproducible { .. } => network.norms().check_all(weights)?,
             Reduction::Buckets { .. } => check_types(&weights.parameters)?,
@@ -151,82 +151,6 @@ impl<M: ModuleT> Ddp<M> {
     pub fn network(&self) -> &Network<M> {
         &self.network
     }
-
-    /// Computes the logits of this rank's images, in training. A rank without images calls [`loss`](Self::loss).
-    pub fn forward(&self, images: &Tensor) -> Result<Tensor, Error> {
-        if images.dims().first() == Some(&0) {
-            let text = "there are no images here, and this rank has to take part all the same: see Ddp::loss";
-            return Err(candle_core::Error::Msg(text.to_owned()).into());
-        }
-        Ok(self.network.forward_training(images)?)
-    }
-
-    /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples.
-    ///
-    /// If a batch has fewer samples than there are ranks, a rank has no images. Then the rank computes the logits of one
-    /// image of zeros, and `of` is not called: the loss is 0, and so are all gradients. So every rank makes the same calls.
-    pub fn loss(
-        &self,
-        images: &Tensor,
-        of: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
-    ) -> Result<Tensor, Error> {
-        if images.dims().first() == Some(&0) {
-            return Ok(empty_loss(&self.network, images)?);
-        }
-        Ok(of(&self.forward(images)?)?)
-    }
-
-    /// Computes the gradients of the losses of all ranks, summed over all ranks and over the losses that were
-    /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
-    /// this rank, or another rank stops or stalls.
-    pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
-        let reducer = self.reducer()?;
-        let span = reducer.begin(true)?;
-        backward_from(loss, &loss.ones_like()?)?;
-        drop(span);
-        Ok(reducer.finish()?)
-    }
-
-    /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
-    /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
-    pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
-        let reducer = self.reducer()?;
-        let span = reducer.begin(false)?;
-        backward_from(loss, &loss.ones_like()?)?;
-        drop(span);
-        Ok(reducer.carry()?)
-    }
-
-    fn reducer(&self) -> Result<&Reducer, Error> {
-        match &self.reduce {
-            Reduce::Buckets(reducer) => Ok(reducer),
-            Reduce::Tree(_) => {
-                let text = "in reproducible mode gradients are summed by shard, of whole batches";
-                Err(candle_core::Error::Msg(text.to_owned()).into())
-            }
-        }
-    }
-
-    // ANCHOR: by_shard
-    /// A step in reproducible mode: the gradients of each shard, then their sum along the tree.
-    fn backward_by_shard(&self, batch: &LocalBatch, tree: &FixedTree) -> Result<Step, Error> {
-        let (mut sum, mut deferred) = (TreeSum::new(*tree), Vec::new());
-        for (number, shard) in batch.shards.iter().enumerate() {
-            self.network.norms().shard(number);
-            let (loss, sums) = loss_of(&self.network, shard)?;
-            let leaf = tree.held_by(self.rank.rank()).start + number;
-            sum.add(leaf, gradients_of(&self.network, &loss)?)?;
-            deferred.push(sums);
-        }
-        let gradients = sum.total(&*self.rank)?;
-        self.network.norms().fold(&*self.rank, tree)?;
-        let own =
-            deferred.iter().map(|sums| sums.read()).collect::<candle_core::Result<Vec<_>>>()?;
-        let sums = tree_sums(&*self.rank, &own, tree)?;
-        alike::check_loss(&self.rank, &own, sums.loss)?;
-        Ok(Step { sums: sums.into(), gradients })
-    }
-    // ANCHOR_END: by_shard
 }
 
 impl<M: ModuleT> Model for Ddp<M> {
@@ -281,6 +205,87 @@ impl<M: ModuleT> Model for Ddp<M> {
 
     fn rank(&self) -> Option<&SharedCommunicator> {
         Some(&self.rank)
+    }
+}
+
+impl<M: ModuleT> Ddp<M> {
+    // ANCHOR: by_shard
+    /// A step in reproducible mode: the gradients of each shard, then their sum along the tree.
+    fn backward_by_shard(&self, batch: &LocalBatch, tree: &FixedTree) -> Result<Step, Error> {
+        let (mut sum, mut deferred) = (TreeSum::new(*tree), Vec::new());
+        for (number, shard) in batch.shards.iter().enumerate() {
+            self.network.norms().shard(number);
+            let (loss, sums) = loss_of(&self.network, shard)?;
+            let leaf = tree.held_by(self.rank.rank()).start + number;
+            sum.add(leaf, gradients_of(&self.network, &loss)?)?;
+            deferred.push(sums);
+        }
+        let gradients = sum.total(&*self.rank)?;
+        self.network.norms().fold(&*self.rank, tree)?;
+        let own =
+            deferred.iter().map(|sums| sums.read()).collect::<candle_core::Result<Vec<_>>>()?;
+        let sums = tree_sums(&*self.rank, &own, tree)?;
+        alike::check_loss(&self.rank, &own, sums.loss)?;
+        Ok(Step { sums: sums.into(), gradients })
+    }
+    // ANCHOR_END: by_shard
+}
+
+/// For a training loop of your own.
+impl<M: ModuleT> Ddp<M> {
+    /// Computes the logits of this rank's images, in training. A rank without images calls [`loss`](Self::loss).
+    pub fn forward(&self, images: &Tensor) -> Result<Tensor, Error> {
+        if images.dims().first() == Some(&0) {
+            let text = "there are no images here, and this rank has to take part all the same: see Ddp::loss";
+            return Err(candle_core::Error::Msg(text.to_owned()).into());
+        }
+        Ok(self.network.forward_training(images)?)
+    }
+
+    /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples.
+    ///
+    /// If a batch has fewer samples than there are ranks, a rank has no images. Then the rank computes the logits of one
+    /// image of zeros, and `of` is not called: the loss is 0, and so are all gradients. So every rank makes the same calls.
+    pub fn loss(
+        &self,
+        images: &Tensor,
+        of: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
+    ) -> Result<Tensor, Error> {
+        if images.dims().first() == Some(&0) {
+            return Ok(empty_loss(&self.network, images)?);
+        }
+        Ok(of(&self.forward(images)?)?)
+    }
+
+    /// Computes the gradients of the losses of all ranks, summed over all ranks and over the losses that were
+    /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
+    /// this rank, or another rank stops or stalls.
+    pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
+        let reducer = self.reducer()?;
+        let span = reducer.begin(true)?;
+        backward_from(loss, &loss.ones_like()?)?;
+        drop(span);
+        Ok(reducer.finish()?)
+    }
+
+    /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
+    /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
+    pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
+        let reducer = self.reducer()?;
+        let span = reducer.begin(false)?;
+        backward_from(loss, &loss.ones_like()?)?;
+        drop(span);
+        Ok(reducer.carry()?)
+    }
+
+    fn reducer(&self) -> Result<&Reducer, Error> {
+        match &self.reduce {
+            Reduce::Buckets(reducer) => Ok(reducer),
+            Reduce::Tree(_) => {
+                let text = "in reproducible mode gradients are summed by shard, of whole batches";
+                Err(candle_core::Error::Msg(text.to_owned()).into())
+            }
+        }
     }
 }
 

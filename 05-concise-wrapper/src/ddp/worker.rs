@@ -64,8 +64,9 @@ impl Worker {
                     break;
                 }
             }
+            // If a rank cannot leave, another rank has ended, and has reported that.
             #[cfg(feature = "nccl")]
-            nccl.inspect(|nccl| nccl.leave());
+            let _ = nccl.map(|nccl| nccl.leave());
         };
         let thread = thread::Builder::new().name("buckets".to_owned());
         // The thread ends when this rank drops the worker, or when a rank that the thread waits for has ended. This rank does

@@ -75,7 +75,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         }
         let pipeline = mesh.along(&all, Axis::Pipeline)?;
         let replicas = mesh.along(&all, Axis::Data)?;
-        alike::structure(&replicas, network.precision(), network.weights())?;
+        alike::structure(&replicas, network.weights())?;
         each_in_one_stage(&pipeline, network.weights())?;
         let replica = replicas.rank();
         let each = checked.schedule().micro_batches;
