@@ -19,8 +19,7 @@ use harness::stopwatch::{STRETCH, Stopwatch};
 
 use crate::communicator::{Communicator, Error, SharedCommunicator};
 
-/// The time that a rank waits for a message, if the caller has no better value.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+pub use crate::communicator::DEFAULT_TIMEOUT;
 
 /// The additional time for a rank to end, after it has waited in vain.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -260,21 +259,26 @@ impl Communicator for Rank {
         Ok(Arc::new(Self { connection: 1, ..self.clone() }))
     }
 
+    fn timeout(&self) -> Duration {
+        self.world.timeout
+    }
+
     fn shares_memory(&self) -> bool {
         self.device.tensors().is_cpu()
     }
 }
 // ANCHOR_END: rank
 
+impl From<&Rank> for SharedCommunicator {
+    fn from(rank: &Rank) -> Self {
+        Arc::new(rank.clone())
+    }
+}
+
 impl Rank {
     /// The device that this rank drives.
     pub fn compute_device(&self) -> &ComputeDevice {
         &self.device
-    }
-
-    /// The time that this rank waits for a message.
-    pub fn timeout(&self) -> Duration {
-        self.world.timeout
     }
 
     /// The messages that this rank has sent so far, through both connections.

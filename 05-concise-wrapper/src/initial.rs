@@ -1,9 +1,8 @@
-//! Initial values of a network's tensors, as its layers ask for them.
+//! Initial values of a network's tensors.
 //!
-//! `candle_nn`'s layers say which distribution they want; candle draws from one stream of numbers for all
-//! of them. Here each tensor has a stream of its own, named after it. So a value depends on its name and
-//! the seed alone, and a network that is replicated, split over devices or cut into a pipeline starts from
-//! the same values as the whole on one device.
+//! Each layer names a distribution. candle draws all tensors from one stream of random numbers. Here each tensor has its own
+//! stream, named after the tensor. So a value depends on the name and the seed alone. A network that is replicated, or split
+//! over devices, starts from the same values as the whole network on one device.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::init::{Init, NormalOrUniform};
@@ -11,14 +10,10 @@ use harness::random;
 use rand::distr::{Distribution, Uniform};
 use rand_distr::Normal;
 
-/// The initial value of a tensor, in CPU memory.
+/// Draws the initial value of a tensor, in CPU memory.
 ///
-/// Drawn in f64 and rounded to `dtype`, so that networks in f32 and f64 start from the same values as
-/// nearly as f32 allows.
-///
-/// # Errors
-///
-/// When the distribution makes no sense: a negative deviation, an empty range.
+/// The numbers are drawn in f64 and rounded to `dtype`, so networks in f32 and f64 start from the same values up to rounding.
+/// Fails when the distribution does not exist: a negative deviation, an empty range.
 pub fn value(name: &str, shape: &Shape, init: Init, seed: u64, dtype: DType) -> Result<Tensor> {
     match init {
         Init::Const(value) => Tensor::full(value, shape, &Device::Cpu)?.to_dtype(dtype),

@@ -1,43 +1,41 @@
-//! Stage 5: the same behind one wrapper.
+//! Stage 5: data parallelism behind one wrapper.
 //!
-//! After stage 4 it is known what data parallelism is. This is the tool one would use: a line that wraps a
-//! model, a loop that does not know how many devices there are, and what makes it hold up in practice.
+//! Stage 4 writes data parallelism out for one model. This crate wraps any model in one line, and its training loop does not
+//! depend on the number of devices. Read the modules in this order (lines with comments, without tests):
 //!
-//! | module | what it teaches |
-//! | --- | --- |
-//! | [`mod@network`], [`weights`] | a network is a function and named tensors, whoever builds, copies or saves it |
-//! | [`initial`] | values that depend on a name and the seed, and on nothing else |
-//! | `gradient_hook` | a parameter that passes its gradient on during the backward pass |
-//! | [`precision`] | layers in bf16, and what has to stay in f32 |
-//! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
-//! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
-//! | [`model`] | what a training loop needs of a model, plain or wrapped |
-//! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
-//! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
-//! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
-//! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
-//! | [`text`] | what ranks tell each other in words, or values as JSON |
-//! | [`sizing`] | less to do on a CPU, unless more is asked for |
-//! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
-//! | [`mod@train`] | the loop |
-//! | [`recording`] | where do two runs part? |
-//! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
+//! | module | lines | content |
+//! | --- | --- | --- |
+//! | [`mod@network`], [`weights`] | 440 | a network: a module, its named tensors, gradient hooks |
+//! | [`model`], [`mod@train`] | 200 | the model as the training loop sees it, and the loop |
+//! | [`mod@data_parallel`] | 170 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 730 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`resnet`], [`lenet`] | 230 | ResNet-18, and LeNet of stage 1 |
+//! | [`batch_norm`] | 380 | statistics of the local shard, of the global batch, or of each shard |
+//! | [`precision`] | 120 | layers in bf16, and sums in f32 |
+//! | [`recording`] | 390 | the first step, rank and tensor in which two runs part |
+//! | [`optimizer`] | 360 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//! | [`launch`] | 280 | ranks as threads, or as processes of a launcher |
+//! | [`slow_link`] | 190 | a link that is slower than memory |
+//!
+//! The remaining modules serve these: [`initial`] draws initial values, and `device_threads` are threads that wait for work.
+//! `resume` resumes a run on all ranks to the same bits, [`text`] sends JSON between ranks, and [`sizing`] is the default size of a
+//! run on a CPU.
 
 pub mod batch_norm;
-pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
+mod device_threads;
 mod error;
-mod gradient_hook;
 pub mod initial;
 pub mod launch;
 pub mod lenet;
 pub mod model;
 pub mod network;
-pub mod optimiser;
+pub mod optimizer;
 pub mod precision;
 pub mod recording;
 pub mod resnet;
+mod resume;
 pub mod sizing;
 pub mod slow_link;
 pub mod text;

@@ -1,4 +1,4 @@
-//! What a CPU is given to do, unless flags ask for more: less, so that an epoch takes seconds.
+//! Smaller defaults on a CPU, where an epoch should take seconds.
 
 use devices::DevicePlan;
 use trainer::TrainArguments;
@@ -8,17 +8,17 @@ use crate::resnet;
 /// The planes of ResNet-18's first group on a CPU.
 const WIDTH_ON_A_CPU: usize = 16;
 
-/// The planes of ResNet-18's first group: those that are `asked` for, or those that suit the devices.
-pub fn width(asked: Option<u32>, plan: &DevicePlan) -> usize {
-    match asked {
+/// Returns the planes of ResNet-18's first group: the number in the flag, or the default for the devices.
+pub fn width(flag: Option<u32>, plan: &DevicePlan) -> usize {
+    match flag {
         Some(width) => width as usize,
         None if plan.is_of_slices() => WIDTH_ON_A_CPU,
         None => resnet::WIDTH,
     }
 }
 
-/// On a CPU, leaves so many training and test images, unless `--train-size` and `--test-size` say otherwise;
-/// whether training images are left out that were not said to be.
+/// On a CPU, limits the numbers of training and test images, unless `--train-size` and `--test-size` are given. Returns
+/// whether the training images are limited by this default.
 pub fn limit_images(
     train: &mut TrainArguments,
     plan: &DevicePlan,

@@ -1,27 +1,44 @@
-//! Words between ranks: what they compare before they train, and tell each other when something is wrong.
+//! Values that ranks exchange as JSON: settings that they compare before they train, errors, and results.
 
 use candle_core::{DType, Device, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Rank 0's text; all ranks call this together.
+/// Returns the value of rank 0 on every rank. All ranks call this together.
 ///
 /// # Errors
 ///
-/// When another rank stops or stalls.
-pub fn of_rank_0(communicator: &(impl Communicator + ?Sized), mine: &str) -> Result<String, Error> {
-    let device = communicator.device();
+/// When another rank stops or stalls. When JSON cannot hold the value: it has no NaN, for example.
+pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
+    communicator: &(impl Communicator + ?Sized),
+    mine: &T,
+) -> Result<T, Error> {
+    let (device, mine) = (communicator.device(), to_json(mine)?);
     let length = Tensor::new(&[mine.len() as u32], device)?;
     let length = communicator.broadcast(&length, 0)?.to_vec1::<u32>()?[0] as usize;
     let bytes = match communicator.rank() {
         0 => Tensor::from_slice(mine.as_bytes(), length, device)?,
         _ => Tensor::zeros(Shape::from(length), DType::U8, device)?,
     };
-    text(&communicator.broadcast(&bytes, 0)?)
+    from_json(&text(&communicator.broadcast(&bytes, 0)?)?)
 }
 
-/// All ranks' texts, in rank order, on rank 0, and nothing on the others; all ranks call this together.
+/// Returns the values of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
+/// together.
+///
+/// # Errors
+///
+/// The errors of [`value_of_rank_0`].
+pub fn values_gathered<T: Serialize + DeserializeOwned>(
+    communicator: &(impl Communicator + ?Sized),
+    mine: &T,
+) -> Result<Vec<T>, Error> {
+    gathered(communicator, &to_json(mine)?)?.iter().map(|text| from_json(text)).collect()
+}
+
+/// Returns the texts of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
+/// together.
 ///
 /// # Errors
 ///
@@ -33,7 +50,7 @@ pub fn gathered(
     let (device, world_size) = (communicator.device(), communicator.world_size());
     let length = Tensor::new(&[mine.len() as u32], device)?;
     let lengths = communicator.all_gather(&length, world_size)?.to_vec1::<u32>()?;
-    // An all-gather is of chunks of one length.
+    // The chunks of an all-gather have one length.
     let longest = lengths.iter().max().map_or(0, |&length| length as usize);
     let mut padded = mine.as_bytes().to_vec();
     padded.resize(longest, 0);
@@ -47,36 +64,11 @@ pub fn gathered(
     lengths.iter().enumerate().map(of).collect()
 }
 
-/// Rank 0's value, which travels as JSON; all ranks call this together.
-///
-/// # Errors
-///
-/// When another rank stops or stalls, or JSON does not bring the value back: it has no NaN, for example.
-pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
-    communicator: &(impl Communicator + ?Sized),
-    mine: &T,
-) -> Result<T, Error> {
-    read(&of_rank_0(communicator, &written(mine)?)?)
-}
-
-/// All ranks' values, in rank order, on rank 0, and nothing on the others; all ranks call this together. The
-/// values travel as JSON.
-///
-/// # Errors
-///
-/// Those of [`value_of_rank_0`].
-pub fn values_gathered<T: Serialize + DeserializeOwned>(
-    communicator: &(impl Communicator + ?Sized),
-    mine: &T,
-) -> Result<Vec<T>, Error> {
-    gathered(communicator, &written(mine)?)?.iter().map(|text| read(text)).collect()
-}
-
-fn written(value: &impl Serialize) -> Result<String, Error> {
+fn to_json(value: &impl Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(candle_core::Error::wrap)?)
 }
 
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
     Ok(serde_json::from_str(text).map_err(candle_core::Error::wrap)?)
 }
 
@@ -103,7 +95,7 @@ mod tests {
     fn texts_of_any_length_arrive() {
         let told = on_three_ranks(|rank| {
             let mine = "é".repeat(2 - rank.rank());
-            Ok((of_rank_0(rank, &mine)?, gathered(rank, &mine)?))
+            Ok((value_of_rank_0(rank, &mine)?, gathered(rank, &mine)?))
         });
         assert!(told.iter().all(|(of_rank_0, _)| of_rank_0 == "éé"), "{told:?}");
         assert_eq!(told[0].1, ["éé", "é", ""]);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use candle_core::{ModuleT, Result, Storage, Tensor};
 use concise_wrapper::Network;
-use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::weights::Weights;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,6 @@ mod drawings;
 mod outcome;
 mod run;
 mod table;
-mod watched;
 mod way;
 
 use std::process::ExitCode;

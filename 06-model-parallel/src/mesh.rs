@@ -18,7 +18,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use concise_wrapper::ddp::Lines;
 use params_and_allreduce::communicator::{Error, Group, SharedCommunicator};
 
 /// How many devices there are along each axis.
@@ -100,7 +99,8 @@ impl Mesh {
         }
     }
 
-    /// A communicator between the ranks of a line, made of one between all ranks.
+    /// A communicator between the ranks of a line, made of one between all ranks. Its second connection is between the same
+    /// ranks.
     ///
     /// # Errors
     ///
@@ -113,17 +113,6 @@ impl Mesh {
         }
         let members = self.line(all.rank(), axis);
         Ok(Arc::new(Group::new(Arc::clone(all), members)?))
-    }
-
-    /// The same for both connections of a rank.
-    ///
-    /// # Errors
-    ///
-    /// As [`along`](Self::along).
-    pub fn lines_along(&self, all: &Lines, axis: Axis) -> Result<Lines, Error> {
-        let Lines { main, background, timeout } = all;
-        let (main, background) = (self.along(main, axis)?, self.along(background, axis)?);
-        Ok(Lines { main, background, timeout: *timeout })
     }
 }
 
@@ -199,15 +188,16 @@ mod tests {
     fn both_connections_run_along_a_line() {
         let mesh: Mesh = "2x2x1".parse().unwrap();
         let received = on_four(|rank| {
-            let lines = mesh.lines_along(&Lines::from(rank), Axis::Data)?;
-            let (other, number) = (1 - lines.main.rank(), rank.rank() as f64);
-            lines.main.send(other, &Tensor::new(number, rank.device())?)?;
-            lines.background.send(other, &Tensor::new(10.0 + number, rank.device())?)?;
+            let main = mesh.along(&rank.into(), Axis::Data)?;
+            let background = main.background()?;
+            let (other, number) = (1 - main.rank(), rank.rank() as f64);
+            main.send(other, &Tensor::new(number, rank.device())?)?;
+            background.send(other, &Tensor::new(10.0 + number, rank.device())?)?;
             let number = |line: &SharedCommunicator| {
                 let received = line.recv(other, &Shape::from(()), DType::F64)?;
                 Ok::<_, Error>(received.to_scalar::<f64>()?)
             };
-            Ok([number(&lines.background)?, number(&lines.main)?])
+            Ok([number(&background)?, number(&main)?])
         });
         assert_eq!(received.unwrap(), [[12.0, 2.0], [13.0, 3.0], [10.0, 0.0], [11.0, 1.0]]);
     }

@@ -1,8 +1,8 @@
 //! A run: one way to train, on however many devices it takes.
 
 use candle_core::{DType, Device, ModuleT, Tensor};
-use concise_wrapper::ddp::{Lines, Reduction, alike};
-use concise_wrapper::launch::{ForRank0, Launch, Rank};
+use concise_wrapper::ddp::{Reduction, alike};
+use concise_wrapper::launch::Launch;
 use concise_wrapper::{Ddp, Error, Model, text, train};
 use datasets::SAMPLE;
 use harness::report::Report;
@@ -22,7 +22,6 @@ use scratch_data_parallel::{FixedTree, TreeSum};
 
 use crate::arguments::{ModelKind, Prepared};
 use crate::outcome::{Outcome, Shown};
-use crate::watched::Watched;
 use crate::way::{Planned, Way};
 
 /// Trains in one way; what comes back is for the process that speaks.
@@ -34,22 +33,19 @@ pub(crate) fn run<'a>(
     outputs: &mut Outputs,
 ) -> anyhow::Result<Option<Outcome<'a>>> {
     let name = way.name();
-    let mut report = if launch.speaks() { outputs.report(&name) } else { Report::silent() };
+    let report = if launch.speaks() { outputs.report(&name) } else { Report::silent() };
     let plan = match (way, &prepared.one) {
         (Way::Alone { .. }, Some(one)) => one,
         _ => &prepared.several,
     };
-    let report_of_rank_0 = ForRank0::new(&mut report);
-    let shown = launch.run(plan, |rank| {
-        let Rank { number, device, lines } = rank;
-        let _rank = trace::rank(&name, *number, *device);
-        let mut silent = Report::silent();
-        let report = report_of_rank_0.take(*number).unwrap_or(&mut silent);
-        alike::compare(&lines.main, &prepared.to_compare(way, planned))?;
-        one_rank(way, planned, prepared, device.tensors(), lines, report)
+    let mut reports = vec![report];
+    reports.resize_with(plan.len(), Report::silent);
+    let shown = launch.run(plan, reports, |device, rank, mut report| {
+        let _rank = trace::rank(&name, rank.rank(), device);
+        alike::compare(&rank, &prepared.to_compare(way, planned))?;
+        one_rank(way, planned, prepared, device.tensors(), &rank, &mut report)
     });
-    let shown = shown.map_err(anyhow::Error::from)?.swap_remove(0);
-    drop(report);
+    let shown = shown?.swap_remove(0);
     shown.map(|shown| Outcome::new(way, planned, prepared, plan, shown, outputs)).transpose()
 }
 
@@ -59,11 +55,10 @@ fn one_rank(
     planned: &Planned,
     prepared: &Prepared,
     device: &Device,
-    lines: &Lines,
+    all: &SharedCommunicator,
     report: &mut Report<'_>,
 ) -> Result<Option<Shown>, Error> {
     let (seed, dtype) = (prepared.setup.options.seed, prepared.dtype());
-    let all = &lines.main;
     let constants = prepared.extras.constants;
     let build = |layers| prepared.network.layers()?.build(layers, seed, dtype, device);
     match way {
@@ -79,7 +74,7 @@ fn one_rank(
             let sets = TreeSum::most_in_order(FixedTree::new(*shards, 1)?, 0);
             let held = Held { gradients: sets * held.parameters, ..held };
             let reduction = Reduction::Reproducible { shards: *shards };
-            let model = Ddp::new(network, lines.clone(), reduction)?;
+            let model = Ddp::new(network, all.clone(), reduction)?;
             all_steps(&model, all, |_| held, prepared, report)
         }
         Way::Pipeline { checked, mesh, .. } => {
@@ -99,14 +94,14 @@ fn one_rank(
                     let model = TensorParallel::new(seed, dtype, group, |parts, _| {
                         LeNet::new(Channels::Gathered, parts)
                     })?;
-                    in_parts(model, *mesh, lines, device, prepared, report)
+                    in_parts(model, *mesh, all, device, prepared, report)
                 }
                 ModelKind::Dense => {
                     let widths = prepared.network.widths.clone();
                     let model = TensorParallel::new(seed, dtype, group, move |parts, _| {
                         DenseStack::new(&widths, parts)
                     })?;
-                    in_parts(model, *mesh, lines, device, prepared, report)
+                    in_parts(model, *mesh, all, device, prepared, report)
                 }
                 ModelKind::Resnet18 => {
                     let text = "ResNet-18 is split in stages only".to_owned();
@@ -121,12 +116,12 @@ fn one_rank(
 fn in_parts<M: ModuleT>(
     model: TensorParallel<M>,
     mesh: Mesh,
-    lines: &Lines,
+    all: &SharedCommunicator,
     device: &Device,
     prepared: &Prepared,
     report: &mut Report<'_>,
 ) -> Result<Option<Shown>, Error> {
-    let (constants, all) = (prepared.extras.constants, &lines.main);
+    let constants = prepared.extras.constants;
     let input = zeros(prepared.rows(mesh.data), prepared.dtype(), device)?;
     let activations = activations_of(model.network(), &input)?;
     let held = Held::new(model.weights(), constants, activations);
@@ -135,7 +130,7 @@ fn in_parts<M: ModuleT>(
     }
     // Those in the buckets, and their sums.
     let held = Held { gradients: 2 * held.parameters, ..held };
-    let model = Replicated::new(model, lines, mesh, Reduction::default())?;
+    let model = Replicated::new(model, all, mesh, Reduction::default())?;
     all_steps(&model, all, |_| held, prepared, report)
 }
 
@@ -148,9 +143,15 @@ fn all_steps<M: Whole>(
     report: &mut Report<'_>,
 ) -> Result<Option<Shown>, Error> {
     let Prepared { setup, extras, .. } = prepared;
-    let watched = Watched::new(model);
-    let trained = train(&watched, &setup.data, &setup.options, extras, None, report)?;
-    let after_first_step = model.whole(watched.after_first_step()?)?;
+    // After the first step no rounding has been amplified yet.
+    let mut after_first_step = Vec::new();
+    let trained = train(model, &setup.data, &setup.options, extras, None, report, |progress| {
+        if progress.steps <= 1 {
+            after_first_step = model.weights().snapshot()?;
+        }
+        Ok(())
+    })?;
+    let after_first_step = model.whole(after_first_step)?;
     let weights = model.whole(trained.weights)?;
     let hash = weights.as_ref().map(|weights| WeightsHash::new(weights)).transpose()?;
     let replicas = text::values_gathered(&**all, &hash.map(|hash| format!("{hash:?}")))?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
-use concise_wrapper::optimiser::OptimiserArguments;
+use concise_wrapper::optimizer::Extras;
 use devices::SeveralDevices;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::CutPoints;
@@ -105,7 +105,7 @@ pub(crate) struct Arguments {
     gantt: Option<PathBuf>,
 
     #[command(flatten)]
-    optimiser: OptimiserArguments,
+    extras: Extras,
 
     #[command(flatten)]
     train: TrainArguments,

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use candle_core::DType;
-use concise_wrapper::launch::{Launch, Places};
-use concise_wrapper::optimiser::Extras;
+use concise_wrapper::launch::Launch;
+use concise_wrapper::optimizer::Extras;
 use concise_wrapper::sizing;
 use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
@@ -55,8 +55,7 @@ impl Arguments {
                         messages between two: start them with mpirun";
             return Err(UsageError::new(text).into());
         }
-        let Places { here: several, world_size: devices } =
-            launch.place(&self.launch.each, self.asked()?)?;
+        let (several, devices) = launch.plan(&self.launch.each, self.asked()?)?;
         if let Some(mesh) = self.mesh.filter(|mesh| mesh.devices() != devices) {
             let of_mesh = mesh.devices();
             let text = format!("mesh {mesh} has {of_mesh} devices, and there are {devices}");
@@ -87,7 +86,7 @@ impl Arguments {
         };
         network.check_cut(self.cut.as_ref(), mesh.pipeline)?;
         Ok(Prepared {
-            extras: self.optimiser.extras(),
+            extras: self.extras,
             network,
             several,
             one,

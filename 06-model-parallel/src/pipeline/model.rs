@@ -7,14 +7,14 @@ use std::time::Instant;
 use candle_core::ModuleT;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
-use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::model::Step;
+use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Error, Model, Network, Precision, allreduce_sums, replicas, text};
+use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
-use single_gpu::train::Step;
 use split_batch::loader::{LocalBatch, Shards};
 
 use super::check::Checked;
@@ -75,7 +75,7 @@ impl<'a, M: ModuleT> PipelineParallel<'a, M> {
         }
         let pipeline = mesh.along(&all, Axis::Pipeline)?;
         let replicas = mesh.along(&all, Axis::Data)?;
-        alike::structure(&replicas, network.precision(), network.weights())?;
+        alike::structure(&replicas, network.weights())?;
         each_in_one_stage(&pipeline, network.weights())?;
         let replica = replicas.rank();
         let each = checked.schedule().micro_batches;
@@ -151,11 +151,7 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
         if measured.steps.len() < MOST_STEPS {
             measured.steps.push(timeline);
         }
-        Ok(Step { sums: self.sums_of_all(sums)?, gradients: of_stage })
-    }
-
-    fn precision(&self) -> Precision {
-        self.worker.network().precision()
+        Ok(Step { sums: self.sums_of_all(sums)?.into(), gradients: of_stage })
     }
 
     fn weights(&self) -> &Weights {
@@ -164,10 +160,6 @@ impl<M: ModuleT> Model for PipelineParallel<'_, M> {
 
     fn rank(&self) -> Option<&SharedCommunicator> {
         Some(&self.all)
-    }
-
-    fn is_whole(&self) -> bool {
-        self.pipeline.world_size() == 1
     }
 
     /// All replicas share it, after they were found to be equal; the first rank gets the result.

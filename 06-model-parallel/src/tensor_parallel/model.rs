@@ -4,12 +4,12 @@ use candle_core::{Device, ModuleT, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
+use concise_wrapper::model::Step;
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, Precision};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::train::Step;
 use split_batch::loader::{LocalBatch, Shards};
 
 use super::group::Group;
@@ -151,13 +151,10 @@ impl<M: ModuleT> Model for TensorParallel<M> {
     ///
     /// Beside what the layers [exchange](super::exchange), ranks send one number: whether to go on.
     fn backward(&self, share: &LocalBatch) -> std::result::Result<Step, Error> {
-        let mut step = self.network.backward(share)?;
-        agree_on_interrupts(self.layout.group(), &mut step.sums)?;
-        Ok(step)
-    }
-
-    fn precision(&self) -> Precision {
-        self.network.precision()
+        let Step { sums, gradients } = self.network.backward(share)?;
+        let mut sums = sums.read()?;
+        agree_on_interrupts(self.layout.group(), &mut sums)?;
+        Ok(Step { sums: sums.into(), gradients })
     }
 
     fn weights(&self) -> &Weights {
@@ -166,10 +163,6 @@ impl<M: ModuleT> Model for TensorParallel<M> {
 
     fn rank(&self) -> Option<&SharedCommunicator> {
         Some(self.layout.group().line())
-    }
-
-    fn is_whole(&self) -> bool {
-        self.layout.group().ranks() == 1
     }
 
     /// All ranks evaluate together, and all get the result.

@@ -11,14 +11,16 @@
 //! Nothing new is needed: stage 5's [`Ddp`] wraps the part of a network that a rank holds, and knows only the
 //! ranks that hold the same part of the other replicas.
 
+use std::sync::Arc;
+
 use candle_core::ModuleT;
-use concise_wrapper::ddp::{Lines, Reduction};
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::model::Step;
 use concise_wrapper::weights::{Snapshot, Weights};
-use concise_wrapper::{Ddp, Error, Model, Precision};
+use concise_wrapper::{Ddp, Error, Model};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::train::Step;
 use split_batch::loader::{LocalBatch, Shards};
 
 use super::layout::Layout;
@@ -44,13 +46,13 @@ impl<M: ModuleT> Replicated<M> {
     /// Those of [`Ddp::new`], and when the mesh does not fit the ranks.
     pub fn new(
         model: TensorParallel<M>,
-        all: &Lines,
+        all: &SharedCommunicator,
         mesh: Mesh,
         reduction: Reduction,
     ) -> Result<Self, Error> {
         let (network, layout) = model.into_network();
-        let ddp = Ddp::new(network, mesh.lines_along(all, Axis::Data)?, reduction)?;
-        Ok(Self { ddp, layout, all: all.main.clone() })
+        let ddp = Ddp::new(network, mesh.along(all, Axis::Data)?, reduction)?;
+        Ok(Self { ddp, layout, all: Arc::clone(all) })
     }
 }
 
@@ -60,14 +62,11 @@ impl<M: ModuleT> Model for Replicated<M> {
     }
 
     fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
-        let mut step = self.ddp.backward(share)?;
+        let Step { sums, gradients } = self.ddp.backward(share)?;
+        let mut sums = sums.read()?;
         // Each part has asked its own replicas.
-        agree_on_interrupts(self.layout.group(), &mut step.sums)?;
-        Ok(step)
-    }
-
-    fn precision(&self) -> Precision {
-        self.ddp.precision()
+        agree_on_interrupts(self.layout.group(), &mut sums)?;
+        Ok(Step { sums: sums.into(), gradients })
     }
 
     fn weights(&self) -> &Weights {
@@ -76,10 +75,6 @@ impl<M: ModuleT> Model for Replicated<M> {
 
     fn rank(&self) -> Option<&SharedCommunicator> {
         Some(&self.all)
-    }
-
-    fn is_whole(&self) -> bool {
-        self.layout.group().ranks() == 1
     }
 
     /// All replicas share it; the first rank gets the result.

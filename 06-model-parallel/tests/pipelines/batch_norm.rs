@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use concise_wrapper::Network;
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::optimiser::Sgd;
+use concise_wrapper::optimizer::Sgd;
 use concise_wrapper::resnet::ResNet18;
 use model_parallel::pipeline::Kind;
 use ops::cross_entropy;

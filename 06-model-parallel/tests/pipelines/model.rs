@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use concise_wrapper::checkpoint::{About, Checkpoints};
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::Momentum;
+use checkpoints::{Checkpoints, Configuration};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::train::{Trained, train};
 use concise_wrapper::{Error, Model as _};
 use datasets::loader::Epochs as _;
@@ -41,7 +41,7 @@ fn trained(
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
-    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report)
+    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report, |_| Ok(()))
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn to_wait_for_another_replica_is_not_measured_as_work() {
 fn a_stage_has_no_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("checkpoints");
-    let about = About::default();
+    let configuration = Configuration::default();
     let checkpoints =
-        Checkpoints { folder: folder.clone(), every: 1, keep: 1, resume: None, about };
+        Checkpoints { folder: folder.clone(), every: 1, keep: 1, resume: None, configuration };
     let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
     let checked = checked(Kind::OneFOneB, 2, 2);
     let failure = run_ranks(&plan(2), Duration::from_secs(60), |rank| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Tensor};
 use concise_wrapper::Model;
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use datasets::{Batch, CLASSES, Dataset};
 use devices::DevicePlan;
 use model_parallel::layers::Layers;
@@ -100,7 +100,7 @@ impl Case {
         let losses = (0..self.steps).map(|step| {
             let done = network.backward(&self.share(step, samples, 1)).unwrap();
             sgd.step(network.weights(), &done.gradients, self.rate, samples).unwrap();
-            done.sums.loss
+            done.sums.read().unwrap().loss
         });
         let losses = losses.collect();
         (sorted(network.weights().snapshot().unwrap()), losses)

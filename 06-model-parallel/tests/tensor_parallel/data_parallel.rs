@@ -11,8 +11,8 @@
 //! ```
 
 use candle_core::DType;
-use concise_wrapper::ddp::{Lines, Reduction};
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model};
 use datasets::loader::Epochs as _;
@@ -24,7 +24,7 @@ use model_parallel::whole::Whole as _;
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use split_batch::loader::ShardLoader;
 
 use super::networks::{dense, images, in_parts};
@@ -55,8 +55,8 @@ fn replicas_of_a_network_in_parts_are_one_device() {
     let answers = network.evaluate(&many).unwrap().unwrap();
     let mesh: Mesh = "2x1x2".parse().unwrap();
     let outcomes: Vec<Snapshot> = on_ranks_with(4, Algorithm::Ring, |rank, _| {
-        let all: Lines = rank.into();
-        let group = Group::new(mesh.along(&all.main, Axis::Tensor)?, Algorithm::Ring);
+        let all: SharedCommunicator = rank.into();
+        let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring);
         let build = |parts: &Parts<'_>| DenseStack::new(WIDTHS, parts);
         let model = Replicated::new(in_parts(&group, &build)?, &all, mesh, Reduction::default())?;
         three_steps(&model)?;

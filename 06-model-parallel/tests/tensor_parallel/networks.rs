@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor};
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::model::Step;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, lenet as stage5};
 use datasets::loader::Epochs as _;
@@ -15,7 +16,6 @@ use model_parallel::tensor_parallel::{Group, Memory, Parts, TensorParallel};
 use ops::backward::is_recorded;
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
-use single_gpu::train::Step;
 use split_batch::loader::Shards;
 use split_batch::loader::{LocalBatch, ShardLoader};
 
@@ -71,7 +71,7 @@ fn five_steps(
         }
         sgd.step(model.weights(), &step.gradients, 0.2, share.samples)?;
         weights.push(whole()?);
-        sums.push(step.sums);
+        sums.push(step.sums.read()?);
     }
     let evaluated = model.evaluate(&images())?.unwrap();
     Ok(Run { weights, gradients: gradients.unwrap(), sums, evaluated })

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::DType;
+use checkpoints::{Checkpoints, Configuration};
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::checkpoint::{About, Checkpoints};
-use concise_wrapper::ddp::{Lines, Reduction};
-use concise_wrapper::optimiser::Extras;
+use concise_wrapper::ddp::Reduction;
+use concise_wrapper::optimizer::Extras;
 use concise_wrapper::train::train;
 use concise_wrapper::{Error, Model as _, Network};
 use datasets::source::LoadedData;
@@ -19,7 +19,7 @@ use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
 use model_parallel::tensor_parallel::{Cut, Group, Parts, Replicated, TensorParallel};
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
 
 use super::WAIT;
@@ -73,7 +73,7 @@ fn checkpoints_of_parts_are_refused() {
         every: 1,
         keep: 1,
         resume: None,
-        about: About::default(),
+        configuration: Configuration::default(),
     };
     let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };
     let options = TrainOptions { epochs: 1, batch_size: 7, learning_rate: 0.1, seed: 1 };
@@ -81,18 +81,18 @@ fn checkpoints_of_parts_are_refused() {
     for mesh in ["1x1x2", "2x1x2"] {
         let mesh: Mesh = mesh.parse().unwrap();
         let told = failure(mesh.devices(), |rank, _| {
-            let lines: Lines = rank.into();
-            let group = Group::new(mesh.along(&lines.main, Axis::Tensor)?, Algorithm::Ring);
+            let all: SharedCommunicator = rank.into();
+            let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring);
             let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);
             let model = TensorParallel::new(1, DType::F64, group, build)?;
             let (extras, saved, report) = (Extras::default(), Some(&checkpoints), Report::silent);
             let told = trained(&|| {
                 let report = &mut report();
-                train(&model, &data, &options, &extras, saved, report).map(drop)
+                train(&model, &data, &options, &extras, saved, report, |_| Ok(())).map(drop)
             });
             assert!(told.contains("a model in parts has no checkpoints"), "{told}");
-            let model = Replicated::new(model, &lines, mesh, Reduction::default())?;
-            train(&model, &data, &options, &extras, saved, &mut report()).map(drop)
+            let model = Replicated::new(model, &all, mesh, Reduction::default())?;
+            train(&model, &data, &options, &extras, saved, &mut report(), |_| Ok(())).map(drop)
         });
         assert!(told.contains("a model in parts has no checkpoints"), "{told}");
     }

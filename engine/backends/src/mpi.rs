@@ -130,17 +130,18 @@ impl Rank {
         self.device.as_deref().expect("a rank of World::run")
     }
 
-    /// The time that this rank waits for a message.
-    pub fn timeout(&self) -> Duration {
-        self.connection.timeout
-    }
-
     fn check(&self, other: usize) -> Result<(), Error> {
         let (rank, world_size) = (self.rank(), self.world_size());
         if other == rank || other >= world_size {
             return Err(Error::NoSuchRank { rank, other, world_size });
         }
         Ok(())
+    }
+}
+
+impl From<&Rank> for SharedCommunicator {
+    fn from(rank: &Rank) -> Self {
+        Arc::new(rank.clone())
     }
 }
 
@@ -179,6 +180,10 @@ impl Communicator for Rank {
         let side_stream = |device: &Arc<ComputeDevice>| device.side_stream().clone();
         let tensors = self.device.as_ref().map_or(Device::Cpu, side_stream);
         Ok(Arc::new(Self { connection: Arc::clone(&self.background), tensors, ..self.clone() }))
+    }
+
+    fn timeout(&self) -> Duration {
+        self.connection.timeout
     }
 
     /// Calls `MPI_Iallreduce`, for f32 and f64. MPI does not compare shapes: when ranks add tensors of different sizes, MPI

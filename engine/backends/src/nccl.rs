@@ -40,8 +40,7 @@ where
 {
     let rank = NcclRank::join(messages, timeout)?;
     let outcome = work(&rank)?;
-    messages.barrier()?;
-    rank.connection.leave();
+    rank.leave()?;
     Ok(outcome)
 }
 
@@ -53,8 +52,12 @@ pub struct NcclRank<M> {
 }
 
 impl<M: Deref<Target: Communicator>> NcclRank<M> {
-    /// Joins. All ranks call this together, and pass a barrier before one of them drops the result.
-    pub(crate) fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
+    /// Joins. All ranks call this together, and [`leave`](Self::leave) together. Any thread may use the result.
+    ///
+    /// # Errors
+    ///
+    /// When a rank's device is no GPU or two ranks share one, and when NCCL cannot connect the ranks in time.
+    pub fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
         let (device, place) = (messages.device(), (messages.rank(), messages.world_size()));
         let Device::Cuda(gpu) = device else {
             return Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
@@ -74,6 +77,17 @@ impl<M: Deref<Target: Communicator>> NcclRank<M> {
         let id = Id::uninit(ids[0].map(|byte| c_char::from_ne_bytes([byte])));
         let connection = Connection::open(device, place, id, timeout)?;
         Ok(Self { messages, connection })
+    }
+
+    /// Leaves NCCL once all ranks have called this: a slower rank may still read this rank's memory. There are no more sums.
+    ///
+    /// # Errors
+    ///
+    /// When another rank ends, or does not call this in time.
+    pub fn leave(&self) -> Result<(), Error> {
+        self.messages.barrier()?;
+        self.connection.leave();
+        Ok(())
     }
 }
 
@@ -105,6 +119,10 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
 
     fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         self.connection.collective(None, tensor)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.messages.timeout()
     }
 
     fn world_rank(&self, rank: usize) -> usize {

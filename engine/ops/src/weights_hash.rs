@@ -70,12 +70,6 @@ impl WeightsHash {
     }
 }
 
-impl From<[u8; 32]> for WeightsHash {
-    fn from(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-}
-
 impl fmt::Display for WeightsHash {
     /// Prints the first eight hexadecimal digits, such as `3f9c0a12`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

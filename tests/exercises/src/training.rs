@@ -4,7 +4,7 @@
 //! and epoch alone. What it does not have is a checkpoint.
 
 use candle_core::{DType, Device, Result};
-use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Dataset;
 use harness::records::BatchSums;
@@ -122,11 +122,12 @@ impl Training {
         let step = self.network.backward(&share).map_err(candle_core::Error::wrap)?;
         let (rate, weights) = (setup.schedule.rate(self.steps), self.network.weights());
         self.sgd.step(weights, &step.gradients, rate, samples.len())?;
-        self.sums += step.sums;
+        let sums = step.sums.read()?;
+        self.sums += sums;
         self.batches += 1;
         self.steps += 1;
         let weights = WeightsHash::new(&weights.snapshot()?)?;
-        Ok(Some(Done { epoch: self.epoch, samples, rate, loss: step.sums.loss, weights }))
+        Ok(Some(Done { epoch: self.epoch, samples, rate, loss: sums.loss, weights }))
     }
 }
 

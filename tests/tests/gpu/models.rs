@@ -34,7 +34,7 @@ fn models_come_and_go_on_one_line() {
             let model = Ddp::new(network, rank, reduction)?;
             // Buckets of the first pass follow it, those of the second go beside it.
             for _ in 0..2 {
-                losses.push(model.backward(&share)?.sums.loss);
+                losses.push(model.backward(&share)?.sums.read()?.loss);
             }
         }
         Ok::<_, concise_wrapper::Error>(losses)

@@ -33,7 +33,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 pub(crate) use tape::record_with_two;
-pub use tape::{no_grad, record, record_copy};
+pub use tape::{no_grad, record, record_copy, record_hook};
 
 use crate::sum;
 use tape::{Node, node_of};

@@ -101,6 +101,24 @@ pub fn record_copy<const N: usize>(
     record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
 }
 
+/// Copies a tensor, and records `backward` on the tape as the backward pass of the copy. The backward pass calls it once, with
+/// the copy and its complete gradient.
+///
+/// `anchor` is a variable, so that the copy carries a gradient. `backward` returns `vec![None]`: `anchor` gets no gradient.
+///
+/// # Errors
+///
+/// The errors of [`record`].
+pub fn record_hook(
+    name: &'static str,
+    result: &Tensor,
+    anchor: &Tensor,
+    backward: impl Fn(&Tensor, &Tensor) -> Result<Vec<Option<Tensor>>> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let storage = copied(result, result.layout(), result.dtype())?;
+    record_node(name, (storage, result.shape().clone()), &[anchor], Box::new(backward), None)
+}
+
 /// Does the same as [`record`], with a second backward pass for two incoming gradients.
 ///
 /// `of_two` returns the gradient that `backward` would return for each input and the sum of the two

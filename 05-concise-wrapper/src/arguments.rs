@@ -1,23 +1,15 @@
-//! The flags.
-
-mod checks;
-mod link;
-mod planned;
-mod prepare;
+//! The flags. clap refuses single flags and pairs of flags; `checks.rs` refuses numbers and devices that do not fit.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
+use checkpoints::Checkpoints;
 use clap::{Args, Parser, ValueEnum};
-use concise_wrapper::checkpoint::CheckpointArguments;
 use concise_wrapper::launch::LaunchArguments;
-use concise_wrapper::optimiser::OptimiserArguments;
+use concise_wrapper::optimizer::Extras;
 use concise_wrapper::slow_link::parse_speed;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use trainer::TrainArguments;
-
-pub(crate) use planned::{Planned, Prepared};
 
 /// Train a network behind a wrapper: on one device, then on K with K times the batch and K times the rate.
 ///
@@ -31,97 +23,98 @@ pub(crate) use planned::{Planned, Prepared};
 #[command(mut_arg("dtype", |dtype| dtype.help("As in the stages before: --precision f32 or f64")))]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    launch: LaunchArguments,
+    pub(crate) launch: LaunchArguments,
 
     /// What is trained
     #[arg(long, value_enum, default_value_t = ModelKind::Resnet18)]
-    model: ModelKind,
+    pub(crate) model: ModelKind,
 
     /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
     #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    width: Option<u32>,
+    pub(crate) width: Option<u32>,
 
     /// How the model is put on the K devices
     #[arg(long, value_enum, default_value_t = WrapperKind::Ddp)]
-    wrapper: WrapperKind,
+    pub(crate) wrapper: WrapperKind,
 
     /// Whose images batch norm's statistics are of
     #[arg(long, value_enum, default_value_t = Norm::Local)]
-    bn: Norm,
+    pub(crate) bn: Norm,
 
     /// What batch norm normalises test images by
     #[arg(long, value_enum, default_value_t = TestNorm::Running)]
-    test_norm: TestNorm,
+    pub(crate) test_norm: TestNorm,
 
     /// Batch and rate of the K devices, beside those of one [default: linear; with --shards: none]
     #[arg(long, value_enum)]
-    scale: Option<Scale>,
+    pub(crate) scale: Option<Scale>,
 
     /// What layers compute in [default: f32]
     #[arg(long, value_enum, conflicts_with = "dtype")]
-    precision: Option<PrecisionKind>,
+    pub(crate) precision: Option<PrecisionKind>,
 
     #[command(flatten)]
-    reduction: ReductionArguments,
+    pub(crate) reduction: Option<ReductionArguments>,
 
     #[command(flatten)]
-    optimiser: OptimiserArguments,
+    pub(crate) extras: Extras,
 
     #[command(flatten)]
-    train: TrainArguments,
+    pub(crate) train: TrainArguments,
 
     #[command(flatten)]
-    checkpoints: CheckpointArguments,
+    pub(crate) checkpoints: Option<Checkpoints>,
 
     /// Write a hash of every tensor in every step on the K devices (of running statistics, rank 0's), and of the weights at
     /// the end, to this file;
     /// `cargo course divergence` finds where two of them part
     #[arg(long, value_name = "FILE.jsonl", conflicts_with = "compare")]
-    record: Option<PathBuf>,
+    pub(crate) record: Option<PathBuf>,
 
     /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
     /// same and with K times the batch and rate, with local and with synchronised batch norm
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
           conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
-    #[arg(conflicts_with_all = CheckpointArguments::ALL)]
-    compare: Option<u32>,
+    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
+    pub(crate) compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
     #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
-    #[arg(conflicts_with_all = CheckpointArguments::ALL)]
-    breakage: Option<Breakage>,
+    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
+    pub(crate) breakage: Option<Breakage>,
 
     /// Print help
     #[arg(short, long, action = clap::ArgAction::HelpLong)]
-    help: Option<bool>,
+    pub(crate) help: Option<bool>,
 }
 
-/// Flags that say how gradients travel.
-#[derive(Args, Clone, Debug)]
-struct ReductionArguments {
+/// Flags of the all-reduce in DDP.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ReductionArguments {
     /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    shards: Option<u32>,
+    #[arg(conflicts_with_all = ["algorithm", "bucket_mb", "no_overlap"])]
+    pub(crate) shards: Option<u32>,
 
     /// How DDP's buckets are added up across devices [default: ring]
     #[arg(long, value_enum)]
-    algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Option<Algorithm>,
 
     /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
     #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
-    bucket_mb: Option<f64>,
+    pub(crate) bucket_mb: Option<f64>,
 
     /// Send the buckets after the backward pass, not during it
     #[arg(long)]
-    no_overlap: bool,
+    pub(crate) no_overlap: bool,
 
     /// Slow the link between the devices down to so many MB a second, on purpose: to see, with --timeline, what
     /// hides behind the backward pass
     #[arg(long, value_name = "MB/S", value_parser = parse_speed)]
-    slow_link: Option<f64>,
+    pub(crate) slow_link: Option<f64>,
 }
 
-/// What layers compute in.
+/// The element type of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionKind {
     /// Single precision
@@ -152,7 +145,7 @@ pub(crate) enum WrapperKind {
     Ddp,
 }
 
-/// Whose statistics.
+/// The images of a batch norm's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Norm {
     /// Each device's own
@@ -161,7 +154,7 @@ pub(crate) enum Norm {
     Sync,
 }
 
-/// What test images are normalised by.
+/// The statistics that normalise test images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TestNorm {
     /// The averages that training has kept, as whoever uses the model has to
@@ -170,20 +163,13 @@ pub(crate) enum TestNorm {
     Batch,
 }
 
-/// What becomes of batch and rate.
+/// Batch and rate on K devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scale {
     /// K times the batch and K times the rate: each device is as busy as one alone
     Linear,
     /// The same batch and the same rate, shared by the devices
     None,
-}
-
-impl Arguments {
-    /// How long a rank waits for another.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.launch.timeout()
-    }
 }
 
 fn parse_megabytes(argument: &str) -> Result<f64, String> {
