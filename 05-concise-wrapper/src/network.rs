@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Module, ModuleT, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
 use harness::lock::locked;
-use ops::backward::{Gradients, backward, backward_from};
+use ops::backward::{Gradients, SecondHalf, backward, backward_from, backward_in_halves};
 use ops::parameters::no_gradient;
 
 use crate::batch_norm::Norms;
@@ -152,20 +152,62 @@ impl<M: ModuleT> Network<M> {
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Vec<Tensor>, Gradients)> {
-        if !self.collector.begin(self.weights.parameters.len()) {
+        let slots = vec![None; self.weights.parameters.len()];
+        let (slots, others) = self.collect(slots, || backward_from(result, gradient))?;
+        Ok((self.complete(slots)?, others))
+    }
+
+    /// The first half of [`all_gradients`](Self::all_gradients): the gradients of all other variables, and the second
+    /// half, which computes the gradients of the parameters from what the first half has kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_gradients`](Self::all_gradients).
+    pub fn backward_input(
+        &self,
+        result: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Gradients, WeightHalf)> {
+        let slots = vec![None; self.weights.parameters.len()];
+        let (slots, (others, rest)) =
+            self.collect(slots, || backward_in_halves(result, gradient))?;
+        Ok((others, WeightHalf { slots, rest }))
+    }
+
+    /// The second half: the gradient of every parameter, in their order. The bits are those of
+    /// [`all_gradients`](Self::all_gradients).
+    ///
+    /// # Errors
+    ///
+    /// As [`all_gradients`](Self::all_gradients).
+    pub fn backward_weight(&self, WeightHalf { slots, rest }: WeightHalf) -> Result<Vec<Tensor>> {
+        let (slots, _) = self.collect(slots, || rest.run())?;
+        self.complete(slots)
+    }
+
+    /// Runs a backward pass, or a half of one, and adds the gradients of parameters to those in `slots`.
+    fn collect<T>(
+        &self,
+        slots: Vec<Option<Tensor>>,
+        backward: impl FnOnce() -> Result<T>,
+    ) -> Result<(Vec<Option<Tensor>>, T)> {
+        if !self.collector.begin(slots) {
             bail!(
                 "this network is wrapped, and its gradients go to the wrapper: ask that for them"
             );
         }
-        let others = backward_from(result, gradient)?;
-        let slots = self.weights.parameters.iter().zip(self.collector.take());
-        let of_parameters = slots
-            .map(|(parameter, gradient)| match gradient {
-                Some(gradient) => Ok(gradient),
-                None => bail!("{}", no_gradient(&parameter.name)),
-            })
-            .collect::<Result<_>>()?;
-        Ok((of_parameters, others))
+        let others = backward()?;
+        Ok((self.collector.take(), others))
+    }
+
+    /// The gradients in `slots`, if every parameter has one.
+    fn complete(&self, slots: Vec<Option<Tensor>>) -> Result<Vec<Tensor>> {
+        let slots = self.weights.parameters.iter().zip(slots);
+        let complete = slots.map(|(parameter, gradient)| match gradient {
+            Some(gradient) => Ok(gradient),
+            None => bail!("{}", no_gradient(&parameter.name)),
+        });
+        complete.collect()
     }
 
     /// A backward pass whose gradients nobody keeps but the [listener](Self::listen).
@@ -211,6 +253,22 @@ impl<M: ModuleT> Module for Network<M> {
     }
 }
 
+/// The second half of a backward pass of a network ([`Network::backward_input`]).
+pub struct WeightHalf {
+    /// The gradients of parameters that the first half has computed, such as a batch norm's.
+    slots: Vec<Option<Tensor>>,
+    rest: SecondHalf,
+}
+
+impl WeightHalf {
+    /// Bytes of the gradients that wait for the second half.
+    pub fn bytes(&self) -> usize {
+        let slots = self.slots.iter().flatten();
+        let bytes = slots.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
+        self.rest.bytes() + bytes.sum::<usize>()
+    }
+}
+
 /// Where the gradient hooks of a network put the gradients.
 #[derive(Default)]
 struct Collector(Mutex<Collected>);
@@ -227,9 +285,9 @@ impl Collector {
     }
 
     /// Makes room for the gradients, unless a listener gets them.
-    fn begin(&self, parameters: usize) -> bool {
+    fn begin(&self, slots: Vec<Option<Tensor>>) -> bool {
         let mut collected = self.lock();
-        collected.slots = vec![None; parameters];
+        collected.slots = slots;
         collected.listener.is_none()
     }
 
