@@ -1,7 +1,6 @@
 //! A model as a list of layers, which can be cut into stages.
 //!
-//! The list says how to build each layer, and builds nothing. A stage then makes the tensors of its own layers and of
-//! no others, so a device never holds the whole model. The initial value of a tensor depends on its name and the seed
+//! The list says how to build each layer, and builds nothing. A stage then makes the tensors of its own layers only, so a device never holds the whole model. The initial value of a tensor depends on its name and the seed
 //! alone, so all stages together have the weights of one device.
 
 use std::ops::Range;

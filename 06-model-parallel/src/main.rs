@@ -1,4 +1,4 @@
-//! Trains one model split in several ways, and shows what each way costs.
+//! Trains one model split in several ways, and shows the cost of each way.
 
 mod arguments;
 mod draw;
@@ -53,7 +53,7 @@ fn run() -> anyhow::Result<()> {
             Ok(true) => None,
             Ok(false) => match train_way(way, &prepared, &launch, &mut outputs) {
                 Ok(trained) => trained,
-                // The results of the ways before are reported all the same.
+                // The results of the ways before are reported too.
                 Err(error) => {
                     trained = Err(error);
                     break;

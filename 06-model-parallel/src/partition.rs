@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layers::Layers;
 
-/// Cuts layers of these costs into stages so that the largest stage is as small as possible.
+/// Cuts layers of these costs into stages with the smallest largest stage.
 ///
 /// Costs have any unit, usually seconds. Every stage has at least one layer. Of equally good cuts the function returns
 /// the one whose first stage has the fewest layers, then whose second stage has, and so on: in a pipeline the first

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::path::Path;
 
 use concise_wrapper::replicas::verdict;
-use concise_wrapper::weights::Snapshot;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{file, line, seconds};
@@ -25,12 +24,9 @@ const HELD: &str = "MB held by a device";
 /// The results of a way.
 pub(crate) struct Outcome<'a> {
     way: &'a Way,
+    trained: Trained,
     summary: Summary,
     seconds_per_step: f64,
-    after_first_step: Snapshot,
-    weights: Snapshot,
-    replicas: Vec<String>,
-    held: Vec<Held>,
     stages: Option<Stages>,
 }
 
@@ -38,7 +34,7 @@ pub(crate) struct Outcome<'a> {
 #[derive(Clone, Debug, Serialize)]
 struct Stages {
     predicted: Timeline,
-    /// The step whose bubble is the median of all steps' bubbles.
+    /// The step with the median bubble.
     measured: Timeline,
     predicted_bubble: f64,
     measured_bubble: f64,
@@ -66,46 +62,37 @@ impl<'a> Outcome<'a> {
     pub(crate) fn new(
         way: &'a Way,
         prepared: &Prepared,
-        trained: Trained,
+        mut trained: Trained,
         outputs: &mut Outputs,
     ) -> anyhow::Result<Self> {
-        let Trained { records, mut after_first_step, mut weights, replicas, held, steps } = trained;
         // Stages come one after the other, and on one device parameters come before buffers.
-        for named in [&mut after_first_step, &mut weights] {
+        for named in [&mut trained.after_first_step, &mut trained.weights] {
             named.sort_by(|(a, _), (b, _)| a.cmp(b));
         }
-        let (hash, devices) = (WeightsHash::new(&weights)?, devices_of(way, prepared));
-        let mut summary = prepared.setup.summary(&way.name, devices, &records, hash);
+        let (hash, devices) = (WeightsHash::new(&trained.weights)?, devices_of(way, prepared));
+        let mut summary = prepared.setup.summary(&way.name, devices, &trained.records, hash);
         if !way.is_alone() {
             summary.devices.clone_from(&prepared.devices);
         }
         summary.method = Some(way.title());
-        outputs.run_ended(&summary, &records)?;
+        outputs.run_ended(&summary, &trained.records)?;
         let options = &prepared.setup.options;
         let batches = prepared.setup.data.train.len().div_ceil(options.batch_size);
         let seconds_per_step = summary.seconds_per_epoch / batches as f64;
+        let steps = std::mem::take(&mut trained.steps);
         let stages = way.stages().and_then(|pipeline| Stages::new(pipeline, steps));
         if let Some(metrics) = outputs.metrics() {
             let cut = way.stages().map_or(&[][..], |pipeline| &pipeline.cut);
-            let (run, held, stages) = (way.name.as_str(), held.as_slice(), stages.as_ref());
+            let (run, held, stages) = (way.name.as_str(), trained.held.as_slice(), stages.as_ref());
             let split = SplitLine { run, cut, seconds_per_step, held, stages };
             metrics.write("split", &split)?;
         }
-        Ok(Self {
-            way,
-            summary,
-            seconds_per_step,
-            after_first_step,
-            weights,
-            replicas,
-            held,
-            stages,
-        })
+        Ok(Self { way, trained, summary, seconds_per_step, stages })
     }
 
     /// The largest number of bytes of activations on a device.
     fn activations(&self) -> usize {
-        self.held.iter().map(|held| held.activations).max().unwrap_or(0)
+        self.trained.held.iter().map(|held| held.activations).max().unwrap_or(0)
     }
 
     fn hash(&self) -> &str {
@@ -129,7 +116,7 @@ impl Stages {
     }
 }
 
-/// The step whose bubble is the median, without the first step if there are others. The first step uses memory that the
+/// The step with the median bubble, without the first step if there are more. The first step uses memory that the
 /// system has not provided yet.
 fn median_step(mut steps: Vec<Timeline>) -> Option<Timeline> {
     if steps.len() > 1 {
@@ -158,12 +145,12 @@ pub(crate) fn report(
     for outcome in outcomes {
         line(&outcome.summary)?;
     }
-    for Outcome { way, replicas, .. } in outcomes {
-        if replicas.len() > 1 {
-            line(format_args!("{}: {}", way.name, verdict(replicas)))?;
+    for Outcome { way, trained, .. } in outcomes {
+        if trained.replicas.len() > 1 {
+            line(format_args!("{}: {}", way.name, verdict(&trained.replicas)))?;
         }
     }
-    // If one file cannot be written, the second file is written all the same.
+    // An error of the first file does not prevent the second file.
     let written = outputs.write(headline);
     let gantt = prepared.gantt.as_deref();
     let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes));
@@ -198,12 +185,16 @@ fn print_times(outcomes: &[Outcome<'_>], width: usize, prepared: &Prepared) -> a
         let reference = outcomes.iter().find(same);
         let reference = reference.filter(|reference| !std::ptr::eq(*reference, outcome));
         let first = reference.map(|reference| {
-            largest_difference(&outcome.after_first_step, &reference.after_first_step)
+            largest_difference(
+                &outcome.trained.after_first_step,
+                &reference.trained.after_first_step,
+            )
         });
         // An interrupt may have ended one way before the other.
         let epochs = outcome.summary.epochs_trained;
         let last = reference.filter(|reference| reference.summary.epochs_trained == epochs);
-        let last = last.map(|last| largest_difference(&outcome.weights, &last.weights));
+        let last =
+            last.map(|last| largest_difference(&outcome.trained.weights, &last.trained.weights));
         let exponent = |difference: f64| format!("{difference:.1e}");
         line(format_args!(
             "{:width$}  {:>8}  {:>8}  {:>9}  {:>8}  {:>12}  {:>10}  {}",
@@ -234,7 +225,7 @@ fn print_memory(outcomes: &[Outcome<'_>], width: usize) -> anyhow::Result<()> {
         "alive"
     ))?;
     for outcome in outcomes {
-        for (device, held) in outcome.held.iter().enumerate() {
+        for (device, held) in outcome.trained.held.iter().enumerate() {
             let name = if device == 0 { outcome.way.name.as_str() } else { "" };
             // Replicas come one after the other, with all stages of each.
             let alive = outcome.stages.as_ref().map_or("–".to_owned(), |stages| {

@@ -4,9 +4,9 @@
 //! stage receives an input right before the pass that needs the input, and sends a result as soon as the result is
 //! computed. Both ends of every channel then have the same order.
 //!
-//! The drawings have a row for each stage and a column for each pass: `F` forward, `B` backward, then the
-//! micro-batch. All passes take equally long and messages take no time; `··` is a device that waits. p is the number
-//! of stages and m the number of micro-batches.
+//! The drawings have a row for each stage and a column for each pass: `F` forward, `B` backward, then the micro-batch.
+//! All passes take equally long and messages take no time; `··` is a device that waits. p is the number of stages and
+//! m the number of micro-batches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,8 +26,8 @@ use super::schedule::{Instruction, Schedule};
 /// stage 2   ··  ··  F0  B0  ··  ··  ··  ··  F1  B1  ··  ··
 /// ```
 ///
-/// Every device is idle for (p − 1)/p of the time, for any number of micro-batches. The usual number is one: the
-/// whole batch.
+/// Every device is idle for (p − 1)/p of the time, for any number of micro-batches. The usual number is one: the whole
+/// batch.
 pub fn naive(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     (0..micro_batches).flat_map(|i| [Forward(i), Backward(i)]).collect()
 }
@@ -56,9 +56,9 @@ pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 }
 // ANCHOR_END: gpipe
 
-/// 1F1B: one forward pass, one backward pass in turn, so that a micro-batch comes back as soon as possible.
+/// 1F1B: one forward pass, one backward pass in turn: a micro-batch comes back as soon as possible.
 ///
-/// A stage first runs a forward pass for each stage after it, so that work reaches the last stage. Then forward and
+/// A stage first runs a forward pass for each later stage, until work reaches the last stage. Then forward and
 /// backward passes alternate:
 ///
 /// ```text
@@ -82,10 +82,10 @@ pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Act
 }
 // ANCHOR_END: one_f_one_b
 
-/// Interleaved: 1F1B with v chunks of the model on each stage, so that the pipeline fills sooner.
+/// Interleaved: 1F1B with v chunks of the model on each stage, which fills the pipeline sooner.
 ///
-/// A micro-batch passes every stage v times, and each pass takes a v-th of the work. Micro-batches form groups of p:
-/// a group passes the first chunks, then the second chunks, and so on. The letter is the chunk:
+/// A micro-batch passes every stage v times, and each pass takes a v-th of the work. Micro-batches form groups of p: a
+/// group passes the first chunks, then the second chunks, and so on. The letter is the chunk:
 ///
 /// ```text
 /// stage 0   F0a F1a F0b F1b F2a B0b F3a B1b F2b B0a F3b B1a ··  B2b ··  B3b B2a B3a
@@ -139,8 +139,8 @@ pub fn interleaved(
 /// ```
 ///
 /// When the three passes take tF, tB and tW, a device is idle for (p − 1)(tF + tB − tW), against (p − 1)(tF + tB + tW)
-/// in 1F1B: a third if the three are equal. This holds from m = p on, and as far as tW is not longer than tF and tB. As
-/// in 1F1B, no stage keeps anything of more than p micro-batches.
+/// in 1F1B: a third if the three are equal. This holds from m = p on, and as far as tW is not longer than tF and tB.
+/// As in 1F1B, no stage keeps anything of more than p micro-batches.
 ///
 /// Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv 2401.10241, section 2.1, figure 3 and table 2.
 /// Their schedules without any bubble need more memory, or another order of the layers.

@@ -66,7 +66,7 @@ impl StageCost {
 }
 
 impl Costs {
-    /// The costs of the parts of a cut, from measured layers. Messages take no time. `in_halves` is that of
+    /// The costs of the parts of a cut, from measured layers. Messages take no time. `in_halves` has the meaning of
     /// [`StageCost::of`].
     ///
     /// # Panics

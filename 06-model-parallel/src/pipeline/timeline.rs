@@ -7,8 +7,8 @@
 //! bubble = 1 − (seconds in which stages compute, added up) / (number of stages × seconds from start to end)
 //! ```
 //!
-//! [`run`] executes a schedule without a device. Each stage has a clock of its own. A stage goes on until it has to
-//! wait for another stage. The result does not depend on the order of the stages' turns.
+//! The function `run` executes a schedule without a device. Each stage has a clock of its own. A stage goes on until
+//! it has to wait for another stage. The result does not depend on the order of the stages' turns.
 
 use std::collections::BTreeMap;
 
@@ -68,8 +68,8 @@ pub struct Moment {
 }
 
 impl Kept {
-    /// The micro-batches that a stage keeps after an action. An activation is alive from the start of its forward pass to the end of its
-    /// backward pass.
+    /// The micro-batches that a stage keeps after an action. An activation is alive from the start of its forward pass
+    /// to the end of its backward pass.
     #[must_use]
     pub fn after(self, action: Action) -> Self {
         let Self { activations, for_weights } = self;
@@ -161,7 +161,7 @@ pub(super) struct Waiting {
     pub stage: usize,
     /// The index of its next instruction.
     pub position: usize,
-    /// The other stage.
+    /// The stage that it waits for.
     pub on: usize,
 }
 
@@ -193,7 +193,7 @@ impl Traffic {
             Some(in_the_way) => now.max(*self.taken.get(in_the_way)?),
             None => now,
         };
-        // One message after the other is under way.
+        // A channel carries one message at a time.
         let leaves = self.arrives.last().copied().unwrap_or(go).max(go);
         self.arrives.push(leaves + seconds);
         self.sent += 1;
@@ -217,8 +217,8 @@ impl Traffic {
 /// Executes a schedule without a device: the spans of all stages in stage order, or the stages that wait when no stage
 /// can go on.
 ///
-/// Time starts at 0. A message takes `message` seconds, and an instruction that computes takes `work` seconds. Messages
-/// of an unchecked schedule that have no receiver take no time.
+/// Time starts at 0. A message takes `message` seconds, and an instruction that computes takes `work` seconds.
+/// Messages of an unchecked schedule that have no receiver take no time.
 pub(super) fn run(
     schedule: &Schedule,
     capacity: usize,

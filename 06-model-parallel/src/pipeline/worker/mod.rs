@@ -7,7 +7,7 @@
 //!
 //! Each schedule computes the gradients of micro-batches in another order. Sums in the order of arrival would have
 //! different bits. A worker therefore adds gradients along one tree over the numbers of the micro-batches, stage 4's
-//! [`TreeSum`]. With the shards as micro-batches the sum has the bits of reproducible data parallelism.
+//! [`TreeSum`](scratch_data_parallel::TreeSum). With the shards as micro-batches the sum has the bits of reproducible data parallelism.
 //!
 //! # Batch norm
 //!
@@ -19,8 +19,8 @@
 //! - The cut, the schedule and the number of replicas change no bit of the weights and of the running statistics.
 //! - The number of micro-batches changes them, and not by rounding: one device that has the whole batch trains another
 //!   function. Statistics of smaller micro-batches have more noise.
-//! - A running variance is the mean of the micro-batches' variances, estimated by n − 1. The variance of the whole batch
-//!   also contains the spread between the means of the micro-batches.
+//! - A running variance is the mean of the micro-batches' variances, estimated by n − 1. The variance of the whole
+//!   batch also contains the spread between the means of the micro-batches.
 
 mod evaluate;
 mod step;
@@ -51,13 +51,13 @@ use crate::held::{Whole, gathered};
 use crate::mesh::{Axis, Mesh};
 use step::StepState;
 
-/// The largest number of steps whose timelines a worker keeps.
+/// The largest number of timelines that a worker keeps.
 const MOST_STEPS: usize = 200;
 
 /// One stage of a pipeline, on one rank of a mesh of pipelines.
 ///
-/// A worker is a [`Model`]: stage 5's loop trains the weights of the stage. The loop's optimiser uses the gradients that
-/// the instruction `Update` has added up.
+/// A worker is a [`Model`]: stage 5's loop trains the weights of the stage. The loop's optimiser uses the gradients
+/// that the instruction `Update` has added up.
 pub struct Worker<'a, M> {
     checked: &'a Checked,
     stage: usize,
@@ -110,9 +110,9 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     ///
     /// # Errors
     ///
-    /// When the mesh has another number of ranks or of stages, or cuts layers into parts; when a stage has another number
-    /// of networks than chunks; when pipelines have networks of different structure, or two parts a tensor of one name;
-    /// when layers do not fit together; or when another rank stops or stalls.
+    /// When the mesh has another number of ranks or of stages, or cuts layers into parts; when a stage has another
+    /// number of networks than chunks; when pipelines have networks of different structure, or two parts a tensor of
+    /// one name; when layers do not fit together; or when another rank stops or stalls.
     pub fn new(
         checked: &'a Checked,
         networks: Vec<Network<M>>,
@@ -175,8 +175,8 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         })
     }
 
-    /// The timelines of the first steps, all stages of a pipeline together, on its first stage; nothing on the others. All
-    /// ranks call this together.
+    /// The timelines of the first steps, all stages of a pipeline together, on its first stage. Other stages get no
+    /// timelines. All ranks call this together.
     ///
     /// # Errors
     ///
@@ -214,8 +214,8 @@ impl<M: ModuleT> Model for Worker<'_, M> {
 
     /// Executes one step: every instruction of this stage's list. All stages call this together.
     ///
-    /// The shards of `share` are the micro-batches, of any sizes. Every stage gets all of them; the first part uses the
-    /// images and the last part the labels. A black image stands in for an empty micro-batch, and its loss and
+    /// The shards of `share` are the micro-batches, of any sizes. Every stage gets all of them; the first part uses
+    /// the images and the last part the labels. A black image stands in for an empty micro-batch, and its loss and
     /// statistics count nothing.
     fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         let (stage, schedule) = (self.stage, self.checked.schedule());
@@ -282,8 +282,8 @@ impl<M: ModuleT> Whole for Worker<'_, M> {
     }
 }
 
-/// Checks that no tensor is in two parts of the model, which would train two copies. All stages of a pipeline call this
-/// together, and the first one finds the tensor.
+/// Checks that no tensor is in two parts of the model, which would train two copies. All stages of a pipeline call
+/// this together, and the first one finds the tensor.
 fn each_in_one_part(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
     let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
     let mut seen = HashMap::new();
@@ -309,7 +309,7 @@ fn meet<M: ModuleT>(
     line: &SharedCommunicator,
     sample: &[usize],
 ) -> Result<Vec<Chunk<M>>, Error> {
-    /// The largest number of axes, without that of the batch.
+    /// The largest number of axes, without the axis of the batch.
     const AXES: usize = 7;
     let (stage, device) = (line.rank(), line.device());
     let mut chunks: Vec<Chunk<M>> = Vec::new();

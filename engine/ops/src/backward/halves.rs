@@ -2,7 +2,7 @@
 //!
 //! A device of a pipeline waits for the gradient of what it sent, and for nothing else. The first
 //! half computes this gradient as soon as possible. The second half computes the gradients of the
-//! weights from what the first half has kept, whenever the device has nothing more urgent to do:
+//! weights from the tensors that the first half has kept, when the device has no urgent work:
 //!
 //! ```text
 //! y = x · W           first half     dx = dy · Wᵀ     and keeps x and dy
