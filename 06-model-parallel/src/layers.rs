@@ -53,6 +53,22 @@ impl Layers {
         self
     }
 
+    /// Adds a layer with a weight and a bias.
+    fn affine(
+        self,
+        name: impl Into<String>,
+        [weight, bias]: [ParameterSpec; 2],
+        layer: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor> + Copy + Send + Sync + 'static,
+    ) -> Self {
+        self.then(name, move |vb, _| {
+            let get = |spec: &ParameterSpec| {
+                vb.get_with_hints(spec.shape.as_slice(), &spec.name, spec.init)
+            };
+            let (weight, bias) = (get(&weight)?, get(&bias)?);
+            Ok(move |x: &Tensor| layer(x, &weight, &bias))
+        })
+    }
+
     /// LeNet of stage 1: `[B, 1, 28, 28]` → `[B, 10]`, in five layers; its names, shapes and initial weights.
     pub fn lenet() -> Self {
         let planned = |(name, shape): (&str, &[usize])| ParameterSpec {
@@ -64,11 +80,11 @@ impl Layers {
         let convolution = |x: &Tensor, w: &Tensor, b: &Tensor| conv2d_relu_pool(x, w, b, 2);
         let flatten = |_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| flatten(x));
         Self::default()
-            .then("convolution 1", affine([w1, b1], convolution))
-            .then("convolution 2", affine([w2, b2], convolution))
+            .affine("convolution 1", [w1, b1], convolution)
+            .affine("convolution 2", [w2, b2], convolution)
             .then("flatten", flatten)
-            .then("dense 1", affine([w3, b3], linear_relu))
-            .then("dense 2", affine([w4, b4], linear))
+            .affine("dense 1", [w3, b3], linear_relu)
+            .affine("dense 2", [w4, b4], linear)
     }
 
     /// A dense stack: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, with a relu between two
@@ -87,7 +103,7 @@ impl Layers {
                 let x = flatten(x)?;
                 if last { linear(&x, w, b) } else { linear_relu(&x, w, b) }
             };
-            layers = layers.then(format!("dense {i}"), affine(tensors, dense));
+            layers = layers.affine(format!("dense {i}"), tensors, dense);
         }
         Ok(layers)
     }
@@ -161,34 +177,6 @@ impl Layers {
 impl ModuleT for Stage {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         self.0.iter().try_fold(x.clone(), |x, layer| layer(&x, train))
-    }
-}
-
-/// A layer with a weight and a bias.
-fn affine<L>(
-    [weight, bias]: [ParameterSpec; 2],
-    layer: L,
-) -> impl Fn(&VarBuilder<'_>, &Norms) -> Result<Affine<L>> + Send + Sync + 'static
-where
-    L: Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor> + Copy + Send + Sync + 'static,
-{
-    move |vb, _| {
-        let get = |tensor: &ParameterSpec| {
-            vb.get_with_hints(tensor.shape.as_slice(), &tensor.name, tensor.init)
-        };
-        Ok(Affine { weight: get(&weight)?, bias: get(&bias)?, layer })
-    }
-}
-
-struct Affine<L> {
-    weight: Tensor,
-    bias: Tensor,
-    layer: L,
-}
-
-impl<L: Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>> ModuleT for Affine<L> {
-    fn forward_t(&self, x: &Tensor, _train: bool) -> Result<Tensor> {
-        (self.layer)(x, &self.weight, &self.bias)
     }
 }
 

@@ -70,9 +70,9 @@ impl<M: ModuleT> Worker<'_, M> {
             }
             Ok::<_, communicator::Error>(sums)
         });
-        let sums = sums.map_err(failed(self.stage, ", evaluating"))?;
+        let sums = sums.map_err(failed(self.stage, || ", evaluating".to_owned()))?;
         let rest = (0..unconfirmed).try_for_each(|_| confirmed(self.stage + 1));
-        rest.map_err(failed(self.stage, ", evaluating"))?;
+        rest.map_err(failed(self.stage, || ", evaluating".to_owned()))?;
         Ok(sums)
     }
 }

@@ -27,7 +27,6 @@ mod step;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::time::Instant;
 
 use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
@@ -157,7 +156,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         };
         let incoming = schedule.instructions.iter().enumerate().map(from).collect();
         let chunks = meet(schedule, networks, &pipeline, sample)
-            .map_err(failed(stage, ", before the first step"))?;
+            .map_err(failed(stage, || ", before the first step".to_owned()))?;
         let measured = RefCell::default();
         Ok(Self {
             checked,
@@ -230,10 +229,10 @@ impl<M: ModuleT> Model for Worker<'_, M> {
         for &instruction in &schedule.instructions[stage] {
             if instruction.action == Action::Update {
                 // The update waits for the other pipelines. Waiting is no work.
-                state.add_up().map_err(failed(stage, Doing(instruction)))?;
+                state.add_up().map_err(failed(stage, || doing(instruction)))?;
             }
             let start = self.origin.elapsed().as_secs_f64();
-            state.execute(instruction).map_err(failed(stage, Doing(instruction)))?;
+            state.execute(instruction).map_err(failed(stage, || doing(instruction)))?;
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end });
         }
@@ -365,23 +364,16 @@ struct Failure {
 }
 
 /// Adds to an error the stage and its instruction or phase.
-fn failed<E: Into<Error>>(stage: usize, doing: impl fmt::Display) -> impl FnOnce(E) -> Error {
+fn failed<E: Into<Error>>(stage: usize, doing: impl FnOnce() -> String) -> impl FnOnce(E) -> Error {
     move |source| {
-        let (doing, source) = (doing.to_string(), Box::new(source.into()));
+        let (doing, source) = (doing(), Box::new(source.into()));
         Error::Model(Box::new(Failure { stage, doing, source }))
     }
 }
 
-/// An instruction in an error.
-struct Doing(Instruction);
-
-impl fmt::Display for Doing {
-    /// `, micro-batch 3: Forward(3) failed`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(instruction) = self;
-        if let Some(i) = instruction.action.micro_batch() {
-            write!(f, ", micro-batch {i}")?;
-        }
-        write!(f, ": {instruction} failed")
-    }
+/// `, micro-batch 3: Forward(3) failed`
+fn doing(instruction: Instruction) -> String {
+    let micro_batch = instruction.action.micro_batch();
+    let micro_batch = micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default();
+    format!("{micro_batch}: {instruction} failed")
 }
