@@ -11,7 +11,7 @@ use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
 use devices::move_view;
 use harness::lock::locked;
-use ops::backward::{Gradients, backward_from, record_hook};
+use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, record_copy};
 use ops::parameters::{no_gradient, overwrite_rounded};
 
 use crate::batch_norm::Norms;
@@ -136,20 +136,55 @@ impl<M: ModuleT> Network<M> {
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Vec<Tensor>, Gradients)> {
+        let slots = vec![None; self.weights().parameters.len()];
+        let (slots, others) = self.collect(slots, || backward_from(result, gradient))?;
+        Ok((self.complete(slots)?, others))
+    }
+
+    /// The first half of [`all_gradients`](Self::all_gradients): returns the gradients of all other variables, and the second half,
+    /// which computes the gradients of the parameters.
+    pub fn backward_input(
+        &self,
+        result: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Gradients, WeightHalf)> {
+        let slots = vec![None; self.weights().parameters.len()];
+        let (slots, (others, rest)) =
+            self.collect(slots, || backward_in_halves(result, gradient))?;
+        Ok((others, WeightHalf { slots, rest }))
+    }
+
+    /// The second half: returns the gradient of every parameter, in the order of the parameters, with the bits of
+    /// [`all_gradients`](Self::all_gradients).
+    pub fn backward_weight(&self, WeightHalf { slots, rest }: WeightHalf) -> Result<Vec<Tensor>> {
+        let (slots, _) = self.collect(slots, || rest.run())?;
+        self.complete(slots)
+    }
+
+    /// Runs a backward pass, or a half of one, which adds the gradients of parameters to those in `slots`.
+    fn collect<T>(
+        &self,
+        slots: Vec<Option<Tensor>>,
+        backward: impl FnOnce() -> Result<T>,
+    ) -> Result<(Vec<Option<Tensor>>, T)> {
         if self.hooks.wrapper.get().is_some() {
             bail!(
                 "this network is wrapped, and its gradients go to the wrapper: call the wrapper's `gradients`"
             );
         }
-        let parameters = &self.weights().parameters;
-        *locked(&self.hooks.gradients) = vec![None; parameters.len()];
-        let others = backward_from(result, gradient)?;
-        let gradients = std::mem::take(&mut *locked(&self.hooks.gradients));
-        let found = parameters.iter().zip(gradients).map(|(parameter, gradient)| match gradient {
+        *locked(&self.hooks.gradients) = slots;
+        let others = backward()?;
+        Ok((std::mem::take(&mut *locked(&self.hooks.gradients)), others))
+    }
+
+    /// The gradients in `slots`, if every parameter has one.
+    fn complete(&self, slots: Vec<Option<Tensor>>) -> Result<Vec<Tensor>> {
+        let slots = self.weights().parameters.iter().zip(slots);
+        let complete = slots.map(|(parameter, gradient)| match gradient {
             Some(gradient) => Ok(gradient),
             None => bail!("{}", no_gradient(&parameter.name)),
         });
-        Ok((found.collect::<Result<_>>()?, others))
+        complete.collect()
     }
 
     /// From now on every backward pass gives its gradients to `hook`, with the number of the parameter. Call this once.
@@ -194,6 +229,22 @@ impl<M: ModuleT> Module for Network<M> {
     }
 }
 
+/// The second half of a backward pass of a network ([`Network::backward_input`]).
+pub struct WeightHalf {
+    /// The gradients of parameters that the first half has computed, such as a batch norm's.
+    slots: Vec<Option<Tensor>>,
+    rest: SecondHalf,
+}
+
+impl WeightHalf {
+    /// Returns the bytes of the gradients that wait for the second half.
+    pub fn bytes(&self) -> usize {
+        let slots = self.slots.iter().flatten();
+        let bytes = slots.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
+        self.rest.bytes() + bytes.sum::<usize>()
+    }
+}
+
 /// The receivers of a network's gradients.
 #[derive(Default)]
 struct Hooks {
@@ -222,14 +273,14 @@ fn with_gradient_hook(
     hooks: Arc<Hooks>,
 ) -> Result<Tensor> {
     let anchor = Var::zeros((), DType::F32, value.device())?;
-    record_hook("gradient hook", value, &anchor, move |_, gradient| {
+    record_copy("gradient hook", value, [&anchor], move |_, gradient| {
         let gradient = gradient.to_dtype(kept)?;
         if let Some(hook) = hooks.wrapper.get() {
             hook(parameter, &gradient)?;
         } else if let Some(slot) = locked(&hooks.gradients).get_mut(parameter) {
             *slot = Some(gradient);
         }
-        Ok(vec![None])
+        Ok([None])
     })
 }
 // ANCHOR_END: hook

@@ -1,24 +1,23 @@
-//! A model as a list of layers, so that it can be cut.
+//! A model as a list of layers, which can be cut into stages.
 //!
-//! The list says how each layer is built, and builds nothing. A stage then makes the tensors of its own
-//! layers and of no others: what the device could not hold never exists on it. As the initial value of a
-//! tensor depends on its name and the seed alone, all stages together have the weights that one device would
-//! have.
+//! The list says how to build each layer, and builds nothing. A stage then makes the tensors of its own layers only, so a device never holds the whole model. The initial value of a tensor depends on its name and the seed
+//! alone, so all stages together have the weights of one device.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, ModuleT, Result, Shape, Tensor, bail};
+use candle_core::{DType, Device, ModuleT, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
+use candle_nn::init::{Init, ZERO};
+use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::lenet::init;
 use concise_wrapper::resnet::{BLOCKS, Block, Head, Stem};
+use concise_wrapper::weights::is_buffer;
 use concise_wrapper::{Network, Precision};
+use harness::lock::locked;
 use ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 use single_gpu::lenet::SHAPES;
-
-use crate::dense::{self, PlannedTensor};
-use crate::wishes;
 
 type Forward = dyn Fn(&Tensor, bool) -> Result<Tensor> + Send + Sync;
 type Build = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<Box<Forward>> + Send + Sync;
@@ -37,9 +36,9 @@ struct Planned {
 pub struct Stage(Vec<Box<Forward>>);
 
 impl Layers {
-    /// The same list with one more layer at its end, which is built by `build`.
+    /// Adds a layer to the end of the list. `build` builds the layer.
     ///
-    /// What is built is given a batch, `[B, …]`, and whether it is for training.
+    /// The layer gets a batch, `[B, …]`, and whether the pass is for training.
     #[must_use]
     pub fn then<L: ModuleT + Send + Sync + 'static>(
         mut self,
@@ -54,9 +53,25 @@ impl Layers {
         self
     }
 
+    /// Adds a layer with a weight and a bias.
+    fn affine(
+        self,
+        name: impl Into<String>,
+        [weight, bias]: [ParameterSpec; 2],
+        layer: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor> + Copy + Send + Sync + 'static,
+    ) -> Self {
+        self.then(name, move |vb, _| {
+            let get = |spec: &ParameterSpec| {
+                vb.get_with_hints(spec.shape.as_slice(), &spec.name, spec.init)
+            };
+            let (weight, bias) = (get(&weight)?, get(&bias)?);
+            Ok(move |x: &Tensor| layer(x, &weight, &bias))
+        })
+    }
+
     /// LeNet of stage 1: `[B, 1, 28, 28]` → `[B, 10]`, in five layers; its names, shapes and initial weights.
     pub fn lenet() -> Self {
-        let planned = |(name, shape): (&str, &[usize])| PlannedTensor {
+        let planned = |(name, shape): (&str, &[usize])| ParameterSpec {
             name: name.to_owned(),
             shape: shape.to_vec(),
             init: init(name),
@@ -65,21 +80,21 @@ impl Layers {
         let convolution = |x: &Tensor, w: &Tensor, b: &Tensor| conv2d_relu_pool(x, w, b, 2);
         let flatten = |_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| flatten(x));
         Self::default()
-            .then("convolution 1", affine([w1, b1], convolution))
-            .then("convolution 2", affine([w2, b2], convolution))
+            .affine("convolution 1", [w1, b1], convolution)
+            .affine("convolution 2", [w2, b2], convolution)
             .then("flatten", flatten)
-            .then("dense 1", affine([w3, b3], linear_relu))
-            .then("dense 2", affine([w4, b4], linear))
+            .affine("dense 1", [w3, b3], linear_relu)
+            .affine("dense 2", [w4, b4], linear)
     }
 
     /// A dense stack: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, with a relu between two
-    /// layers. Its tensors are those of [`dense::plan`].
+    /// layers. Its tensors are those of [`dense_parameters`].
     ///
     /// # Errors
     ///
     /// When there are fewer than two widths, or one is 0.
     pub fn dense(widths: &[usize]) -> Result<Self> {
-        let stack = dense::plan(widths)?;
+        let stack = dense_parameters(widths)?;
         let count = stack.len();
         let mut layers = Self::default();
         for (i, tensors) in stack.into_iter().enumerate() {
@@ -88,7 +103,7 @@ impl Layers {
                 let x = flatten(x)?;
                 if last { linear(&x, w, b) } else { linear_relu(&x, w, b) }
             };
-            layers = layers.then(format!("dense {i}"), affine(tensors, dense));
+            layers = layers.affine(format!("dense {i}"), tensors, dense);
         }
         Ok(layers)
     }
@@ -105,12 +120,12 @@ impl Layers {
         blocks.then("head", move |vb, _| Head::new(width, vb))
     }
 
-    /// How many layers there are.
+    /// The number of layers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -120,9 +135,9 @@ impl Layers {
         self.0.iter().map(|planned| planned.name.as_str())
     }
 
-    /// Every parameter that a layer will ask for, in order, with its name and shape; nothing is made of it.
+    /// The names and shapes of the parameters of a layer, in order, without making them.
     ///
-    /// The layer itself is asked, so a network's size can be told on a machine that could not hold it.
+    /// The function asks the layer itself, so the size of a network is known on a machine that could not hold it.
     ///
     /// # Errors
     ///
@@ -131,7 +146,7 @@ impl Layers {
         let Some(planned) = self.0.get(layer) else {
             bail!("there is no layer {layer} in a model of {}", self.len());
         };
-        wishes::of(|vb| (planned.build)(vb, &Norms::default()).map(drop))
+        specs_of(|vb| (planned.build)(vb, &Norms::default()).map(drop))
     }
 
     // ANCHOR: build
@@ -165,30 +180,116 @@ impl ModuleT for Stage {
     }
 }
 
-/// A layer with a weight and a bias.
-fn affine<L>(
-    [weight, bias]: [PlannedTensor; 2],
-    layer: L,
-) -> impl Fn(&VarBuilder<'_>, &Norms) -> Result<Affine<L>> + Send + Sync + 'static
-where
-    L: Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor> + Copy + Send + Sync + 'static,
-{
-    move |vb, _| {
-        let get = |tensor: &PlannedTensor| {
-            vb.get_with_hints(tensor.shape.as_slice(), &tensor.name, tensor.init)
+/// A parameter of a layer that is not built yet.
+#[derive(Clone, Debug)]
+pub struct ParameterSpec {
+    /// The name.
+    pub name: String,
+    /// The shape.
+    pub shape: Vec<usize>,
+    /// The distribution of its initial values.
+    pub init: Init,
+}
+
+/// The initial weights of a layer with this many inputs: N(0, 2 / inputs) (He et al., "Delving deep into
+/// rectifiers", 2015).
+pub fn dense_init(inputs: usize) -> Init {
+    Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() }
+}
+
+/// Weight and bias of each layer of a stack, `[B, widths[0]]` → `[B, widths[last]]`, the first layer first.
+///
+/// Layer i has a weight `dense{i}.weight` of `[widths[i], widths[i + 1]]`, from [`dense_init`], and a bias
+/// `dense{i}.bias` of `[widths[i + 1]]`, zeros.
+///
+/// # Errors
+///
+/// When there are fewer than two widths, or one is 0.
+pub fn dense_parameters(widths: &[usize]) -> Result<Vec<[ParameterSpec; 2]>> {
+    if widths.len() < 2 || widths.contains(&0) {
+        bail!("a dense stack has at least two widths, none of them 0; got {widths:?}");
+    }
+    let layer = |(number, pair): (usize, &[usize])| {
+        let tensor = |kind: &str, shape: &[usize], init| {
+            let name = format!("dense{number}.{kind}");
+            ParameterSpec { name, shape: shape.to_vec(), init }
         };
-        Ok(Affine { weight: get(&weight)?, bias: get(&bias)?, layer })
+        [tensor("weight", pair, dense_init(pair[0])), tensor("bias", &pair[1..], ZERO)]
+    };
+    Ok(widths.windows(2).enumerate().map(layer).collect())
+}
+
+/// The parameters that `build` asks for, each once, in order; not the buffers. Their memory is one number each.
+fn specs_of(build: impl FnOnce(&VarBuilder<'_>) -> Result<()>) -> Result<Vec<(String, Shape)>> {
+    let specs = Specs::default();
+    let backend = Box::new(SpecRecorder(Arc::clone(&specs)));
+    build(&VarBuilder::from_backend(backend, DType::F32, Device::Cpu))?;
+    let specs = std::mem::take(&mut *locked(&specs));
+    Ok(specs)
+}
+
+/// Names and shapes, in the order of the requests.
+type Specs = Arc<Mutex<Vec<(String, Shape)>>>;
+
+/// A source of tensors that notes the name and the shape of each tensor.
+struct SpecRecorder(Specs);
+
+impl SimpleBackend for SpecRecorder {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        if is_buffer(name) {
+            // Batch norms need a variable with memory: a number for each channel.
+            return Ok(Var::zeros(shape, dtype, device)?.into_inner());
+        }
+        // One number, which the layer sees in every place of the shape.
+        let number = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
+        let mut specs = locked(&self.0);
+        match specs.iter().find(|(known, _)| known == name) {
+            Some((_, known)) if *known != shape => {
+                bail!("{name} is asked for as {known:?} and as {shape:?}")
+            }
+            Some(_) => {}
+            None => specs.push((name.to_owned(), shape)),
+        }
+        Ok(number)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name} cannot be made without a shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
     }
 }
 
-struct Affine<L> {
-    weight: Tensor,
-    bias: Tensor,
-    layer: L,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<L: Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>> ModuleT for Affine<L> {
-    fn forward_t(&self, x: &Tensor, _train: bool) -> Result<Tensor> {
-        (self.layer)(x, &self.weight, &self.bias)
+    #[test]
+    fn a_stack_is_planned_layer_by_layer() {
+        let layers = dense_parameters(&[8, 50, 3]).unwrap();
+        let planned = layers.iter().flatten().map(|ParameterSpec { name, shape, init }| {
+            let std = match init {
+                Init::Randn { mean: 0.0, stdev } => *stdev,
+                Init::Const(0.0) => 0.0,
+                _ => panic!("{name} begins at {init:?}"),
+            };
+            (name.as_str(), shape.as_slice(), std)
+        });
+        let expected = [
+            ("dense0.weight", &[8, 50][..], 0.5),
+            ("dense0.bias", &[50], 0.0),
+            ("dense1.weight", &[50, 3], 0.2),
+            ("dense1.bias", &[3], 0.0),
+        ];
+        assert_eq!(planned.collect::<Vec<_>>(), expected);
     }
 }

@@ -20,12 +20,12 @@ use super::exchange::Exchange;
 use super::group::Group;
 use super::linear::{linear_by_column, linear_by_row, linear_relu_by_column, linear_relu_by_row};
 use super::parts::Parts;
-use crate::dense::{PlannedTensor, plan};
+use crate::layers::{ParameterSpec, dense_parameters};
 
 /// Dense layers with relu between them: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, the same
 /// on every rank.
 ///
-/// Its tensors, put together, are those of [`plan`]: names, shapes and initial values of
+/// Its tensors, put together, are those of [`dense_parameters`]: names, shapes and initial values of
 /// [`Layers::dense`](crate::layers::Layers::dense).
 pub struct DenseStack {
     layers: Vec<Layer>,
@@ -43,15 +43,15 @@ impl DenseStack {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`]; when a width that is cut is smaller than the number of ranks: the message names the
+    /// Those of [`dense_parameters`]; when a width that is cut is smaller than the number of ranks: the message names the
     /// tensor.
     pub fn new(widths: &[usize], parts: &Parts<'_>) -> Result<Self> {
-        let plan = plan(widths)?;
-        let cut = |tensor: &PlannedTensor, axis| {
+        let plan = dense_parameters(widths)?;
+        let cut = |tensor: &ParameterSpec, axis| {
             let cut = Cut::new(axis, tensor.shape[axis]);
             parts.cut(tensor.shape.as_slice(), &tensor.name, tensor.init, cut)
         };
-        let layer = |(number, [weight, bias]): (usize, &[PlannedTensor; 2])| {
+        let layer = |(number, [weight, bias]): (usize, &[ParameterSpec; 2])| {
             let by_column = is_by_column(number);
             let weight = cut(weight, if by_column { 1 } else { 0 })?;
             let bias = match by_column {

@@ -16,7 +16,7 @@ use super::group::Group;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::parts::{Parts, Placements};
-use crate::whole::Whole;
+use crate::held::Whole;
 
 /// One rank's part of a network.
 ///

@@ -25,8 +25,8 @@ use split_batch::loader::{LocalBatch, Shards};
 
 use super::layout::Layout;
 use super::model::{TensorParallel, agree_on_interrupts};
+use crate::held::Whole;
 use crate::mesh::{Axis, Mesh};
-use crate::whole::Whole;
 
 /// One rank's part of one replica.
 pub struct Replicated<M> {

@@ -26,6 +26,9 @@ fn memory_by_hand() {
     assert_eq!(stage("naive, whole batch", 1), bytes(70, &[18, 16, 10]) + 4);
     assert_eq!(stage("GPipe, 8 micro-batches", 1), bytes(70, &[18, 16, 10]) + 8 * 4);
     assert_eq!(stage("1F1B, 8 micro-batches", 0), bytes(2 * 9, &[784, 20, 18]));
+    // One device keeps one micro-batch at a time.
+    let alone = held("one device, 8 micro-batches", 0, "activations");
+    assert_eq!(alone, bytes(9, &[784, 20, 18, 16, 10]));
     assert_eq!(stage("1F1B, 8 micro-batches", 1), bytes(9, &[18, 16, 10]) + 4);
     for device in [0, 1] {
         let sets = |run| held(run, device, "gradients") / held(run, device, "parameters");

@@ -5,6 +5,7 @@
 mod batch_norm;
 mod evaluation;
 mod failures;
+mod halves;
 mod layers;
 mod measured;
 mod model;

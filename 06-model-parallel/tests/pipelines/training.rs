@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
-use concise_wrapper::Model;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::{Error, Model, Network};
 use datasets::{Batch, CLASSES, Dataset};
 use devices::DevicePlan;
-use model_parallel::layers::Layers;
+use harness::records::BatchSums;
+use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::channel::UNBOUNDED;
-use model_parallel::pipeline::worker::{Done, Error, Worker};
-use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
+use model_parallel::pipeline::UNBOUNDED;
+use model_parallel::pipeline::worker::{Measured, Worker};
+use model_parallel::pipeline::{Checked, Kind, check};
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{RankFailure, run_ranks};
@@ -113,7 +114,7 @@ impl Case {
             let network = self.layers.build(all, 1, DType::F64, &Device::Cpu)?;
             let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
             self.train(&ddp, samples)?;
-            Ok::<_, concise_wrapper::Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
+            Ok::<_, Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
         });
         hashes.unwrap()[0]
     }
@@ -127,12 +128,11 @@ impl Case {
         samples: usize,
     ) -> WeightsHash {
         let ended = run_ranks(&plan(mesh.devices()), Duration::from_secs(30), |rank| {
-            let layers = cut[mesh.coordinates(rank.rank()).pipeline].clone();
-            let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
-            let line = Arc::new(rank.clone());
-            let model = PipelineParallel::new(checked, network, line, mesh, self.sample)?;
+            let chunks = self.chunks(checked, cut, mesh.coordinates(rank.rank()).pipeline)?;
+            let (line, origin) = (Arc::new(rank.clone()), Instant::now());
+            let model = Worker::new(checked, chunks, line, mesh, self.sample, origin)?;
             self.train(&model, samples)?;
-            model.weights().snapshot().map_err(concise_wrapper::Error::from)
+            model.weights().snapshot().map_err(Error::from)
         });
         let of_replicas = ended.unwrap();
         let hashes =
@@ -143,7 +143,7 @@ impl Case {
     }
 
     /// All steps of one rank.
-    fn train(&self, model: &impl Model, samples: usize) -> Result<(), concise_wrapper::Error> {
+    fn train(&self, model: &impl Model, samples: usize) -> Result<(), Error> {
         let mut sgd = Sgd::new(CONSTANTS);
         for step in 0..self.steps {
             let LocalBatch { shards, samples } = self.share(step, samples, model.hosts().of);
@@ -154,32 +154,48 @@ impl Case {
         Ok(())
     }
 
-    /// What a pipeline comes to: all stages' weights, and what each stage's steps came to.
+    /// The chunks of a stage, of a cut with a range of layers for each part of the model.
+    fn chunks(
+        &self,
+        checked: &Checked,
+        cut: &[Range<usize>],
+        stage: usize,
+    ) -> candle_core::Result<Vec<Network<Stage>>> {
+        let parts = checked.schedule().parts(stage);
+        let build = |part: usize| self.layers.build(cut[part].clone(), 1, DType::F64, &Device::Cpu);
+        parts.map(build).collect()
+    }
+
+    /// Trains in a pipeline: the weights of all stages, the loss at each step, and the measurements of each stage.
     pub fn pipeline(
         &self,
         checked: &Checked,
         cut: &[Range<usize>],
         samples: usize,
-    ) -> Result<(Weights, Vec<Vec<Done>>), RankFailure<Error>> {
+    ) -> Result<(Weights, Vec<BatchSums>, Vec<Measured>), RankFailure<Error>> {
         let origin = Instant::now();
         let timeout = Duration::from_secs(30);
         let ended = run_ranks(&plan(checked.schedule().stages()), timeout, |rank| {
-            let layers = cut[rank.rank()].clone();
-            let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
-            let worker =
-                Worker::new(checked, network, Arc::new(rank.clone()), self.sample, origin)?;
+            let chunks = self.chunks(checked, cut, rank.rank())?;
+            let (line, mesh) = (Arc::new(rank.clone()), Mesh::pipeline(rank.world_size()));
+            let worker = Worker::new(checked, chunks, line, mesh, self.sample, origin)?;
             let mut sgd = Sgd::new(CONSTANTS);
             let steps = (0..self.steps).map(|step| {
                 let share = self.share(step, samples, checked.schedule().micro_batches);
-                worker.step(&share, |weights, gradients, samples| {
-                    Ok(sgd.step(weights, gradients, self.rate, samples)?)
-                })
+                let done = worker.backward(&share)?;
+                sgd.step(worker.weights(), &done.gradients, self.rate, samples)?;
+                Ok(done.sums.read()?)
             });
-            let steps = steps.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, Error>((worker.network().weights().snapshot()?, steps))
+            let steps = steps.collect::<Result<Vec<_>, Error>>()?;
+            Ok::<_, Error>((worker.weights().snapshot()?, steps, worker.measured()))
         })?;
-        let (weights, steps): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-        Ok((sorted(weights.concat()), steps))
+        let (mut weights, mut measured, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        for (of_stage, of_all, measurements) in ended {
+            weights.extend(of_stage);
+            measured.push(measurements);
+            sums = of_all;
+        }
+        Ok((sorted(weights), sums, measured))
     }
 }
 

@@ -25,10 +25,10 @@ use std::borrow::Cow;
 
 #[cfg(feature = "cuda")]
 use candle_core::backend::BackendStorage as _;
-use candle_core::{Result, Storage, Tensor, WithDType, bail};
+use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use crate::backward::record;
+use crate::backward::{Wanted, record_in_halves};
 use crate::element::{Element, cpu_memory, for_dtype, lock};
 use crate::elementwise::map;
 use crate::gemm::{Matrix, Store, gemm};
@@ -88,8 +88,8 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
     let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     let y = linear.forward(&x, &weight, &bias)?;
     let (of_x, of_weight) = (x.clone(), weight.clone());
-    record("linear", y, (samples, outputs), [&x, &weight, &bias], move |y, dy| {
-        linear.backward(&of_x, &of_weight, y, dy)
+    record_in_halves("linear", y, (samples, outputs), [&x, &weight, &bias], move |y, dy, wanted| {
+        linear.backward(&of_x, &of_weight, y, dy, wanted)
     })
 }
 
@@ -122,35 +122,43 @@ impl Linear {
         })
     }
 
-    /// Computes the gradients of the input if needed, of the weight, and of the bias.
+    /// Computes the gradients that are wanted: of the input, and of the weight and the bias.
     fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
         y: &Tensor,
         grad: &Tensor,
+        wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let grad = grad.contiguous()?;
         #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
-            let (grad, dbias) = bias_gradients(self.with_relu.then_some(y), &grad)?;
-            let dweight = x.detach().t()?.matmul(&grad)?;
-            let dx = x.track_op().then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
-            return Ok([dx, Some(dweight), Some(dbias)]);
+            let (grad, dbias) = match (self.with_relu, wanted.weights) {
+                // Without a relu the input's gradient needs no pass over the incoming gradient.
+                (false, false) => (grad, None),
+                _ => {
+                    let (grad, dbias) = bias_gradients(self.with_relu.then_some(y), &grad)?;
+                    (grad, wanted.weights.then_some(dbias))
+                }
+            };
+            let dweight = wanted.weights.then(|| x.detach().t()?.matmul(&grad)).transpose()?;
+            let dx = wanted.input.then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
+            return Ok([dx, dweight, dbias]);
         }
         for_dtype!(x.dtype(), "linear", T => {
             let locked = lock(&[x, weight, y, &grad]);
             let [of_x, of_weight, y, grad] = locked.elements::<T, 4>()?;
             let grad = self.sums(y, grad);
-            let dbias = self.bias_gradient(&grad);
-            let dweight = self.weight_gradient(of_x, &grad);
-            let dx = x.track_op().then(|| self.input_gradient(of_weight, &grad));
-            let dx = dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?;
-            Ok([
-                dx,
-                Some(Tensor::from_vec(dweight, weight.shape(), x.device())?),
-                Some(Tensor::from_vec(dbias, self.outputs, x.device())?),
-            ])
+            let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
+            let dx = wanted.input.then(|| tensor(self.input_gradient(of_weight, &grad), x.shape()));
+            let dweight = wanted.weights.then(|| {
+                tensor(self.weight_gradient(of_x, &grad), weight.shape())
+            });
+            let dbias = wanted.weights.then(|| {
+                tensor(self.bias_gradient(&grad), &self.outputs.into())
+            });
+            Ok([dx.transpose()?, dweight.transpose()?, dbias.transpose()?])
         })
     }
 

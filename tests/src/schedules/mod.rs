@@ -14,7 +14,7 @@ mod picture;
 mod row;
 
 use anyhow::{Context as _, ensure};
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 use serde::Serialize;

@@ -21,7 +21,9 @@
 //! passes return the same gradients, except for the sign of a zero.
 //!
 //! A forward pass without gradients runs within [`no_grad()`], which records no tape.
+//! [`backward_in_halves`] leaves the gradients of weights for later.
 
+mod halves;
 mod tape;
 #[cfg(test)]
 mod tests;
@@ -32,8 +34,9 @@ use std::sync::Arc;
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
+pub use halves::{SecondHalf, backward_in_halves};
 pub(crate) use tape::record_with_two;
-pub use tape::{no_grad, record, record_copy, record_hook};
+pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves};
 
 use crate::sum;
 use tape::{Node, node_of};
@@ -178,6 +181,11 @@ impl Accumulators {
     /// Removes the accumulator of a tensor, if any gradient has arrived.
     fn remove(&mut self, tensor: &Tensor) -> Option<Accumulator> {
         self.0.remove(&tensor.id())
+    }
+
+    /// Takes over the accumulator of a tensor from `other`, if any gradient has arrived there.
+    fn take(&mut self, tensor: &Tensor, other: &mut Self) {
+        self.0.extend(other.remove(tensor).map(|accumulator| (tensor.id(), accumulator)));
     }
 
     /// Returns the sums of all accumulators that remain.

@@ -20,8 +20,17 @@ use crate::element::{copied, tensor};
 use harness::lock::locked;
 
 /// Computes the gradients of the inputs, in their order, from the result and the result's gradient.
-/// An input without a gradient has `None`.
-type Backward = dyn Fn(&Tensor, &Tensor) -> Result<Vec<Option<Tensor>>> + Send + Sync;
+/// An input without a gradient has `None`, and so has an input whose gradient is not wanted.
+type Backward = dyn Fn(&Tensor, &Tensor, Wanted) -> Result<Vec<Option<Tensor>>> + Send + Sync;
+
+/// The gradients that an operation [in two halves](record_in_halves) computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The gradient of the first input, an activation.
+    pub input: bool,
+    /// The gradients of all other inputs: weights and bias.
+    pub weights: bool,
+}
 
 /// A backward pass for a result with two incoming gradients. The function takes the result and both
 /// gradients, and returns one gradient that is the gradient of every input.
@@ -33,6 +42,8 @@ pub(super) struct Node {
     pub(super) inputs: Vec<Tensor>,
     backward: Box<Backward>,
     backward_of_two: Option<BackwardOfTwo>,
+    /// Whether the gradient of the first input can be computed without the gradients of the others.
+    pub(super) in_halves: bool,
     /// The result, until candle has taken it.
     result: Mutex<Option<(Storage, Shape)>>,
 }
@@ -48,7 +59,24 @@ impl Node {
             let of_inputs = backward(result, [a, b])?;
             return Ok(vec![Some(of_inputs); self.inputs.len()]);
         }
-        (self.backward)(result, &gradient.sum()?)
+        self.gradients(result, &gradient.sum()?, true, true)
+    }
+
+    /// Returns the gradient of the first input, if `input` and if it carries a gradient, and the
+    /// gradients of the other inputs, if `weights`. Only a node in halves leaves gradients out.
+    pub(super) fn gradients(
+        &self,
+        result: &Tensor,
+        gradient: &Tensor,
+        input: bool,
+        weights: bool,
+    ) -> Result<Vec<Option<Tensor>>> {
+        // The first layer's input is data, and nothing uses its gradient.
+        let input = input && self.inputs.first().is_some_and(|input| input.track_op());
+        if !input && !weights {
+            return Ok(Vec::new());
+        }
+        (self.backward)(result, gradient, Wanted { input, weights })
     }
 
     fn take_result(&self) -> Result<(Storage, Shape)> {
@@ -80,8 +108,33 @@ pub fn record<const N: usize>(
     inputs: [&Tensor; N],
     backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let backward = move |result: &Tensor, gradient: &Tensor| Ok(backward(result, gradient)?.into());
-    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), None)
+    let backward =
+        move |result: &Tensor, gradient: &Tensor, _: Wanted| Ok(backward(result, gradient)?.into());
+    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), None, false)
+}
+
+/// Does the same as [`record`] for an operation whose gradients can be computed in two calls: the
+/// gradient of the first input, an activation, and later the gradients of the weights.
+///
+/// `backward` computes the gradients that are wanted, and returns `None` for the others. A pass
+/// [in two halves](super::backward_in_halves) wants the first input's gradient in its first half
+/// and the other gradients in its second half; any other pass wants all that carry a gradient in
+/// one call. `backward` must compute the same bits in either case.
+///
+/// # Errors
+///
+/// The errors of [`record`].
+pub fn record_in_halves<const N: usize>(
+    name: &'static str,
+    storage: Storage,
+    shape: impl Into<Shape>,
+    inputs: [&Tensor; N],
+    backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let backward = move |result: &Tensor, gradient: &Tensor, wanted: Wanted| {
+        Ok(backward(result, gradient, wanted)?.into())
+    };
+    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), None, true)
 }
 
 /// Does the same as [`record`] for a result that is a tensor already.
@@ -101,24 +154,6 @@ pub fn record_copy<const N: usize>(
     record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
 }
 
-/// Copies a tensor, and records `backward` on the tape as the backward pass of the copy. The backward pass calls it once, with
-/// the copy and its complete gradient.
-///
-/// `anchor` is a variable, so that the copy carries a gradient. `backward` returns `vec![None]`: `anchor` gets no gradient.
-///
-/// # Errors
-///
-/// The errors of [`record`].
-pub fn record_hook(
-    name: &'static str,
-    result: &Tensor,
-    anchor: &Tensor,
-    backward: impl Fn(&Tensor, &Tensor) -> Result<Vec<Option<Tensor>>> + Send + Sync + 'static,
-) -> Result<Tensor> {
-    let storage = copied(result, result.layout(), result.dtype())?;
-    record_node(name, (storage, result.shape().clone()), &[anchor], Box::new(backward), None)
-}
-
 /// Does the same as [`record`], with a second backward pass for two incoming gradients.
 ///
 /// `of_two` returns the gradient that `backward` would return for each input and the sum of the two
@@ -135,8 +170,9 @@ pub(crate) fn record_with_two<const N: usize>(
     backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
     of_two: BackwardOfTwo,
 ) -> Result<Tensor> {
-    let backward = move |result: &Tensor, gradient: &Tensor| Ok(backward(result, gradient)?.into());
-    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), Some(of_two))
+    let backward =
+        move |result: &Tensor, gradient: &Tensor, _: Wanted| Ok(backward(result, gradient)?.into());
+    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), Some(of_two), false)
 }
 
 fn record_node(
@@ -145,13 +181,14 @@ fn record_node(
     inputs: &[&Tensor],
     backward: Box<Backward>,
     backward_of_two: Option<BackwardOfTwo>,
+    in_halves: bool,
 ) -> Result<Tensor> {
     if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
         return Ok(tensor(storage, shape));
     }
     let inputs = inputs.iter().copied().cloned().collect();
     let result = Mutex::new(Some((storage, shape)));
-    let node = Arc::new(Node { name, inputs, backward, backward_of_two, result });
+    let node = Arc::new(Node { name, inputs, backward, backward_of_two, in_halves, result });
     let recorded = Recorded(Arc::clone(&node));
     let result = match node.inputs.as_slice() {
         [x] => x.apply_op1(recorded),
@@ -260,7 +297,7 @@ impl Recorded {
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; N]> {
-        match (self.0.backward)(result, gradient)?.try_into() {
+        match self.0.gradients(result, gradient, true, true)?.try_into() {
             Ok(gradients) => Ok(gradients),
             Err(_) => bail!("{}: there is a gradient for each input", self.0.name),
         }

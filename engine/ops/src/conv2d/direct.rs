@@ -97,10 +97,11 @@ impl<'a> Direct<'a> {
         gradients: &mut Gradients<T>,
     ) {
         let g = self.geometry;
+        let Some(dweight) = &mut gradients.weight else { return };
         let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
         for images in runs(g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
-            let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
+            let channels = dweight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
             channels.enumerate().for_each(|(channel, (dweight, dbias))| {
                 let mut grads = Scratch::new(g.pixels() * LANES);
                 let grads = vectors_mut(&mut grads);

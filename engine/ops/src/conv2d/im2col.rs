@@ -149,6 +149,7 @@ impl<'a> Im2col<'a> {
         let rows = least.max(g.patch().div_ceil(TASKS));
         let group = rows.div_ceil(places).min(g.in_channels);
         let mut grads = Scratch::new(g.out_channels * columns);
+        let wants_weight = gradients.weight.is_some();
         let mut transposed = Scratch::new(g.patch() * g.out_channels);
         for images in runs(g.batch, LANES) {
             self.load_gradients(upstream, &images, &mut gradients.bias, &mut grads);
@@ -172,8 +173,10 @@ impl<'a> Im2col<'a> {
                 let mut patches = Scratch::new(rows * columns);
                 let mut plane = Scratch::new(padded.outer() * LANES);
                 let plane = vectors_mut(&mut plane);
-                self.load_patches(x, first, plane, &mut patches);
-                gemm(Matrix::new(&patches, rows, columns), grads.transposed(), dweight, store);
+                if wants_weight {
+                    self.load_patches(x, first, plane, &mut patches);
+                    gemm(Matrix::new(&patches, rows, columns), grads.transposed(), dweight, store);
+                }
 
                 let Some(dx) = dx else { return };
                 let weight = weight.columns(first * places..first * places + rows);
@@ -190,7 +193,9 @@ impl<'a> Im2col<'a> {
                 }
             });
         }
-        self.transpose(&transposed, &mut gradients.weight);
+        if let Some(dweight) = &mut gradients.weight {
+            self.transpose(&transposed, dweight);
+        }
     }
 
     /// Loads the gradient of the output of a block of images, `[O, N]`, and adds the block's share to

@@ -43,7 +43,7 @@ use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{cpu_memory, for_dtype, lock};
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::record;
+use crate::backward::{Wanted, record_in_halves};
 use crate::simd::LANES;
 use direct::{Direct, LARGEST_PATCH};
 use epilogue::{Epilogue, ReluMask};
@@ -161,13 +161,13 @@ impl Conv2d {
             (cpu_memory(output.y), output.relu_masks)
         });
         let (of_x, of_weight, has_bias) = (x.clone(), weight.clone(), bias.is_some());
-        record_output(y, self.shape(), [&x, &weight], bias.as_ref(), move |dy| {
-            self.backward(&of_x, &of_weight, has_bias, &relu_masks, dy)
+        record_output(y, self.shape(), [&x, &weight], bias.as_ref(), move |dy, wanted| {
+            self.backward(&of_x, &of_weight, has_bias, &relu_masks, dy, wanted)
         })
     }
 
-    /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
-    /// one. `relu_masks` come from the forward pass.
+    /// Computes the gradients that are wanted: of the input, and of the weight and of the bias if
+    /// there is one. `relu_masks` come from the forward pass.
     fn backward(
         &self,
         x: &Tensor,
@@ -175,16 +175,15 @@ impl Conv2d {
         has_bias: bool,
         relu_masks: &[ReluMask],
         grad: &Tensor,
+        wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let (g, grad) = (&self.geometry, grad.contiguous()?);
-        // The first layer's input is data. Its gradient is a third of the work, and nothing uses
-        // it.
-        let want_dx = x.track_op();
-        let algorithm = if want_dx { Algorithm::with_dx(g) } else { Algorithm::new(g) };
+        // Both halves of a backward pass choose the algorithm of the whole pass.
+        let algorithm = if x.track_op() { Algorithm::with_dx(g) } else { Algorithm::new(g) };
         for_dtype!(x.dtype(), "conv2d", T => {
             let locked = lock(&[x, weight, &grad]);
             let [of_x, of_weight, grad] = locked.elements::<T, 3>()?;
-            let mut gradients = Gradients::<T>::new(g, want_dx, has_bias);
+            let mut gradients = Gradients::<T>::new(g, wanted, has_bias);
             let upstream = Upstream { geometry: g, epilogue: &self.epilogue, grad, relu_masks };
             let (up, to) = (&upstream, &mut gradients);
             match algorithm {
@@ -201,7 +200,7 @@ impl Conv2d {
             let dbias: Option<Vec<T>> = gradients.bias.into_iter().collect();
             Ok([
                 gradients.x.map(|dx| tensor(dx, x.shape())).transpose()?,
-                Some(tensor(gradients.weight, weight.shape())?),
+                gradients.weight.map(|dweight| tensor(dweight, weight.shape())).transpose()?,
                 dbias.map(|dbias| tensor(dbias, &g.out_channels.into())).transpose()?,
             ])
         })
@@ -215,18 +214,21 @@ impl Conv2d {
 }
 
 /// Records the output of a convolution on the tape. `backward` computes the gradients of input,
-/// weight and bias from the gradient of the output.
+/// weight and bias, as far as they are wanted, from the gradient of the output.
 fn record_output(
     y: Storage,
     shape: Shape,
     [x, weight]: [&Tensor; 2],
     bias: Option<&Tensor>,
-    backward: impl Fn(&Tensor) -> Result<[Option<Tensor>; 3]> + Send + Sync + 'static,
+    backward: impl Fn(&Tensor, Wanted) -> Result<[Option<Tensor>; 3]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     match bias {
-        Some(bias) => record("conv2d", y, shape, [x, weight, bias], move |_, dy| backward(dy)),
-        None => record("conv2d", y, shape, [x, weight], move |_, dy| {
-            let [dx, dweight, _] = backward(dy)?;
+        Some(bias) => {
+            let inputs = [x, weight, bias];
+            record_in_halves("conv2d", y, shape, inputs, move |_, dy, wanted| backward(dy, wanted))
+        }
+        None => record_in_halves("conv2d", y, shape, [x, weight], move |_, dy, wanted| {
+            let [dx, dweight, _] = backward(dy, wanted)?;
             Ok([dx, dweight])
         }),
     }

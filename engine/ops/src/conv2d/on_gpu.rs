@@ -6,6 +6,7 @@ use super::cudnn::{Pass, product};
 use super::epilogue::Epilogue;
 use super::{Conv2d, record_output};
 use crate::avg_pool2d::Windows;
+use crate::backward::Wanted;
 use crate::gpu::{
     Channels, Launch, Operand, PartialSums, Source, add_bias, alloc, bias_gradients, blocks_of,
     on_gpu, tensor,
@@ -47,14 +48,14 @@ impl Conv2d {
             (Epilogue::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
         };
         let (of_x, of_weight, of_bias) = (x.clone(), weight.clone(), bias.cloned());
-        record_output(Storage::Cuda(y), self.shape(), [x, weight], bias, move |dy| {
-            let bias = of_bias.as_ref();
-            self.backward_on_gpu(&of_x, &of_weight, bias, before_bias.as_ref(), &dy.contiguous()?)
+        record_output(Storage::Cuda(y), self.shape(), [x, weight], bias, move |dy, wanted| {
+            let (bias, sums, dy) = (of_bias.as_ref(), before_bias.as_ref(), dy.contiguous()?);
+            self.backward_on_gpu(&of_x, &of_weight, bias, sums, &dy, wanted)
         })
     }
 
-    /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
-    /// one. `before_bias` is the operand of bias and relu.
+    /// Computes the gradients that are wanted: of the input, and of the weight and of the bias if
+    /// there is one. `before_bias` is the operand of bias and relu.
     fn backward_on_gpu(
         &self,
         x: &Tensor,
@@ -62,10 +63,12 @@ impl Conv2d {
         bias: Option<&Tensor>,
         before_bias: Option<&CudaStorage>,
         grad: &Tensor,
+        wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let (g, sizes) = (&self.geometry, self.channels());
         let (dz, dbias) = match (&self.epilogue, bias, before_bias) {
             (Epilogue::Plain, None, _) => (grad.clone(), None),
+            (Epilogue::Plain, Some(_), _) if !wanted.weights => (grad.clone(), None),
             (Epilogue::Plain, Some(_), _) => {
                 let (dz, dbias) = bias_gradients(None, grad)?;
                 (dz, Some(dbias))
@@ -81,15 +84,14 @@ impl Conv2d {
             (Epilogue::ReluPool(_), ..) => bail!("conv2d: a relu and a pool follow a bias"),
         };
         let product = |pass, operands| on_gpu(operands, |operands| product(g, pass, operands));
-        let dweight = product(Pass::WeightGradient, [x, &dz])?;
-        // The first layer's input is data. Its gradient is a third of the work, and nothing uses
-        // it.
-        let dx = if x.track_op() {
-            Some(tensor(product(Pass::InputGradient, [weight, &dz])?, x.shape()))
-        } else {
-            None
-        };
-        Ok([dx, Some(tensor(dweight, weight.shape())), dbias])
+        let dweight =
+            wanted.weights.then(|| product(Pass::WeightGradient, [x, &dz])).transpose()?;
+        let dx = wanted.input.then(|| product(Pass::InputGradient, [weight, &dz])).transpose()?;
+        Ok([
+            dx.map(|dx| tensor(dx, x.shape())),
+            dweight.map(|dweight| tensor(dweight, weight.shape())),
+            dbias.filter(|_| wanted.weights),
+        ])
     }
 }
 

@@ -8,6 +8,7 @@ use super::epilogue::{Epilogue, ReluMask};
 use super::geometry::{Geometry, Plane};
 use super::padded_plane::{PaddedPlane, by_channel};
 use crate::Element;
+use crate::backward::Wanted;
 use crate::memory::zeros;
 use crate::simd::{LANES, Simd};
 
@@ -151,20 +152,21 @@ impl<T: Element> Upstream<'_, T> {
 pub(super) struct Gradients<T> {
     /// The gradient of the input, or `None` when the input needs no gradient.
     pub(super) x: Option<Vec<T>>,
-    pub(super) weight: Vec<T>,
+    /// The gradient of the weight, or `None` in the first half of a backward pass.
+    pub(super) weight: Option<Vec<T>>,
     /// The gradient of each channel's bias. Most convolutions of a ResNet have no bias, and nothing
-    /// is added up for them.
+    /// is added up for them, nor in the first half of a backward pass.
     pub(super) bias: Vec<Option<T>>,
 }
 
 impl<T: Element> Gradients<T> {
-    /// Makes gradients of zeros.
-    pub(super) fn new(geometry: &Geometry, want_dx: bool, has_bias: bool) -> Self {
-        let Geometry { batch, out_channels, .. } = *geometry;
+    /// Makes gradients of zeros, those that are wanted.
+    pub(super) fn new(geometry: &Geometry, wanted: Wanted, has_bias: bool) -> Self {
+        let (Wanted { input, weights }, channels) = (wanted, geometry.out_channels);
         Self {
-            x: want_dx.then(|| zeros(batch * geometry.image())),
-            weight: zeros(out_channels * geometry.patch()),
-            bias: vec![has_bias.then(T::zero); out_channels],
+            x: input.then(|| zeros(geometry.batch * geometry.image())),
+            weight: weights.then(|| zeros(channels * geometry.patch())),
+            bias: vec![(weights && has_bias).then(T::zero); channels],
         }
     }
 
@@ -185,9 +187,11 @@ impl<T: Element> Gradients<T> {
             }
         }
         let size = geometry.kernel_h * geometry.kernel_w;
-        for kernel in kernels {
-            let start = kernel * size;
-            self.weight[start..][..size].copy_from_slice(&other.weight[start..][..size]);
+        if let (Some(dweight), Some(other)) = (&mut self.weight, &other.weight) {
+            for kernel in kernels {
+                let start = kernel * size;
+                dweight[start..][..size].copy_from_slice(&other[start..][..size]);
+            }
         }
     }
 }

@@ -54,11 +54,11 @@ fn results(algorithm: Algorithm, g: &Geometry, operands: &Operands, want_dx: boo
     let mut output = Output::new(g, &Epilogue::Plain, None);
     forward(algorithm, g, x, weight, &mut output);
     let upstream = Upstream { geometry: g, epilogue: &Epilogue::Plain, grad, relu_masks: &[] };
-    let mut gradients = Gradients::new(g, want_dx, true);
+    let mut gradients = Gradients::new(g, Wanted { input: want_dx, weights: true }, true);
     backward(algorithm, x, weight, &upstream, &mut gradients);
     let Gradients { x, weight, bias } = gradients;
     let dbias = bias.into_iter().flatten().collect();
-    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias }
+    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight.unwrap(), dbias }
 }
 
 fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {

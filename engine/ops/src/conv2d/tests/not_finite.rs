@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 use super::*;
+use crate::backward::Wanted;
 
 const NOT_FINITE: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
@@ -100,14 +101,14 @@ impl Case {
         forward(algorithm, g, &x, &weight, &mut output);
         let upstream =
             Upstream { geometry: g, epilogue, grad: &grad, relu_masks: &output.relu_masks };
-        let mut gradients = Gradients::new(g, want_dx, true);
+        let mut gradients = Gradients::new(g, Wanted { input: want_dx, weights: true }, true);
         backward(algorithm, &x, &weight, &upstream, &mut gradients);
         let wide =
             |values: Vec<T>| -> Vec<f64> { values.into_iter().map(WithDType::to_f64).collect() };
         Results {
             y: wide(output.y),
             dx: wide(gradients.x.unwrap_or_default()),
-            dweight: wide(gradients.weight),
+            dweight: wide(gradients.weight.unwrap()),
             dbias: wide(gradients.bias.into_iter().flatten().collect()),
         }
     }

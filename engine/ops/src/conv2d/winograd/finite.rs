@@ -24,6 +24,7 @@
 
 use super::Winograd;
 use crate::Element;
+use crate::backward::Wanted;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::im2col::Im2col;
 use crate::conv2d::padded_plane::PaddedPlane;
@@ -107,7 +108,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         (planes, kernels): (&[Plane], &[usize]),
     ) {
         if !(planes.is_empty() && kernels.is_empty()) {
-            let mut im2col = Gradients::new(self.geometry, !planes.is_empty(), false);
+            let wanted = Wanted { input: !planes.is_empty(), weights: !kernels.is_empty() };
+            let mut im2col = Gradients::new(self.geometry, wanted, false);
             Im2col::new(self.geometry).backward(x, weight, upstream, &mut im2col);
             gradients.take(self.geometry, &im2col, planes, kernels);
         }

@@ -1,16 +1,15 @@
-//! `--draw`: schedules as they would be, without training anything.
+//! `--draw`: schedules as text, without training.
 
 use harness::cli::UsageError;
 use harness::report::{counted, line, thousands};
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::orders::Refused;
 use model_parallel::pipeline::predict::{Costs, StageCost};
-use model_parallel::pipeline::schedule::Refused;
-use model_parallel::pipeline::{Kind, check, predict};
+use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
-/// The most columns of a drawing: more than any terminal shows, so that a file may be looked at.
+/// The largest number of columns of a drawing. A file may have more than a terminal shows.
 const MOST_COLUMNS: usize = 1000;
 
-/// What is to be drawn.
+/// The schedules to draw.
 pub(crate) struct Drawings {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) stages: usize,
@@ -18,7 +17,7 @@ pub(crate) struct Drawings {
 }
 
 impl Drawings {
-    /// Refuses what cannot be had, and what nobody could look at, before anything is drawn.
+    /// Refuses schedules that do not exist, and drawings that are too wide.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
         let Self { kinds, stages, micro_batches } = self;
         let refused = |error: Refused| UsageError::new(format_args!("--schedule: {error}"));
@@ -39,8 +38,8 @@ impl Drawings {
         Ok(())
     }
 
-    /// How many columns a schedule takes at most, known before it is made: [`StageCost::UNITS`] and the bubbles of
-    /// the literature. One of ZB-H1's is smaller where there are enough micro-batches.
+    /// The largest number of columns of a schedule, by [`StageCost::UNITS`] and the bubbles of the literature. A drawing
+    /// of ZB-H1 has fewer when there are enough micro-batches.
     fn columns(&self, kind: Kind) -> usize {
         let Self { stages, micro_batches, .. } = *self;
         // One column forward, two backward.
@@ -50,25 +49,22 @@ impl Drawings {
         }
     }
 
-    /// Each schedule as text, with what it is judged by.
-    pub(crate) fn tell(&self) -> anyhow::Result<()> {
-        let Self { stages, micro_batches, .. } = *self;
-        let mut first = true;
-        for kind in &self.kinds {
-            let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-            let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
-            // Chunks are parts of a stage: their passes are as much shorter.
-            let unit = 1.0 / checked.schedule().chunks as f64;
-            if !first {
+    /// Prints each schedule with its bubble, its channels, and the micro-batches that stages keep.
+    pub(crate) fn print(&self) -> anyhow::Result<()> {
+        let Self { kinds, stages, micro_batches } = self;
+        for (number, kind) in kinds.iter().enumerate() {
+            let checked = check(kind.schedule(*stages, *micro_batches)?, UNBOUNDED)?;
+            let timeline = predict(&checked, &Costs::equal(*stages, StageCost::UNITS))?;
+            if number > 0 {
                 line("")?;
             }
-            first = false;
             line(format_args!(
                 "{kind}: {}, {}",
-                counted(stages, "stage"),
-                counted(micro_batches, "micro-batch"),
+                counted(*stages, "stage"),
+                counted(*micro_batches, "micro-batch"),
             ))?;
-            line(timeline.drawing(unit).trim_end())?;
+            // The passes of a chunk are as much shorter as the chunk is.
+            line(timeline.drawing(1.0 / kind.chunks() as f64).trim_end())?;
             line(format_args!(
                 "bubble {:.1} %, {} units of time; {}",
                 timeline.bubble() * 100.0,
@@ -79,15 +75,14 @@ impl Drawings {
                         format!("channels have to hold {} at least", counted(capacity, "message")),
                 },
             ))?;
-            let alive: Vec<String> =
+            let kept: Vec<String> =
                 checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
-            let of = if checked.schedule().chunks > 1 { " of a chunk" } else { "" };
-            line(format_args!("micro-batches{of} kept by each stage: {}", alive.join(", ")))?;
+            let of = if kind.chunks() > 1 { " of a chunk" } else { "" };
+            line(format_args!("micro-batches{of} kept by each stage: {}", kept.join(", ")))?;
         }
         Ok(())
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
