@@ -245,13 +245,16 @@ impl WeightHalf {
     }
 }
 
+/// Receives the number of a parameter and the gradient of the parameter.
+type Hook = dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync;
+
 /// The receivers of a network's gradients.
 #[derive(Default)]
 struct Hooks {
     /// The gradients of the backward pass that is under way, by parameter. Empty at other times.
     gradients: Mutex<Vec<Option<Tensor>>>,
     /// The hook of a wrapper, which gets the gradients instead.
-    wrapper: OnceLock<Box<dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync>>,
+    wrapper: OnceLock<Box<Hook>>,
 }
 
 // ANCHOR: hook
