@@ -30,7 +30,7 @@ fn every_flaw_is_told() {
     let wrong = [("first", "", "a"), ("less", "law: sum", "b + a"), ("product", "rank 7", "a * b")];
     let wrong = wrong.map(|(name, expect, body)| change(name, expect, body)).concat();
     sum("wrong.diff", &wrong.replace("a + b", "a - b"));
-    let wrong = [("less", "loop {}"), ("first", "std::process::abort()")];
+    let wrong = [("less", "loop {}"), ("first", "std::process::abort()"), ("product", "a * b")];
     let wrong = wrong.map(|(name, body)| change(name, "law", body)).concat();
     ring("wrong.diff", &wrong);
     ring("check.rs", &format!("{}\n\n", checkout.read("tests/exercises/ch02_ring/check.rs")));
@@ -59,7 +59,6 @@ fn every_flaw_is_told() {
         &format!(
             "{folder}/wrong.diff, product: is rejected without \"rank 7\", but with\nadds: 2 + 3"
         ),
-        "ch02_ring: 2 wrong answers, at least 3 are wanted",
         "ch02_ring/wrong.diff, less: the check did not end within 2 s in adds",
         "ch02_ring/wrong.diff, first: the check was ended by a crash in adds",
         "ch02_ring/check.rs: rustfmt would change it",

@@ -1,4 +1,4 @@
-//! Wrong answers to an exercise that are known: its solution with a mistake, in the file `wrong.diff`.
+//! The known wrong answers to an exercise. The file `wrong.diff` has each as changes to the solution.
 //!
 //! ```text
 //! # last_layer_lost

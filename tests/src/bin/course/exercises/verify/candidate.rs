@@ -1,4 +1,4 @@
-//! An answer whose judgement is known beforehand.
+//! An answer, and the result that its check has to give.
 
 use std::fmt;
 use std::path::Path;
@@ -15,20 +15,20 @@ use super::super::wrong::{self, Wrong};
 /// So many run at a time: they wait for each other's ranks more than they compute.
 const AT_A_TIME: usize = 2;
 
-/// Fewer wrong answers say too little of what a check notices.
+/// Each exercise has at least so many wrong answers.
 const WRONG_ANSWERS: usize = 3;
 
 /// An answer in the test target `verify`.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) kind: Kind,
-    /// What the names of its tests begin with: `ch02_ring::wrong_drops_the_rest::`.
+    /// The names of its tests begin with this: `ch02_ring::wrong_drops_the_rest::`.
     pub(crate) filter: String,
     /// Its file, for messages.
     file: String,
 }
 
-/// What has to become of an answer.
+/// The kind of an answer decides the result that the check has to give.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// It fails, in its own words.
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What is said of an answer that was judged as it should be.
+    /// The result, in words.
     pub(super) fn praise(&self) -> &'static str {
         match self {
             Self::Stub => "fails",
@@ -63,8 +63,8 @@ impl Candidate {
         Self { kind, filter, file }
     }
 
-    /// Whether the check said of this answer what it should.
-    /// Fails with what the check said instead.
+    /// Compares the result of a check with the one that it has to give.
+    /// Fails with the messages of the check.
     pub(super) fn judge(&self, outcome: &Outcome) -> Result<(), String> {
         match (&self.kind, outcome) {
             (Kind::Solution, Outcome::Passed(_)) | (Kind::Stub, Outcome::Failed(..)) => Ok(()),
@@ -89,7 +89,7 @@ impl Candidate {
     }
 }
 
-/// What an outcome's author reads.
+/// The messages of an outcome.
 fn messages(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Failed(_, failures) => {
@@ -101,14 +101,8 @@ fn messages(outcome: &Outcome) -> String {
     }
 }
 
-/// All answers of all exercises. The wrong ones are written in a folder. What is wrong with their files is added to the
-/// problems.
-/// Fails when a wrong answer cannot be written.
-pub(super) fn all(
-    tree: &Tree,
-    folder: &Path,
-    problems: &mut Vec<String>,
-) -> anyhow::Result<Vec<Candidate>> {
+/// Lists all answers of all exercises, and writes the wrong ones to a folder. Adds faults of their files to `problems`.
+pub(super) fn all(tree: &Tree, folder: &Path, problems: &mut Vec<String>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for exercise in &tree.exercises {
         let name = &exercise.name;
@@ -117,26 +111,29 @@ pub(super) fn all(
         };
         add(Kind::Stub, "stub", tree.relative(&exercise.file()).to_string());
         add(Kind::Solution, "solution", tree.relative(&exercise.solution()).to_string());
-        let answers = wrong::answers(tree, exercise).unwrap_or_else(|error| {
+        let answers = wrong::answers(tree, exercise).and_then(|answers| {
+            wrong::write(folder, exercise, answers.iter().map(|one| (&*one.name, &*one.text)))?;
+            Ok(answers)
+        });
+        let answers = answers.unwrap_or_else(|error| {
             problems.push(format!("{name}: {error:#}"));
             Vec::new()
         });
         if answers.len() < WRONG_ANSWERS {
-            let what =
-                format!("{} wrong answers, at least {WRONG_ANSWERS} are wanted", answers.len());
-            problems.push(format!("{name}: {what}"));
+            let number = answers.len();
+            problems.push(format!(
+                "{name}: {number} wrong answers, at least {WRONG_ANSWERS} are wanted"
+            ));
         }
-        wrong::write(folder, exercise, answers.iter().map(|one| (&*one.name, &*one.text)))?;
         for Wrong { name, expect, .. } in answers {
             let file = format!("{}, {name}", tree.relative(&exercise.wrong()));
             add(Kind::Wrong { expect }, &format!("wrong_{name}"), file);
         }
     }
-    Ok(candidates)
+    candidates
 }
 
-/// Runs the check on every answer, a few at a time, and tells each outcome as it comes. After Ctrl-C the rest
-/// is left out.
+/// Runs the check on every answer, a few at a time, and passes each outcome to `tell`. Ctrl-C leaves out the rest.
 /// Fails when a process cannot be started or waited for, or nobody reads what is told.
 pub(crate) fn run_all<'a>(
     tree: &Tree,
