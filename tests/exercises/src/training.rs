@@ -47,10 +47,7 @@ impl Setup {
     }
 
     /// A training before its first step, with fresh weights.
-    ///
-    /// # Errors
-    ///
-    /// When the network cannot be made.
+    /// Fails when the network cannot be made.
     pub fn begin(&self) -> Result<Training> {
         Ok(Training {
             network: Dense::network(self.seed, &Device::Cpu)?,
@@ -103,10 +100,7 @@ pub struct Done {
 
 impl Training {
     /// The next step; `None` when all epochs have ended.
-    ///
-    /// # Errors
-    ///
-    /// When an operation fails.
+    /// Fails when an operation fails.
     pub fn step(&mut self, setup: &Setup) -> Result<Option<Done>> {
         if self.epoch > setup.epochs {
             return Ok(None);

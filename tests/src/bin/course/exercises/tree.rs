@@ -46,10 +46,7 @@ pub(super) struct Exercise {
 
 impl Tree {
     /// Finds the workspace upwards from the current folder, and its exercises.
-    ///
-    /// # Errors
-    ///
-    /// When there is no workspace, or it has no exercises, or cargo cannot say.
+    /// Fails when there is no workspace, or it has no exercises, or cargo cannot say.
     pub(super) fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
         let root = metadata.workspace_root;
@@ -82,10 +79,7 @@ impl Tree {
 
     /// The exercise of that name, or the only one that the name fits: without its chapter (`ring`), at the
     /// beginning (`ch01_p`), anywhere (`entropy`). Or the one that the path of a file is in.
-    ///
-    /// # Errors
-    ///
-    /// When there is none, with the nearest names, or when several fit, with those.
+    /// Fails when there is none, with the nearest names, or when several fit, with those.
     pub(super) fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
         let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
         let in_path = asked.split(['/', '\\']).find(is_name);
@@ -169,9 +163,9 @@ impl Exercise {
         self.folder.join("hint.md")
     }
 
-    /// The folder of the known wrong answers.
+    /// The known wrong answers, as changes to the solution.
     pub(super) fn wrong(&self) -> PathBuf {
-        self.folder.join("wrong")
+        self.folder.join("wrong.diff")
     }
 
     /// `ch02` of `ch02_ring`.
@@ -185,10 +179,7 @@ impl Exercise {
     }
 
     /// What the reader has written so far.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be read; the message says how to get it back.
+    /// Fails when the file cannot be read; the message says how to get it back.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let file = self.file();
         let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8");
@@ -215,10 +206,7 @@ impl Exercise {
 }
 
 /// Reads a regular file. What else could have its name, such as a pipe, may keep its reader waiting for ever.
-///
-/// # Errors
-///
-/// When it is something else, or cannot be read.
+/// Fails when it is something else, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file; move it away first"));
