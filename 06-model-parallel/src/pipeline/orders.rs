@@ -189,11 +189,7 @@ impl Kind {
     }
 
     /// Checks, without generating the schedule, that there is a schedule of this kind for so many stages and
-    /// micro-batches.
-    ///
-    /// # Errors
-    ///
-    /// When there are no stages or no micro-batches, or the kind does not exist for these numbers.
+    /// micro-batches. Fails when there are no stages or no micro-batches, or the kind does not exist for these numbers.
     pub fn check(self, stages: usize, micro_batches: usize) -> Result<(), Refused> {
         if stages == 0 || micro_batches == 0 {
             return Err(Refused::Nothing { stages, micro_batches });
@@ -209,11 +205,7 @@ impl Kind {
         }
     }
 
-    /// Generates the schedule for so many stages and micro-batches.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`check`](Self::check).
+    /// Generates the schedule for so many stages and micro-batches. Fails with the errors of [`check`](Self::check).
     pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
         self.check(stages, micro_batches)?;
         let instructions = vec![Vec::new(); stages];
@@ -221,22 +213,22 @@ impl Kind {
         for stage in 0..stages {
             let mut list = Vec::new();
             for Instruction { chunk, action } in self.order(stage, stages, micro_batches) {
-                let here = |action| Instruction { chunk, action };
-                let (receive, send) = match action {
-                    Forward(i) => (Action::RecvActivation(i), Action::SendActivation(i)),
+                let around = match action {
+                    Forward(i) => {
+                        vec![Action::RecvActivation(i), action, Action::SendActivation(i)]
+                    }
                     Backward(i) | BackwardInput(i) => {
-                        (Action::RecvGradient(i), Action::SendGradient(i))
+                        vec![Action::RecvGradient(i), action, Action::SendGradient(i)]
                     }
-                    _ => {
-                        list.push(here(action));
-                        continue;
-                    }
+                    _ => vec![action],
                 };
-                let message =
-                    |action| Some(here(action)).filter(|&it| schedule.message(stage, it).is_some());
-                list.extend(message(receive));
-                list.push(here(action));
-                list.extend(message(send));
+                let here = around.into_iter().map(|action| Instruction { chunk, action });
+                // The neighbouring part may be missing, or on the same stage.
+                list.extend(
+                    here.filter(|it| {
+                        it.action.computes() || schedule.message(stage, *it).is_some()
+                    }),
+                );
             }
             list.push(Action::Update.into());
             schedule.instructions[stage] = list;
@@ -297,22 +289,19 @@ impl FromStr for Kind {
 )]
 pub struct NoSuchKind(String);
 
-/// Why there is no such schedule.
+/// The reason why there is no such schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the fields")]
+#[expect(missing_docs, reason = "the messages explain the variants")]
 pub enum Refused {
-    /// There are no stages or no micro-batches.
     #[error(
         "{stages} stages and {micro_batches} micro-batches: a schedule needs at least one of each"
     )]
     Nothing { stages: usize, micro_batches: usize },
-    /// The micro-batches of an interleaved schedule do not form groups of one for each stage.
     #[error(
         "{micro_batches} micro-batches cannot be interleaved on {stages} stages: their number has to be \
          a multiple of {stages}, such as {}", (micro_batches / stages + 1) * stages
     )]
     NotDivisible { stages: usize, micro_batches: usize },
-    /// An interleaved schedule has one chunk, or more chunks than there are letters.
     #[error("an interleaved schedule has 2 to {MOST_CHUNKS} chunks on each stage, not {chunks}")]
     Chunks { chunks: usize },
 }

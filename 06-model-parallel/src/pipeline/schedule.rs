@@ -112,10 +112,9 @@ pub struct Schedule {
 /// chunk 1    part 3    part 4    part 5
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Place {
-    /// The stage.
     pub stage: usize,
-    /// The chunk.
     pub chunk: usize,
 }
 
@@ -161,6 +160,13 @@ pub(super) struct Message {
     pub sends: bool,
 }
 
+impl Message {
+    /// The names of the tensor: its kind, and the chunk and the micro-batch of the receiver.
+    pub fn key(&self) -> (Carries, usize, usize) {
+        (self.channel.carries, self.chunk, self.micro_batch)
+    }
+}
+
 impl Schedule {
     /// A schedule with one chunk a stage, from the list of each stage.
     ///
@@ -191,21 +197,17 @@ impl Schedule {
 
     /// The location of the part before this one. The first part has none: its input is the data.
     pub fn before(&self, Place { stage, chunk }: Place) -> Option<Place> {
-        match (stage.checked_sub(1), chunk.checked_sub(1)) {
-            (Some(stage), _) => Some(Place { stage, chunk }),
-            (None, Some(chunk)) => Some(Place { stage: self.stages() - 1, chunk }),
-            (None, None) => None,
+        match stage {
+            0 => Some(Place { stage: self.stages() - 1, chunk: chunk.checked_sub(1)? }),
+            _ => Some(Place { stage: stage - 1, chunk }),
         }
     }
 
     /// The location of the part after this one. The last part has none: it ends in the loss.
     pub fn after(&self, Place { stage, chunk }: Place) -> Option<Place> {
-        if stage + 1 < self.stages() {
-            Some(Place { stage: stage + 1, chunk })
-        } else if chunk + 1 < self.chunks {
-            Some(Place { stage: 0, chunk: chunk + 1 })
-        } else {
-            None
+        match stage + 1 < self.stages() {
+            true => Some(Place { stage: stage + 1, chunk }),
+            false => Some(Place { stage: 0, chunk: chunk + 1 }).filter(|it| it.chunk < self.chunks),
         }
     }
 
@@ -225,5 +227,11 @@ impl Schedule {
         let channel = Channel { from: from.stage, to: to.stage, carries };
         let micro_batch = instruction.action.micro_batch()?;
         Some(Message { channel, chunk: to.chunk, micro_batch, sends })
+    }
+
+    /// The messages from one stage to another, in the order of sending.
+    pub(super) fn messages(&self, from: usize, to: usize) -> impl Iterator<Item = Message> {
+        let messages = self.instructions[from].iter().filter_map(move |&it| self.message(from, it));
+        messages.filter(move |message| message.sends && message.channel.to == to)
     }
 }
