@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Error, Result, Tensor, bail};
 use harness::report::counted;
 use split_batch::shard_range;
 
@@ -83,7 +83,9 @@ impl Cut {
                     format!("{} of {}", counted(self.blocks, "block"), counted(block, "feature"))
                 }
             };
-            bail!("{what} cannot be cut into {ranks} parts: use fewer ranks");
+            // A refusal of a command line, so without a backtrace.
+            let text = format!("{what} cannot be cut into {ranks} parts: use fewer ranks");
+            return Err(Error::Msg(text));
         }
         Ok(())
     }
