@@ -32,8 +32,8 @@ use super::sharding::Cut;
 // ANCHOR: mappings
 /// f: returns `x`, of any shape, as the input of every rank's part of a layer. Backward, sums the gradients of all ranks.
 ///
-/// Sends nothing backward if `x` needs no gradient, as images do not. Fails when memory is short; backward, with those
-/// of [`Group::all_reduce`].
+/// Sends nothing backward if `x` needs no gradient, as images do not. Backward, fails with the errors of
+/// [`Group::all_reduce`].
 pub fn copy(x: &Tensor, group: &Group) -> Result<Tensor> {
     if group.ranks() == 1 || !x.track_op() {
         return Ok(x.clone());
