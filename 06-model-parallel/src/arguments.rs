@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use candle_core::DType;
 use clap::{Arg, Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
@@ -126,7 +125,8 @@ pub(crate) enum Task {
 pub(crate) struct Prepared {
     pub(crate) setup: TrainSetup,
     pub(crate) extras: Extras,
-    pub(crate) network: Architecture,
+    pub(crate) model: ModelKind,
+    pub(crate) layers: Layers,
     /// The devices of this process.
     pub(crate) several: DevicePlan,
     /// One device alone; `None` when each process has one.
@@ -139,60 +139,13 @@ pub(crate) struct Prepared {
     /// The schedules, each with its number of micro-batches.
     pub(crate) schedules: Vec<(Kind, usize)>,
     pub(crate) cut: Option<CutPoints>,
-    /// Why the layers cannot be cut into parts, if they cannot.
-    pub(crate) no_parts: Option<String>,
     pub(crate) gantt: Option<PathBuf>,
     pub(crate) notes: Vec<String>,
 }
 
-/// A network, as far as flags describe it.
-pub(crate) struct Architecture {
-    pub(crate) model: ModelKind,
-    /// The widths of a dense stack, from pixels to classes.
-    pub(crate) widths: Vec<usize>,
-    /// The width of a ResNet-18.
-    width: usize,
-}
-
-impl Architecture {
-    /// The name, such as `dense stack 784-512-10`.
-    pub(crate) fn name(&self) -> String {
-        match self.model {
-            ModelKind::Dense => {
-                let widths: Vec<String> = self.widths.iter().map(ToString::to_string).collect();
-                format!("dense stack {}", widths.join("-"))
-            }
-            ModelKind::Lenet => "LeNet".to_owned(),
-            ModelKind::Resnet18 => format!("ResNet-18 of width {}", self.width),
-        }
-    }
-
-    /// The list of layers.
-    pub(crate) fn layers(&self) -> candle_core::Result<Layers> {
-        match self.model {
-            ModelKind::Dense => Layers::dense(&self.widths),
-            ModelKind::Lenet => Ok(Layers::lenet()),
-            ModelKind::Resnet18 => Ok(Layers::resnet18(self.width)),
-        }
-    }
-
-    /// Why every layer cannot be cut into so many parts, if it cannot.
-    fn no_parts(&self, parts: usize) -> Option<String> {
-        let too_few = |what: String, features: usize| {
-            let features = (features < parts).then(|| counted(features, "feature"))?;
-            Some(format!("{what}: {features} cannot be cut into {parts} parts"))
-        };
-        match self.model {
-            ModelKind::Resnet18 => Some("ResNet-18 is split in stages only".to_owned()),
-            ModelKind::Lenet => too_few("LeNet's last layer".to_owned(), CLASSES),
-            ModelKind::Dense => {
-                // Every other layer is cut by its outputs.
-                let mut by_column = self.widths[1..].iter().enumerate().step_by(2);
-                by_column
-                    .find_map(|(layer, &outputs)| too_few(format!("dense layer {layer}"), outputs))
-            }
-        }
-    }
+/// Refuses the command line.
+fn refuse<T>(text: impl std::fmt::Display) -> anyhow::Result<T> {
+    Err(UsageError::new(text).into())
 }
 
 impl Arguments {
@@ -230,40 +183,55 @@ impl Arguments {
         }
     }
 
+    /// A kind of schedule with its number of micro-batches.
+    fn with_pieces(&self, kind: Kind) -> (Kind, usize) {
+        let whole = kind == Kind::Naive && self.micro_batches.is_none();
+        (kind, if whole { 1 } else { self.micro_batches() })
+    }
+
+    /// The layers of the network on these devices.
+    fn layers(&self, devices: &DevicePlan) -> anyhow::Result<Layers> {
+        if !self.widths.is_empty() && self.model != ModelKind::Dense {
+            return refuse("--widths is about --model dense");
+        }
+        if self.width.is_some() && self.model != ModelKind::Resnet18 {
+            return refuse("--width is about --model resnet18");
+        }
+        let hidden = if self.widths.is_empty() { &[512; 6] } else { self.widths.as_slice() };
+        let hidden = hidden.iter().map(|&width| width as usize);
+        let widths: Vec<usize> = std::iter::once(PIXELS).chain(hidden).chain([CLASSES]).collect();
+        Ok(match self.model {
+            ModelKind::Dense => Layers::dense(&widths)?,
+            ModelKind::Lenet => Layers::lenet(),
+            ModelKind::Resnet18 => Layers::resnet18(sizing::width(self.width, devices)),
+        })
+    }
+
     /// Checks the flags against each other and against the machine, then loads the data and opens files.
     fn prepare(mut self, launch: &Launch) -> anyhow::Result<Prepared> {
-        let refuse = |text: String| Err(UsageError::new(text).into());
         if !launch.has_messages() {
-            let text = "stages send each other activations, and NCCL, which alone connects these processes, has no \
-                        messages between two: start them with mpirun";
-            return refuse(text.to_owned());
+            return refuse(
+                "stages send each other activations, and NCCL, which alone connects these processes, has no messages \
+                 between two: start them with mpirun",
+            );
         }
-        let asked = match (self.mesh.map(|mesh| mesh.devices()), self.launch.devices) {
-            (Some(of_mesh), Some(count)) if of_mesh != count => {
-                return refuse(format!(
-                    "a mesh of {of_mesh} devices and --devices {count}: leave one of the two out"
-                ));
-            }
-            (of_mesh, count) => of_mesh.or(count),
-        };
-        let (several, world_size) = launch.plan(&self.launch.each, asked)?;
-        let mesh = self.mesh.unwrap_or(Mesh::pipeline(world_size));
-        if mesh.devices() != world_size {
-            let of_mesh = mesh.devices();
-            return refuse(format!(
-                "mesh {mesh} has {of_mesh} devices, and there are {world_size}"
+        let of_mesh = self.mesh.map(|mesh| mesh.devices());
+        if let (Some(of_mesh), Some(count)) = (of_mesh, self.launch.devices)
+            && of_mesh != count
+        {
+            return refuse(format_args!(
+                "a mesh of {of_mesh} devices and --devices {count}: leave one of the two out"
             ));
         }
-        let hidden: Vec<usize> = match self.widths.as_slice() {
-            [] => vec![512; 6],
-            widths => widths.iter().map(|&width| width as usize).collect(),
-        };
-        let network = Architecture {
-            model: self.model,
-            widths: [&[PIXELS], hidden.as_slice(), &[CLASSES]].concat(),
-            width: sizing::width(self.width, &several),
-        };
-        self.check(mesh, &network)?;
+        let (several, world_size) =
+            launch.plan(&self.launch.each, of_mesh.or(self.launch.devices))?;
+        let mesh = self.mesh.unwrap_or(Mesh::pipeline(world_size));
+        let layers = self.layers(&several)?;
+        self.check(mesh)?;
+        if let Some(text) = self.model.no_parts(&layers, mesh.tensor) {
+            return refuse(text);
+        }
+        self.check_cut(mesh, &layers)?;
         if !launch.speaks() {
             self.train.reports = ReportArguments::default();
             self.gantt = None;
@@ -279,8 +247,8 @@ impl Arguments {
         };
         Ok(Prepared {
             extras: self.extras,
-            no_parts: network.no_parts(world_size),
-            network,
+            model: self.model,
+            layers,
             several,
             one,
             devices: Vec::new(),
@@ -295,51 +263,19 @@ impl Arguments {
         })
     }
 
-    /// A kind of schedule with its number of micro-batches.
-    fn with_pieces(&self, kind: Kind) -> (Kind, usize) {
-        let whole = kind == Kind::Naive && self.micro_batches.is_none();
-        (kind, if whole { 1 } else { self.micro_batches() })
-    }
-
     /// Refuses flags that contradict each other on the devices of `mesh`.
-    fn check(&self, mesh: Mesh, network: &Architecture) -> anyhow::Result<()> {
-        let refuse = |text: String| Err(UsageError::new(text).into());
-        if !self.widths.is_empty() && self.model != ModelKind::Dense {
-            return refuse("--widths is about --model dense".to_owned());
-        }
-        if self.width.is_some() && self.model != ModelKind::Resnet18 {
-            return refuse("--width is about --model resnet18".to_owned());
-        }
-        if mesh.tensor > 1 {
-            if self.model == ModelKind::Resnet18 {
-                return refuse(
-                    "ResNet-18 is split in stages only: layers are cut into parts with --model dense or lenet".to_owned(),
-                );
-            }
-            if mesh.pipeline > 1 {
-                return refuse(format!(
-                    "mesh {mesh} cuts the model into stages and their layers into parts, which this program does not \
-                     do together: take {} or {}",
-                    Mesh { pipeline: mesh.pipeline * mesh.tensor, tensor: 1, ..mesh },
-                    Mesh { pipeline: 1, tensor: mesh.pipeline * mesh.tensor, ..mesh },
-                ));
-            }
-            if let Some(text) = network.no_parts(mesh.tensor) {
-                return refuse(text);
-            }
-        }
+    fn check(&self, mesh: Mesh) -> anyhow::Result<()> {
         let of_pipelines = self.micro_batches.is_some()
             || !self.schedules.is_empty()
             || self.cut.is_some()
             || self.gantt.is_some();
         if mesh.pipeline == 1 && of_pipelines {
-            return refuse(format!(
-                "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask \
-                 for several, such as --mesh {}",
+            return refuse(format_args!(
+                "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask for \
+                 several, such as --mesh {}",
                 Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh }
             ));
         }
-        self.check_cut(mesh, network)?;
         let (each, what) = match mesh.pipeline {
             1 => (1, "shards"),
             _ => {
@@ -347,59 +283,68 @@ impl Arguments {
                 (pieces.max().unwrap_or(1), "micro-batches")
             }
         };
-        let pieces = mesh.data * each;
-        if self.train.batch_size < pieces as u64 {
+        let (pieces, batch_size) = (mesh.data * each, self.train.batch_size);
+        if batch_size < pieces as u64 {
             let of_replicas = match (mesh.data, each) {
                 (1, _) | (_, 1) => String::new(),
                 (replicas, each) => format!(" ({each} on each of {replicas} replicas)"),
             };
-            return refuse(format!(
-                "batch size {} cannot be cut into {pieces} {what}{of_replicas}: each needs at least one sample",
-                self.train.batch_size
+            return refuse(format_args!(
+                "batch size {batch_size} cannot be cut into {pieces} {what}{of_replicas}: each needs at least one sample"
             ));
         }
         Ok(())
     }
 
     /// Refuses schedules and cuts that do not exist for the stages and the layers.
-    fn check_cut(&self, mesh: Mesh, network: &Architecture) -> anyhow::Result<()> {
-        let refuse = |text: String| Err(UsageError::new(text).into());
+    fn check_cut(&self, mesh: Mesh, layers: &Layers) -> anyhow::Result<()> {
         let of_network =
-            |error: partition::Error| UsageError::new(format_args!("{}: {error}", network.name()));
-        let layers = network.layers()?.len();
-        partition::cut(&vec![1.0; layers], mesh.pipeline).map_err(of_network)?;
+            |error: partition::Error| UsageError::new(format_args!("{}: {error}", layers.name()));
+        let costs = vec![1.0; layers.len()];
+        let cut_into = |parts| partition::cut(&costs, parts).map(drop).map_err(of_network);
+        cut_into(mesh.pipeline)?;
+        let mut parts = vec![mesh.pipeline];
         for kind in &self.schedules {
             let possible = kind.check(mesh.pipeline, self.with_pieces(*kind).1);
             possible.map_err(|error| UsageError::new(format_args!("--schedule: {error}")))?;
-            if self.cut.is_none() {
-                let parts = mesh.pipeline * kind.chunks();
-                partition::cut(&vec![1.0; layers], parts).map_err(of_network)?;
-            }
+            parts.push(mesh.pipeline * kind.chunks());
         }
-        let Some(cut) = &self.cut else { return Ok(()) };
-        let parts = self.schedules.iter().map(|kind| mesh.pipeline * kind.chunks());
-        let parts = if self.schedules.is_empty() { vec![mesh.pipeline] } else { parts.collect() };
+        let parts = if self.schedules.is_empty() { &parts[..] } else { &parts[1..] };
+        let Some(cut) = &self.cut else {
+            return Ok(parts.iter().try_for_each(|&parts| cut_into(parts))?);
+        };
         if let Some(&parts) = parts.iter().find(|&&parts| parts != cut.stages()) {
             let devices = match parts / mesh.pipeline {
                 1 => format!("devices for {parts}"),
                 chunks => format!("{} with {chunks} chunks each", counted(mesh.pipeline, "device")),
             };
-            return refuse(format!(
+            return refuse(format_args!(
                 "--cut {cut} makes {} stages, and there are {devices}",
                 cut.stages()
             ));
         }
-        cut.ranges(layers).map_err(of_network)?;
+        cut.ranges(layers.len()).map_err(of_network)?;
         Ok(())
     }
 }
 
-impl Prepared {
-    /// The type of weights and layers.
-    pub(crate) fn dtype(&self) -> DType {
-        self.setup.dtype
+impl ModelKind {
+    /// The reason why the layers cannot be cut into so many parts, if there is one.
+    pub(crate) fn no_parts(self, layers: &Layers, parts: usize) -> Option<String> {
+        match self {
+            _ if parts == 1 => None,
+            Self::Resnet18 => Some("ResNet-18 is split in stages only".to_owned()),
+            _ => layers.check_parts(parts).err().map(|error| error.to_string()),
+        }
     }
 
+    /// Whether batch norms see the pieces of a batch.
+    pub(crate) fn has_norms(self) -> bool {
+        self == Self::Resnet18
+    }
+}
+
+impl Prepared {
     /// The number of samples of the largest of so many shards of a batch. The only batch may be a smaller one.
     pub(crate) fn rows(&self, shards: usize) -> usize {
         self.setup.options.batch_size.min(self.setup.data.train.len()).div_ceil(shards)

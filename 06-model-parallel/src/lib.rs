@@ -8,21 +8,22 @@
 //!
 //! | module | subject |
 //! | --- | --- |
-//! | [`layers`] | a model as a list of layers, of which a device builds its own |
+//! | [`layers`], [`networks`] | a model as a list of layers, of which a device builds its own |
 //! | [`partition`] | where to cut the list: the smallest largest stage |
 //! | [`pipeline::schedule`], [`pipeline::orders`] | the order of work: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@pipeline::check`] | the laws that every schedule keeps, and deadlock |
 //! | [`pipeline::timeline`], [`mod@pipeline::predict`] | when everything happens: bubble, activations alive |
 //! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
 //! | [`tensor_parallel`] | every device holds a part of every layer |
-//! | [`mesh`] | stages or parts together with replicas |
-//! | [`held`] | the bytes that a device holds, and the whole model from its parts |
+//! | [`mesh`] | replicas, stages and parts together |
+//! | [`held`] | the bytes that a device holds |
 //!
-//! Left out here: stages whose layers are in parts, and activations that are computed a second time.
+//! Left out here: activations that are computed a second time.
 
 pub mod held;
 pub mod layers;
 pub mod mesh;
+pub mod networks;
 pub mod partition;
 pub mod pipeline;
 pub mod tensor_parallel;

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Task};
 use concise_wrapper::launch::Launch;
-use harness::report::line;
+use harness::report::{Report, line};
 use harness::{cli, interrupt};
-use report::{Outcome, report};
-use train::train_way;
+use report::Outcome;
+use train::{RankTask, train_rank};
 
 fn main() -> ExitCode {
     cli::prepare();
@@ -32,45 +32,46 @@ fn run() -> anyhow::Result<()> {
     };
     interrupt::watch()?;
     prepared.devices = launch.devices(&prepared.several)?;
-    // All processes cut the model alike, by the costs on the first process.
-    let costs = launch.agree(prepared.measure(&launch))?;
-    let plan = launch.agree(prepared.plan(&costs))?;
-    let headline = prepared.setup.headline(&prepared.network.name());
+    let plan = prepared.plan(&launch)?;
+    let headline = prepared.setup.headline(prepared.layers.name());
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     if speaks {
         line(&headline)?;
         plan.notes.iter().try_for_each(|note| line(format_args!("note: {note}")))?;
     }
-    let mut outcomes = Vec::new();
-    let mut trained = Ok(());
+    let (mut outcomes, mut failed) = (Vec::new(), Ok(()));
     for way in &plan.ways {
         if speaks {
             line(format_args!("\n{}", way.title()))?;
         }
         // A signal may have reached one process alone, and all processes must leave out the same ways.
-        let outcome = match launch.any(interrupt::requested()) {
+        let trained = match launch.any(interrupt::requested()) {
             Ok(true) if speaks => line("  left out after the interrupt").map(|()| None)?,
             Ok(true) => None,
-            Ok(false) => match train_way(way, &prepared, &launch, &mut outputs) {
-                Ok(trained) => trained,
-                // The results of the ways before are reported too.
-                Err(error) => {
-                    trained = Err(error);
-                    break;
+            Ok(false) => {
+                let report = if speaks { outputs.report(&way.name) } else { Report::silent() };
+                let tasks = RankTask::of_ranks(way, &prepared, report);
+                match launch.run(prepared.devices_of(way), tasks, train_rank) {
+                    Ok(mut of_ranks) => of_ranks.swap_remove(0),
+                    // The results of the ways before are reported too.
+                    Err(error) => {
+                        failed = Err(error.into());
+                        break;
+                    }
                 }
-            },
+            }
             Err(error) => {
-                trained = Err(error.into());
+                failed = Err(error.into());
                 break;
             }
         };
-        let outcome = outcome.map(|trained| Outcome::new(way, &prepared, trained, &mut outputs));
+        let outcome = trained.map(|trained| Outcome::new(way, &prepared, trained, &mut outputs));
         outcomes.extend(outcome.transpose()?);
     }
     if speaks && !outcomes.is_empty() {
-        let reported = report(&outcomes, &prepared, &headline, outputs);
+        let reported = report::report(&outcomes, &prepared, &headline, outputs);
         // The first error is the one to report.
-        return trained.and(reported);
+        return failed.and(reported);
     }
-    trained
+    failed
 }

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layers::Layers;
 
+// ANCHOR: cut
 /// Cuts layers of these costs into stages with the smallest largest stage.
 ///
 /// Costs have any unit, usually seconds. Every stage has at least one layer. Of equally good cuts the function returns
@@ -42,10 +43,7 @@ use crate::layers::Layers;
 /// # Ok::<_, model_parallel::partition::Error>(())
 /// ```
 ///
-/// # Errors
-///
-/// When there are fewer layers than stages or no stages, or a cost is negative or not a finite number.
-// ANCHOR: cut
+/// Fails when there are fewer layers than stages or no stages, or a cost is negative or not a finite number.
 pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
     let layers = costs.len();
     if stages == 0 || stages > layers {
@@ -75,7 +73,6 @@ pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
     }
     Ok(ranges)
 }
-// ANCHOR_END: cut
 
 /// The possible ends of a stage that begins at layer `i`, each with the cost of the stage.
 fn ends(costs: &[f64], i: usize) -> impl Iterator<Item = (usize, f64)> {
@@ -85,7 +82,9 @@ fn ends(costs: &[f64], i: usize) -> impl Iterator<Item = (usize, f64)> {
     });
     (i + 1..).zip(sums)
 }
+// ANCHOR_END: cut
 
+// ANCHOR: by_hand
 /// The layers at which a new stage begins: `3,7` cuts layers 0, 1, … into 0..3, 3..7 and 7 to the end.
 ///
 /// ```
@@ -104,11 +103,7 @@ impl CutPoints {
         self.0.len() + 1
     }
 
-    /// The layers of every stage, for a model of so many layers.
-    ///
-    /// # Errors
-    ///
-    /// When a stage would begin after the last layer.
+    /// The layers of every stage, for a model of so many layers. Fails when a stage would begin after the last layer.
     pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, Error> {
         if let Some(&begin) = self.0.iter().find(|&&begin| begin >= layers) {
             return Err(Error::Beyond { cut: self.to_string(), begin, layers });
@@ -146,17 +141,17 @@ impl fmt::Display for CutPoints {
         f.write_str(&begins.join(","))
     }
 }
+// ANCHOR_END: by_hand
 
-/// Seconds that one layer takes for a micro-batch.
+// ANCHOR: measure
+/// Seconds that one layer takes for a micro-batch: the forward pass, the backward pass in one piece, and the two halves of
+/// the backward pass, which compute the gradient of the input and the gradients of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct LayerCost {
-    /// The forward pass.
     pub forward: f64,
-    /// The backward pass in one piece.
     pub backward: f64,
-    /// The first half of the backward pass: the gradient of the input.
     pub backward_input: f64,
-    /// The second half: the gradients of the weights.
     pub backward_weight: f64,
 }
 
@@ -180,11 +175,8 @@ impl LayerCost {
 ///
 /// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, and `rows` the number of samples of a
 /// micro-batch. The function builds one layer at a time, so the whole model need not fit on the device. Call it on the
-/// threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)).
-///
-/// # Errors
-///
-/// When a layer cannot be made, or does not fit the output of the layer before.
+/// threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)). Fails when a layer cannot be made, or does
+/// not fit the output of the layer before.
 pub fn measure(
     layers: &Layers,
     sample: &[usize],
@@ -198,10 +190,9 @@ pub fn measure(
     let mut x = Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?;
     let of_layer = |layer| {
         let network = layers.build(layer..layer + 1, 0, precision, device)?;
-        let (mut output, mut least) = once(&network, &x, layer == 0)?;
+        let (output, mut least) = once(&network, &x, layer == 0)?;
         for _ in 1..times {
-            let (again, cost) = once(&network, &x, layer == 0)?;
-            (output, least) = (again, least.least(cost));
+            least = least.least(once(&network, &x, layer == 0)?.1);
         }
         x = output;
         Ok(least)
@@ -237,35 +228,33 @@ fn once<M: ModuleT>(
     let cost = LayerCost { forward, backward, backward_input, backward_weight };
     Ok((output.detach(), cost))
 }
+// ANCHOR_END: measure
 
+// ANCHOR: errors
 /// Why a list of layers cannot be cut like this.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the fields")]
+#[expect(missing_docs, reason = "the messages explain the variants")]
 pub enum Error {
-    /// A stage would have no layer.
     #[error(
         "{layers} layers cannot be cut into {stages} stages: every stage has at least one layer, and there is \
          at least one stage"
     )]
     Stages { layers: usize, stages: usize },
-    /// A cost is negative or not finite.
     #[error("layer {layer} costs {cost}: a cost is a finite number, and not negative")]
     Cost { layer: usize, cost: f64 },
-    /// A cut is no list of numbers.
     #[error(
         "a cut is the layers at which a new stage begins, such as 3,7; \"{found}\" is no number"
     )]
     NotANumber { found: String },
-    /// A stage begins before the stage before it has a layer.
     #[error(
         "cut {cut}: a stage that begins at layer {begin} comes after one that begins at layer {before}. \
          Each stage begins later than the one before it, and the first begins at layer 0"
     )]
     NotRising { cut: String, begin: usize, before: usize },
-    /// A stage begins after the last layer.
     #[error("cut {cut}: no stage can begin at layer {begin}; layers are 0 to {}", layers.saturating_sub(1))]
     Beyond { cut: String, begin: usize, layers: usize },
 }
+// ANCHOR_END: errors
 
 #[cfg(test)]
 mod tests {

@@ -5,12 +5,13 @@ use std::ops::Range;
 use anyhow::{anyhow, bail};
 use concise_wrapper::launch::Launch;
 use datasets::SAMPLE;
+use devices::DevicePlan;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, LayerCost};
 use model_parallel::pipeline::predict::Costs;
 use model_parallel::pipeline::{Checked, Kind, Timeline, UNBOUNDED, check, predict};
 
-use crate::arguments::{ModelKind, Prepared};
+use crate::arguments::Prepared;
 
 /// The number of times that each layer is measured. The least counts.
 const TIMES: usize = 5;
@@ -18,7 +19,7 @@ const TIMES: usize = 5;
 /// The costs of all layers, for each number of samples of a micro-batch. The smallest number comes first.
 type Measured = Vec<(usize, Vec<LayerCost>)>;
 
-/// One way to train: on one device, in stages, or in parts of every layer.
+/// One way to train: a mesh of devices, and the order of work on the mesh.
 pub(crate) struct Way {
     /// The name in tables and files.
     pub(crate) name: String,
@@ -26,7 +27,7 @@ pub(crate) struct Way {
     pub(crate) mesh: Mesh,
     /// The number of pieces of each batch: each has its own statistics in a batch norm, and gradients are their sum.
     pub(crate) shards: usize,
-    /// The schedule of stages, or of replicas of the whole model.
+    /// The schedule, or `None` for one device that works on whole batches without a schedule.
     pub(crate) pipeline: Option<Pipeline>,
 }
 
@@ -46,32 +47,13 @@ pub(crate) struct Plan {
 }
 
 impl Way {
-    /// One device, which adds up the gradients of so many shards.
-    fn alone(shards: usize) -> Self {
-        let name = match shards {
-            1 => "one device".to_owned(),
-            _ => format!("one device, {shards} micro-batches"),
-        };
-        Self { name, mesh: Mesh::pipeline(1), shards, pipeline: None }
-    }
-
-    fn tensor(mesh: Mesh) -> Self {
-        let of_mesh = if mesh.data > 1 { format!(", mesh {mesh}") } else { String::new() };
-        Self { name: format!("tensor parallel{of_mesh}"), mesh, shards: mesh.data, pipeline: None }
-    }
-
-    fn pipeline(
-        (kind, micro_batches): (Kind, usize),
+    fn new(
+        name: String,
         mesh: Mesh,
+        (kind, micro_batches): (Kind, usize),
         costs: &Costs,
         cut: Vec<Range<usize>>,
     ) -> anyhow::Result<Self> {
-        let of_mesh = if mesh.data > 1 { format!(", mesh {mesh}") } else { String::new() };
-        let name = match (mesh.pipeline, micro_batches) {
-            (1, _) => format!("mesh {mesh}"),
-            (_, 1) => format!("{kind}, whole batch{of_mesh}"),
-            _ => format!("{kind}, {micro_batches} micro-batches{of_mesh}"),
-        };
         // Workers send at once, as if channels held any number of messages.
         let checked = check(kind.schedule(mesh.pipeline, micro_batches)?, UNBOUNDED)?;
         let predicted = predict(&checked, costs)?;
@@ -85,7 +67,7 @@ impl Way {
 
     /// Whether one device does everything. The table compares all ways with such a way.
     pub(crate) fn is_alone(&self) -> bool {
-        self.mesh.devices() == 1 && self.pipeline.is_none()
+        self.mesh.devices() == 1
     }
 
     /// The name, and the number of devices if there are several.
@@ -101,25 +83,31 @@ impl Way {
 }
 
 impl Prepared {
-    /// Measures the layers on this process's first device, if they will be cut. All processes call this together, and
-    /// get the same numbers.
-    pub(crate) fn measure(&self, launch: &Launch) -> anyhow::Result<Measured> {
-        let mine =
-            if launch.speaks() && self.mesh.pipeline > 1 { self.costs() } else { Ok(vec![]) };
-        Ok(launch.of_speaker(launch.agree(mine)?)?)
+    /// The devices of this process for a way.
+    pub(crate) fn devices_of(&self, way: &Way) -> &DevicePlan {
+        self.one.as_ref().filter(|_| way.is_alone()).unwrap_or(&self.several)
     }
 
-    fn costs(&self) -> anyhow::Result<Measured> {
-        let layers = self.network.layers()?;
+    /// Measures the layers on the first device of the process that prints, and plans all ways. All processes call this
+    /// together, and get the same ways.
+    pub(crate) fn plan(&self, launch: &Launch) -> anyhow::Result<Plan> {
+        let cuts = launch.speaks() && self.mesh.pipeline > 1;
+        let mine = if cuts { self.measure() } else { Ok(Measured::new()) };
+        let measured = launch.of_speaker(launch.agree(mine)?)?;
+        launch.agree(self.ways(&measured))
+    }
+
+    fn measure(&self) -> anyhow::Result<Measured> {
         let mut measured = Measured::new();
         let slot = self.several.slots().first().ok_or_else(|| anyhow!("there is no device"))?;
-        let device = slot.open()?;
+        let (device, dtype) = (slot.open()?, self.setup.dtype);
         for &(_, micro_batches) in &self.schedules {
             let rows = self.rows(self.mesh.data * micro_batches);
             if measured.iter().all(|(known, _)| *known != rows) {
-                let (dtype, tensors) = (self.dtype(), device.tensors());
-                let costs = device
-                    .run(|| partition::measure(&layers, &SAMPLE, rows, TIMES, dtype, tensors))?;
+                let tensors = device.tensors();
+                let costs = device.run(|| {
+                    partition::measure(&self.layers, &SAMPLE, rows, TIMES, dtype, tensors)
+                })?;
                 measured.push((rows, costs));
             }
         }
@@ -127,43 +115,57 @@ impl Prepared {
         Ok(measured)
     }
 
-    /// Plans all ways, from the costs of the layers.
-    pub(crate) fn plan(&self, measured: &Measured) -> anyhow::Result<Plan> {
+    /// The ways, from the costs of the layers.
+    fn ways(&self, measured: &Measured) -> anyhow::Result<Plan> {
         let mesh = self.mesh;
         let mut plan = Plan { ways: Vec::new(), notes: self.notes.clone() };
         let mut split = Vec::new();
-        if mesh.tensor > 1 {
-            split.push(Way::tensor(mesh));
-        } else if mesh.pipeline > 1 {
+        if mesh.pipeline > 1 {
             for &schedule in &self.schedules {
-                split.extend(self.plan_stages(schedule, measured, &mut plan.notes)?);
+                split.extend(self.stages(schedule, measured, &mut plan.notes)?);
             }
-        } else if mesh.data > 1 {
-            let (whole, costs) =
-                (0..self.network.layers()?.len(), Costs::equal(1, Default::default()));
-            split.push(Way::pipeline((Kind::Naive, 1), mesh, &costs, vec![whole])?);
+        } else if mesh.devices() > 1 {
+            split.push(self.one_stage(mesh, 1)?);
         }
         if !self.chosen && mesh.devices() > 1 {
-            match &self.no_parts {
+            match self.model.no_parts(&self.layers, mesh.devices()) {
                 Some(why) => plan.notes.push(format!("no tensor parallelism: {why}")),
-                None => split.push(Way::tensor(Mesh::tensor(mesh.devices()))),
+                None => split.push(self.one_stage(Mesh::tensor(mesh.devices()), 1)?),
             }
         }
         if self.one.is_some() {
             // Batch norms see shards. Without batch norms, pipelines have the numbers of the same shards on one device.
-            let has_norms = self.network.model == ModelKind::Resnet18;
+            let has_norms = self.model.has_norms();
             let compared = split.iter().filter(|way| has_norms || way.stages().is_some());
-            let mut alone: Vec<usize> = compared.map(|way| way.shards).chain([1]).collect();
-            alone.sort_unstable();
-            alone.dedup();
-            plan.ways.extend(alone.into_iter().map(Way::alone));
+            let mut shards: Vec<usize> = compared.map(|way| way.shards).chain([1]).collect();
+            shards.sort_unstable();
+            shards.dedup();
+            for shards in shards {
+                plan.ways.push(self.one_stage(Mesh::pipeline(1), shards)?);
+            }
         }
         plan.ways.extend(split);
         Ok(plan)
     }
 
+    /// Plans a way in which no device waits for another stage.
+    fn one_stage(&self, mesh: Mesh, micro_batches: usize) -> anyhow::Result<Way> {
+        let name = match (mesh.devices(), mesh.tensor) {
+            (1, _) if micro_batches == 1 => {
+                let name = "one device".to_owned();
+                return Ok(Way { name, mesh, shards: 1, pipeline: None });
+            }
+            (1, _) => format!("one device, {micro_batches} micro-batches"),
+            (_, 1) => format!("mesh {mesh}"),
+            (devices, parts) if devices == parts => "tensor parallel".to_owned(),
+            _ => format!("tensor parallel, mesh {mesh}"),
+        };
+        let (whole, costs) = (0..self.layers.len(), Costs::equal(1, Default::default()));
+        Way::new(name, mesh, (Kind::Naive, micro_batches), &costs, vec![whole])
+    }
+
     /// Plans a pipeline, with notes on its cut. Returns `None` for a default schedule that does not exist here.
-    fn plan_stages(
+    fn stages(
         &self,
         (kind, micro_batches): (Kind, usize),
         measured: &Measured,
@@ -188,9 +190,16 @@ impl Prepared {
         if !notes.contains(&note) {
             notes.push(note);
         }
-        let in_halves = kind == Kind::ZbH1;
-        let costs = Costs::of_cut(costs, &cut, in_halves);
-        Ok(Some(Way::pipeline((kind, micro_batches), mesh, &costs, cut)?))
+        let of_mesh = match mesh == Mesh::pipeline(mesh.pipeline) {
+            true => String::new(),
+            false => format!(", mesh {mesh}"),
+        };
+        let name = match micro_batches {
+            1 => format!("{kind}, whole batch{of_mesh}"),
+            _ => format!("{kind}, {micro_batches} micro-batches{of_mesh}"),
+        };
+        let costs = Costs::of_cut(costs, &cut, kind == Kind::ZbH1);
+        Way::new(name, mesh, (kind, micro_batches), &costs, cut).map(Some)
     }
 
     /// The layers of each part of the model for a kind of schedule.

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use concise_wrapper::replicas::verdict;
+use concise_wrapper::weights::Snapshot;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{file, line, seconds};
@@ -14,9 +15,9 @@ use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use serde::Serialize;
 
-use crate::arguments::{ModelKind, Prepared};
+use crate::arguments::Prepared;
 use crate::plan::{Pipeline, Way};
-use crate::train::{Trained, devices_of};
+use crate::train::Trained;
 
 /// The title of the table of memory.
 const HELD: &str = "MB held by a device";
@@ -69,7 +70,8 @@ impl<'a> Outcome<'a> {
         for named in [&mut trained.after_first_step, &mut trained.weights] {
             named.sort_by(|(a, _), (b, _)| a.cmp(b));
         }
-        let (hash, devices) = (WeightsHash::new(&trained.weights)?, devices_of(way, prepared));
+        let hash = WeightsHash::new(&trained.weights)?;
+        let devices = prepared.devices_of(way);
         let mut summary = prepared.setup.summary(&way.name, devices, &trained.records, hash);
         if !way.is_alone() {
             summary.devices.clone_from(&prepared.devices);
@@ -84,8 +86,7 @@ impl<'a> Outcome<'a> {
         if let Some(metrics) = outputs.metrics() {
             let cut = way.stages().map_or(&[][..], |pipeline| &pipeline.cut);
             let (run, held, stages) = (way.name.as_str(), trained.held.as_slice(), stages.as_ref());
-            let split = SplitLine { run, cut, seconds_per_step, held, stages };
-            metrics.write("split", &split)?;
+            metrics.write("split", &SplitLine { run, cut, seconds_per_step, held, stages })?;
         }
         Ok(Self { way, trained, summary, seconds_per_step, stages })
     }
@@ -158,95 +159,84 @@ pub(crate) fn report(
     drawn
 }
 
+const TIMES: &str = "    s/step  speed-up  predicted  measured  after 1 step  at the end  weights";
+const MEMORY: &str =
+    "  device  parameters  gradients  optimiser  activations  in all  sent/step    alive";
+
+/// Prints a row of a table: a name, and cells of these widths.
+fn row<const N: usize>(
+    name: &str,
+    width: usize,
+    widths: [usize; N],
+    cells: [String; N],
+) -> anyhow::Result<()> {
+    let cells = cells.into_iter().zip(widths).map(|(cell, width)| format!("  {cell:>width$}"));
+    Ok(line(format_args!("{name:width$}{}", cells.collect::<String>()))?)
+}
+
 /// Prints times, bubbles, and differences from the weights of one device.
 fn print_times(outcomes: &[Outcome<'_>], width: usize, prepared: &Prepared) -> anyhow::Result<()> {
-    line(format_args!(
-        "\n{:width$}  {:>8}  {:>8}  {:>19}  {:>24}",
-        "", "", "", "bubble", "largest difference"
-    ))?;
-    line(format_args!(
-        "{:width$}  {:>8}  {:>8}  {:>9}  {:>8}  {:>12}  {:>10}  weights",
-        "", "s/step", "speed-up", "predicted", "measured", "after 1 step", "at the end"
-    ))?;
-    let has_norms = prepared.network.model == ModelKind::Resnet18;
+    line(format_args!("\n{:width$}  {:>39}  {:>24}", "", "bubble", "largest difference"))?;
+    line(format_args!("{:width$}{TIMES}", ""))?;
+    let has_norms = prepared.model.has_norms();
     let one = outcomes.iter().find(|outcome| outcome.way.is_alone());
     for outcome in outcomes {
-        let Outcome { way, seconds_per_step, stages, .. } = outcome;
-        let text = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
-        let speed_up =
-            one.map(|one| format!("{:.2}×", one.seconds_per_step / outcome.seconds_per_step));
+        let Outcome { way, summary, seconds_per_step, stages, .. } = outcome;
+        let speed_up = one.map(|one| format!("{:.2}×", one.seconds_per_step / seconds_per_step));
         let percent = |bubble: f64| format!("{:.0} %", bubble * 100.0);
-        let predicted = stages.as_ref().map(|stages| percent(stages.predicted_bubble));
-        let measured = stages.as_ref().map(|stages| percent(stages.measured_bubble));
         // With batch norms, other shards are another function.
-        let same = |other: &&Outcome<'_>| {
-            other.way.is_alone() && (other.way.shards == way.shards || !has_norms)
-        };
-        let reference = outcomes.iter().find(same);
-        let reference = reference.filter(|reference| !std::ptr::eq(*reference, outcome));
-        let first = reference.map(|reference| {
-            largest_difference(
-                &outcome.trained.after_first_step,
-                &reference.trained.after_first_step,
-            )
-        });
+        let reference = outcomes
+            .iter()
+            .find(|it| it.way.is_alone() && (it.way.shards == way.shards || !has_norms))
+            .filter(|reference| !std::ptr::eq(*reference, outcome));
         // An interrupt may have ended one way before the other.
-        let epochs = outcome.summary.epochs_trained;
-        let last = reference.filter(|reference| reference.summary.epochs_trained == epochs);
-        let last =
-            last.map(|last| largest_difference(&outcome.trained.weights, &last.trained.weights));
-        let exponent = |difference: f64| format!("{difference:.1e}");
-        line(format_args!(
-            "{:width$}  {:>8}  {:>8}  {:>9}  {:>8}  {:>12}  {:>10}  {}",
-            way.name,
-            seconds(*seconds_per_step),
-            text(speed_up),
-            text(predicted),
-            text(measured),
-            text(first.transpose()?.map(exponent)),
-            text(last.transpose()?.map(exponent)),
-            outcome.hash(),
-        ))?;
+        let complete = reference.filter(|it| it.summary.epochs_trained == summary.epochs_trained);
+        let apart = |weights: fn(&Trained) -> &Snapshot, other: Option<&Outcome<'_>>| {
+            let other = other.map(|other| weights(&other.trained));
+            let apart = other.map(|other| largest_difference(weights(&outcome.trained), other));
+            anyhow::Ok(apart.transpose()?.map(|apart| format!("{apart:.1e}")))
+        };
+        let cells = [
+            Some(seconds(*seconds_per_step)),
+            speed_up,
+            stages.as_ref().map(|stages| percent(stages.predicted_bubble)),
+            stages.as_ref().map(|stages| percent(stages.measured_bubble)),
+            apart(|trained| &trained.after_first_step, reference)?,
+            apart(|trained| &trained.weights, complete)?,
+            Some(outcome.hash().to_owned()),
+        ];
+        row(&way.name, width, [8, 8, 9, 8, 12, 10, 0], cells.map(or_nothing))?;
     }
     Ok(())
 }
 
 /// Prints the bytes that each device holds and sends.
 fn print_memory(outcomes: &[Outcome<'_>], width: usize) -> anyhow::Result<()> {
-    line(format_args!(
-        "\n{HELD:width$}  {:>6}  {:>10}  {:>9}  {:>9}  {:>11}  {:>6}  {:>9}  {:>7}",
-        "device",
-        "parameters",
-        "gradients",
-        "optimiser",
-        "activations",
-        "in all",
-        "sent/step",
-        "alive"
-    ))?;
-    for outcome in outcomes {
-        for (device, held) in outcome.trained.held.iter().enumerate() {
-            let name = if device == 0 { outcome.way.name.as_str() } else { "" };
-            // Replicas come one after the other, with all stages of each.
-            let alive = outcome.stages.as_ref().map_or("–".to_owned(), |stages| {
-                let of_stage = stages.alive[device % stages.alive.len()];
-                format!("{of_stage} of {}", stages.micro_batches)
-            });
-            line(format_args!(
-                "{name:width$}  {device:>6}  {:>10}  {:>9}  {:>9}  {:>11}  {:>6}  {:>9}  {alive:>7}",
+    line(format_args!("\n{HELD:width$}{MEMORY}"))?;
+    for Outcome { way, trained, stages, .. } in outcomes {
+        for (device, held) in trained.held.iter().enumerate() {
+            let stage = way.mesh.coordinates(device).pipeline;
+            let alive =
+                |stages: &Stages| format!("{} of {}", stages.alive[stage], stages.micro_batches);
+            let name = if device == 0 { way.name.as_str() } else { "" };
+            let cells = [
+                device.to_string(),
                 megabytes(held.parameters),
                 megabytes(held.gradients),
                 megabytes(held.optimiser),
                 megabytes(held.activations),
                 megabytes(held.total()),
-                match held.sent {
-                    0 => "–".to_owned(),
-                    sent => megabytes(sent),
-                },
-            ))?;
+                or_nothing((held.sent > 0).then(|| megabytes(held.sent))),
+                or_nothing(stages.as_ref().map(alive)),
+            ];
+            row(name, width, [6, 10, 9, 9, 11, 6, 9, 7], cells)?;
         }
     }
     Ok(())
+}
+
+fn or_nothing(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "–".to_owned())
 }
 
 fn megabytes(bytes: usize) -> String {
@@ -266,8 +256,10 @@ fn conclusions(outcomes: &[Outcome<'_>]) -> Vec<String> {
     let mut sentences = Vec::new();
     for reference in outcomes.iter().filter(|outcome| outcome.way.is_alone()) {
         for (equal, text) in [(true, "the weights of"), (false, "other weights than")] {
+            // Sums over parts of a layer round in another way.
             let same = pipelines.iter().filter(|(_, it)| {
                 it.way.shards == reference.way.shards
+                    && it.way.mesh.tensor == 1
                     && it.summary.epochs_trained == reference.summary.epochs_trained
                     && (it.hash() == reference.hash()) == equal
             });

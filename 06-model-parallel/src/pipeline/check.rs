@@ -10,13 +10,13 @@
 //! and have a deadlock when every send waits for its receiver.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use harness::report::counted;
 
 use super::schedule::{Action, Channel, Instruction, Message, Place, Schedule, UNBOUNDED};
-use super::timeline::{Peak, Waiting, run};
+use super::timeline::{Peak, Step, Wait, run};
 
+// ANCHOR: check
 /// A schedule that keeps the laws, with channels of a known capacity. Only [`check`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
@@ -47,12 +47,8 @@ impl Checked {
     }
 }
 
-// ANCHOR: check
-/// Checks a schedule for channels that hold `capacity` messages.
-///
-/// # Errors
-///
-/// The first law that the schedule breaks, and where: see [`Error`].
+/// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks, and
+/// where: see [`Error`].
 pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     let (stages, chunks) = (schedule.stages(), schedule.chunks);
     let micro_batches = schedule.micro_batches;
@@ -68,17 +64,11 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 }
 // ANCHOR_END: check
 
-/// The index of each instruction of a stage in its list: the first, if there are several.
-type Positions = BTreeMap<Instruction, usize>;
-
+// ANCHOR: one_stage
 /// Checks the laws of one stage: each instruction in order, and then that none is missing.
 fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     let list = &schedule.instructions[stage];
-    let mut everywhere = Positions::new();
-    for (position, &instruction) in list.iter().enumerate() {
-        everywhere.entry(instruction).or_insert(position);
-    }
-    let mut done = Positions::new();
+    let mut done = BTreeMap::new();
     for (position, &instruction) in list.iter().enumerate() {
         let step = Step { stage, position, instruction };
         exists(schedule, step)?;
@@ -89,21 +79,23 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
         }
         for (needs, law) in needs(schedule, stage, instruction) {
             if !needs.iter().any(|needed| done.contains_key(needed)) {
-                let find =
-                    |needed| everywhere.get(needed).map(|&position| (*needed, Some(position)));
-                let (needs, later) = needs.iter().find_map(find).unwrap_or((needs[0], None));
-                let text = match later {
-                    Some(position) => format!("comes later, as instruction {position}. {law}"),
-                    None => format!("is never done. {law}"),
+                let later = needs.iter().find_map(|needed| {
+                    Some((*needed, list.iter().position(|other| other == needed)?))
+                });
+                let (needs, text) = match later {
+                    Some((needed, at)) => {
+                        (needed, format!("comes later, as instruction {at}. {law}"))
+                    }
+                    None => (needs[0], format!("is never done. {law}")),
                 };
                 return Err(Error::TooEarly { step, needs, text });
             }
         }
         let update = Instruction::from(Action::Update);
-        if let (Action::Backward(_) | Action::BackwardWeight(_), Some(&at)) =
+        if let (Action::Backward(_) | Action::BackwardWeight(_), Some(&position)) =
             (instruction.action, done.get(&update))
         {
-            let update = Step { stage, position: at, instruction: update };
+            let update = Step { stage, position, instruction: update };
             return Err(Error::EarlyUpdate { update, late: step });
         }
         done.insert(instruction, position);
@@ -113,39 +105,35 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
 
 /// Checks that the micro-batch and the chunk of an instruction exist, and the other stage of a message.
 fn exists(schedule: &Schedule, step: Step) -> Result<(), Error> {
-    let Instruction { chunk, action } = step.instruction;
-    let no_such = |what, number, of| Err(Error::NoSuch { step, what, number, of });
-    match action.micro_batch() {
-        Some(i) if i >= schedule.micro_batches => {
-            return no_such("micro-batch", i, schedule.micro_batches);
-        }
-        _ if chunk >= schedule.chunks => return no_such("chunk", chunk, schedule.chunks),
+    let Step { stage, instruction: Instruction { chunk, action }, .. } = step;
+    let of_chunk = ("chunk", chunk, schedule.chunks);
+    let limits = match action.micro_batch() {
+        Some(i) => [("micro-batch", i, schedule.micro_batches), of_chunk],
         // An update is of all chunks and has chunk 0. A second update is then the same instruction, and is found.
-        None if chunk > 0 => return no_such("update of chunk", chunk, 1),
-        _ => {}
+        None => [of_chunk, ("update of chunk", chunk, 1)],
+    };
+    if let Some((what, number, of)) = limits.into_iter().find(|(_, number, of)| number >= of) {
+        return Err(Error::NoSuch { step, what, number, of });
     }
-    if action.computes() || schedule.message(step.stage, step.instruction).is_some() {
+    if action.computes() || schedule.message(stage, step.instruction).is_some() {
         return Ok(());
     }
-    let place = Place { stage: step.stage, chunk };
-    let neighbour = match action {
-        Action::SendActivation(_) | Action::RecvGradient(_) => schedule.after(place),
-        _ => schedule.before(place),
-    };
+    let (before, after) =
+        (schedule.before(Place { stage, chunk }), schedule.after(Place { stage, chunk }));
     let text = match action {
-        _ if neighbour.is_some() => {
-            "the neighbouring chunk is on the same stage, without a message"
-        }
-        Action::SendActivation(_) => {
+        Action::SendActivation(_) if after.is_none() => {
             "this is the end of the model: its activation goes into the loss, and to no other stage"
         }
-        Action::RecvGradient(_) => "this is the end of the model: its gradient begins at the loss",
-        Action::SendGradient(_) => {
+        Action::RecvGradient(_) if after.is_none() => {
+            "this is the end of the model: its gradient begins at the loss"
+        }
+        Action::SendGradient(_) if before.is_none() => {
             "this is the beginning of the model: nobody needs the gradient of the data"
         }
-        _ => {
+        Action::RecvActivation(_) if before.is_none() => {
             "this is the beginning of the model: its input is the data, which no other stage sends"
         }
+        _ => "the neighbouring chunk is on the same stage, without a message",
     };
     Err(Error::NobodyThere { step, text })
 }
@@ -167,10 +155,10 @@ fn needs(
     Instruction { chunk, action }: Instruction,
 ) -> Vec<(Vec<Instruction>, &'static str)> {
     let place = Place { stage, chunk };
-    let here = |action| Instruction { chunk, action };
-    let either = |chunk, i| {
-        let backward = [Action::Backward(i), Action::BackwardInput(i)];
-        backward.map(|action| Instruction { chunk, action }).to_vec()
+    let here = |action| vec![Instruction { chunk, action }];
+    let backward = |chunk, i| {
+        let forms = [Action::Backward(i), Action::BackwardInput(i)];
+        forms.map(|action| Instruction { chunk, action }).to_vec()
     };
     match action {
         Action::Forward(i) => match schedule.before(place) {
@@ -180,43 +168,46 @@ fn needs(
                 "A chunk goes forward with what the chunk before it has computed",
             )],
             Some(_) => vec![(
-                vec![here(Action::RecvActivation(i))],
+                here(Action::RecvActivation(i)),
                 "A stage goes forward with the activation that it has received",
             )],
         },
         Action::Backward(i) | Action::BackwardInput(i) => {
-            let forward = vec![here(Action::Forward(i))];
-            let mut needs =
-                vec![(forward, "The backward pass uses what the forward pass has kept")];
-            needs.extend(schedule.after(place).map(|after| {
-                if after.stage == stage {
-                    (either(after.chunk, i), "A chunk's gradient comes from the chunk after it")
-                } else {
-                    let gradient = vec![here(Action::RecvGradient(i))];
-                    (
-                        gradient,
-                        "The backward pass starts from the gradient that the next stage sends",
-                    )
+            let law = "The backward pass uses what the forward pass has kept";
+            let forward = (here(Action::Forward(i)), law);
+            match schedule.after(place) {
+                None => vec![forward],
+                Some(after) if after.stage == stage => {
+                    let law = "A chunk's gradient comes from the chunk after it";
+                    vec![forward, (backward(after.chunk, i), law)]
                 }
-            }));
-            needs
+                Some(_) => {
+                    let law =
+                        "The backward pass starts from the gradient that the next stage sends";
+                    vec![forward, (here(Action::RecvGradient(i)), law)]
+                }
+            }
         }
         Action::BackwardWeight(i) => vec![(
-            vec![here(Action::BackwardInput(i))],
+            here(Action::BackwardInput(i)),
             "The weights' gradient uses what the gradient of the input has left",
         )],
         Action::SendActivation(i) => {
-            vec![(vec![here(Action::Forward(i))], "What is sent has to be computed first")]
+            vec![(here(Action::Forward(i)), "What is sent has to be computed first")]
         }
         Action::SendGradient(i) => {
-            vec![(either(chunk, i), "What is sent has to be computed first")]
+            vec![(backward(chunk, i), "What is sent has to be computed first")]
         }
         Action::RecvActivation(_) | Action::RecvGradient(_) | Action::Update => vec![],
     }
 }
 
 /// Checks that every micro-batch passes every chunk forward and backward with its messages, and that there is an update.
-fn nothing_missing(schedule: &Schedule, stage: usize, done: &Positions) -> Result<(), Error> {
+fn nothing_missing(
+    schedule: &Schedule,
+    stage: usize,
+    done: &BTreeMap<Instruction, usize>,
+) -> Result<(), Error> {
     let once = "Every micro-batch goes forward once and backward once, on every stage";
     let halves = "Without it, the update would lack the gradient of a micro-batch";
     let update = "A step ends with the update of the weights, on every stage";
@@ -225,20 +216,21 @@ fn nothing_missing(schedule: &Schedule, stage: usize, done: &Positions) -> Resul
         for i in 0..schedule.micro_batches {
             let here = |action| Instruction { chunk, action };
             let has = |action| done.contains_key(&here(action));
-            if !has(Action::Forward(i)) {
-                return missing(here(Action::Forward(i)), once);
+            let whole = has(Action::Backward(i));
+            for (there, action, text) in [
+                (has(Action::Forward(i)), Action::Forward(i), once),
+                (whole || has(Action::BackwardInput(i)), Action::Backward(i), once),
+                (whole || has(Action::BackwardWeight(i)), Action::BackwardWeight(i), halves),
+            ] {
+                if !there {
+                    return missing(here(action), text);
+                }
             }
-            if !has(Action::Backward(i)) && !has(Action::BackwardInput(i)) {
-                return missing(here(Action::Backward(i)), once);
-            }
-            if has(Action::BackwardInput(i)) && !has(Action::BackwardWeight(i)) {
-                return missing(here(Action::BackwardWeight(i)), halves);
-            }
-            for send in [Action::SendActivation(i), Action::SendGradient(i)].map(here) {
-                let message = schedule.message(stage, send);
-                if let Some(message) = message.filter(|_| !done.contains_key(&send)) {
-                    let waiting = message.channel.to;
-                    return Err(Error::Unsent { stage, missing: send, waiting });
+            for send in [Action::SendActivation(i), Action::SendGradient(i)] {
+                let message = schedule.message(stage, here(send)).filter(|_| !has(send));
+                if let Some(Message { channel, .. }) = message {
+                    let (missing, waiting) = (here(send), channel.to);
+                    return Err(Error::Unsent { stage, missing, waiting });
                 }
             }
         }
@@ -246,23 +238,24 @@ fn nothing_missing(schedule: &Schedule, stage: usize, done: &Positions) -> Resul
     let last = Instruction::from(Action::Update);
     if done.contains_key(&last) { Ok(()) } else { missing(last, update) }
 }
+// ANCHOR_END: one_stage
 
-/// Checks that both ends of every channel have the same messages in the same order.
+// ANCHOR: all_stages
+/// Checks that both ends of every channel have the same messages in the same order. Each stage does everything once, so both
+/// ends have the same number of messages.
 fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
-    type End = Vec<(Message, Step)>;
-    let mut channels = BTreeMap::<Channel, (End, End)>::new();
+    let mut channels = BTreeMap::<Channel, [Vec<(Message, Step)>; 2]>::new();
     for (stage, list) in schedule.instructions.iter().enumerate() {
         for (position, &instruction) in list.iter().enumerate() {
             let Some(message) = schedule.message(stage, instruction) else { continue };
-            let (sends, receives) = channels.entry(message.channel).or_default();
-            let end = if message.sends { sends } else { receives };
-            end.push((message, Step { stage, position, instruction }));
+            let ends = channels.entry(message.channel).or_default();
+            let step = Step { stage, position, instruction };
+            ends[usize::from(!message.sends)].push((message, step));
         }
     }
-    for (sends, receives) in channels.into_values() {
-        // Each stage does everything once, so both ends have the same number of messages.
+    for [sends, receives] in channels.into_values() {
         for ((sent, sending), (expected, receiving)) in sends.into_iter().zip(receives) {
-            if (sent.micro_batch, sent.chunk) != (expected.micro_batch, expected.chunk) {
+            if sent.key() != expected.key() {
                 return Err(Error::Order { sending, receiving });
             }
         }
@@ -284,11 +277,11 @@ fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Erro
         (Some(suffices), None) => return Ok(suffices),
         (_, waiting) => waiting.unwrap_or_default(),
     };
-    let circle = circle(schedule, &waiting);
     let messages = |capacity| match capacity {
         UNBOUNDED => "any number of messages".to_owned(),
         _ => counted(capacity, "message"),
     };
+    let circle = circle(&waiting);
     let wait = |Wait { step: Step { stage, position, instruction }, on }: &Wait| {
         let does = if instruction.action.sends() { "receive" } else { "send" };
         format!(
@@ -309,100 +302,60 @@ fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Erro
 ///
 /// Every stage that waits does so for exactly one stage. If all stages that are not done wait, the path from stage to
 /// stage must return to an earlier stage.
-fn circle(schedule: &Schedule, waiting: &[Waiting]) -> Vec<Wait> {
-    let mut path: Vec<Waiting> = Vec::new();
+fn circle(waiting: &[Wait]) -> Vec<Wait> {
+    let mut path: Vec<Wait> = Vec::new();
     let mut next = waiting.first();
     while let Some(&wait) = next {
-        if let Some(start) = path.iter().position(|earlier| earlier.stage == wait.stage) {
+        if let Some(start) = path.iter().position(|it| it.step.stage == wait.step.stage) {
             path.drain(..start);
             break;
         }
         path.push(wait);
-        next = waiting.iter().find(|other| other.stage == wait.on);
+        next = waiting.iter().find(|other| other.step.stage == wait.on);
     }
-    let smallest = path.iter().enumerate().min_by_key(|(_, wait)| wait.stage).map_or(0, |(i, _)| i);
-    path.rotate_left(smallest);
-    let wait = |Waiting { stage, position, on }: Waiting| {
-        let instruction = schedule.instructions[stage][position];
-        Wait { step: Step { stage, position, instruction }, on }
-    };
-    path.into_iter().map(wait).collect()
+    let first = (0..path.len()).min_by_key(|&i| path[i].step.stage).unwrap_or(0);
+    path.rotate_left(first);
+    path
 }
+// ANCHOR_END: all_stages
 
-/// One instruction of a schedule, and its position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// The stage.
-    pub stage: usize,
-    /// The index in the stage's list.
-    pub position: usize,
-    /// The instruction.
-    pub instruction: Instruction,
-}
-
-impl fmt::Display for Step {
-    /// `stage 1, instruction 4, Forward(2)`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stage, position, instruction } = self;
-        write!(f, "stage {stage}, instruction {position}, {instruction}")
-    }
-}
-
-/// A stage that waits for another stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// The instruction that waits.
-    pub step: Step,
-    /// The stage that it waits for.
-    pub on: usize,
-}
-
+// ANCHOR: errors
 /// The law that a schedule breaks. `text` completes the message. Stages, instructions, micro-batches and chunks are
 /// counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the fields")]
+#[expect(missing_docs, reason = "the messages explain the variants")]
 pub enum Error {
-    /// The schedule has no stages, no chunks or no micro-batches.
     #[error(
         "stages: {stages}, chunks on each: {chunks}, micro-batches: {micro_batches}; a schedule has at least \
          one of each"
     )]
     Empty { stages: usize, chunks: usize, micro_batches: usize },
-    /// A micro-batch or a chunk does not exist.
     #[error("{step}: there is no {what} {number}; the last one is {what} {}", of - 1)]
     NoSuch { step: Step, what: &'static str, number: usize, of: usize },
-    /// A message has no other stage.
     #[error("{step}: {text}")]
     NobodyThere { step: Step, text: &'static str },
-    /// An instruction uses a result that is not there.
     #[error("{step}: it needs {needs} first, and that {text}")]
     TooEarly { step: Step, needs: Instruction, text: String },
-    /// An instruction repeats an earlier one.
     #[error(
         "{step}: instruction {first}, {done}, has done that already. Every micro-batch goes forward once and \
          backward once, every message is sent once, and there is one update"
     )]
     Twice { step: Step, first: usize, done: Instruction },
-    /// A pass or an update is missing.
     #[error("stage {stage} never does {missing}. {text}")]
     Missing { stage: usize, missing: Instruction, text: &'static str },
-    /// A send is missing.
     #[error("stage {stage} never does {missing}, and stage {waiting} waits for it")]
     Unsent { stage: usize, missing: Instruction, waiting: usize },
-    /// The update comes before a gradient.
     #[error(
         "{update}: it lacks the gradient of {}, which comes only as instruction {}. The update comes after the \
          gradients of all micro-batches", late.instruction, late.position
     )]
     EarlyUpdate { update: Step, late: Step },
-    /// The message that arrives differs from the message that the stage expects.
     #[error(
         "{receiving}: what arrives is {}, instruction {} of stage {}. What is sent first arrives first",
         sending.instruction, sending.position, sending.stage
     )]
     Order { sending: Step, receiving: Step },
-    /// Stages wait for each other in a circle. Each waits for the next one, and the last for the first; the smallest
-    /// stage comes first.
     #[error("deadlock with channels that hold {text}")]
     Deadlock { circle: Vec<Wait>, text: String },
 }
+// ANCHOR_END: errors

@@ -24,10 +24,12 @@ impl Timeline {
         // The passes of each stage: first and last column, and a name.
         let mut stages = vec![Vec::new(); self.stages];
         for span in &self.spans {
-            if let (Some(passes), Some(name)) =
-                (stages.get_mut(span.stage), name(span.instruction, chunks))
+            let Instruction { chunk, action } = span.instruction;
+            if let (Some(passes), Some((letter, _, i))) = (stages.get_mut(span.stage), pass(action))
             {
-                passes.push((column(span.start), column(span.end), name));
+                let chunk = char::from_u32('a' as u32 + chunk as u32).filter(|_| chunks);
+                let chunk = chunk.map(String::from).unwrap_or_default();
+                passes.push((column(span.start), column(span.end), format!("{letter}{i}{chunk}")));
             }
         }
         let names = stages.iter().flatten().map(|(.., name)| name.len() + 1);
@@ -49,16 +51,14 @@ impl Timeline {
     }
 }
 
-/// The name of a pass in a drawing, or `None` for an instruction that is not drawn.
-fn name(Instruction { chunk, action }: Instruction, chunks: bool) -> Option<String> {
-    let (letter, micro_batch) = match action {
-        Action::Forward(i) => ('F', i),
-        Action::Backward(i) | Action::BackwardInput(i) => ('B', i),
-        Action::BackwardWeight(i) => ('W', i),
-        _ => return None,
-    };
-    let chunk = char::from_u32('a' as u32 + chunk as u32).filter(|_| chunks);
-    Some(format!("{letter}{micro_batch}{}", chunk.map(String::from).unwrap_or_default()))
+/// The letter, the colour and the micro-batch of a pass in a drawing, or `None` for an instruction that is not drawn.
+fn pass(action: Action) -> Option<(char, Colour, usize)> {
+    match action {
+        Action::Forward(i) => Some(('F', Colour::Blue, i)),
+        Action::Backward(i) | Action::BackwardInput(i) => Some(('B', Colour::Orange, i)),
+        Action::BackwardWeight(i) => Some(('W', Colour::Green, i)),
+        _ => None,
+    }
 }
 
 /// A step of one pipeline: predicted and measured.
@@ -104,18 +104,14 @@ pub fn chart(title: &str, pipelines: &[Beside<'_>]) -> Chart {
 }
 
 fn row(timeline: &Timeline, stage: usize, name: String, pale: bool) -> Row {
-    let start = timeline.start();
-    let bar = |span: &Span| {
-        let (label, colour) = match span.instruction.action {
-            Action::Forward(i) => (i.to_string(), Colour::Blue),
-            Action::Backward(i) | Action::BackwardInput(i) => (i.to_string(), Colour::Orange),
-            Action::BackwardWeight(i) => (i.to_string(), Colour::Green),
-            _ => return None,
-        };
-        Some(Bar { start: span.start - start, end: span.end - start, label, colour })
+    let origin = timeline.start();
+    let bar = |&Span { instruction, start, end, .. }: &Span| {
+        let (_, colour, i) = pass(instruction.action)?;
+        Some(Bar { start: start - origin, end: end - origin, label: i.to_string(), colour })
     };
     Row { name, bars: timeline.of_stage(stage).filter_map(bar).collect(), pale }
 }
+
 #[cfg(test)]
 mod tests {
     use crate::pipeline::predict::{Costs, StageCost};

@@ -28,9 +28,11 @@ use super::schedule::{Instruction, Schedule};
 ///
 /// Every device is idle for (p − 1)/p of the time, for any number of micro-batches. The usual number is one: the whole
 /// batch.
+// ANCHOR: naive
 pub fn naive(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     (0..micro_batches).flat_map(|i| [Forward(i), Backward(i)]).collect()
 }
+// ANCHOR_END: naive
 
 /// GPipe: all micro-batches forward, then all micro-batches backward.
 ///
@@ -97,6 +99,7 @@ pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Act
 ///
 /// Source: Narayanan et al., arXiv 2104.04473, section 2.2.2, where the bubble is (p − 1)/(v·m) of the time without
 /// the bubble.
+// ANCHOR: interleaved
 pub fn interleaved(
     stage: usize,
     stages: usize,
@@ -125,6 +128,7 @@ pub fn interleaved(
     let drain = (visits - ahead..visits).map(backward);
     warm_up.chain(in_turn).chain(drain).collect()
 }
+// ANCHOR_END: interleaved
 
 /// ZB-H1: 1F1B with the backward pass in two halves, of which the second can wait.
 ///
@@ -144,6 +148,7 @@ pub fn interleaved(
 ///
 /// Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv 2401.10241, section 2.1, figure 3 and table 2.
 /// Their schedules without any bubble need more memory, or another order of the layers.
+// ANCHOR: zb_h1
 pub fn zb_h1(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let mut order = Vec::new();
     for action in one_f_one_b(stage, stages, micro_batches) {
@@ -158,7 +163,9 @@ pub fn zb_h1(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     order.extend((micro_batches.saturating_sub(stage)..micro_batches).map(BackwardWeight));
     order
 }
+// ANCHOR_END: zb_h1
 
+// ANCHOR: kind
 /// The largest number of chunks on a stage: a drawing names chunks by the letters from a to z.
 pub const MOST_CHUNKS: usize = 26;
 
@@ -181,7 +188,9 @@ pub enum Kind {
     /// 1F1B with the backward pass in two halves: [`zb_h1`].
     ZbH1,
 }
+// ANCHOR_END: kind
 
+// ANCHOR: generate
 impl Kind {
     /// The number of chunks of the model on each stage.
     pub fn chunks(self) -> usize {
@@ -189,11 +198,7 @@ impl Kind {
     }
 
     /// Checks, without generating the schedule, that there is a schedule of this kind for so many stages and
-    /// micro-batches.
-    ///
-    /// # Errors
-    ///
-    /// When there are no stages or no micro-batches, or the kind does not exist for these numbers.
+    /// micro-batches. Fails when there are no stages or no micro-batches, or the kind does not exist for these numbers.
     pub fn check(self, stages: usize, micro_batches: usize) -> Result<(), Refused> {
         if stages == 0 || micro_batches == 0 {
             return Err(Refused::Nothing { stages, micro_batches });
@@ -209,11 +214,7 @@ impl Kind {
         }
     }
 
-    /// Generates the schedule for so many stages and micro-batches.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`check`](Self::check).
+    /// Generates the schedule for so many stages and micro-batches. Fails with the errors of [`check`](Self::check).
     pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
         self.check(stages, micro_batches)?;
         let instructions = vec![Vec::new(); stages];
@@ -221,22 +222,22 @@ impl Kind {
         for stage in 0..stages {
             let mut list = Vec::new();
             for Instruction { chunk, action } in self.order(stage, stages, micro_batches) {
-                let here = |action| Instruction { chunk, action };
-                let (receive, send) = match action {
-                    Forward(i) => (Action::RecvActivation(i), Action::SendActivation(i)),
+                let around = match action {
+                    Forward(i) => {
+                        vec![Action::RecvActivation(i), action, Action::SendActivation(i)]
+                    }
                     Backward(i) | BackwardInput(i) => {
-                        (Action::RecvGradient(i), Action::SendGradient(i))
+                        vec![Action::RecvGradient(i), action, Action::SendGradient(i)]
                     }
-                    _ => {
-                        list.push(here(action));
-                        continue;
-                    }
+                    _ => vec![action],
                 };
-                let message =
-                    |action| Some(here(action)).filter(|&it| schedule.message(stage, it).is_some());
-                list.extend(message(receive));
-                list.push(here(action));
-                list.extend(message(send));
+                let here = around.into_iter().map(|action| Instruction { chunk, action });
+                // The neighbouring part may be missing, or on the same stage.
+                list.extend(
+                    here.filter(|it| {
+                        it.action.computes() || schedule.message(stage, *it).is_some()
+                    }),
+                );
             }
             list.push(Action::Update.into());
             schedule.instructions[stage] = list;
@@ -258,7 +259,9 @@ impl Kind {
         actions.into_iter().map(Instruction::from).collect()
     }
 }
+// ANCHOR_END: generate
 
+// ANCHOR: names
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -297,22 +300,20 @@ impl FromStr for Kind {
 )]
 pub struct NoSuchKind(String);
 
-/// Why there is no such schedule.
+/// The reason why there is no such schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the fields")]
+#[expect(missing_docs, reason = "the messages explain the variants")]
 pub enum Refused {
-    /// There are no stages or no micro-batches.
     #[error(
         "{stages} stages and {micro_batches} micro-batches: a schedule needs at least one of each"
     )]
     Nothing { stages: usize, micro_batches: usize },
-    /// The micro-batches of an interleaved schedule do not form groups of one for each stage.
     #[error(
         "{micro_batches} micro-batches cannot be interleaved on {stages} stages: their number has to be \
          a multiple of {stages}, such as {}", (micro_batches / stages + 1) * stages
     )]
     NotDivisible { stages: usize, micro_batches: usize },
-    /// An interleaved schedule has one chunk, or more chunks than there are letters.
     #[error("an interleaved schedule has 2 to {MOST_CHUNKS} chunks on each stage, not {chunks}")]
     Chunks { chunks: usize },
 }
+// ANCHOR_END: names

@@ -13,16 +13,15 @@ use super::schedule::{Action, Instruction};
 use super::timeline::{Timeline, run};
 use crate::partition::LayerCost;
 
-/// The seconds that some layers take for one micro-batch.
+// ANCHOR: predict
+/// The seconds that some layers take for one micro-batch: the forward pass, the two halves of the backward pass, and the
+/// update, once a step. A backward pass in one piece takes the sum of both halves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct StageCost {
-    /// The forward pass.
     pub forward: f64,
-    /// The first half of the backward pass: the gradient of the input.
     pub backward_input: f64,
-    /// The second half: the gradients of the weights. A backward pass in one piece takes the sum of both.
     pub backward_weight: f64,
-    /// The update of the weights, once a step.
     pub update: f64,
 }
 
@@ -37,12 +36,10 @@ pub struct Costs {
 
 /// Why there is no prediction.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the fields")]
+#[expect(missing_docs, reason = "the messages explain the variants")]
 pub enum Error {
-    /// The costs belong to another pipeline.
     #[error("costs of {costs} stages for a schedule of {stages}")]
     Stages { costs: usize, stages: usize },
-    /// A time is negative or not finite.
     #[error("{seconds} s is no time that something takes")]
     Seconds { seconds: f64 },
 }
@@ -51,29 +48,24 @@ impl StageCost {
     /// In units of time instead of seconds: a forward pass takes one, and so does each half of a backward pass.
     pub const UNITS: Self =
         Self { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.0 };
-
-    /// The cost of some measured layers, without the update. `in_halves` says whether the backward pass comes in two
-    /// halves, which together may take longer than one piece.
-    pub fn of(layers: &[LayerCost], in_halves: bool) -> Self {
-        let sum = |seconds: fn(&LayerCost) -> f64| layers.iter().map(seconds).sum::<f64>();
-        let [backward_input, backward_weight] = match in_halves {
-            true => [sum(|layer| layer.backward_input), sum(|layer| layer.backward_weight)],
-            false => [sum(|layer| layer.backward) / 2.0; 2],
-        };
-        let forward = sum(|layer| layer.forward);
-        Self { forward, backward_input, backward_weight, update: 0.0 }
-    }
 }
 
 impl Costs {
-    /// The costs of the parts of a cut, from measured layers. Messages take no time. `in_halves` has the meaning of
-    /// [`StageCost::of`].
-    ///
-    /// # Panics
-    ///
-    /// When the cut has a layer that was not measured.
+    /// The costs of the parts of a cut, from measured layers, without updates. Messages take no time. `in_halves` says
+    /// whether backward passes come in two halves, which together may take longer than one piece. Panics when the cut has
+    /// a layer that was not measured.
     pub fn of_cut(layers: &[LayerCost], cut: &[Range<usize>], in_halves: bool) -> Self {
-        let cost = |part: &Range<usize>| StageCost::of(&layers[part.clone()], in_halves);
+        let cost = |part: &Range<usize>| {
+            let sum = |seconds: fn(&LayerCost) -> f64| -> f64 {
+                layers[part.clone()].iter().map(seconds).sum()
+            };
+            let [backward_input, backward_weight] = match in_halves {
+                true => [sum(|layer| layer.backward_input), sum(|layer| layer.backward_weight)],
+                false => [sum(|layer| layer.backward) / 2.0; 2],
+            };
+            let forward = sum(|layer| layer.forward);
+            StageCost { forward, backward_input, backward_weight, update: 0.0 }
+        };
         Self { stages: cut.iter().map(cost).collect(), message: 0.0 }
     }
 
@@ -83,29 +75,21 @@ impl Costs {
     }
 }
 
-/// Predicts the timeline of a schedule, with the channels that the schedule was checked for.
-///
-/// # Errors
-///
-/// When there is no cost for each stage or each part, or a cost is negative or not finite.
-///
-/// # Panics
-///
-/// Never: a checked schedule runs to its end.
+/// Predicts the timeline of a schedule, with the channels that the schedule was checked for. Fails when there is no cost
+/// for each stage or each part, or a cost is negative or not finite.
 pub fn predict(checked: &Checked, costs: &Costs) -> Result<Timeline, Error> {
     let schedule = checked.schedule();
     let (stages, chunks) = (schedule.stages(), schedule.chunks);
-    let of_parts = match costs.stages.len() {
-        found if found == stages => false,
-        found if found == stages * chunks => true,
-        found => return Err(Error::Stages { costs: found, stages }),
-    };
-    let of_stages = costs
+    let of_parts = costs.stages.len() == stages * chunks;
+    if !of_parts && costs.stages.len() != stages {
+        return Err(Error::Stages { costs: costs.stages.len(), stages });
+    }
+    let seconds = costs
         .stages
         .iter()
         .flat_map(|it| [it.forward, it.backward_input, it.backward_weight, it.update]);
     let wrong = |seconds: &f64| !seconds.is_finite() || *seconds < 0.0;
-    if let Some(seconds) = of_stages.chain([costs.message]).find(wrong) {
+    if let Some(seconds) = seconds.chain([costs.message]).find(wrong) {
         return Err(Error::Seconds { seconds });
     }
     let work = |stage: usize, Instruction { chunk, action }: Instruction| {
@@ -126,6 +110,7 @@ pub fn predict(checked: &Checked, costs: &Costs) -> Result<Timeline, Error> {
     let spans = spans.expect("a checked schedule has no deadlock, however long the passes take");
     Ok(Timeline { stages, spans })
 }
+// ANCHOR_END: predict
 
 #[cfg(test)]
 mod tests {

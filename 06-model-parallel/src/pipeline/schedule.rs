@@ -15,6 +15,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+// ANCHOR: action
 /// One thing that a stage does: with a micro-batch, or with its weights at the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "do", content = "micro_batch", rename_all = "snake_case")]
@@ -60,7 +61,9 @@ impl Action {
         !self.sends() && !matches!(self, Self::RecvActivation(_) | Self::RecvGradient(_))
     }
 }
+// ANCHOR_END: action
 
+// ANCHOR: schedule
 /// An action, and the chunk of the stage's layers that the action is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Instruction {
@@ -101,7 +104,9 @@ pub struct Schedule {
     /// One list for each stage, in stage order.
     pub instructions: Vec<Vec<Instruction>>,
 }
+// ANCHOR_END: schedule
 
+// ANCHOR: messages
 /// The location of one part of the model: a chunk of a stage.
 ///
 /// With two chunks on each of three stages the model has six parts. Every stage has an early part and a late one:
@@ -112,10 +117,9 @@ pub struct Schedule {
 /// chunk 1    part 3    part 4    part 5
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Place {
-    /// The stage.
     pub stage: usize,
-    /// The chunk.
     pub chunk: usize,
 }
 
@@ -161,6 +165,15 @@ pub(super) struct Message {
     pub sends: bool,
 }
 
+impl Message {
+    /// The names of the tensor: its kind, and the chunk and the micro-batch of the receiver.
+    pub fn key(&self) -> (Carries, usize, usize) {
+        (self.channel.carries, self.chunk, self.micro_batch)
+    }
+}
+// ANCHOR_END: messages
+
+// ANCHOR: methods
 impl Schedule {
     /// A schedule with one chunk a stage, from the list of each stage.
     ///
@@ -191,21 +204,17 @@ impl Schedule {
 
     /// The location of the part before this one. The first part has none: its input is the data.
     pub fn before(&self, Place { stage, chunk }: Place) -> Option<Place> {
-        match (stage.checked_sub(1), chunk.checked_sub(1)) {
-            (Some(stage), _) => Some(Place { stage, chunk }),
-            (None, Some(chunk)) => Some(Place { stage: self.stages() - 1, chunk }),
-            (None, None) => None,
+        match stage {
+            0 => Some(Place { stage: self.stages() - 1, chunk: chunk.checked_sub(1)? }),
+            _ => Some(Place { stage: stage - 1, chunk }),
         }
     }
 
     /// The location of the part after this one. The last part has none: it ends in the loss.
     pub fn after(&self, Place { stage, chunk }: Place) -> Option<Place> {
-        if stage + 1 < self.stages() {
-            Some(Place { stage: stage + 1, chunk })
-        } else if chunk + 1 < self.chunks {
-            Some(Place { stage: 0, chunk: chunk + 1 })
-        } else {
-            None
+        match stage + 1 < self.stages() {
+            true => Some(Place { stage: stage + 1, chunk }),
+            false => Some(Place { stage: 0, chunk: chunk + 1 }).filter(|it| it.chunk < self.chunks),
         }
     }
 
@@ -226,4 +235,11 @@ impl Schedule {
         let micro_batch = instruction.action.micro_batch()?;
         Some(Message { channel, chunk: to.chunk, micro_batch, sends })
     }
+
+    /// The messages from one stage to another, in the order of sending.
+    pub(super) fn messages(&self, from: usize, to: usize) -> impl Iterator<Item = Message> {
+        let messages = self.instructions[from].iter().filter_map(move |&it| self.message(from, it));
+        messages.filter(move |message| message.sends && message.channel.to == to)
+    }
 }
+// ANCHOR_END: methods

@@ -11,34 +11,34 @@
 //! it has to wait for another stage. The result does not depend on the order of the stages' turns.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::schedule::{Action, Channel, Instruction, Message, Schedule};
 
-/// One instruction of one stage with its times, in seconds.
+// ANCHOR: timeline
+/// One instruction of one stage with its times, in seconds. A message starts when the stage begins to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Span {
-    /// The stage.
     pub stage: usize,
-    /// The instruction.
     #[serde(flatten)]
     pub instruction: Instruction,
-    /// The start. A message starts when the stage begins to wait.
     pub start: f64,
-    /// The end.
     pub end: f64,
 }
 
-/// The spans of all stages.
+/// The spans of all stages. The spans of one stage are in order and do not overlap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Timeline {
-    /// The number of stages.
     pub stages: usize,
-    /// The spans. The spans of one stage are in order and do not overlap.
     pub spans: Vec<Span>,
 }
+// ANCHOR_END: timeline
 
+// ANCHOR: kept
 /// The number of micro-batches that a stage keeps tensors of. With several chunks, each chunk counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
@@ -48,21 +48,19 @@ pub struct Kept {
     pub for_weights: usize,
 }
 
-/// The largest numbers of micro-batches that a stage keeps, counted as in [`Kept`].
+/// The largest numbers of micro-batches that a stage keeps: with activations, and of either kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Peak {
-    /// The largest number of micro-batches between forward and backward pass.
     pub activations: usize,
-    /// The largest number of these and of micro-batches between the two halves of the backward pass.
     pub both: usize,
 }
 
-/// A change in the number of micro-batches that a stage keeps.
+/// A change in the number of micro-batches that a stage keeps, and its time in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Moment {
-    /// The time of the change in seconds.
     pub time: f64,
-    /// The micro-batches from then on.
     #[serde(flatten)]
     pub kept: Kept,
 }
@@ -71,17 +69,19 @@ impl Kept {
     /// The micro-batches that a stage keeps after an action. An activation is alive from the start of its forward pass
     /// to the end of its backward pass.
     #[must_use]
-    pub fn after(self, action: Action) -> Self {
-        let Self { activations, for_weights } = self;
+    pub fn after(mut self, action: Action) -> Self {
         // An unchecked schedule may go backward too often.
-        let (fewer, done) = (activations.saturating_sub(1), for_weights.saturating_sub(1));
         match action {
-            Action::Forward(_) => Self { activations: activations + 1, for_weights },
-            Action::Backward(_) => Self { activations: fewer, for_weights },
-            Action::BackwardInput(_) => Self { activations: fewer, for_weights: for_weights + 1 },
-            Action::BackwardWeight(_) => Self { activations, for_weights: done },
-            _ => self,
+            Action::Forward(_) => self.activations += 1,
+            Action::Backward(_) => self.activations = self.activations.saturating_sub(1),
+            Action::BackwardInput(_) => {
+                self.activations = self.activations.saturating_sub(1);
+                self.for_weights += 1;
+            }
+            Action::BackwardWeight(_) => self.for_weights = self.for_weights.saturating_sub(1),
+            _ => {}
         }
+        self
     }
 }
 
@@ -98,7 +98,9 @@ impl Peak {
         })
     }
 }
+// ANCHOR_END: kept
 
+// ANCHOR: metrics
 impl Timeline {
     /// Joins the timelines that stages measured. Their clocks must agree.
     pub fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
@@ -154,13 +156,31 @@ impl Timeline {
         moments
     }
 }
+// ANCHOR_END: metrics
+
+// ANCHOR: run
+/// One instruction of a schedule, and its index in the list of its stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
+pub struct Step {
+    pub stage: usize,
+    pub position: usize,
+    pub instruction: Instruction,
+}
+
+impl fmt::Display for Step {
+    /// `stage 1, instruction 4, Forward(2)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stage, position, instruction } = self;
+        write!(f, "stage {stage}, instruction {position}, {instruction}")
+    }
+}
 
 /// A stage that waits for another stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiting {
-    pub stage: usize,
-    /// The index of its next instruction.
-    pub position: usize,
+pub struct Wait {
+    /// The instruction that waits.
+    pub step: Step,
     /// The stage that it waits for.
     pub on: usize,
 }
@@ -168,9 +188,7 @@ pub(super) struct Waiting {
 /// One channel. The n-th entry of each list belongs to the n-th message.
 #[derive(Default)]
 struct Traffic {
-    /// With capacity 0: the times at which the sender is ready.
-    offered: Vec<f64>,
-    /// With another capacity: the times of arrival.
+    /// With capacity 0, the times at which the sender offers a message. With another capacity, the times of arrival.
     arrives: Vec<f64>,
     /// The times at which the receiver has the message, and its place in the channel is free.
     taken: Vec<f64>,
@@ -181,34 +199,29 @@ struct Traffic {
 impl Traffic {
     /// The time at which a stage that is ready at `now` has sent its next message, or `None` if the stage has to wait.
     fn send(&mut self, now: f64, capacity: usize, seconds: f64) -> Option<f64> {
+        let mut done = now;
         if capacity == 0 {
-            if self.offered.len() == self.sent {
-                self.offered.push(now);
+            if self.arrives.len() == self.sent {
+                self.arrives.push(now);
             }
-            let done = *self.taken.get(self.sent)?;
-            self.sent += 1;
-            return Some(done);
+            done = *self.taken.get(self.sent)?;
+        } else {
+            if let Some(in_the_way) = self.sent.checked_sub(capacity) {
+                done = now.max(*self.taken.get(in_the_way)?);
+            }
+            // A channel carries one message at a time.
+            let leaves = self.arrives.last().map_or(done, |before| done.max(*before));
+            self.arrives.push(leaves + seconds);
         }
-        let go = match self.sent.checked_sub(capacity) {
-            Some(in_the_way) => now.max(*self.taken.get(in_the_way)?),
-            None => now,
-        };
-        // A channel carries one message at a time.
-        let leaves = self.arrives.last().copied().unwrap_or(go).max(go);
-        self.arrives.push(leaves + seconds);
         self.sent += 1;
-        Some(go)
+        Some(done)
     }
 
     /// The time at which a stage that is ready at `now` has received its next message, or `None` if the stage has to
     /// wait.
     fn receive(&mut self, now: f64, capacity: usize, seconds: f64) -> Option<f64> {
-        let next = self.taken.len();
-        let done = if capacity == 0 {
-            now.max(*self.offered.get(next)?) + seconds
-        } else {
-            now.max(*self.arrives.get(next)?)
-        };
+        let there = now.max(*self.arrives.get(self.taken.len())?);
+        let done = if capacity == 0 { there + seconds } else { there };
         self.taken.push(done);
         Some(done)
     }
@@ -224,7 +237,7 @@ pub(super) fn run(
     capacity: usize,
     message: f64,
     work: impl Fn(usize, Instruction) -> f64,
-) -> Result<Vec<Span>, Vec<Waiting>> {
+) -> Result<Vec<Span>, Vec<Wait>> {
     let mut channels = BTreeMap::<Channel, Traffic>::new();
     let mut spans: Vec<Vec<Span>> = vec![Vec::new(); schedule.stages()];
     loop {
@@ -247,7 +260,8 @@ pub(super) fn run(
                 match end {
                     Ok(end) => done.push(Span { stage, instruction, start, end }),
                     Err(on) => {
-                        waiting.push(Waiting { stage, position: done.len(), on });
+                        let step = Step { stage, position: done.len(), instruction };
+                        waiting.push(Wait { step, on });
                         break;
                     }
                 }
@@ -263,3 +277,4 @@ pub(super) fn run(
         }
     }
 }
+// ANCHOR_END: run

@@ -119,6 +119,14 @@ fn parts_and_replicas_of_parts() {
         .assert()
         .success()
         .stdout(contains("tensor parallel, mesh 2x1x2: 2 replicas ended with the same weights"));
+    program(&[&SMALL[..], &["--mesh=2x2x2", "--widths=20,18,16", "--dtype=f64"]].concat())
+        .assert()
+        .success()
+        .stdout(contains("one device, 16 micro-batches"))
+        .stdout(contains("1F1B, 8 micro-batches, mesh 2x2x2 on 8 devices"))
+        .stdout(contains(
+            "1F1B, 8 micro-batches, mesh 2x2x2: 2 replicas ended with the same weights",
+        ));
     // Every other layer is cut along its inputs: it may have fewer outputs than there are parts.
     program(&[&SMALL[..], &["--mesh=1x1x3", "--widths=20,2"]].concat()).assert().success();
 }

@@ -8,6 +8,7 @@ mod failures;
 mod halves;
 mod layers;
 mod measured;
+mod mesh;
 mod model;
 mod numbers;
 mod training;

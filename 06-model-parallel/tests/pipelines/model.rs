@@ -14,7 +14,7 @@ use datasets::source::LoadedData;
 use datasets::{CLASSES, PIXELS, SAMPLE};
 use harness::records::TrainOptions;
 use harness::report::Report;
-use model_parallel::held::{Held, Whole as _};
+use model_parallel::held::Held;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::{Kind, Worker};

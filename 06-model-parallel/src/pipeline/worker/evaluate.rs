@@ -15,19 +15,17 @@ use trainer::read_sums;
 use super::{Chunk, Worker, batch_of, failed};
 use crate::pipeline::schedule::Place;
 
+// ANCHOR: evaluate
 /// The largest number of messages between two stages.
 const CAPACITY: usize = 2;
 
 impl<M: ModuleT> Worker<'_, M> {
     /// The sums of loss and correct answers over each batch of a part of a data set, by the running statistics of batch
-    /// norms. The stage that has the loss returns them, and the others return zeros. All stages of a pipeline call this
-    /// together, with the same part.
+    /// norms. The rank with the loss returns the sums, and all other ranks return zeros. All stages of a pipeline call
+    /// this together, with the same part.
     ///
-    /// With one chunk a stage, a receiver confirms each activation, so that no stage runs ahead of a slower one.
-    ///
-    /// # Errors
-    ///
-    /// When the images do not fit the model, or another stage stops or stalls: the message names the stage.
+    /// With one chunk a stage, a receiver confirms each activation, so that no stage runs ahead of a slower one. Fails
+    /// when the images do not fit the model, or another stage stops or stalls: the message names the stage.
     pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let (line, schedule) = (&self.pipeline, self.checked.schedule());
@@ -53,6 +51,7 @@ impl<M: ModuleT> Worker<'_, M> {
                 };
                 let output = no_grad(|| network.forward(&x))?.detach();
                 match schedule.after(here) {
+                    None if !self.has_loss() => {}
                     None => {
                         let batch = images.batch(samples, dtype)?.to_device(device)?;
                         sums = read_sums(&cross_entropy(&output, &batch.labels)?, &output, &batch)?;
@@ -70,9 +69,11 @@ impl<M: ModuleT> Worker<'_, M> {
             }
             Ok::<_, communicator::Error>(sums)
         });
-        let sums = sums.map_err(failed(self.stage, || ", evaluating".to_owned()))?;
-        let rest = (0..unconfirmed).try_for_each(|_| confirmed(self.stage + 1));
-        rest.map_err(failed(self.stage, || ", evaluating".to_owned()))?;
-        Ok(sums)
+        let rest = |sums| {
+            (0..unconfirmed).try_for_each(|_| confirmed(self.stage + 1))?;
+            Ok(sums)
+        };
+        sums.and_then(rest).map_err(|error| failed(self.stage, ", evaluating", error))
     }
 }
+// ANCHOR_END: evaluate

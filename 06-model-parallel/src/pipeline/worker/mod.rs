@@ -5,22 +5,24 @@
 //!
 //! # The sum over micro-batches
 //!
-//! Each schedule computes the gradients of micro-batches in another order. Sums in the order of arrival would have
-//! different bits. A worker therefore adds gradients along one tree over the numbers of the micro-batches, stage 4's
-//! [`TreeSum`](scratch_data_parallel::TreeSum). With the shards as micro-batches the sum has the bits of reproducible data parallelism.
+//! Each schedule computes the gradients of micro-batches in another order, and sums in this order would have other bits. So
+//! a worker adds gradients along one tree over the numbers of the micro-batches, stage 4's
+//! [`TreeSum`](scratch_data_parallel::TreeSum). With the shards as micro-batches the sum has the bits of reproducible data
+//! parallelism.
 //!
 //! # Batch norm
 //!
-//! No stage has the whole batch at one time. A batch norm normalises each micro-batch by its own statistics, as in
-//! GPipe (Huang et al., arXiv 1811.06965, section 2.2). The running statistics, which evaluation uses, move once a
-//! step, by the mean over all micro-batches, weighted by their sizes. This is stage 5's batch norm by shard
-//! ([`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard)).
+//! A batch norm normalises each micro-batch by its own statistics, as in GPipe (Huang et al., arXiv 1811.06965, section
+//! 2.2). The running statistics move once a step, by the mean over all micro-batches, weighted by their sizes. This is
+//! stage 5's batch norm by shard ([`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard)). The cut, the
+//! schedule and the number of replicas change no bit of the weights and of the running statistics. The number of
+//! micro-batches changes them, and not by rounding: a device with the whole batch trains another function.
 //!
-//! - The cut, the schedule and the number of replicas change no bit of the weights and of the running statistics.
-//! - The number of micro-batches changes them, and not by rounding: one device that has the whole batch trains another
-//!   function. Statistics of smaller micro-batches have more noise.
-//! - A running variance is the mean of the micro-batches' variances, estimated by n − 1. The variance of the whole
-//!   batch also contains the spread between the means of the micro-batches.
+//! # Layers in parts
+//!
+//! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has a worker. The layers exchange
+//! terms within the group, and each worker exchanges activations with the worker of the same part in the neighbouring
+//! stage ([`mesh`](crate::mesh)). All parts of the last stage compute the same loss, and the loss of the first part counts.
 
 mod evaluate;
 mod step;
@@ -29,7 +31,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
+use candle_core::{DType, Device, Module as _, ModuleT, Shape, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
 use concise_wrapper::model::Step;
@@ -46,20 +48,22 @@ use split_batch::loader::{LocalBatch, Shards};
 use super::check::Checked;
 use super::schedule::{Action, Instruction, Message, Place, Schedule};
 use super::timeline::{Span, Timeline};
-use crate::held::{Whole, gathered};
 use crate::mesh::{Axis, Mesh};
 use step::StepState;
 
 /// The largest number of timelines that a worker keeps.
 const MOST_STEPS: usize = 200;
 
-/// One stage of a pipeline, on one rank of a mesh of pipelines.
+// ANCHOR: worker
+/// One stage of a pipeline, on one rank of a mesh.
 ///
 /// A worker is a [`Model`]: stage 5's loop trains the weights of the stage. The loop's optimiser uses the gradients
 /// that the instruction `Update` has added up.
 pub struct Worker<'a, M> {
     checked: &'a Checked,
     stage: usize,
+    /// Whether this rank holds the first part of each layer.
+    first_part: bool,
     chunks: Vec<Chunk<M>>,
     /// The weights of all chunks.
     weights: Weights,
@@ -67,7 +71,7 @@ pub struct Worker<'a, M> {
     all: SharedCommunicator,
     /// The stages of this pipeline.
     pipeline: SharedCommunicator,
-    /// The ranks that hold this stage in other pipelines.
+    /// The ranks that hold the same weights in other pipelines.
     replicas: SharedCommunicator,
     hosts: Shards,
     /// The tree over the micro-batches of all pipelines.
@@ -103,15 +107,10 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     /// The worker of a stage on one rank of `mesh`. All ranks call this together.
     ///
     /// `networks` are the chunks of the stage: parts [`Schedule::parts`] of the model. From now on their batch norms
-    /// normalise by micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`; only the first
-    /// part uses it. Each batch is cut into as many shards as there are pipelines times micro-batches. Measured times
-    /// are seconds since `origin`, the same moment for all stages. A worker sends at once, as if channels had no limit.
-    ///
-    /// # Errors
-    ///
-    /// When the mesh has another number of ranks or of stages, or cuts layers into parts; when a stage has another
-    /// number of networks than chunks; when pipelines have networks of different structure, or two parts a tensor of
-    /// one name; when layers do not fit together; or when another rank stops or stalls.
+    /// normalise by micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. Each batch is cut
+    /// into as many shards as there are pipelines times micro-batches. Measured times are seconds since `origin`, the same
+    /// moment for all stages. Fails when mesh, schedule and networks do not fit together, when two stages have a tensor of
+    /// one name, or when another rank stops or stalls.
     pub fn new(
         checked: &'a Checked,
         networks: Vec<Network<M>>,
@@ -121,19 +120,15 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         origin: Instant,
     ) -> Result<Self, Error> {
         let schedule = checked.schedule();
-        let (stages, each) = (schedule.stages(), schedule.micro_batches);
-        let refuse = |text: String| Err(candle_core::Error::Msg(text).into());
-        if mesh.tensor > 1 {
-            return refuse(format!("mesh {mesh}: the layers of a pipeline are not cut into parts"));
-        }
+        let (stages, chunks, each) = (schedule.stages(), schedule.chunks, schedule.micro_batches);
         if mesh.pipeline != stages {
             let ranks = mesh.pipeline;
             return refuse(format!(
                 "a schedule of {stages} stages needs {stages} ranks, one for each, and there are {ranks}"
             ));
         }
-        if networks.len() != schedule.chunks {
-            let (chunks, found) = (schedule.chunks, networks.len());
+        if networks.len() != chunks {
+            let found = networks.len();
             return refuse(format!("a schedule of {chunks} chunks on a stage that has {found}"));
         }
         let pipeline = mesh.along(&all, Axis::Pipeline)?;
@@ -147,40 +142,29 @@ impl<'a, M: ModuleT> Worker<'a, M> {
             weights.buffers.extend(network.weights().buffers.iter().cloned());
             alike::structure(&replicas, network.weights())?;
         }
-        each_in_one_part(&pipeline, &weights)?;
+        each_in_one_stage(&pipeline, &weights)?;
         let tree = FixedTree::new(each * mesh.data, mesh.data)?;
-        let hosts = Shards { held: tree.held_by(replicas.rank()), of: each * mesh.data };
-        let to_here = |message: &Message| message.sends && message.channel.to == stage;
-        let from = |(from, list): (usize, &Vec<Instruction>)| {
-            let messages = list.iter().filter_map(|&it| schedule.message(from, it));
-            messages.filter(to_here).collect()
-        };
-        let incoming = schedule.instructions.iter().enumerate().map(from).collect();
         let chunks = meet(schedule, networks, &pipeline, sample)
-            .map_err(failed(stage, || ", before the first step".to_owned()))?;
-        let measured = RefCell::default();
+            .map_err(|error| failed(stage, ", before the first step", error))?;
         Ok(Self {
             checked,
             stage,
+            first_part: mesh.coordinates(all.rank()).tensor == 0,
             chunks,
             weights,
+            hosts: Shards { held: tree.held_by(replicas.rank()), of: tree.leaves() },
             all,
             pipeline,
             replicas,
-            hosts,
             tree,
-            incoming,
+            incoming: (0..stages).map(|from| schedule.messages(from, stage).collect()).collect(),
             origin,
-            measured,
+            measured: RefCell::default(),
         })
     }
 
     /// The timelines of the first steps, all stages of a pipeline together, on its first stage. Other stages get no
-    /// timelines. All ranks call this together.
-    ///
-    /// # Errors
-    ///
-    /// When another rank stops or stalls.
+    /// timelines. All ranks call this together. Fails when another rank stops or stalls.
     pub fn timelines(&self) -> Result<Vec<Timeline>, communicator::Error> {
         let of_stages = text::values_gathered(&*self.pipeline, &self.measured.borrow().steps)?;
         let steps = of_stages.iter().map(Vec::len).min().unwrap_or(0);
@@ -193,26 +177,53 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     pub fn measured(&self) -> Measured {
         self.measured.borrow().clone()
     }
-}
 
-impl Measured {
-    /// Adds a step.
-    fn add(&mut self, step: Self, spans: Vec<Span>, stages: usize) {
-        self.activations = self.activations.max(step.activations);
-        self.gradients = self.gradients.max(step.gradients);
-        self.sent = self.sent.max(step.sent);
-        if self.steps.len() < MOST_STEPS {
-            self.steps.push(Timeline { stages, spans });
+    /// Joins the tensors of all stages, in stage order. `mine` are this stage's, with the parts of each tensor
+    /// [joined](crate::layers::Layers::join). All ranks call this together. No tensor may be empty.
+    ///
+    /// Returns the tensors of the whole model on the first rank of each replica, and `None` on all other ranks. Fails
+    /// when another rank stops or stalls.
+    pub fn whole(&self, mut mine: Snapshot) -> Result<Option<Snapshot>, Error> {
+        if !self.first_part {
+            return Ok(None);
         }
+        let stages = &self.pipeline;
+        // Name, shape and type of each tensor, before the tensors themselves.
+        let announced = |(name, tensor): &(String, Tensor)| {
+            (name.clone(), tensor.dims().to_vec(), tensor.dtype().as_str().to_owned())
+        };
+        let announced: Vec<_> = mine.iter().map(announced).collect();
+        let all = text::values_gathered(&**stages, &announced)?;
+        if self.stage > 0 {
+            for (_, tensor) in &mine {
+                stages.send(0, &tensor.to_device(stages.device())?)?;
+            }
+            return Ok(None);
+        }
+        for (stage, of_stage) in all.into_iter().enumerate().skip(1) {
+            for (name, dims, dtype) in of_stage {
+                let dtype = dtype.parse::<DType>().map_err(candle_core::Error::wrap)?;
+                let tensor = stages.recv(stage, &Shape::from(dims), dtype)?;
+                mine.push((name, tensor.to_device(&Device::Cpu)?));
+            }
+        }
+        Ok(Some(mine))
+    }
+
+    /// Whether the loss of this rank counts.
+    fn has_loss(&self) -> bool {
+        self.first_part && self.stage + 1 == self.checked.schedule().stages()
     }
 }
+// ANCHOR_END: worker
 
+// ANCHOR: model
 impl<M: ModuleT> Model for Worker<'_, M> {
     fn hosts(&self) -> Shards {
         self.hosts.clone()
     }
 
-    /// Executes one step: every instruction of this stage's list. All stages call this together.
+    /// Executes one step: every instruction of this stage's list. All ranks call this together.
     ///
     /// The shards of `share` are the micro-batches, of any sizes. Every stage gets all of them; the first part uses
     /// the images and the last part the labels. A black image stands in for an empty micro-batch, and its loss and
@@ -221,27 +232,27 @@ impl<M: ModuleT> Model for Worker<'_, M> {
         let (stage, schedule) = (self.stage, self.checked.schedule());
         let (found, expected) = (share.shards.len(), schedule.micro_batches);
         if found != expected {
-            let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
-            return Err(candle_core::Error::Msg(text).into());
+            return refuse(format!(
+                "a batch of {found} micro-batches for a schedule of {expected}"
+            ));
         }
         let mut state = StepState::new(self, share);
         let mut spans = Vec::new();
-        // ANCHOR: step
         for &instruction in &schedule.instructions[stage] {
             if instruction.action == Action::Update {
                 // The update waits for the other pipelines. Waiting is no work.
-                state.add_up().map_err(failed(stage, || doing(instruction)))?;
+                state.add_up().map_err(|error| failed(stage, doing(instruction), error))?;
             }
             let start = self.origin.elapsed().as_secs_f64();
-            state.execute(instruction).map_err(failed(stage, || doing(instruction)))?;
+            let executed = state.execute(instruction);
+            executed.map_err(|error| failed(stage, doing(instruction), error))?;
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end });
         }
-        // ANCHOR_END: step
-        self.measured.borrow_mut().add(state.measured, spans, schedule.stages());
+        let timeline = Timeline { stages: schedule.stages(), spans };
+        self.measured.borrow_mut().add(&state.measured, timeline);
         let mut sums = BatchSums::of_no_samples();
-        if stage + 1 == schedule.stages() {
-            sums = BatchSums::default();
+        if self.has_loss() {
             for deferred in state.sums_of_micro_batches.values() {
                 sums += deferred.read()?;
             }
@@ -266,25 +277,34 @@ impl<M: ModuleT> Model for Worker<'_, M> {
         Ok((self.all.rank() == 0).then(|| of_all.total()))
     }
 }
+// ANCHOR_END: model
 
-impl<M: ModuleT> Whole for Worker<'_, M> {
-    /// Returns the whole model on the first stage of every pipeline.
-    fn whole(&self, mine: Snapshot) -> Result<Option<Snapshot>, Error> {
-        Ok(gathered(&*self.pipeline, mine)?)
+// ANCHOR: measured
+impl Measured {
+    /// Adds a step.
+    fn add(&mut self, step: &Self, timeline: Timeline) {
+        self.activations = self.activations.max(step.activations);
+        self.gradients = self.gradients.max(step.gradients);
+        self.sent = self.sent.max(step.sent);
+        if self.steps.len() < MOST_STEPS {
+            self.steps.push(timeline);
+        }
     }
 }
+// ANCHOR_END: measured
 
-/// Checks that no tensor is in two parts of the model, which would train two copies. All stages of a pipeline call
-/// this together, and the first one finds the tensor.
-fn each_in_one_part(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+// ANCHOR: shapes
+/// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
+/// and the first one finds the tensor.
+fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
     let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
     let mut seen = HashMap::new();
     for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
         for name in names {
             if let Some(first) = seen.insert(name.clone(), stage) {
-                let text =
-                    format!("{name} is in stages {first} and {stage}: each would train its own");
-                return Err(candle_core::Error::Msg(text).into());
+                return refuse(format!(
+                    "{name} is in stages {first} and {stage}: each would train its own"
+                ));
             }
         }
     }
@@ -298,12 +318,12 @@ fn each_in_one_part(pipeline: &SharedCommunicator, weights: &Weights) -> Result<
 fn meet<M: ModuleT>(
     schedule: &Schedule,
     networks: Vec<Network<M>>,
-    line: &SharedCommunicator,
+    pipeline: &SharedCommunicator,
     sample: &[usize],
 ) -> Result<Vec<Chunk<M>>, Error> {
-    /// The largest number of axes, without the axis of the batch.
+    /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
     const AXES: usize = 7;
-    let (stage, device) = (line.rank(), line.device());
+    let stage = pipeline.rank();
     let mut chunks: Vec<Chunk<M>> = Vec::new();
     for (chunk, network) in networks.into_iter().enumerate() {
         let here = Place { stage, chunk };
@@ -311,10 +331,9 @@ fn meet<M: ModuleT>(
             (None, _) => sample.to_vec(),
             (Some(before), Some(last)) if before.stage == stage => last.output.clone(),
             (Some(before), _) => {
-                let dims = line.recv(before.stage, &Shape::from(AXES + 1), DType::U32)?;
+                let dims = pipeline.recv(before.stage, &Shape::from(AXES), DType::U32)?;
                 let dims = dims.to_vec1::<u32>()?.into_iter().map(|dim| dim as usize);
-                let dims: Vec<usize> = dims.collect();
-                dims[1..=dims[0].min(AXES)].to_vec()
+                dims.take_while(|&dim| dim > 0).collect()
             }
         };
         let zeros = Tensor::zeros(batch_of(1, &input), network.dtype(), network.device())?;
@@ -322,19 +341,15 @@ fn meet<M: ModuleT>(
         let output = match no_grad(|| network.forward(&zeros))?.dims() {
             [1, output @ ..] if output.len() <= AXES => output.to_vec(),
             other => {
-                let text = format!(
+                return refuse(format!(
                     "one sample of {input:?} becomes {other:?}: the first axis is the batch's"
-                );
-                return Err(candle_core::Error::Msg(text).into());
+                ));
             }
         };
         if let Some(after) = schedule.after(here).filter(|after| after.stage != stage) {
-            let mut dims = [0; AXES + 1];
-            dims[0] = output.len() as u32;
-            for (dim, &size) in dims[1..].iter_mut().zip(&output) {
-                *dim = size as u32;
-            }
-            line.send(after.stage, &Tensor::new(&dims, device)?)?;
+            let mut dims: Vec<u32> = output.iter().map(|&dim| dim as u32).collect();
+            dims.resize(AXES, 0);
+            pipeline.send(after.stage, &Tensor::new(dims, pipeline.device())?)?;
         }
         chunks.push(Chunk { network, input, output });
     }
@@ -345,23 +360,16 @@ fn meet<M: ModuleT>(
 fn batch_of(rows: usize, sample: &[usize]) -> Shape {
     [&[rows], sample].concat().into()
 }
+// ANCHOR_END: shapes
 
-/// The failure of a stage.
-#[derive(Debug, thiserror::Error)]
-#[error("stage {stage}{doing}: {source}")]
-struct Failure {
-    stage: usize,
-    /// The instruction or the phase of the stage.
-    doing: String,
-    source: Box<Error>,
+// ANCHOR: failures
+fn refuse<T>(text: String) -> Result<T, Error> {
+    Err(candle_core::Error::Msg(text).into())
 }
 
 /// Adds to an error the stage and its instruction or phase.
-fn failed<E: Into<Error>>(stage: usize, doing: impl FnOnce() -> String) -> impl FnOnce(E) -> Error {
-    move |source| {
-        let (doing, source) = (doing(), Box::new(source.into()));
-        Error::Model(Box::new(Failure { stage, doing, source }))
-    }
+fn failed(stage: usize, doing: impl Into<String>, error: impl Into<Error>) -> Error {
+    Error::Model(format!("stage {stage}{}: {}", doing.into(), error.into()).into())
 }
 
 /// `, micro-batch 3: Forward(3) failed`
@@ -370,3 +378,4 @@ fn doing(instruction: Instruction) -> String {
     let micro_batch = micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default();
     format!("{micro_batch}: {instruction} failed")
 }
+// ANCHOR_END: failures

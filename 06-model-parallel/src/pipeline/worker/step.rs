@@ -15,17 +15,21 @@ use split_batch::loader::LocalBatch;
 use tracing::info_span;
 use trainer::DeferredSums;
 
-use super::{Chunk, Measured, Worker, batch_of};
-use crate::held::activations;
+use super::{Chunk, Measured, Worker, batch_of, refuse};
+use crate::held::{activations, bytes};
 use crate::pipeline::schedule::{Action, Carries, Instruction, Message, Place};
 
+/// The names of an activation or a gradient: its kind, and the chunk and the micro-batch of the receiver.
+type Key = (Carries, usize, usize);
+
+// ANCHOR: state
 /// The state of a step between two instructions.
 pub(super) struct StepState<'a, M> {
     worker: &'a Worker<'a, M>,
     share: &'a LocalBatch,
-    /// Activations and gradients that have arrived or will be sent, by the chunk and the micro-batch of the receiver.
-    inbox: BTreeMap<(Carries, usize, usize), Tensor>,
-    outbox: BTreeMap<(Carries, usize, usize), Tensor>,
+    /// Activations and gradients that have arrived or will be sent.
+    inbox: BTreeMap<Key, Tensor>,
+    outbox: BTreeMap<Key, Tensor>,
     /// The messages that have not arrived, from each stage.
     incoming: Vec<VecDeque<Message>>,
     /// The results of forward passes, by chunk and micro-batch.
@@ -48,8 +52,10 @@ struct Kept {
     result: Tensor,
     bytes: usize,
 }
+// ANCHOR_END: state
 
 impl<'a, M: ModuleT> StepState<'a, M> {
+    // ANCHOR: new
     pub(super) fn new(worker: &'a Worker<'a, M>, share: &'a LocalBatch) -> Self {
         let sums = worker.chunks.iter().map(|_| TreeSum::new(worker.tree)).collect();
         Self {
@@ -67,7 +73,9 @@ impl<'a, M: ModuleT> StepState<'a, M> {
             measured: Measured::default(),
         }
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: execute
     /// Executes one instruction, and waits for the device.
     pub(super) fn execute(&mut self, instruction: Instruction) -> Result<(), Error> {
         let Instruction { chunk, action } = instruction;
@@ -78,11 +86,10 @@ impl<'a, M: ModuleT> StepState<'a, M> {
             (Action::BackwardInput(i), _) => self.backward(chunk, i, true)?,
             (Action::BackwardWeight(i), _) => self.backward_weight(chunk, i)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
-            (_, Some(Message { channel, chunk, micro_batch, .. })) => {
-                let tensor =
-                    take(&mut self.outbox, (channel.carries, chunk, micro_batch), "result")?;
-                self.measured.sent += tensor.elem_count() * tensor.dtype().size_in_bytes();
-                self.worker.pipeline.send_shared(channel.to, &tensor)?;
+            (_, Some(message)) => {
+                let tensor = take(&mut self.outbox, message.key(), "result")?;
+                self.measured.sent += bytes(&tensor);
+                self.worker.pipeline.send_shared(message.channel.to, &tensor)?;
             }
             // `add_up` has computed the gradients for the update, and the training loop applies them.
             (_, None) => {}
@@ -100,24 +107,24 @@ impl<'a, M: ModuleT> StepState<'a, M> {
     /// other activations and gradients, and a message may arrive before the stage wants it. The schedule gives the order of sending.
     fn receive(&mut self, wanted: Message) -> Result<(), Error> {
         let from = wanted.channel.from;
-        let key = (wanted.channel.carries, wanted.chunk, wanted.micro_batch);
-        while !self.inbox.contains_key(&key) {
-            let Some(Message { channel, chunk, micro_batch, .. }) = self.incoming[from].pop_front()
-            else {
-                return Err(candle_core::Error::Msg(format!("stage {from} sends no more")).into());
+        while !self.inbox.contains_key(&wanted.key()) {
+            let Some(message) = self.incoming[from].pop_front() else {
+                return refuse(format!("stage {from} sends no more"));
             };
-            let Chunk { network, input, output } = &self.worker.chunks[chunk];
-            let sample = match channel.carries {
+            let Chunk { network, input, output } = &self.worker.chunks[message.chunk];
+            let sample = match message.channel.carries {
                 Carries::Activations => input,
                 Carries::Gradients => output,
             };
-            let shape = batch_of(self.rows(micro_batch), sample);
+            let shape = batch_of(self.rows(message.micro_batch), sample);
             let tensor = self.worker.pipeline.recv(from, &shape, network.dtype())?;
-            self.inbox.insert((channel.carries, chunk, micro_batch), tensor);
+            self.inbox.insert(message.key(), tensor);
         }
         Ok(())
     }
+    // ANCHOR_END: execute
 
+    // ANCHOR: passes
     /// The number of samples of a micro-batch. One stands in where there is none.
     fn rows(&self, micro_batch: usize) -> usize {
         self.share.shards[micro_batch].len().max(1)
@@ -173,7 +180,6 @@ impl<'a, M: ModuleT> StepState<'a, M> {
         Ok(loss)
     }
 
-    // ANCHOR: backward
     /// Computes the gradient of a micro-batch's loss by the input, and the gradients of the weights now or `later`.
     ///
     /// A stage without the loss starts from the gradient of the activation that it sent.
@@ -215,8 +221,9 @@ impl<'a, M: ModuleT> StepState<'a, M> {
         self.bytes -= bytes;
         Ok(())
     }
-    // ANCHOR_END: backward
+    // ANCHOR_END: passes
 
+    // ANCHOR: add_up
     /// Adds the gradients of all micro-batches of all pipelines, and averages their statistics into the running ones.
     pub(super) fn add_up(&mut self) -> Result<(), Error> {
         let Worker { chunks, replicas, tree, .. } = self.worker;
@@ -233,8 +240,10 @@ impl<'a, M: ModuleT> StepState<'a, M> {
         self.bytes += bytes;
         self.measured.activations = self.measured.activations.max(self.bytes);
     }
+    // ANCHOR_END: add_up
 }
 
+// ANCHOR: take
 /// Takes something of a micro-batch. A checked schedule makes sure that it is there.
 fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -> TensorResult<T> {
     match from.remove(&key) {
@@ -242,29 +251,23 @@ fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -
         None => bail!("{key:?}: there is no {what}"),
     }
 }
+// ANCHOR_END: take
 
 /// The span of an instruction in a trace: on the track of a device's computations, or of its messages.
 fn span(action: Action) -> tracing::Span {
+    macro_rules! span {
+        ($track:expr, $name:literal, $i:expr) => {
+            info_span!(target: $track, $name, micro_batch = $i)
+        };
+    }
     match action {
-        Action::Forward(i) => info_span!(target: COMPUTE, "forward", micro_batch = i),
-        Action::Backward(i) | Action::BackwardInput(i) => {
-            info_span!(target: COMPUTE, "backward", micro_batch = i)
-        }
-        Action::BackwardWeight(i) => {
-            info_span!(target: COMPUTE, "backward, weights", micro_batch = i)
-        }
+        Action::Forward(i) => span!(COMPUTE, "forward", i),
+        Action::Backward(i) | Action::BackwardInput(i) => span!(COMPUTE, "backward", i),
+        Action::BackwardWeight(i) => span!(COMPUTE, "backward, weights", i),
         Action::Update => info_span!(target: COMPUTE, "update"),
-        Action::RecvActivation(i) => {
-            info_span!(target: COMMUNICATION, "receive activation", micro_batch = i)
-        }
-        Action::SendActivation(i) => {
-            info_span!(target: COMMUNICATION, "send activation", micro_batch = i)
-        }
-        Action::RecvGradient(i) => {
-            info_span!(target: COMMUNICATION, "receive gradient", micro_batch = i)
-        }
-        Action::SendGradient(i) => {
-            info_span!(target: COMMUNICATION, "send gradient", micro_batch = i)
-        }
+        Action::RecvActivation(i) => span!(COMMUNICATION, "receive activation", i),
+        Action::SendActivation(i) => span!(COMMUNICATION, "send activation", i),
+        Action::RecvGradient(i) => span!(COMMUNICATION, "receive gradient", i),
+        Action::SendGradient(i) => span!(COMMUNICATION, "send gradient", i),
     }
 }

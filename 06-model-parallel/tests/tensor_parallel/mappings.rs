@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use concise_wrapper::Error;
-use model_parallel::tensor_parallel::conjugate::{copy, gather, reduce, scatter};
+use model_parallel::tensor_parallel::mappings::{copy, gather, reduce, scatter};
 use model_parallel::tensor_parallel::{Cut, Group};
 use params_and_allreduce::Algorithm;
 

@@ -1,4 +1,4 @@
-//! Which part of a tensor a rank holds.
+//! The part of a tensor that a rank holds.
 //!
 //! ```text
 //! columns: Cut::new(1, 5)       rows: Cut::new(0, 5)      Cut::in_blocks(0, 6, 2)
@@ -11,18 +11,18 @@
 //!                                └─────────┘               └─────────┘ rows 4 and 5
 //! ```
 //!
-//! Blocks are there for what comes out of a convolution: flattened, a channel is a run of features, and a
-//! rank that made the channel has all of them.
+//! A flattened channel of a convolution is a block of features. A rank that has computed the channel has the whole block.
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Error, Result, Tensor, bail};
 use harness::report::counted;
 use split_batch::shard_range;
 
-/// How the ranks of a group share a tensor: along one axis, in runs, in rank order.
+// ANCHOR: cut
+/// The way in which the ranks of a group share a tensor: along one axis, in runs, in rank order.
 ///
-/// The runs are those of [`shard_range`]: they differ by at most one block, and the first are the larger.
+/// The runs are those of [`shard_range`]: their lengths differ by at most one block, and the first runs are the longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     axis: usize,
@@ -31,65 +31,50 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// A cut along `axis`, which has `features` of which each goes to one rank.
+    /// A cut along `axis`, which has so many features.
     pub fn new(axis: usize, features: usize) -> Self {
         Self { axis, blocks: features, block: 1 }
     }
 
-    /// A cut along `axis`, which has `blocks` runs of `block` features each: a run goes to one rank.
+    /// A cut along `axis`, which has `blocks` runs of `block` features each. No rank gets a part of a block.
     pub fn in_blocks(axis: usize, blocks: usize, block: usize) -> Self {
         Self { axis, blocks, block }
     }
 
-    /// The axis along which parts are put together.
+    /// The axis.
     pub fn axis(&self) -> usize {
         self.axis
     }
 
-    /// The length of that axis in the whole tensor.
+    /// The length of the axis in the whole tensor.
     pub fn features(&self) -> usize {
         self.blocks * self.block
     }
 
-    /// The features of one of `ranks` ranks.
-    ///
-    /// # Panics
-    ///
-    /// When `rank` is not below `ranks`.
+    /// The features of one of `ranks` ranks. Panics when `rank` is not below `ranks`.
     pub fn range(&self, ranks: usize, rank: usize) -> Range<usize> {
         let Range { start, end } = shard_range(self.blocks, ranks, rank);
         start * self.block..end * self.block
     }
 
-    /// The features of the rank that has the most: rank 0.
+    /// The number of features of rank 0, which no rank exceeds.
     pub fn widest(&self, ranks: usize) -> usize {
         self.range(ranks, 0).len()
     }
 
-    /// One rank's part of a whole tensor, a view of it.
-    ///
-    /// # Errors
-    ///
-    /// When the axis does not exist or has another length, or when there are [too many](Self::check) ranks.
+    /// One rank's part of a whole tensor, a view of the tensor. Fails when the axis does not exist or has another
+    /// length, or there are [too many](Self::check) ranks.
     pub fn part(&self, whole: &Tensor, ranks: usize, rank: usize) -> Result<Tensor> {
         self.check(ranks)?;
-        if whole.dim(self.axis)? != self.features() {
-            bail!(
-                "a cut of {} features along axis {} does not fit {:?}",
-                self.features(),
-                self.axis,
-                whole.dims()
-            );
+        let (axis, features) = (self.axis, self.features());
+        if whole.dim(axis)? != features {
+            bail!("a cut of {features} features along axis {axis} does not fit {:?}", whole.dims());
         }
         let Range { start, end } = self.range(ranks, rank);
-        whole.narrow(self.axis, start, end - start)
+        whole.narrow(axis, start, end - start)
     }
 
-    /// Makes sure that every rank gets something: a layer without outputs computes nothing.
-    ///
-    /// # Errors
-    ///
-    /// When there are more ranks than can have a part: the message names both numbers.
+    /// Checks that every rank gets a part. Fails when there are more ranks than blocks: the message names both numbers.
     pub fn check(&self, ranks: usize) -> Result<()> {
         if ranks == 0 || self.blocks < ranks {
             let what = match self.block {
@@ -98,11 +83,14 @@ impl Cut {
                     format!("{} of {}", counted(self.blocks, "block"), counted(block, "feature"))
                 }
             };
-            bail!("{what} cannot be cut into {ranks} parts: use fewer ranks");
+            // A refusal of a command line, so without a backtrace.
+            let text = format!("{what} cannot be cut into {ranks} parts: use fewer ranks");
+            return Err(Error::Msg(text));
         }
         Ok(())
     }
 }
+// ANCHOR_END: cut
 
 #[cfg(test)]
 mod tests {
