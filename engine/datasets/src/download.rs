@@ -128,11 +128,7 @@ pub fn folder() -> Option<PathBuf> {
     std::env::var_os(DATA_FOLDER).map(PathBuf::from).or_else(default_folder)
 }
 
-/// Downloads the `files` that are missing in `folder`.
-///
-/// # Errors
-///
-/// When a file cannot be downloaded or stored.
+/// Downloads the `files` that are missing in `folder`. Fails when a file cannot be downloaded or stored.
 pub fn obtain(
     folder: &Path,
     files: &[RemoteFile],

@@ -38,11 +38,7 @@ fn malformed<R>(message: impl Into<String>) -> Result<R, Error> {
     Err(Error::Malformed(message.into()))
 }
 
-/// Reads a file of 28×28 images.
-///
-/// # Errors
-///
-/// When the file is malformed: see [`Error`].
+/// Reads a file of 28×28 images. Fails when the file is malformed: see [`Error`].
 pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "images", IMAGES_MAGIC)?;
@@ -57,11 +53,7 @@ pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
     })
 }
 
-/// Reads a file of labels.
-///
-/// # Errors
-///
-/// When the file is malformed: see [`Error`].
+/// Reads a file of labels. Fails when the file is malformed: see [`Error`].
 pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "labels", LABELS_MAGIC)?;

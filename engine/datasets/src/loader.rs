@@ -25,11 +25,8 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Makes a loader of batches of `batch_size` samples. The last batch of an epoch may be shorter.
-    ///
-    /// # Panics
-    ///
-    /// When `batch_size` is 0.
+    /// Makes a loader of batches of `batch_size` samples. The last batch of an epoch may be shorter. Panics when
+    /// `batch_size` is 0.
     pub fn new(dataset: &Dataset, batch_size: usize, seed: u64, dtype: DType) -> Self {
         assert!(batch_size > 0, "a batch has at least one sample");
         Self { dataset: dataset.clone(), batch_size, seed, dtype }

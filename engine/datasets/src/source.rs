@@ -52,11 +52,8 @@ pub struct LoadedData {
 }
 
 impl DataArguments {
-    /// Loads the images. A note on standard error says if drawn images replace the real ones.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when a folder does not exist or lacks a file. Another error when a file is malformed or a
+    /// Loads the images. A note on standard error says if drawn images replace the real ones. Fails with a
+    /// [`UsageError`] when a folder does not exist or lacks a file. Fails with another error when a file is malformed or a
     /// download fails.
     pub fn load(&self, sizes: Sizes) -> anyhow::Result<LoadedData> {
         if let Some(folder) = self.data_dir.as_deref().filter(|it| it.exists() && !it.is_dir()) {

@@ -24,11 +24,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Records an event after all work that `device` has in its queue.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU fails.
+    /// Records an event after all work that `device` has in its queue. Fails when the GPU fails.
     pub fn record(device: &Device) -> Result<Self> {
         #[cfg(feature = "cuda")]
         {
@@ -46,12 +42,8 @@ impl Event {
     /// Moves a contiguous tensor, with its elements at the time of the event, to `device`. If the tensor is on `device`,
     /// nothing is copied.
     ///
-    /// The GPU may copy later. The tensor must neither change nor be dropped until a result that was computed from the copy
-    /// is there.
-    ///
-    /// # Errors
-    ///
-    /// When the copy fails.
+    /// The GPU may copy later. The tensor must neither change nor be dropped until a result that was computed from the
+    /// copy is there. Fails when the copy fails.
     pub fn to_device(&self, tensor: &Tensor, device: &Device) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if let (Some(event), Device::Cuda(gpu)) = (&self.event, device)

@@ -100,12 +100,8 @@ impl TracedDevice for ComputeDevice {
 /// the GPU, and waits for the copy. This function copies the shard alone, and the GPU goes on working. A view on a GPU is
 /// made contiguous before it leaves the GPU. From CPU to CPU nothing is copied: the result shares the memory.
 ///
-/// Between GPUs, too, use this function: each GPU has its own stream, and `to_device` does not wait until the other GPU has
-/// computed the tensor.
-///
-/// # Errors
-///
-/// When the copy fails.
+/// Between GPUs, too, use this function: each GPU has its own stream, and `to_device` does not wait until the other GPU
+/// has computed the tensor. Fails when the copy fails.
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // An empty view is moved with the memory that it shares: a GPU cannot allocate 0 bytes for a copy.
     if tensor.elem_count() == 0 || tensor.device().same_device(device) {

@@ -39,13 +39,8 @@ impl DevicePlan {
     ///
     /// `threads_per_device` is the number of cores of a CPU slice. If it is `None`, each slice gets the same number of
     /// cores, at least one. GPUs ignore it. There may be more devices than GPUs, or more threads than cores; then the plan
-    /// has a [note](DevicePlan::note).
-    ///
-    /// # Errors
-    ///
-    /// - `devices` is not in `1..=`[`MAX_DEVICES`].
-    /// - There are more than [`MAX_THREADS`] threads, or too many threads on one device.
-    /// - The user asks for CUDA, and there is no GPU.
+    /// has a [note](DevicePlan::note). Fails when `devices` is not in `1..=`[`MAX_DEVICES`], when there are more than
+    /// [`MAX_THREADS`] threads or too many threads on one device, and when the user asks for CUDA without a GPU.
     pub fn new(
         kind: DeviceKind,
         devices: usize,
@@ -63,11 +58,7 @@ impl DevicePlan {
         }
     }
 
-    /// Plans slices of the CPU with one core each, for tests.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`new`](Self::new).
+    /// Plans slices of the CPU with one core each, for tests. Fails like [`new`](Self::new).
     pub fn slices(devices: usize) -> std::result::Result<Self, PlanError> {
         Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
     }
@@ -183,22 +174,16 @@ pub struct DeviceSlot {
 }
 
 impl DeviceSlot {
-    /// Opens the device. Call this in the thread that will use the device.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU cannot be opened or the slice's threads cannot be started.
+    /// Opens the device. Call this in the thread that will use the device. Fails when the GPU cannot be opened or the
+    /// slice's threads cannot be started.
     pub fn open(&self) -> Result<ComputeDevice> {
         self.open_with(false)
     }
 
-    /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread then
-    /// runs on the device without [`ComputeDevice::run`]. For a program with one device: a thread belongs to one device
-    /// only, and its memory in the thread pool is never freed.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Self::open), and when the calling thread belongs to a device already.
+    /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread
+    /// then runs on the device without [`ComputeDevice::run`]. For a program with one device: a thread belongs to one
+    /// device only, and its memory in the thread pool is never freed. Fails like [`open`](Self::open), and when the
+    /// calling thread belongs to a device already.
     pub fn open_in_this_thread(&self) -> Result<ComputeDevice> {
         self.open_with(true)
     }
@@ -230,11 +215,8 @@ impl DeviceSlot {
         }
     }
 
-    /// Returns the compute capability of a GPU, such as (9, 0), and `None` for a CPU slice.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU does not answer.
+    /// Returns the compute capability of a GPU, such as (9, 0), and `None` for a CPU slice. Fails when the GPU does not
+    /// answer.
     pub fn compute_capability(&self) -> Result<Option<(i32, i32)>> {
         match self.placement {
             Placement::CpuSlice { .. } => Ok(None),

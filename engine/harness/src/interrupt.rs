@@ -29,11 +29,7 @@ static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 /// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
 ///
 /// Before this call, while flags are checked and data is loaded, the first Ctrl-C ends the process. A second call does
-/// nothing, unless the first call failed.
-///
-/// # Errors
-///
-/// When the system refuses a handler.
+/// nothing, unless the first call failed. Fails when the system refuses a handler.
 pub fn watch() -> io::Result<()> {
     watch_by(&WATCHED, register)
 }

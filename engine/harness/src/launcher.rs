@@ -83,40 +83,28 @@ pub fn world_size() -> Option<usize> {
     started().map(|started| started.processes)
 }
 
-/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it.
-///
-/// # Errors
-///
-/// When the launcher's variables contradict each other, or one is missing.
+/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when the
+/// launcher's variables contradict each other, or one is missing.
 pub fn place() -> Result<Option<Place>, LaunchError> {
     if started().is_some() { Ok(None) } else { read_place(variable) }
 }
 
-/// Refuses to run as one of several processes that cannot be connected. Call this before anything else.
-///
-/// # Errors
-///
-/// When `mpirun` started this process and the program was built without the feature `mpi`, or another launcher started
+/// Refuses to run as one of several processes that cannot be connected. Call this before anything else. Fails when
+/// `mpirun` started this process and the program was built without the feature `mpi`, or another launcher started
 /// several processes.
 pub fn check(built_with_mpi: bool) -> Result<(), LaunchError> {
     check_connected(built_with_mpi, variable)
 }
 
 /// Refuses to run as one of several processes, in a program whose ranks are threads. Call this before anything else.
-///
-/// # Errors
-///
-/// When this process is one of several.
+/// Fails when this process is one of several.
 pub fn check_alone() -> Result<(), LaunchError> {
     check_is_alone(variable)
 }
 
-/// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root may
-/// use it, there may be more processes than cores, and a process may use any core.
-///
-/// # Errors
-///
-/// When there is no `mpirun` here.
+/// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root
+/// may use it, there may be more processes than cores, and a process may use any core. Fails when there is no `mpirun`
+/// here.
 pub fn command() -> io::Result<Command> {
     Command::new("mpirun").arg("--version").output()?;
     let mut command = Command::new("mpirun");

@@ -32,11 +32,8 @@ impl Stopwatch {
     }
 }
 
-/// Receives the next message of a channel, like [`Receiver::recv_timeout`]. A stop of the program does not count.
-///
-/// # Errors
-///
-/// When the other end is closed, and when nothing came before `timeout`.
+/// Receives the next message of a channel, like [`Receiver::recv_timeout`]. A stop of the program does not count. Fails
+/// when the other end is closed, and when nothing came before `timeout`.
 pub fn recv_timeout<T>(channel: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     let mut stopwatch = Stopwatch::start();
     loop {

@@ -20,20 +20,14 @@ use crate::backward::record;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, Channels, on_gpu};
 
-/// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`.
-///
-/// # Errors
-///
-/// When the shapes do not fit, or on a dtype other than f32, f64 and bf16.
+/// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`. Fails when the shapes do
+/// not fit, or on a dtype other than f32, f64 and bf16.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     add(x, bias, false)
 }
 
-/// Computes [`add_bias`] and then [`relu`](fn@crate::relu), in one pass over memory.
-///
-/// # Errors
-///
-/// The errors of [`add_bias`].
+/// Computes [`add_bias`] and then [`relu`](fn@crate::relu), in one pass over memory. Fails like
+/// [`add_bias`].
 pub fn add_bias_relu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     add(x, bias, true)
 }

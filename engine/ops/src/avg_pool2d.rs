@@ -34,11 +34,8 @@ use crate::gpu::{Launch, Source, blocks_of, on_gpu, tensor};
 
 /// Computes the mean over `kernel`×`kernel` windows that start every `stride` rows and columns.
 ///
-/// `[B, C, H, W]` → `[B, C, H', W']` with `H' = (H − kernel) / stride + 1`, rounded down.
-///
-/// # Errors
-///
-/// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
+/// `[B, C, H, W]` → `[B, C, H', W']` with `H' = (H − kernel) / stride + 1`, rounded down. Fails
+/// when `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
 /// f32, f64 and bf16.
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     let (batch, channels, height, width) = x.dims4()?;
@@ -203,11 +200,8 @@ impl Launch<'_> {
     }
 }
 
-/// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`.
-///
-/// # Errors
-///
-/// When planes are empty, or `x` is none of f32, f64 and bf16.
+/// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`. Fails when planes are empty, or
+/// `x` is none of f32, f64 and bf16.
 pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
     check_dtype(computed_in(x.dtype()), "global_avg_pool")?;
     let (batch, channels, height, width) = x.dims4()?;

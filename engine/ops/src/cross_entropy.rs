@@ -21,14 +21,11 @@ use candle_core::Shape;
 /// scalar.
 ///
 /// The largest logit of a row is subtracted before the exponentials, so large logits do not
-/// overflow. The gradient of a row is softmax(logits) − one-hot(label).
-///
-/// # Errors
-///
-/// When the shapes do not fit, when there are no classes, when the logits are neither f32 nor f64,
-/// when the labels are not u32, or when a label is not below the number of classes. An empty batch
-/// is not an error. A GPU cannot report a wrong label: there the loss becomes NaN. The caller
-/// checks the labels first, and `Dataset` of `datasets` does.
+/// overflow. The gradient of a row is softmax(logits) − one-hot(label). Fails when the shapes do
+/// not fit, when there are no classes, when the logits are neither f32 nor f64, when the labels are
+/// not u32, or when a label is not below the number of classes. An empty batch is not an error. A
+/// GPU cannot report a wrong label: there the loss becomes NaN. The caller checks the labels first,
+/// and `Dataset` of `datasets` does.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (batch, classes) = logits.dims2()?;
     if classes == 0 {
@@ -100,11 +97,8 @@ fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> 
 /// The result is `[2]` in f64, on the device of `logits`, and nothing waits for the device. The
 /// first of equal logits counts as the largest, and a NaN is larger than every number.
 ///
-/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]`. The result carries no gradient.
-///
-/// # Errors
-///
-/// When the shapes do not fit.
+/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]`. The result carries no gradient. Fails when the
+/// shapes do not fit.
 pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     logits.dims2()?;
     #[cfg(feature = "cuda")]

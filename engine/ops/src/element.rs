@@ -42,11 +42,8 @@ pub(crate) fn computed_in(stored: DType) -> DType {
     if stored == DType::BF16 { DType::F32 } else { stored }
 }
 
-/// Checks that `operation` supports `dtype`. The check is the same on every device.
-///
-/// # Errors
-///
-/// When `dtype` is neither f32 nor f64.
+/// Checks that `operation` supports `dtype`. The check is the same on every device. Fails when
+/// `dtype` is neither f32 nor f64.
 pub(crate) fn check_dtype(dtype: DType, operation: &str) -> Result<()> {
     for_dtype!(dtype, operation, _T => Ok(()))
 }
@@ -94,11 +91,8 @@ impl<'a, Guard: Deref<Target = Storage>> Locked<'a, Guard> {
         })
     }
 
-    /// Returns the elements of the `N` tensors, each in order.
-    ///
-    /// # Errors
-    ///
-    /// When a tensor is not in CPU memory, not contiguous, or of another type than `T`.
+    /// Returns the elements of the `N` tensors, each in order. Fails when a tensor is not in CPU
+    /// memory, not contiguous, or of another type than `T`.
     pub(crate) fn elements<T: WithDType, const N: usize>(&self) -> Result<[&[T]; N]> {
         let slices: Vec<&[T]> = self
             .memory()
@@ -114,11 +108,8 @@ impl<'a, Guard: Deref<Target = Storage>> Locked<'a, Guard> {
     }
 }
 
-/// Returns the elements of contiguous CPU storage, in order.
-///
-/// # Errors
-///
-/// When the layout is not contiguous, or the storage holds another type than `T`.
+/// Returns the elements of contiguous CPU storage, in order. Fails when the layout is not
+/// contiguous, or the storage holds another type than `T`.
 pub(crate) fn cpu_elements<'a, T: WithDType>(
     storage: &'a CpuStorage,
     layout: &Layout,
@@ -134,11 +125,8 @@ pub(crate) fn cpu_memory<T: WithDType>(elements: Vec<T>) -> Storage {
     Storage::Cpu(T::to_cpu_storage_owned(elements))
 }
 
-/// Copies the memory of a tensor as `layout` shows the memory, converted to `dtype`.
-///
-/// # Errors
-///
-/// When the device has no such conversion.
+/// Copies the memory of a tensor as `layout` shows the memory, converted to `dtype`. Fails when the
+/// device has no such conversion.
 pub(crate) fn copied(x: &Tensor, layout: &Layout, dtype: DType) -> Result<Storage> {
     fn copy<S: BackendStorage>(memory: &S, layout: &Layout, dtype: DType) -> Result<S> {
         if layout.shape().elem_count() == 0 && memory.dtype() == dtype {

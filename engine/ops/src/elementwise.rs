@@ -90,10 +90,7 @@ pub(crate) fn map<T: Element, const N: usize>(
 /// On a GPU, three in four of the threads that candle starts have nothing to add. Before candle's
 /// first addition the GPU's driver also translates all of candle's operations of two tensors,
 /// unless it has kept them from an earlier program. The translation took nine seconds on an H200.
-///
-/// # Errors
-///
-/// When shapes or types differ.
+/// Fails when shapes or types differ.
 pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let ours = match a.dtype() {
         DType::F32 | DType::F64 => true,

@@ -23,11 +23,8 @@ pub(crate) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// A matrix of `rows` × `cols` elements stored row by row.
-    ///
-    /// # Panics
-    ///
-    /// When `data` does not have exactly `rows` · `cols` elements.
+    /// A matrix of `rows` × `cols` elements stored row by row. Panics when `data` does not have
+    /// exactly `rows` · `cols` elements.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         let needed = rows.checked_mul(cols);
         assert_eq!(Some(data.len()), needed, "a {rows}×{cols} matrix needs its elements");
@@ -35,11 +32,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 
     /// A matrix of `rows` × `cols` elements. Each row begins `row_stride` elements after the
-    /// previous row.
-    ///
-    /// # Panics
-    ///
-    /// When `data` ends before the last element.
+    /// previous row. Panics when `data` ends before the last element.
     pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
         let needed = match rows.checked_sub(1) {
             Some(last) => last.checked_mul(row_stride).and_then(|start| start.checked_add(cols)),
@@ -80,11 +73,8 @@ pub(crate) enum Store {
 /// Multiplies `a`, m × k, by `b`, k × n, into `out`, m × n and row by row, in the calling thread.
 ///
 /// The order of the additions depends on the shapes only. On one machine, the result therefore has
-/// the same bits in every thread.
-///
-/// # Panics
-///
-/// When the shapes do not match each other or the length of `out`.
+/// the same bits in every thread. Panics when the shapes do not match each other or the length of
+/// `out`.
 #[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
 pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], store: Store) {
     assert_eq!(a.cols, b.rows, "inner dimensions of a product must agree");

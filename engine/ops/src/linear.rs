@@ -45,12 +45,9 @@ const ROWS: usize = 64;
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
-/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
-///
-/// # Errors
-///
-/// When the shapes do not fit, when there are no inputs or no outputs, or on a dtype other than
-/// f32, f64 and bf16. An empty batch is not an error.
+/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not
+/// fit, when there are no inputs or no outputs, or on a dtype other than f32, f64 and bf16. An
+/// empty batch is not an error.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, false)
 }
@@ -58,11 +55,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 /// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu).
 ///
 /// The two operations would compute the same bits, but here the relu needs no separate pass over
-/// memory.
-///
-/// # Errors
-///
-/// The errors of [`linear`](fn@linear).
+/// memory. Fails like [`linear`](fn@linear).
 pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, true)
 }

@@ -32,11 +32,7 @@ pub type Snapshot = Vec<(String, Tensor)>;
 pub struct Parameters(Vec<Parameter>);
 
 impl Parameters {
-    /// Collects parameters.
-    ///
-    /// # Errors
-    ///
-    /// When two parameters have the same name.
+    /// Collects parameters. Fails when two parameters have the same name.
     pub fn new(parameters: Vec<Parameter>) -> Result<Self> {
         for (position, parameter) in parameters.iter().enumerate() {
             if parameters[..position].iter().any(|earlier| earlier.name == parameter.name) {
@@ -67,13 +63,9 @@ impl Parameters {
     }
 
     /// Returns the gradient of every parameter, in order, from the result of
-    /// [`backward`](fn@crate::backward::backward).
-    ///
-    /// # Errors
-    ///
-    /// When a parameter has no gradient: the loss does not depend on it, or only through an
-    /// operation without a backward pass. An all-reduce that waits for the missing tensor would
-    /// hang every other device.
+    /// [`backward`](fn@crate::backward::backward). Fails when a parameter has no gradient: the loss
+    /// does not depend on it, or only through an operation without a backward pass. An all-reduce
+    /// that waits for the missing tensor would hang every other device.
     pub fn gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
         self.iter()
             .map(|Parameter { name, value }| match found.get(value) {
@@ -83,11 +75,7 @@ impl Parameters {
             .collect()
     }
 
-    /// Copies all values to CPU memory.
-    ///
-    /// # Errors
-    ///
-    /// When a copy from the device fails.
+    /// Copies all values to CPU memory. Fails when a copy from the device fails.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.iter()
             .map(|Parameter { name, value }| {
@@ -111,11 +99,8 @@ impl<'a> IntoIterator for &'a Parameters {
 /// Overwrites the elements of `tensor` in place with the elements of `value`.
 ///
 /// `value` has the same shape and type and may be on another device. Tensors that share the memory
-/// of `tensor` see the new values.
-///
-/// # Errors
-///
-/// When the two tensors differ in shape or type, or share memory.
+/// of `tensor` see the new values. Fails when the two tensors differ in shape or type, or share
+/// memory.
 pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
     let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
     // A scalar cannot be sliced, so both tensors get a new first axis.
@@ -125,12 +110,8 @@ pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
 /// Overwrites tensors in place with values of the same shapes, rounded to the types of the tensors.
 ///
 /// A pair is a tensor and its value, on one device. When all values are f32 on a GPU, a few
-/// launches round them.
-///
-/// # Errors
-///
-/// When the two tensors of a pair differ in shape or share memory, or when the device has no such
-/// conversion.
+/// launches round them. Fails when the two tensors of a pair differ in shape or share memory, or
+/// when the device has no such conversion.
 pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     if let Some((tensor, value)) =
         pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())

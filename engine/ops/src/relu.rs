@@ -15,11 +15,7 @@ use super::elementwise::by_element;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::{record, record_with_two};
 
-/// Computes max(x, 0) by element, for any shape.
-///
-/// # Errors
-///
-/// When `x` is none of f32, f64 and bf16.
+/// Computes max(x, 0) by element, for any shape. Fails when `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("relu", [x], |[x]| relu(&x));
@@ -32,12 +28,9 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
 /// Computes max(x + y, 0) by element, for tensors of the same type and of the same shape, any
 /// shape.
 ///
-/// The gradients of both inputs are the same tensor. At the start of the next shortcut two gradients
-/// arrive, and the backward pass adds them up in the same pass over memory.
-///
-/// # Errors
-///
-/// When shapes or types differ, or are none of f32, f64 and bf16.
+/// The gradients of both inputs are the same tensor. At the start of the next shortcut two
+/// gradients arrive, and the backward pass adds them up in the same pass over memory. Fails when
+/// shapes or types differ, or are none of f32, f64 and bf16.
 pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if x.shape() != y.shape() || x.dtype() != y.dtype() {
         let ((a, b), (of_a, of_b)) = ((x.dtype(), y.dtype()), (x.dims(), y.dims()));

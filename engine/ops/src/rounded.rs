@@ -19,12 +19,8 @@ pub(super) fn is_rounded(x: &Tensor) -> bool {
 }
 
 /// Applies `operation` to bf16 operands in f32, and rounds the result to bf16. Error messages
-/// contain `name`.
-///
-/// # Errors
-///
-/// When an operand has another type than bf16: a GPU does not mix types either. Also the errors of
-/// `operation`.
+/// contain `name`. Fails when an operand has another type than bf16: a GPU does not mix types
+/// either. Also the errors of `operation`.
 pub(super) fn rounded<const N: usize>(
     name: &str,
     operands: [&Tensor; N],

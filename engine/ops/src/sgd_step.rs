@@ -12,21 +12,15 @@ use crate::element::cpu_elements;
 use crate::simd::vectorised;
 use crate::{BLOCK, Element};
 
-/// Updates one tensor in place: value −= step · direction.
-///
-/// # Errors
-///
-/// When value and direction differ in shape or dtype.
+/// Updates one tensor in place: value −= step · direction. Fails when value and direction differ in
+/// shape or dtype.
 pub fn sgd_step(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
     sgd_step_all([(value, direction)], step)
 }
 
-/// Updates several tensors in place, each with its direction: value −= step · direction.
-///
-/// # Errors
-///
-/// When a value and its direction differ in shape or dtype; then no value was changed. When a value
-/// is on another device than the first value, or when the device fails.
+/// Updates several tensors in place, each with its direction: value −= step · direction. Fails when
+/// a value and its direction differ in shape or dtype; then no value was changed. Also fails when a value is
+/// on another device than the first value, or when the device fails.
 pub fn sgd_step_all<'a>(
     pairs: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
     step: f64,
@@ -55,12 +49,9 @@ pub fn sgd_step_all<'a>(
 /// Updates all triples of velocity, value and gradient in place.
 ///
 /// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value −
-/// rate · velocity. `constants` are momentum, share, decay and rate.
-///
-/// # Errors
-///
-/// When the three tensors differ in type or size, when they are not on one device, or when velocity
-/// or value is not contiguous.
+/// rate · velocity. `constants` are momentum, share, decay and rate. Fails when the three tensors
+/// differ in type or size, when they are not on one device, or when velocity or value is not
+/// contiguous.
 pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     #[cfg(feature = "cuda")]
     if slots.iter().flatten().any(|tensor| tensor.device().is_cuda()) {

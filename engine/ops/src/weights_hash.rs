@@ -14,11 +14,8 @@ use sha2::{Digest, Sha256};
 pub struct WeightsHash([u8; 32]);
 
 impl WeightsHash {
-    /// Hashes named tensors.
-    ///
-    /// # Errors
-    ///
-    /// When a tensor cannot be read, or has an element type other than f32 and f64.
+    /// Hashes named tensors. Fails when a tensor cannot be read, or has an element type other than
+    /// f32 and f64.
     pub fn new(weights: &[(String, Tensor)]) -> Result<Self> {
         let mut sorted: Vec<_> = weights.iter().collect();
         sorted.sort_by_key(|(name, _)| name);
@@ -49,19 +46,13 @@ impl WeightsHash {
     }
 
     /// Copies the hash to a tensor `[32]` of type u8 on `device`, for sending to another device.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor cannot be created on `device`.
+    /// Fails when the tensor cannot be created on `device`.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         Tensor::new(&self.0, device)
     }
 
-    /// Reads a hash from a tensor of [`to_tensor`](Self::to_tensor).
-    ///
-    /// # Errors
-    ///
-    /// When the tensor is not `[32]` of type u8.
+    /// Reads a hash from a tensor of [`to_tensor`](Self::to_tensor). Fails when the tensor is not
+    /// `[32]` of type u8.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
         match tensor.to_vec1::<u8>()?.try_into() {
             Ok(bytes) => Ok(Self(bytes)),

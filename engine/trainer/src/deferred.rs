@@ -28,11 +28,8 @@ pub struct DeferredSums {
 }
 
 impl DeferredSums {
-    /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device.
-    ///
-    /// # Errors
-    ///
-    /// When the shapes do not fit.
+    /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device. Fails when the
+    /// shapes do not fit.
     pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
         let sums = loss_and_correct(loss, logits, &batch.labels)?;
         Ok(Self { sums: Some(sums), samples: batch.len() as u64 })
@@ -47,11 +44,8 @@ impl DeferredSums {
         Ok(Self { sums, samples: self.samples + later.samples })
     }
 
-    /// Waits until the device has computed the sums, and reads them. Adds whether there was a Ctrl-C.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
+    /// Waits until the device has computed the sums, and reads them. Adds whether there was a Ctrl-C. Fails when the
+    /// device fails.
     pub fn read(&self) -> Result<BatchSums> {
         let Some(sums) = &self.sums else { return Ok(BatchSums::of_no_samples()) };
         let _span = info_span!(target: COMPUTE, "read loss").entered();
@@ -64,21 +58,15 @@ impl DeferredSums {
     }
 
     /// Reads the sums at once if they are in CPU memory, where they are computed already. Otherwise they stay deferred.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
+    /// Fails when the device fails.
     pub fn into_step_sums(self) -> Result<StepSums> {
         let on_a_gpu = self.sums.as_ref().is_some_and(|sums| !sums.device().is_cpu());
         Ok(if on_a_gpu { StepSums::Deferred(self) } else { StepSums::Sums(self.read()?) })
     }
 }
 
-/// Computes and reads the sums of a batch: [`DeferredSums::new`], then [`DeferredSums::read`].
-///
-/// # Errors
-///
-/// The errors of these two functions.
+/// Computes and reads the sums of a batch: [`DeferredSums::new`], then [`DeferredSums::read`]. Fails like
+/// these two functions.
 pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
     DeferredSums::new(loss, logits, batch)?.read()
 }
@@ -93,21 +81,13 @@ pub enum StepSums {
 }
 
 impl StepSums {
-    /// Computes the sums of a batch. `loss` is the sum over its samples. In CPU memory, the sums are read at once; on a GPU
-    /// they stay deferred.
-    ///
-    /// # Errors
-    ///
-    /// When the shapes do not fit, or the device fails.
+    /// Computes the sums of a batch. `loss` is the sum over its samples. In CPU memory, the sums are read at once; on a
+    /// GPU they stay deferred. Fails when the shapes do not fit, or the device fails.
     pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
         DeferredSums::new(loss, logits, batch)?.into_step_sums()
     }
 
-    /// Returns the sums. Waits for the device if they are deferred.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
+    /// Returns the sums. Waits for the device if they are deferred. Fails when the device fails.
     pub fn read(self) -> Result<BatchSums> {
         match self {
             Self::Sums(sums) => Ok(sums),

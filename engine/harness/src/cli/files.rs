@@ -31,22 +31,16 @@ pub struct ReportArguments {
     pub timeline: Option<PathBuf>,
 }
 
-/// Opens the file of `--metrics`, for a program that writes no other file.
-///
-/// # Errors
-///
-/// A [`UsageError`] when the file cannot be written.
+/// Opens the file of `--metrics`, for a program that writes no other file. Fails with a [`UsageError`] when the file
+/// cannot be written.
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let arguments = ReportArguments { metrics: path.map(Path::to_owned), ..Default::default() };
     arguments.check(&[])?;
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// Checks that the file of a flag can be written, and leaves nothing behind.
-///
-/// # Errors
-///
-/// A [`UsageError`] that names the flag and the file.
+/// Checks that the file of a flag can be written, and leaves nothing behind. Fails with a [`UsageError`] that names the
+/// flag and the file.
 pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
     file::check(path).map_err(|error| UsageError::new(file::flag_error(flag, path, &error)))
 }
@@ -71,10 +65,7 @@ impl ReportArguments {
     /// Checks that every file can be written and that no two flags name the same file. Writes nothing.
     ///
     /// `further` are flags of the program that name files, too. If there is any file, [`files_are_wanted`] is called.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] that names the flag or both flags.
+    /// Fails with a [`UsageError`] that names the flag or both flags.
     pub fn check(&self, further: &[(&str, Option<&Path>)]) -> Result<(), UsageError> {
         let mut named: Vec<(&str, &Path)> = Vec::new();
         for (flag, path) in self.named(further) {
@@ -88,12 +79,8 @@ impl ReportArguments {
         Ok(())
     }
 
-    /// Checks that no file has the same name as the `folder` of another flag. If neither exists yet, only one of the two
-    /// could be created.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] that names both flags.
+    /// Checks that no file has the same name as the `folder` of another flag. If neither exists yet, only one of the
+    /// two could be created. Fails with a [`UsageError`] that names both flags.
     pub fn check_folder(
         &self,
         further: &[(&str, Option<&Path>)],
@@ -119,11 +106,8 @@ impl ReportArguments {
         all.filter_map(|(flag, path)| Some((flag, path?)))
     }
 
-    /// Opens the files that a run writes while it goes on, and begins to record spans.
-    ///
-    /// # Errors
-    ///
-    /// When a special file cannot be opened, or spans are being recorded already.
+    /// Opens the files that a run writes while it goes on, and begins to record spans. Fails when a special file cannot
+    /// be opened, or spans are being recorded already.
     pub fn open(&self) -> io::Result<Outputs> {
         let Self { metrics, plot, trace, timeline } = self.clone();
         let spans = trace.is_some() || timeline.is_some();

@@ -89,11 +89,7 @@ pub struct Chart {
 pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Chart {
-    /// Draws the picture.
-    ///
-    /// # Errors
-    ///
-    /// When the length of the time axis is not a positive number, or drawing fails.
+    /// Draws the picture. Fails when the length of the time axis is not a positive number, or drawing fails.
     pub fn svg(&self) -> Result<String, Failure> {
         if !self.seconds.is_finite() || self.seconds <= 0.0 {
             return Err(format!("a chart of {} s", self.seconds).into());

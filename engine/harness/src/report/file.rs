@@ -14,11 +14,8 @@ use crate::lock::locked;
 /// The end of every temporary name.
 pub const PARTIAL: &str = ".partial";
 
-/// Checks that `path` can be written, and leaves nothing behind.
-///
-/// # Errors
-///
-/// The error that writing the file would return.
+/// Checks that `path` can be written, and leaves nothing behind. Fails with the error that writing the file would
+/// return.
 pub fn check(path: &Path) -> io::Result<()> {
     if is_special(path) || own_output(path).is_some() {
         // Opening and closing a FIFO would end its reader.
@@ -51,11 +48,7 @@ pub fn flag_error(flag: &str, path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// Writes a file, and returns when it is on the disk. An older file is replaced only after `content` has written
-/// everything.
-///
-/// # Errors
-///
-/// When `content` fails or the file cannot be written. Then the older file is still there.
+/// everything. Fails when `content` fails or the file cannot be written. Then the older file is still there.
 pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -76,11 +69,7 @@ pub fn write(
     Ok(())
 }
 
-/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file.
-///
-/// # Errors
-///
-/// The errors of [`write()`].
+/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file. Fails like [`write()`].
 pub fn write_flag(
     flag: &str,
     path: &Path,
@@ -213,11 +202,8 @@ pub struct LazyFile {
 }
 
 impl LazyFile {
-    /// Names the file. A special file and this process's own output are opened at once.
-    ///
-    /// # Errors
-    ///
-    /// When a special file cannot be opened.
+    /// Names the file. A special file and this process's own output are opened at once. Fails when a special file
+    /// cannot be opened.
     pub fn new(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open_special(path)?, path: path.to_owned(), resumes: false })
     }

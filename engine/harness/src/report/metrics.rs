@@ -41,11 +41,8 @@ impl Metrics {
         self.write_line(&Line { kind: "epoch", run: Some(run), content: record })
     }
 
-    /// Writes one line: an object with the fields of `content` and a field `kind`.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written. The message names the file and its flag.
+    /// Writes one line: an object with the fields of `content` and a field `kind`. Fails when the file cannot be
+    /// written. The message names the file and its flag.
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
         self.write_line(&Line { kind, run: None, content })
     }
@@ -58,11 +55,7 @@ impl Metrics {
         written.map_err(|error| flag_error("--metrics", self.0.path(), &error))
     }
 
-    /// Creates or empties the file, unless that has been done.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write`](Self::write).
+    /// Creates or empties the file, unless that has been done. Fails like [`write`](Self::write).
     pub(super) fn begin(&mut self) -> io::Result<()> {
         let opened = self.0.open().map(drop);
         opened.map_err(|error| flag_error("--metrics", self.0.path(), &error))

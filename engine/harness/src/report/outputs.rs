@@ -39,11 +39,7 @@ impl Outputs {
         }
     }
 
-    /// Adds a run that has ended, interrupted or not.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics cannot be written. The run is still drawn.
+    /// Adds a run that has ended, interrupted or not. Fails when the metrics cannot be written. The run is still drawn.
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
         self.runs.push(FinishedRun {
             name: summary.run.clone(),
@@ -53,21 +49,15 @@ impl Outputs {
         self.metrics.as_mut().map_or(Ok(()), |metrics| metrics.write("summary", summary))
     }
 
-    /// Prints test accuracy by epoch, if a run has at least two epochs.
-    ///
-    /// # Errors
-    ///
-    /// When standard output has no reader any more.
+    /// Prints test accuracy by epoch, if a run has at least two epochs. Fails when standard output has no reader any
+    /// more.
     pub fn print_sparklines(&self) -> io::Result<()> {
         sparklines(&self.runs).map_or(Ok(()), |lines| line(format_args!("\n{lines}")))
     }
 
     /// Writes the trace, the plot and the timeline of all runs that have ended. If no run has ended, because all were
-    /// refused or failed, older files stay as they are.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be written. The message names the flag and the file. The other files are still written.
+    /// refused or failed, older files stay as they are. Fails when a file cannot be written. The message names the flag
+    /// and the file. The other files are still written.
     pub fn write(&self, title: &str) -> io::Result<()> {
         if self.runs.is_empty() {
             return Ok(());

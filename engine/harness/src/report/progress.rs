@@ -57,11 +57,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Begins the report of an epoch of `batches` steps, of which `done` are done already.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics file cannot be written.
+    /// Begins the report of an epoch of `batches` steps, of which `done` are done already. Fails when the metrics file
+    /// cannot be written.
     pub fn epoch_begins(
         &mut self,
         epoch: usize,
@@ -97,11 +94,7 @@ impl<'a> Report<'a> {
         bar.set_position(batches as u64);
     }
 
-    /// Reports the end of an epoch.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics file cannot be written, or standard output has no reader.
+    /// Reports the end of an epoch. Fails when the metrics file cannot be written, or standard output has no reader.
     pub fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {
         // The file first: printing fails when standard output has no reader.
         if let Some(metrics) = &mut self.metrics {

@@ -47,11 +47,7 @@ enum Step {
 /// computed from, and the second half.
 ///
 /// If `result` depends on an operation that is not on the tape, the first half computes all
-/// gradients, and nothing is left for the second.
-///
-/// # Errors
-///
-/// The errors of [`backward_from`].
+/// gradients, and nothing is left for the second. Fails like [`backward_from`].
 pub fn backward_in_halves(result: &Tensor, gradient: &Tensor) -> Result<(Gradients, SecondHalf)> {
     let Some(graph) = graph(result) else {
         return Ok((backward_from(result, gradient)?, SecondHalf::default()));
@@ -101,11 +97,7 @@ pub fn backward_in_halves(result: &Tensor, gradient: &Tensor) -> Result<(Gradien
 }
 
 impl SecondHalf {
-    /// Computes the gradients that the first half has left.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`backward_from`].
+    /// Computes the gradients that the first half has left. Fails like [`backward_from`].
     pub fn run(self) -> Result<Gradients> {
         let Self { steps, mut gradients } = self;
         for step in steps {

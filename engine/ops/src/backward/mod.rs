@@ -60,11 +60,8 @@ impl From<GradStore> for Gradients {
     }
 }
 
-/// Computes the gradients of a loss, which is a scalar, by all variables that it depends on.
-///
-/// # Errors
-///
-/// When an operation has no backward pass, or its backward pass fails.
+/// Computes the gradients of a loss, which is a scalar, by all variables that it depends on. Fails
+/// when an operation has no backward pass, or its backward pass fails.
 pub fn backward(loss: &Tensor) -> Result<Gradients> {
     backward_from(loss, &loss.ones_like()?)
 }
@@ -72,12 +69,8 @@ pub fn backward(loss: &Tensor) -> Result<Gradients> {
 /// Continues a backward pass from `result`: `gradient` is the gradient of a loss by `result`.
 ///
 /// Returns the gradients of this loss by all variables that `result` depends on. `gradient` has the
-/// shape and type of `result`.
-///
-/// # Errors
-///
-/// When shapes or types differ, when an operation has no backward pass, or when its backward pass
-/// fails.
+/// shape and type of `result`. Fails when shapes or types differ, when an operation has no backward
+/// pass, or when its backward pass fails.
 pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
     match graph(result) {
         Some(graph) => walk(graph, result, gradient),
@@ -155,11 +148,8 @@ impl Accumulator {
 struct Accumulators(HashMap<TensorId, Accumulator>);
 
 impl Accumulators {
-    /// Adds a gradient from the operation `by` to a tensor's accumulator.
-    ///
-    /// # Errors
-    ///
-    /// When the gradient's shape or type differs from the tensor's.
+    /// Adds a gradient from the operation `by` to a tensor's accumulator. Fails when the gradient's
+    /// shape or type differs from the tensor's.
     fn add(&mut self, by: &str, tensor: &Tensor, gradient: Tensor) -> Result<()> {
         if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
             let ((dtype, dims), found) = ((tensor.dtype(), tensor.dims()), gradient.dtype());

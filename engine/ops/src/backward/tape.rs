@@ -95,12 +95,9 @@ impl Node {
 /// of the inputs in their order, each in the shape and type of its input, or `None`. `backward`
 /// must not own the result, because the result owns `backward`.
 ///
-/// If no input carries a gradient, or within [`no_grad`](fn@super::no_grad), the result carries none
-/// either. Then neither the inputs nor `backward` are kept.
-///
-/// # Errors
-///
-/// When the result and the inputs are on different devices.
+/// If no input carries a gradient, or within [`no_grad`](fn@super::no_grad), the result carries
+/// none either. Then neither the inputs nor `backward` are kept. Fails when the result and the
+/// inputs are on different devices.
 pub fn record<const N: usize>(
     name: &'static str,
     storage: Storage,
@@ -116,14 +113,10 @@ pub fn record<const N: usize>(
 /// Does the same as [`record`] for an operation whose gradients can be computed in two calls: the
 /// gradient of the first input, an activation, and later the gradients of the weights.
 ///
-/// `backward` computes the gradients that are wanted, and returns `None` for the others. A pass
-/// [in two halves](super::backward_in_halves) wants the first input's gradient in its first half
-/// and the other gradients in its second half; any other pass wants all that carry a gradient in
-/// one call. `backward` must compute the same bits in either case.
-///
-/// # Errors
-///
-/// The errors of [`record`].
+/// `backward` computes the gradients that are wanted, and returns `None` for the others. A pass [in
+/// two halves](super::backward_in_halves) wants the first input's gradient in its first half and
+/// the other gradients in its second half; any other pass wants all that carry a gradient in one
+/// call. `backward` must compute the same bits in either case. Fails like [`record`].
 pub fn record_in_halves<const N: usize>(
     name: &'static str,
     storage: Storage,
@@ -140,11 +133,7 @@ pub fn record_in_halves<const N: usize>(
 /// Does the same as [`record`] for a result that is a tensor already.
 ///
 /// The tensor may be a view, and it may carry a gradient. The function copies the tensor, because
-/// candle treats the memory of a recorded result as the result's own.
-///
-/// # Errors
-///
-/// The errors of [`record`].
+/// candle treats the memory of a recorded result as the result's own. Fails like [`record`].
 pub fn record_copy<const N: usize>(
     name: &'static str,
     result: &Tensor,
@@ -157,11 +146,7 @@ pub fn record_copy<const N: usize>(
 /// Does the same as [`record`], with a second backward pass for two incoming gradients.
 ///
 /// `of_two` returns the gradient that `backward` would return for each input and the sum of the two
-/// gradients.
-///
-/// # Errors
-///
-/// The errors of [`record`].
+/// gradients. Fails like [`record`].
 pub(crate) fn record_with_two<const N: usize>(
     name: &'static str,
     storage: Storage,

@@ -30,11 +30,7 @@ impl GradientSums {
     /// `[B, C, H, W]`.
     ///
     /// A batch norm with a relu also needs its `output`, because the relu passes no gradient where
-    /// the output is zero.
-    ///
-    /// # Errors
-    ///
-    /// When the shapes or dtypes do not fit.
+    /// the output is zero. Fails when the shapes or dtypes do not fit.
     pub fn of(
         x: &Tensor,
         output: Option<&Tensor>,
@@ -60,10 +56,7 @@ impl GradientSums {
     }
 
     /// Takes sums that were added up elsewhere, for example over several ranks: `[2, C]` in f64.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor has another shape or dtype.
+    /// Fails when the tensor has another shape or dtype.
     pub fn new(sums: Tensor) -> Result<Self> {
         match (sums.dtype(), sums.dims()) {
             (DType::F64, [2, _]) => Ok(Self(sums)),
@@ -79,19 +72,11 @@ impl GradientSums {
     }
 
     /// Σ dy: the gradient of the bias, `[C]`.
-    ///
-    /// # Errors
-    ///
-    /// None is known.
     pub fn bias(&self) -> Result<Tensor> {
         self.0.get(0)
     }
 
     /// Σ dy·x̂: the gradient of the weight, `[C]`.
-    ///
-    /// # Errors
-    ///
-    /// None is known.
     pub fn weight(&self) -> Result<Tensor> {
         self.0.get(1)
     }
@@ -101,11 +86,8 @@ impl GradientSums {
 ///
 /// `x`, `output` and `grad` are the arguments of [`GradientSums::of`], `[B, C, H, W]`, and `weight`
 /// is `[C]`; the result is `[B, C, H, W]`. `statistics` describe the same batch as `sums`, on any
-/// number of ranks: `statistics.count` is the n that divides the sums.
-///
-/// # Errors
-///
-/// When the shapes or dtypes do not fit, or on a dtype other than f32, f64 and bf16.
+/// number of ranks: `statistics.count` is the n that divides the sums. Fails when the shapes or
+/// dtypes do not fit, or on a dtype other than f32, f64 and bf16.
 pub fn input_gradient(
     x: &Tensor,
     output: Option<&Tensor>,

@@ -56,11 +56,8 @@ use crate::rounded::is_rounded;
 use on_cpu::{Factors, Planes, Sums};
 
 impl Statistics {
-    /// The statistics of a batch `[B, C, H, W]`.
-    ///
-    /// # Errors
-    ///
-    /// When `x` has another rank or no values, or on a dtype other than f32, f64 and bf16.
+    /// The statistics of a batch `[B, C, H, W]`. Fails when `x` has another rank or no values, or
+    /// on a dtype other than f32, f64 and bf16.
     pub fn of(x: &Tensor) -> Result<Self> {
         let planes = Planes::new(x.shape())?;
         if is_rounded(x) {
@@ -77,12 +74,9 @@ impl Statistics {
 /// Normalises a batch by its own statistics, and returns the output and the statistics.
 ///
 /// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel
-/// of equal values, such as a channel of a single pixel, becomes `bias`.
-///
-/// # Errors
-///
-/// When the shapes or dtypes do not fit, when there are no values, when `epsilon` is not positive,
-/// or on a dtype other than f32, f64 and bf16. When `x` is bf16, the parameters must be f32.
+/// of equal values, such as a channel of a single pixel, becomes `bias`. Fails when the shapes or
+/// dtypes do not fit, when there are no values, when `epsilon` is not positive, or on a dtype other
+/// than f32, f64 and bf16. When `x` is bf16, the parameters must be f32.
 pub fn batch_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -96,10 +90,7 @@ pub fn batch_norm(
 /// Normalises a batch by given statistics, such as running averages in evaluation.
 ///
 /// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. The gradient treats the statistics as constants.
-///
-/// # Errors
-///
-/// The errors of [`batch_norm`], and when the statistics have another number of channels.
+/// Fails like [`batch_norm`], and when the statistics have another number of channels.
 pub fn batch_norm_with(
     x: &Tensor,
     weight: &Tensor,

@@ -41,11 +41,8 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    /// Reads the sizes from the shape of a batch of images.
-    ///
-    /// # Errors
-    ///
-    /// When the shape does not have four dimensions, or has no elements.
+    /// Reads the sizes from the shape of a batch of images. Fails when the shape does not have four
+    /// dimensions, or has no elements.
     pub(super) fn new(images: &Shape) -> Result<Self> {
         let &[batch, channels, height, width] = images.dims() else {
             bail!("batch_norm: images [B, C, H, W] expected, got {:?}", images.dims());

@@ -44,11 +44,7 @@ impl Statistics {
     /// The mean of all values is the mean of the means, weighted by counts. The variance of all
     /// values is the mean of the variances plus the variance of the means (Chan, Golub, LeVeque
     /// 1983, for many parts at once). The parts are added in the order given, so the same parts
-    /// give the same bits.
-    ///
-    /// # Errors
-    ///
-    /// When there are no parts, or they differ in channels.
+    /// give the same bits. Fails when there are no parts, or they differ in channels.
     pub fn merge(parts: &[Self]) -> Result<Self> {
         let [first, ..] = parts else { bail!("batch_norm: no statistics to merge") };
         let count: usize = parts.iter().map(|part| part.count).sum();
@@ -68,11 +64,8 @@ impl Statistics {
 
     /// Returns the unbiased estimate of the distribution's variance: n / (n − 1) · variance.
     ///
-    /// A single value gives no estimate of a variance; the result is 0 then.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
+    /// A single value gives no estimate of a variance; the result is 0 then. Fails when the device
+    /// fails.
     pub fn unbiased_variance(&self) -> Result<Tensor> {
         &self.variance * self.unbiased_over_biased()
     }
@@ -129,11 +122,8 @@ impl Average<'_> {
 /// Updates every average: running = (1 − momentum) · running + momentum · scale · fresh.
 ///
 /// This is PyTorch's convention, with its default momentum of 0.1. On a GPU one launch updates up
-/// to eight averages.
-///
-/// # Errors
-///
-/// When the two tensors of an average differ in shape or device, or `fresh` is not f64.
+/// to eight averages. Fails when the two tensors of an average differ in shape or device, or
+/// `fresh` is not f64.
 pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
     let does_not_fit = |of: &&Average<'_>| {
         of.running.dims() != of.fresh.dims()

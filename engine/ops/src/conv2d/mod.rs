@@ -61,13 +61,10 @@ use winograd::Winograd;
 /// NaN.
 ///
 /// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU
-/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN.
-///
-/// # Errors
-///
-/// When the shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype
-/// other than f32, f64 and bf16. On a GPU without cuDNN also when the last patches leave different
-/// numbers of rows and columns over.
+/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN. Fails when the
+/// shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype other than
+/// f32, f64 and bf16. On a GPU without cuDNN it also fails when the last patches leave different numbers of
+/// rows and columns over.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -102,11 +99,7 @@ pub fn conv2d(
 ///
 /// On every device, an output of the convolution with a patch of zeros equals its bias exactly. The
 /// slope of the relu changes at 0, and training begins with a bias of 0. A rounding error must not
-/// turn this 0 into a positive number.
-///
-/// # Errors
-///
-/// The errors of the three operations.
+/// turn this 0 into a positive number. Fails like the three operations.
 pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize) -> Result<Tensor> {
     let geometry = Geometry::new(x, weight, Some(bias), 1, 0)?;
     if is_rounded(x) {
@@ -303,11 +296,8 @@ impl Algorithm {
 }
 
 /// Computes [`conv2d`](fn@conv2d) by candle's convolution, for a GPU without cuDNN. The sizes were
-/// checked.
-///
-/// # Errors
-///
-/// When the last patches leave m rows and n columns of the padded input uncovered, and m ≠ n.
+/// checked. Fails when the last patches leave m rows and n columns of the padded input uncovered,
+/// and m ≠ n.
 fn composed(
     x: &Tensor,
     weight: &Tensor,

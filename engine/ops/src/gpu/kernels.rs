@@ -60,11 +60,8 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel on `gpu`, whose context is current.
-    ///
-    /// # Errors
-    ///
-    /// When there are no kernels for the type, and when NVRTC or the driver fails.
+    /// Returns the kernel on `gpu`, whose context is current. Fails when there are no kernels for
+    /// the type, and when NVRTC or the driver fails.
     pub(super) fn on(self, gpu: &CudaDevice) -> Result<CudaFunction> {
         thread_local! {
             /// The kernels that this thread has launched on each GPU. A query to candle and the

@@ -118,11 +118,8 @@ impl<'a> Launch<'a> {
     }
 
     /// Queues a kernel whose last argument is its result, and returns the result: n elements of the
-    /// kernel's type, which the function allocates.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`run`](Self::run), and an error when there is no memory.
+    /// kernel's type, which the function allocates. Fails like [`run`](Self::run), and
+    /// when there is no memory.
     pub(crate) fn compute(self, n: usize, blocks: usize) -> Result<CudaStorage> {
         let mut result = alloc(self.gpu, n, self.kernel.dtype)?;
         let launch: Launch<'_> = self;
@@ -149,12 +146,9 @@ impl<'a> Launch<'a> {
     }
 
     /// Queues the kernel on this number of blocks, on the GPU's stream. The function returns before
-    /// the kernel has run.
-    ///
-    /// # Errors
-    ///
-    /// When an operand differs from the kernel's in type or size, is on another GPU, or is larger
-    /// than the kernel can count; and when the kernel cannot be compiled or started.
+    /// the kernel has run. Fails when an operand differs from the kernel's in type or size, is on
+    /// another GPU, or is larger than the kernel can count; and when the kernel cannot be compiled
+    /// or started.
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
     pub(crate) fn run(self, blocks: usize) -> Result<()> {
         let Self { gpu, kernel, arguments, mismatch } = self;

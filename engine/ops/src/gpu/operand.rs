@@ -16,11 +16,7 @@ pub(crate) struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Makes an operand of a tensor's memory.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor is not contiguous.
+    /// Makes an operand of a tensor's memory. Fails when the tensor is not contiguous.
     pub(crate) fn new(storage: &'a CudaStorage, layout: &Layout) -> Result<Self> {
         let Some((start, end)) = layout.contiguous_offsets() else {
             bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride());
@@ -49,11 +45,8 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// Calls `work` with the memory of contiguous tensors on a GPU.
-///
-/// # Errors
-///
-/// When a tensor is not on a GPU or not contiguous, and when `work` fails.
+/// Calls `work` with the memory of contiguous tensors on a GPU. Fails when a tensor is not on a GPU
+/// or not contiguous, and when `work` fails.
 pub(crate) fn on_gpu<R, const N: usize>(
     tensors: [&Tensor; N],
     work: impl FnOnce([Operand<'_>; N]) -> Result<R>,

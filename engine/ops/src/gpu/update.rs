@@ -24,12 +24,8 @@ struct Slot<'a, const N: usize> {
     scale: Option<f64>,
 }
 
-/// Computes `value −= gradient · step` for pairs of a value and its gradient.
-///
-/// # Errors
-///
-/// When the two tensors differ in size or type or are not on one GPU, or when the value is not
-/// contiguous.
+/// Computes `value −= gradient · step` for pairs of a value and its gradient. Fails when the two
+/// tensors differ in size or type or are not on one GPU, or when the value is not contiguous.
 pub(crate) fn sgd_step(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()> {
     let slots = pairs.iter().map(|&(value, read)| Slot { read, changed: [value], scale: None });
     update("sgd_step", &[step], None, &slots.collect_vec())
@@ -38,12 +34,9 @@ pub(crate) fn sgd_step(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()> {
 /// Takes a momentum step for triples of velocity, value and gradient.
 ///
 /// The kernel computes `velocity = velocity · momentum + (gradient · share + value · decay)`, then
-/// `value −= velocity · rate`. `constants` are momentum, share, decay and rate.
-///
-/// # Errors
-///
-/// When the three tensors differ in size or type or are not on one GPU, or when velocity or value
-/// is not contiguous.
+/// `value −= velocity · rate`. `constants` are momentum, share, decay and rate. Fails when the
+/// three tensors differ in size or type or are not on one GPU, or when velocity or value is not
+/// contiguous.
 pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     let slots = triples.iter().map(|&[velocity, value, read]| Slot {
         read,
@@ -53,11 +46,8 @@ pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Re
     update("momentum_step", &constants, None, &slots.collect_vec())
 }
 
-/// Computes `to = from`, rounded to the type of `to`, for pairs of the two. `from` is f32.
-///
-/// # Errors
-///
-/// When the two tensors differ in size or are not on one GPU, or when `to` is not contiguous.
+/// Computes `to = from`, rounded to the type of `to`, for pairs of the two. `from` is f32. Fails
+/// when the two tensors differ in size or are not on one GPU, or when `to` is not contiguous.
 pub(crate) fn cast(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     let slots = pairs.iter().map(|&(to, read)| Slot { read, changed: [to], scale: None });
     update("cast", &[], Some(DType::F32), &slots.collect_vec())
@@ -65,12 +55,9 @@ pub(crate) fn cast(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
 
 /// Computes `running = (1 − momentum) · running + momentum · scale · fresh` for running averages.
 ///
-/// Each average has its fresh values, in f64, and their scale.
-///
-/// # Errors
-///
-/// When a running average and its fresh values differ in size or are not on one GPU, or when the
-/// running average is not contiguous.
+/// Each average has its fresh values, in f64, and their scale. Fails when a running average and its
+/// fresh values differ in size or are not on one GPU, or when the running average is not
+/// contiguous.
 pub(crate) fn average(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Result<()> {
     let slots = averages.iter().map(|&(running, read, scale)| Slot {
         read,

@@ -135,16 +135,9 @@ impl fmt::Display for Product {
 }
 
 /// Computes a product of two operands, in the order in which [`Pass`] names them. An output has no
-/// bias yet.
-///
-/// # Errors
-///
-/// - When there are no images, except for the kernel's gradient.
-/// - When the operands are on different GPUs, differ in type or do not have the sizes of
-///   `geometry`.
-/// - When a size exceeds cuDNN's integer type.
-/// - When cuDNN has no algorithm with the properties that the module requires.
-/// - When cuDNN or CUDA fails.
+/// bias yet. Fails when there are no images, except for the kernel's gradient; when the operands are
+/// on different GPUs, differ in type or do not have the sizes of `geometry`; and when cuDNN fails or
+/// has no algorithm with the properties that the module requires.
 pub(super) fn product(
     geometry: &Geometry,
     pass: Pass,
