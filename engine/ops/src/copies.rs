@@ -1,10 +1,8 @@
 //! Copies of a tensor in another shape, order or type.
 //!
-//! candle has all of these operations, and the first two do not copy. But candle's operations do
-//! not put their inputs on the tape of [`backward`](mod@crate::backward). The tape is worth more
-//! than the copy of a small tensor.
-//!
-//! Cost: each element is read and written once.
+//! candle's operations need no copy to flatten and to transpose, but they do not put their inputs
+//! on the tape of [`backward`](mod@crate::backward), which is worth more than the copy of a small
+//! tensor.
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
