@@ -90,8 +90,7 @@ impl Dataset {
         self.shape
     }
 
-    /// The pixels of all images, one byte per pixel. The images are one after the other, each channel by channel and row by
-    /// row.
+    /// The pixels of all images, one byte per pixel, image after image, each channel by channel and row by row.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }

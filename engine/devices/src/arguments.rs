@@ -28,8 +28,7 @@ impl DeviceArguments {
     /// Plans `devices` devices, and sets whether this process rounds products to TF32. Fails with a [`UsageError`] when
     /// this machine cannot have these devices.
     pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
-        let plan = DevicePlan::new(self.device, devices, self.threads_per_device);
-        let plan = plan.map_err(UsageError::new)?;
+        let plan = DevicePlan::new(self.device, devices, self.threads_per_device)?;
         if self.tf32 && plan.is_of_slices() {
             return Err(UsageError::new(
                 "--tf32: only GPUs round to TF32; leave it out, or use --device cuda",
@@ -39,8 +38,7 @@ impl DeviceArguments {
         Ok(if self.tf32 { plan.with_note("f32 products are rounded to TF32") } else { plan })
     }
 
-    /// Plans one device like each of `several`: of the same kind, with the same number of cores. Fails like
-    /// [`plan`](Self::plan).
+    /// Plans one device like each of `several`: of the same kind, with the same number of cores.
     pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
         Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
     }

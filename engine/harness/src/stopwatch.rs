@@ -1,7 +1,6 @@
 //! Time without the time for which the whole program was stopped.
 //!
-//! While a program is stopped, by Ctrl-Z or by a debugger, clocks go on. A time limit for another thread should count only
-//! the time in which that thread could work.
+//! While a program is stopped, by Ctrl-Z or by a debugger, clocks go on. A time limit for another thread must not.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;

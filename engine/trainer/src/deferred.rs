@@ -1,8 +1,7 @@
 //! Deferred metrics: the loss and the correct answers of steps, which stay on their device until they are read.
 //!
-//! Reading a number from a GPU waits for all work in the GPU's queue. After that the queue is empty, and the GPU waits for
-//! the first kernel of the next step. So the sums of a step stay on the GPU. They are added there, and read only when a
-//! report needs them.
+//! Reading a number from a GPU waits until the GPU's queue is empty, and then the GPU waits for the next step. So the
+//! sums of a step stay on the GPU. They are added there, and read only when a report needs them.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -28,8 +27,7 @@ pub struct DeferredSums {
 }
 
 impl DeferredSums {
-    /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device. Fails when the
-    /// shapes do not fit.
+    /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device.
     pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
         let sums = loss_and_correct(loss, logits, &batch.labels)?;
         Ok(Self { sums: Some(sums), samples: batch.len() as u64 })
@@ -44,8 +42,7 @@ impl DeferredSums {
         Ok(Self { sums, samples: self.samples + later.samples })
     }
 
-    /// Waits until the device has computed the sums, and reads them. Adds whether there was a Ctrl-C. Fails when the
-    /// device fails.
+    /// Waits until the device has computed the sums, and reads them. Adds whether there was a Ctrl-C.
     pub fn read(&self) -> Result<BatchSums> {
         let Some(sums) = &self.sums else { return Ok(BatchSums::of_no_samples()) };
         let _span = info_span!(target: COMPUTE, "read loss").entered();
@@ -65,8 +62,7 @@ impl DeferredSums {
     }
 }
 
-/// Computes and reads the sums of a batch: [`DeferredSums::new`], then [`DeferredSums::read`]. Fails like
-/// these two functions.
+/// Computes and reads the sums of a batch: [`DeferredSums::new`], then [`DeferredSums::read`].
 pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
     DeferredSums::new(loss, logits, batch)?.read()
 }
@@ -110,10 +106,9 @@ pub(crate) struct SumsReader {
 }
 
 impl SumsReader {
-    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not due.
-    ///
-    /// The first step of a run is read at once: if its loss is NaN, no update is the cause. The `last` step of an epoch is
-    /// read at once, too. All steps of an epoch are of the same kind.
+    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not
+    /// due. The `last` step of an epoch is read at once, and so is the first step of a run: if its loss is NaN, no
+    /// update is the cause. All steps of an epoch are of the same kind.
     pub(crate) fn read(&mut self, step: StepSums, last: bool) -> Result<Option<BatchSums>> {
         let deferred = match step {
             StepSums::Sums(sums) => return Ok(Some(sums)),

@@ -17,8 +17,7 @@ pub use arguments::{ElementType, TrainArguments, TrainSetup};
 pub use deferred::{DeferredSums, StepSums, read_sums};
 pub use run::{Error, TrainingRun};
 
-/// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors. Fails when the tensor cannot be
-/// made on `device`.
+/// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
 pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
     Tensor::new(&sums.to_array(), device)
 }

@@ -79,8 +79,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         }
     }
 
-    /// Begins the next epoch. Returns `false` after the last epoch, and after an interrupt. Fails when the report
-    /// cannot be written.
+    /// Begins the next epoch. Returns `false` after the last epoch, and after an interrupt.
     pub fn next_epoch(&mut self) -> Result<bool, Error> {
         let (epoch, epochs, done) = (self.state.epoch(), self.options.epochs, self.state.batches);
         if self.interrupted || epoch > epochs {
@@ -94,9 +93,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(true)
     }
 
-    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, and after the step
-    /// whose sums count an interrupt. There the time of the epoch ends: it does not include the evaluation. Fails when
-    /// the batch cannot be made.
+    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, where its time ends,
+    /// and after the step whose sums count an interrupt. Fails when the batch cannot be made.
     pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
         self.step_span = None;
         if self.state.sums.interrupts > 0 {
@@ -132,8 +130,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(&self.state))
     }
 
-    /// Ends the epoch. `test` are the sums over the test images, or `None` on a device that leaves the evaluation to
-    /// another device. Fails with [`Error::NotFinite`], or when the report cannot be written.
+    /// Ends the epoch. `test` are the sums over the test images, if this device evaluates. Fails with
+    /// [`Error::NotFinite`], or when the report cannot be written.
     pub fn epoch_done(&mut self, test: Option<BatchSums>) -> Result<(), Error> {
         if let Some(test) = test {
             // The test images are the first that see the last update.

@@ -8,8 +8,7 @@ use clap::Args;
 use super::UsageError;
 use crate::report::metrics::Metrics;
 use crate::report::outputs::Outputs;
-use crate::report::trace::Trace;
-use crate::report::{file, files_are_wanted};
+use crate::report::{file, files_are_wanted, trace};
 
 /// Flags for the files of results.
 #[derive(Args, Clone, Debug, Default)]
@@ -31,16 +30,14 @@ pub struct ReportArguments {
     pub timeline: Option<PathBuf>,
 }
 
-/// Opens the file of `--metrics`, for a program that writes no other file. Fails with a [`UsageError`] when the file
-/// cannot be written.
+/// Opens the file of `--metrics`, for a program that writes no other file, if the file can be written.
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let arguments = ReportArguments { metrics: path.map(Path::to_owned), ..Default::default() };
     arguments.check(&[])?;
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// Checks that the file of a flag can be written, and leaves nothing behind. Fails with a [`UsageError`] that names the
-/// flag and the file.
+/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both.
 pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
     file::check(path).map_err(|error| UsageError::new(file::flag_error(flag, path, &error)))
 }
@@ -113,7 +110,7 @@ impl ReportArguments {
         let spans = trace.is_some() || timeline.is_some();
         Ok(Outputs {
             metrics: metrics.as_deref().map(Metrics::new).transpose()?,
-            recording: spans.then(|| Trace::begin(trace.is_some())).transpose()?,
+            recording: spans.then(|| trace::begin(trace.is_some())).transpose()?,
             plot,
             trace,
             timeline,

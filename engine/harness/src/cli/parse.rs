@@ -4,18 +4,8 @@ use clap::{Command, Error, Parser, ValueEnum};
 
 use super::{UsageError, prepare};
 
-/// Prepares the process and parses the command line: the first thing that a program's `main` does.
-///
-/// ```no_run
-/// # use harness::cli;
-/// # #[derive(clap::Parser)] struct Arguments {}
-/// # fn run(arguments: Arguments) -> anyhow::Result<()> { Ok(()) }
-/// fn main() -> std::process::ExitCode {
-///     cli::conclude(cli::arguments().and_then(run))
-/// }
-/// ```
-///
-/// Fails with clap's error. `--help` is one, too.
+/// Prepares the process and parses the command line. A program's `main` is
+/// `cli::conclude(cli::arguments().and_then(run))`. Fails with clap's error. `--help` is one, too.
 pub fn arguments<A: Parser>() -> anyhow::Result<A> {
     prepare();
     Ok(parse()?)

@@ -1,7 +1,6 @@
 //! `--metrics FILE`: one JSON object per line, one line per epoch, and a summary at the end of each run.
 //!
-//! Each line is written at once, so a user can watch a run, and a run that is cut short leaves whole lines only. (A full
-//! disk may leave half a line. A resumed run removes it.)
+//! Each line is written at once, so a user can watch a run, and a run that is cut short leaves whole lines only.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -11,8 +10,7 @@ use serde::Serialize;
 use super::file::{LazyFile, flag_error};
 use crate::records::EpochRecord;
 
-/// A metrics file. The first epoch creates or empties the file: a run that is refused before leaves an older file as it
-/// is.
+/// A metrics file, which the first epoch creates or empties: a run that is refused leaves an older file as it is.
 #[derive(Debug)]
 pub struct Metrics(LazyFile);
 
@@ -26,8 +24,7 @@ struct Line<'a, T> {
 }
 
 impl Metrics {
-    /// Names the file. A special file and this process's own output are opened at once. This fails if a special file
-    /// cannot be opened.
+    /// Names the file. A special file and this process's own output are opened at once.
     pub(crate) fn new(path: &Path) -> io::Result<Self> {
         LazyFile::new(path).map(Self).map_err(|error| flag_error("--metrics", path, &error))
     }

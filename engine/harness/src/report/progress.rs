@@ -21,8 +21,7 @@ pub fn progress_bar(template: &str) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// The reporter of one run. If the run has several devices, one of them reports, and the others are
-/// [silent](Report::silent).
+/// The reporter of one run. Of several devices one reports, and the others are [silent](Report::silent).
 #[derive(Debug)]
 pub struct Report<'a> {
     run: String,
@@ -57,8 +56,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Begins the report of an epoch of `batches` steps, of which `done` are done already. Fails when the metrics file
-    /// cannot be written.
+    /// Begins the report of an epoch of `batches` steps, of which `done` are done already.
     pub fn epoch_begins(
         &mut self,
         epoch: usize,
