@@ -72,7 +72,8 @@ fn update<const N: usize>(
 fn are_apart<const N: usize>(group: &[Slot<'_, N>]) -> bool {
     let memory = |tensor: &Tensor| ptr::from_ref(&*tensor.storage_and_layout().0).addr();
     let changed = group.iter().flat_map(|(_, changed, _)| *changed).map(memory).collect_vec();
-    let types = group.iter().map(|(read, changed, _)| (changed.map(Tensor::dtype), read.dtype()));
+    let mut types =
+        group.iter().map(|(read, changed, _)| (changed.map(Tensor::dtype), read.dtype()));
     changed.iter().all_unique()
         && group.iter().all(|(read, ..)| !changed.contains(&memory(read)))
         && types.all_equal()
@@ -101,7 +102,7 @@ fn launch<const N: usize>(
             let n = operands[0].elements;
             let blocks = if nth < slots.len() { blocks_of(n) } else { 0 };
             launch = launch.count(n).count(blocks);
-            launch = scale.into_iter().fold(launch, Launch::number);
+            launch = scale.iter().copied().fold(launch, Launch::number);
             launch = launch.memory_as(read_as.unwrap_or(dtype), operands[0], n);
             launch =
                 operands[1..].iter().fold(launch, |launch, &changed| launch.memory(changed, n));
