@@ -24,7 +24,7 @@ use candle_nn::init::Init;
 use harness::lock::locked;
 use ops::backward::record_copy;
 use ops::batch_norm::{
-    Average, GradientSums, Statistics, average_all, batch_norm, batch_norm_with, input_gradient,
+    Average, OutputGradient, Statistics, average_all, batch_norm, batch_norm_with,
 };
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
@@ -331,23 +331,21 @@ fn synchronised(
     let (of_all, of_x, of_weight) = (statistics.clone(), x.detach(), weight.detach());
     let y = record_copy("synchronised batch_norm", &y, [x, weight, bias], move |y, grad| {
         let output = relu.then(|| y.detach());
-        let mut own = GradientSums::of(&of_x, output.as_ref(), grad, &of_all, EPSILON)?;
+        let dy = OutputGradient::new(&of_x, output.as_ref(), grad)?;
+        let mut own = dy.sums(&of_all, EPSILON)?;
         if !counts {
-            own = GradientSums::new(own.as_tensor().zeros_like()?)?;
+            own = own.zeros_like()?;
         }
-        let all = own.as_tensor().to_device(rank.device())?;
+        let all = own.to_device(rank.device())?;
         let all = rank.all_reduce(&all, Algorithm::OneShot).map_err(candle_core::Error::wrap)?;
-        let all = GradientSums::new(all)?;
         // The statistics do not depend on images that do not count.
         let dx = match counts {
-            true => {
-                input_gradient(&of_x, output.as_ref(), grad, &of_weight, &of_all, &all, EPSILON)?
-            }
+            true => dy.of_input(&of_weight, &of_all, &all, EPSILON)?,
             false => of_x.zeros_like()?,
         };
         // Weight and bias have the same type.
         let parameter = |gradient: Tensor| gradient.to_dtype(of_weight.dtype());
-        Ok([Some(dx), Some(parameter(own.weight()?)?), Some(parameter(own.bias()?)?)])
+        Ok([Some(dx), Some(parameter(own.get(1)?)?), Some(parameter(own.get(0)?)?)])
     })?;
     Ok((y, statistics))
 }

@@ -109,7 +109,7 @@ impl Launch {
         }
         launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
         #[cfg(feature = "mpi")]
-        if launcher::world_size().is_some_and(|processes| processes > 1) {
+        if launcher::started().is_some_and(|started| started.processes > 1) {
             return Ok(Self::Mpi(mpi::World::connect(timeout)?));
         }
         Ok(Self::Threads(timeout))

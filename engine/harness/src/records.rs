@@ -29,9 +29,8 @@ pub struct BatchSums {
     pub correct: u64,
     /// The number of samples.
     pub samples: u64,
-    /// The number of devices that were interrupted by Ctrl-C. If it is above 0, this step is the last. The number is
-    /// part of the sums, so all devices receive it in the same step and stop together.
-    /// A checkpoint does not store it.
+    /// The number of devices that were interrupted by Ctrl-C. If it is above 0, this step is the last of all devices. A
+    /// checkpoint does not store it.
     #[serde(skip)]
     pub interrupts: u64,
 }

@@ -6,20 +6,9 @@
 //! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of inputs |
 //! | gradient of X | G · Wᵀ | \[B, O\]·\[O, I\] | groups of samples |
 //!
-//! ```text
-//!          O                        O
-//!      ┌───────┐   samples  B   ┌───────┐  task 0
-//!   I  │   W   │    ┌─────────┐ ├───────┤  task 1     64 rows a task,
-//!      │       │    │    X    │ ├───────┤  task 2     whatever the number
-//!      └───────┘    └─────────┘ └───────┘  task 3     of threads
-//!                        I
-//! ```
-//!
-//! On a GPU cuBLAS computes the products, and our kernels add bias and relu.
-//!
 //! Cost: 2·B·I·O operations for each product. Bias and relu are added while a task's rows are in
 //! the cache. One task computes each row of each result, so the number of threads never changes the
-//! bits.
+//! bits. On a GPU cuBLAS computes the products, and our kernels add bias and relu.
 
 use std::borrow::Cow;
 
@@ -38,31 +27,22 @@ use crate::memory::zeros;
 use crate::relu::{passed, rectified};
 use crate::rounded::{is_rounded, rounded};
 
-/// The number of rows of a task. At this size, reading the other matrix is a small part of the
+/// The number of rows of a task, so large that reading the other matrix is a small part of the
 /// work.
 const ROWS: usize = 64;
 
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
-/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
-///
-/// # Errors
-///
-/// When the shapes do not fit, when there are no inputs or no outputs, or on a dtype other than
-/// f32, f64 and bf16. An empty batch is not an error.
+/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not
+/// fit, when there are no inputs or no outputs, or on a dtype other than f32, f64 and bf16. An
+/// empty batch is not an error.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, false)
 }
 
-/// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu).
-///
-/// The two operations would compute the same bits, but here the relu needs no separate pass over
-/// memory.
-///
-/// # Errors
-///
-/// The errors of [`linear`](fn@linear).
+/// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu), with the same bits in one pass
+/// over memory. Fails like [`linear`](fn@linear).
 pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, true)
 }
@@ -188,8 +168,8 @@ impl Linear {
         }
     }
 
-    /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64. A large f32
-    /// loses the digits of each small term that is added to it.
+    /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64: a large f32
+    /// would lose the digits of small terms.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let mut dbias = vec![0.0; self.outputs];
         let mut of_run = vec![T::zero(); self.outputs];

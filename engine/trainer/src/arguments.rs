@@ -131,21 +131,14 @@ impl TrainSetup {
 }
 
 impl TrainArguments {
-    /// Checks the flags against each other and against the machine, then loads the data.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] for flags that make no sense. Another error for a malformed data file.
+    /// Checks the flags against each other and against the machine, then loads the data. Fails with a [`UsageError`]
+    /// for flags that make no sense. Fails with another error for a malformed data file.
     pub fn prepare(&self, devices: usize) -> anyhow::Result<TrainSetup> {
         self.prepare_for_shards(devices, devices)
     }
 
-    /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole batch
-    /// of the given size, there is one shard.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`prepare`](Self::prepare).
+    /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole
+    /// batch of the given size, there is one shard. Fails like [`prepare`](Self::prepare).
     pub fn prepare_for_shards(&self, devices: usize, shards: usize) -> anyhow::Result<TrainSetup> {
         let batch_size = usize::try_from(self.batch_size)?;
         if batch_size < shards {

@@ -18,19 +18,11 @@ pub use deferred::{DeferredSums, StepSums, read_sums};
 pub use run::{Error, TrainingRun};
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
-///
-/// # Errors
-///
-/// When the tensor cannot be made on `device`.
 pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
     Tensor::new(&sums.to_array(), device)
 }
 
-/// Reads the sums from a tensor of [`sums_to_tensor`].
-///
-/// # Errors
-///
-/// When the tensor is not `[4]`, f64.
+/// Reads the sums from a tensor of [`sums_to_tensor`]. Fails when the tensor is not `[4]`, f64.
 pub fn sums_from_tensor(tensor: &Tensor) -> Result<BatchSums> {
     match tensor.to_vec1::<f64>()?.try_into() {
         Ok(sums) => Ok(BatchSums::from_array(sums)),

@@ -89,11 +89,7 @@ pub struct Chart {
 pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Chart {
-    /// Draws the picture.
-    ///
-    /// # Errors
-    ///
-    /// When the length of the time axis is not a positive number, or drawing fails.
+    /// Draws the picture. Fails when the length of the time axis is not a positive number, or drawing fails.
     pub fn svg(&self) -> Result<String, Failure> {
         if !self.seconds.is_finite() || self.seconds <= 0.0 {
             return Err(format!("a chart of {} s", self.seconds).into());
@@ -205,8 +201,7 @@ pub(super) fn text<'a>(
     Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
 }
 
-/// Returns round numbers from 0 to at most `length`, which is positive. They are equally spaced, with at most `gaps`
-/// gaps.
+/// Returns equally spaced round numbers from 0 to at most `length`, which is positive, with at most `gaps` gaps.
 pub fn ticks(length: f64, gaps: u32) -> Vec<f64> {
     let unit = spacing(length, gaps);
     let count = (length / unit) as usize;

@@ -14,11 +14,7 @@ use crate::lock::locked;
 /// The end of every temporary name.
 pub const PARTIAL: &str = ".partial";
 
-/// Checks that `path` can be written, and leaves nothing behind.
-///
-/// # Errors
-///
-/// The error that writing the file would return.
+/// Checks that `path` can be written, and leaves nothing behind. Fails as writing would.
 pub fn check(path: &Path) -> io::Result<()> {
     if is_special(path) || own_output(path).is_some() {
         // Opening and closing a FIFO would end its reader.
@@ -51,11 +47,7 @@ pub fn flag_error(flag: &str, path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// Writes a file, and returns when it is on the disk. An older file is replaced only after `content` has written
-/// everything.
-///
-/// # Errors
-///
-/// When `content` fails or the file cannot be written. Then the older file is still there.
+/// everything. Fails when `content` fails or the file cannot be written. Then the older file is still there.
 pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -76,11 +68,7 @@ pub fn write(
     Ok(())
 }
 
-/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file.
-///
-/// # Errors
-///
-/// The errors of [`write()`].
+/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file. Fails like [`write()`].
 pub fn write_flag(
     flag: &str,
     path: &Path,
@@ -158,8 +146,7 @@ impl Drop for PartialFile {
     }
 }
 
-/// Removes all partial files of this process, which is about to end. A thread that begins a file from now on waits for
-/// ever.
+/// Removes all partial files of this process, which is about to end. A thread that begins another waits for ever.
 pub(crate) fn remove_partial_files() {
     let all = locked(&PARTIAL_FILES);
     for path in &*all {
@@ -176,16 +163,14 @@ fn open_special(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a path leads to a FIFO, a terminal or a device.
-///
-/// The check uses the path itself and not the end of its links. Where `/dev/stdout` leads to a pipe, its link has a
-/// target that is not a path.
+/// Whether a path leads to a FIFO, a terminal or a device. The check uses the path itself: where `/dev/stdout` leads to
+/// a pipe, the target of its link is not a path.
 fn is_special(path: &Path) -> bool {
     path.exists() && !path.is_file() && !path.is_dir()
 }
 
-/// This process's standard output or standard error, if `path` leads to that file. Replacing the file would lose the
-/// printed lines. Opening it a second time would let the two files overwrite each other.
+/// This process's standard output or standard error, if `path` leads to that file. A second file would overwrite the
+/// lines.
 #[cfg(unix)]
 fn own_output(path: &Path) -> Option<File> {
     use std::os::fd::AsFd as _;
@@ -214,10 +199,6 @@ pub struct LazyFile {
 
 impl LazyFile {
     /// Names the file. A special file and this process's own output are opened at once.
-    ///
-    /// # Errors
-    ///
-    /// When a special file cannot be opened.
     pub fn new(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open_special(path)?, path: path.to_owned(), resumes: false })
     }
@@ -238,18 +219,14 @@ impl LazyFile {
             None => {
                 // Append: every line goes to the end, even if another process writes there, too.
                 let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
-                let kept = if self.resumes { whole_lines(&fs::read(&self.path)?) } else { 0 };
-                file.set_len(kept as u64)?;
+                let older = if self.resumes { fs::read(&self.path)? } else { Vec::new() };
+                let end = older.iter().rposition(|byte| *byte == b'\n');
+                file.set_len(end.map_or(0, |end| end as u64 + 1))?;
                 file
             }
         };
         Ok(self.file.insert(file))
     }
-}
-
-/// The number of bytes up to the end of the last line.
-fn whole_lines(text: &[u8]) -> usize {
-    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }
 
 impl Write for LazyFile {

@@ -1,7 +1,6 @@
 //! `--metrics FILE`: one JSON object per line, one line per epoch, and a summary at the end of each run.
 //!
-//! Each line is written at once, so a user can watch a run, and a run that is cut short leaves whole lines only. (A full
-//! disk may leave half a line. A resumed run removes it.)
+//! Each line is written at once, so a user can watch a run, and a run that is cut short leaves whole lines only.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -11,8 +10,7 @@ use serde::Serialize;
 use super::file::{LazyFile, flag_error};
 use crate::records::EpochRecord;
 
-/// A metrics file. The first epoch creates or empties the file: a run that is refused before leaves an older file as it
-/// is.
+/// A metrics file, which the first epoch creates or empties: a run that is refused leaves an older file as it is.
 #[derive(Debug)]
 pub struct Metrics(LazyFile);
 
@@ -26,8 +24,7 @@ struct Line<'a, T> {
 }
 
 impl Metrics {
-    /// Names the file. A special file and this process's own output are opened at once. This fails if a special file
-    /// cannot be opened.
+    /// Names the file. A special file and this process's own output are opened at once.
     pub(crate) fn new(path: &Path) -> io::Result<Self> {
         LazyFile::new(path).map(Self).map_err(|error| flag_error("--metrics", path, &error))
     }
@@ -41,11 +38,8 @@ impl Metrics {
         self.write_line(&Line { kind: "epoch", run: Some(run), content: record })
     }
 
-    /// Writes one line: an object with the fields of `content` and a field `kind`.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written. The message names the file and its flag.
+    /// Writes one line: an object with the fields of `content` and a field `kind`. Fails when the file cannot be
+    /// written. The message names the file and its flag.
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
         self.write_line(&Line { kind, run: None, content })
     }
@@ -58,11 +52,7 @@ impl Metrics {
         written.map_err(|error| flag_error("--metrics", self.0.path(), &error))
     }
 
-    /// Creates or empties the file, unless that has been done.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write`](Self::write).
+    /// Creates or empties the file, unless that has been done. Fails like [`write`](Self::write).
     pub(super) fn begin(&mut self) -> io::Result<()> {
         let opened = self.0.open().map(drop);
         opened.map_err(|error| flag_error("--metrics", self.0.path(), &error))

@@ -28,14 +28,13 @@ impl Conv2d {
     ) -> Result<Tensor> {
         let (g, sizes) = (&self.geometry, self.channels());
         let (y, before_bias) = match (&self.epilogue, bias) {
-            (Epilogue::Plain, None) => {
-                (on_gpu([x, weight], |operands| product(g, Pass::Output, operands))?, None)
+            (Epilogue::Plain, bias) => {
+                let mut y = on_gpu([x, weight], |operands| product(g, Pass::Output, operands))?;
+                if let Some(bias) = bias {
+                    on_gpu([bias], |[bias]| add_bias(&mut y, sizes, bias, false))?;
+                }
+                (y, None)
             }
-            (Epilogue::Plain, Some(bias)) => on_gpu([x, weight, bias], |[x, weight, bias]| {
-                let mut y = product(g, Pass::Output, [x, weight])?;
-                add_bias(&mut y, sizes, bias, false)?;
-                Ok((y, None))
-            })?,
             (Epilogue::ReluPool(windows), Some(bias)) => {
                 on_gpu([x, weight, bias], |[x, weight, bias]| {
                     let z = product(g, Pass::OutputForRelu, [x, weight])?;
@@ -54,8 +53,8 @@ impl Conv2d {
         })
     }
 
-    /// Computes the gradients that are wanted: of the input, and of the weight and of the bias if
-    /// there is one. `before_bias` is the operand of bias and relu.
+    /// Computes the gradients that are wanted: of the input, and of the weight and the bias.
+    /// `before_bias` is the operand of bias and relu.
     fn backward_on_gpu(
         &self,
         x: &Tensor,
@@ -67,12 +66,11 @@ impl Conv2d {
     ) -> Result<[Option<Tensor>; 3]> {
         let (g, sizes) = (&self.geometry, self.channels());
         let (dz, dbias) = match (&self.epilogue, bias, before_bias) {
-            (Epilogue::Plain, None, _) => (grad.clone(), None),
-            (Epilogue::Plain, Some(_), _) if !wanted.weights => (grad.clone(), None),
-            (Epilogue::Plain, Some(_), _) => {
+            (Epilogue::Plain, Some(_), _) if wanted.weights => {
                 let (dz, dbias) = bias_gradients(None, grad)?;
                 (dz, Some(dbias))
             }
+            (Epilogue::Plain, ..) => (grad.clone(), None),
             (Epilogue::ReluPool(windows), Some(bias), Some(z)) => {
                 let z = Operand::whole(z, sizes.elements());
                 let (dz, dbias) = on_gpu([bias, grad], |[bias, grad]| {

@@ -367,7 +367,8 @@ fn layers_compute_what_is_wanted_and_nothing_else() {
     ] {
         let (node, gradient) = (tape::node_of(&y).unwrap(), y.ones_like().unwrap());
         for (input, weights) in [(true, false), (false, true), (true, true)] {
-            let found = node.gradients(&y, &gradient, input, weights).unwrap();
+            let gradient = Accumulator::One(gradient.clone());
+            let found = node.backward(&y, gradient, Wanted { input, weights }).unwrap();
             let found: Vec<bool> = found.iter().map(Option::is_some).collect();
             assert_eq!(found, [input, weights, weights]);
         }

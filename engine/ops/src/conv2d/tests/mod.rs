@@ -25,7 +25,7 @@ fn forward<T: Element>(
         Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, output),
         Algorithm::Winograd3 => Winograd3::new(g).forward(x, weight, output),
         Algorithm::Strided1x1 => Strided1x1::new(g).forward(x, weight, output),
-        Algorithm::Im2col => Im2col::new(g).forward(x, weight, output),
+        Algorithm::Im2col => Im2col(g).forward(x, weight, output),
     }
 }
 
@@ -44,7 +44,7 @@ fn backward<T: Element>(
         Algorithm::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
         Algorithm::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
         Algorithm::Strided1x1 => Strided1x1::new(g).backward(x, weight, up, to),
-        Algorithm::Im2col => Im2col::new(g).backward(x, weight, up, to),
+        Algorithm::Im2col => Im2col(g).backward(x, weight, up, to),
     }
 }
 

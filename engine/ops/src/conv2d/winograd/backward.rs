@@ -9,11 +9,10 @@ use super::{Winograd, sandwich};
 use crate::Element;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::padded_plane::by_channel;
-use crate::conv2d::results::{Gradients, Upstream, runs};
+use crate::conv2d::results::{Gradients, Upstream};
 use crate::gemm::{Store, gemm};
 use crate::memory::Scratch;
-use crate::simd::vectorised;
-use crate::simd::{LANES, add, blocks, vectors, vectors_mut};
+use crate::simd::{LANES, add, runs, vectorised, vectors, vectors_mut};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Adds up the gradients of a batch, run by run.
@@ -29,7 +28,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         let place = g.out_channels * g.in_channels;
         let mut sums = gradients.weight.as_ref().map(|_| Scratch::new(Self::PLACES * place));
         let mut planes_not_finite = Vec::new();
-        for images in runs(g.batch, self.images_at_once()) {
+        for images in runs(0..g.batch, self.images_at_once()) {
             let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
             let pixels = images.start * g.image()..images.end * g.image();
             let tiles = sums.as_ref().map(|_| self.transform_inputs(&x[pixels.clone()]));
@@ -89,7 +88,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             vectorised(
                 #[inline(always)]
                 || {
-                    for (block, images) in blocks(images.clone()).enumerate() {
+                    for (block, images) in runs(images.clone(), LANES).enumerate() {
                         upstream.load(images, channel, padded, sums, dbias.as_mut());
                         for (tile, origin) in self.origins(padded).enumerate() {
                             let column = block * self.tiles() + tile;
@@ -112,9 +111,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     }
 
     /// Computes B·dV·Bᵀ of every tile and adds the tiles where they overlap: `[places, C, columns]`
-    /// → `[B, C, H, W]`.
-    ///
-    /// Returns the planes in which a gradient is not finite.
+    /// → `[B, C, H, W]`. Returns the planes in which a gradient is not finite.
     fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) -> Vec<Plane> {
         let (g, padded) = (self.geometry, self.padded_input());
         let tiles = vectors(tiles);

@@ -28,8 +28,8 @@ fn a_gpu_updates_in_place() {
     }
 }
 
-/// Makes eleven tensors: a launch of eight, and three more with the halves of one tensor, which must
-/// not share a launch.
+/// Makes eleven tensors: a launch of eight, and three more with the halves of one tensor, which
+/// must not share a launch.
 ///
 /// One of the gradients is not contiguous.
 fn scattered(name: &str, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
