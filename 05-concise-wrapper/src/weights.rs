@@ -21,13 +21,6 @@ pub struct Named {
     pub tensor: Tensor,
 }
 
-impl Named {
-    /// Returns the size of the tensor in bytes.
-    pub fn bytes(&self) -> usize {
-        self.tensor.elem_count() * self.tensor.dtype().size_in_bytes()
-    }
-}
-
 /// The tensors of one network, each kind in the order in which the network asked for them.
 #[derive(Clone, Debug)]
 pub struct Weights {
@@ -47,7 +40,9 @@ impl Weights {
 
     /// Returns the size of each parameter in bytes. Its gradient has the same size.
     pub fn parameter_sizes(&self) -> Vec<usize> {
-        self.parameters.iter().map(Named::bytes).collect()
+        let bytes =
+            |named: &Named| named.tensor.elem_count() * named.tensor.dtype().size_in_bytes();
+        self.parameters.iter().map(bytes).collect()
     }
 
     /// Returns the size of all parameters together in bytes.
@@ -89,16 +84,11 @@ impl Weights {
     /// Overwrites the tensors of these names, and no other tensors. Fails when a name is unknown, or a value has another
     /// shape or type: the message names it.
     pub fn set(&self, values: &[(String, Tensor)]) -> Result<()> {
+        let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
         for (name, value) in values {
             let Some(tensor) = self.get(name) else { bail!("the network has no tensor {name}") };
-            if tensor.shape() != value.shape() || tensor.dtype() != value.dtype() {
-                bail!(
-                    "{name} is {:?} {:?}, not {:?} {:?}",
-                    tensor.dtype(),
-                    tensor.dims(),
-                    value.dtype(),
-                    value.dims()
-                );
+            if kind(tensor) != kind(value) {
+                bail!("{name} is {}, not {}", kind(tensor), kind(value));
             }
             overwrite(tensor, value)?;
         }
@@ -108,8 +98,7 @@ impl Weights {
 
 /// Whether a tensor of this name is a buffer, and not a parameter.
 pub fn is_buffer(name: &str) -> bool {
-    let last = name.rsplit('.').next().unwrap_or(name);
-    last.starts_with("running_")
+    name.rsplit('.').next().unwrap_or(name).starts_with("running_")
 }
 
 #[cfg(test)]
