@@ -14,6 +14,7 @@
 //! `nn.DataParallel` works in the same way, except that it computes the loss on the first device. The wrapper is slow: weights
 //! go to every device and gradients to the first, in every step, after the backward pass. [`Ddp`](crate::Ddp) is faster.
 
+// ANCHOR: imports
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +37,9 @@ use crate::device_threads::DeviceThreads;
 use crate::model::{Model, Step, gradients_of, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
+// ANCHOR_END: imports
 
+// ANCHOR: struct
 /// A network on several devices.
 pub struct DataParallel<M> {
     /// Holds the weights.
@@ -44,6 +47,7 @@ pub struct DataParallel<M> {
     /// Each holds a replica of the network.
     devices: DeviceThreads<Network<M>>,
 }
+// ANCHOR_END: struct
 
 impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     fn hosts(&self) -> Shards {
@@ -86,6 +90,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         Network::weights(&self.network)
     }
 
+    // ANCHOR: evaluate
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         let network = Arc::clone(&self.network);
         // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
@@ -96,8 +101,10 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         })?;
         Ok(answers.into_iter().reduce(SumsByBatch::and).map(|sums| sums.total()))
     }
+    // ANCHOR_END: evaluate
 }
 
+// ANCHOR: replicate
 /// Copies the weights to a replica. The caller waits meanwhile, and changes no weight.
 fn replicate<M: ModuleT>(network: &Network<M>, replica: &Network<M>) -> Result<(), Error> {
     let _span = info_span!(target: COMMUNICATION, "replicate").entered();
@@ -120,8 +127,10 @@ fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tenso
     }
     Ok(gradients)
 }
+// ANCHOR_END: replicate
 
 impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
+    // ANCHOR: new
     /// Puts a replica of the network on every device of a plan. The network stays on its device.
     ///
     /// A device has failed if another device waits for it longer than `timeout`, or if it has not answered some seconds later.
@@ -147,7 +156,9 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         })?;
         Ok(self)
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: predict
     /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
     /// there are no images, when they do not fit the network, or when a device has failed.
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
@@ -169,6 +180,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         })?;
         Ok(gather(&logits.into_iter().flatten().collect::<Vec<_>>(), images.device())?)
     }
+    // ANCHOR_END: predict
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::initial;
 use crate::precision::Precision;
 use crate::weights::{Named, Weights, is_buffer};
 
+// ANCHOR: network
 /// Builds a module of named tensors. Each replica calls it once.
 type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 
@@ -43,8 +44,10 @@ pub struct Network<M> {
     device: Device,
     build: Arc<Build<M>>,
 }
+// ANCHOR_END: network
 
 impl<M: ModuleT> Network<M> {
+    // ANCHOR: new
     /// Makes a network with fresh weights. Each depends on its name and the seed alone.
     ///
     /// `precision` is an element type, such as `DType::F32`. With `DType::BF16` the layers compute in bf16, and everything else
@@ -71,7 +74,9 @@ impl<M: ModuleT> Network<M> {
     ) -> Result<Self> {
         Self::built(Box::new(values), Norms::default(), precision.into(), device, Arc::new(build))
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: replica
     /// Makes a copy on another device: the same values, in other memory.
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let (weights, to) = (self.weights().clone(), device.clone());
@@ -87,7 +92,9 @@ impl<M: ModuleT> Network<M> {
         let (norms, precision) = (self.norms.replica(), self.precision());
         Self::built(Box::new(values), norms, precision, device, Arc::clone(&self.build))
     }
+    // ANCHOR_END: replica
 
+    // ANCHOR: built
     fn built(
         values: Box<Values>,
         norms: Norms,
@@ -108,7 +115,9 @@ impl<M: ModuleT> Network<M> {
         let made = locked(&made).clone();
         Ok(Self { module, made, norms, hooks, device, build })
     }
+    // ANCHOR_END: built
 
+    // ANCHOR: forward
     /// Computes the logits of a batch, as in training: batch norms use and keep the statistics of the batch.
     pub fn forward_training(&self, images: &Tensor) -> Result<Tensor> {
         self.logits(images, true)
@@ -121,7 +130,9 @@ impl<M: ModuleT> Network<M> {
         self.norms.average()?;
         precision.logits(&logits)
     }
+    // ANCHOR_END: forward
 
+    // ANCHOR: gradients
     /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
     /// message names it. Fails when the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
@@ -195,6 +206,7 @@ impl<M: ModuleT> Network<M> {
         let first = self.hooks.wrapper.set(Box::new(hook)).is_ok();
         assert!(first, "a network has one wrapper");
     }
+    // ANCHOR_END: gradients
 
     /// Returns the network's tensors.
     pub fn weights(&self) -> &Weights {
@@ -245,6 +257,7 @@ impl WeightHalf {
     }
 }
 
+// ANCHOR: hooks
 /// The receivers of a network's gradients.
 #[derive(Default)]
 struct Hooks {
@@ -253,6 +266,7 @@ struct Hooks {
     /// The hook of a wrapper, which gets the gradients instead.
     wrapper: OnceLock<Box<dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync>>,
 }
+// ANCHOR_END: hooks
 
 // ANCHOR: hook
 /// Makes a parameter with this value, in other memory. The backward pass calls the hook with the number and the gradient of the
@@ -288,6 +302,7 @@ fn with_gradient_hook(
 /// Returns the first value of a tensor, from its name, shape, distribution and type.
 type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
 
+// ANCHOR: made
 /// The tensors that a module has asked for.
 #[derive(Clone)]
 struct Made {
@@ -295,14 +310,17 @@ struct Made {
     /// With mixed precision, the numbers of parameters that the layers use in another type, and the rounded copies.
     rounded: Vec<(usize, Tensor)>,
 }
+// ANCHOR_END: made
 
 impl Made {
+    // ANCHOR: get
     /// Returns the tensor that layers use under this name.
     fn get(&self, name: &str) -> Option<&Tensor> {
         let parameter = self.weights.parameters.iter().position(|named| named.name == name);
         let rounded = self.rounded.iter().find(|(number, _)| Some(*number) == parameter);
         rounded.map(|(_, tensor)| tensor).or_else(|| self.weights.get(name))
     }
+    // ANCHOR_END: get
 
     // ANCHOR: round
     /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
@@ -314,6 +332,7 @@ impl Made {
     // ANCHOR_END: round
 }
 
+// ANCHOR: registry
 /// The backend of the builder: makes each tensor when a layer asks for it first.
 struct Registry {
     values: Box<Values>,
@@ -370,3 +389,4 @@ impl SimpleBackend for Registry {
         true
     }
 }
+// ANCHOR_END: registry

@@ -31,6 +31,7 @@ use candle_core::{DType, Result, Tensor};
 use devices::DevicePlan;
 use ops::cast;
 
+// ANCHOR: precision
 /// The element type in which the layers of a network compute. It decides the element type of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
@@ -79,6 +80,7 @@ impl Precision {
         if self.is_mixed() { cast(logits, self.weights()) } else { Ok(logits.clone()) }
     }
 }
+// ANCHOR_END: precision
 
 impl From<DType> for Precision {
     fn from(layers: DType) -> Self {

@@ -63,6 +63,7 @@ impl<W: Write> Recording<W> {
     }
 }
 
+// ANCHOR: recorder
 /// Records the steps of one rank. All ranks record together, and rank 0 writes.
 pub struct Recorder<'a, M, W> {
     model: &'a M,
@@ -140,6 +141,7 @@ impl<'a, M: Model, W: Write> Recorder<'a, M, W> {
         Ok(())
     }
 }
+// ANCHOR_END: recorder
 
 /// Returns the first eight bytes of the hash of a tensor's type, shape and bytes.
 fn hash(tensor: &Tensor) -> candle_core::Result<String> {

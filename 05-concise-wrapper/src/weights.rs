@@ -12,6 +12,7 @@ use ops::parameters::overwrite;
 
 use crate::precision::Precision;
 
+// ANCHOR: weights
 /// A tensor and its name, such as `layer1.0.conv1.weight`.
 #[derive(Clone, Debug)]
 pub struct Named {
@@ -38,8 +39,10 @@ pub struct Weights {
     /// The tensors that the forward pass changes.
     pub buffers: Vec<Named>,
 }
+// ANCHOR_END: weights
 
 impl Weights {
+    // ANCHOR: methods
     /// Returns all tensors: parameters, then buffers.
     pub fn iter(&self) -> impl Iterator<Item = &Named> {
         self.parameters.iter().chain(&self.buffers)
@@ -104,13 +107,16 @@ impl Weights {
         }
         Ok(())
     }
+    // ANCHOR_END: methods
 }
 
+// ANCHOR: is_buffer
 /// Whether a tensor of this name is a buffer, and not a parameter.
 pub fn is_buffer(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     last.starts_with("running_")
 }
+// ANCHOR_END: is_buffer
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ use params_and_allreduce::communicator::SharedCommunicator;
 use crate::weights::{Named, Weights};
 use crate::{Error, text};
 
+// ANCHOR: compare
 /// Compares named values with rank 0's. All ranks call this together. Fails with [`Error::NotAlike`] on a rank that differs,
 /// with the first difference. All ranks without a difference get the error that this rank has stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
@@ -43,7 +44,9 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
     // No rank goes on before all ranks agree.
     Ok(rank.barrier()?)
 }
+// ANCHOR_END: compare
 
+// ANCHOR: structure
 /// Compares the structure of networks: the precision of their layers, then names, shapes and element types of their tensors,
 /// in order. All ranks call this together.
 pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
@@ -68,7 +71,9 @@ pub(crate) fn are_replicas(rank: &SharedCommunicator, weights: &Weights) -> Resu
     let differ = rank.all_reduce(&differs, Algorithm::OneShot)?.to_vec1::<f32>()?;
     Ok(differ == [0.0])
 }
+// ANCHOR_END: structure
 
+// ANCHOR: check_loss
 /// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
 /// its shards. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all remaining losses are
 /// ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
@@ -99,6 +104,7 @@ pub(super) fn check_loss(
         _ => Ok(()),
     }
 }
+// ANCHOR_END: check_loss
 
 #[cfg(test)]
 mod tests {

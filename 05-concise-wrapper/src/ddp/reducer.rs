@@ -27,6 +27,7 @@ use super::bucket::{BucketCaps, buckets};
 use super::worker::Worker;
 use crate::weights::Named;
 
+// ANCHOR: state
 /// Sums gradients over all ranks.
 pub(super) struct Reducer {
     parameters: Vec<Named>,
@@ -67,8 +68,10 @@ struct Bucket {
     /// The number of gradients that have not come in this pass.
     missing: usize,
 }
+// ANCHOR_END: state
 
 impl Reducer {
+    // ANCHOR: new
     /// Makes the buckets, and starts the background thread if there are other ranks. Fails when NCCL
     /// cannot connect the ranks.
     pub(super) fn new(
@@ -108,7 +111,9 @@ impl Reducer {
         };
         Ok(Self { parameters: parameters.to_vec(), places, state: Mutex::new(state) })
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: begin
     /// Returns the number of buckets.
     pub(super) fn buckets(&self) -> usize {
         locked(&self.state).buckets.len()
@@ -133,6 +138,7 @@ impl Reducer {
         state.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.all);
         Ok(info_span!(target: COMPUTE, "backward").entered())
     }
+    // ANCHOR_END: begin
 
     // ANCHOR: on_gradient
     /// Returns the gradient hook of all parameters: the backward pass calls it with a parameter's number and gradient.
@@ -170,6 +176,7 @@ impl Reducer {
     }
     // ANCHOR_END: on_gradient
 
+    // ANCHOR: carry
     /// Ends a backward pass that is not synchronised. The next pass adds its gradients to this pass's gradients. Fails when a
     /// parameter has no gradient.
     pub(super) fn carry(&self) -> Result<()> {
@@ -178,7 +185,9 @@ impl Reducer {
         state.under_way = false;
         Ok(())
     }
+    // ANCHOR_END: carry
 
+    // ANCHOR: finish
     /// Ends a backward pass, and returns the gradients in the order of the parameters: the sums over all ranks, or this
     /// rank's own gradients if the pass was not synchronised. Fails when a parameter has no gradient, or another rank stops
     /// or stalls.
@@ -216,4 +225,5 @@ impl Reducer {
             None => Ok(()),
         }
     }
+    // ANCHOR_END: finish
 }

@@ -13,6 +13,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use tracing::{Span, info_span};
 
+// ANCHOR: channels
 type Sum = std::result::Result<Tensor, communicator::Error>;
 
 /// A full bucket.
@@ -32,8 +33,10 @@ pub(super) struct Worker {
     #[cfg(feature = "nccl")]
     thread: Option<thread::JoinHandle<()>>,
 }
+// ANCHOR_END: channels
 
 impl Worker {
+    // ANCHOR: start
     /// Starts the thread. With NCCL all ranks call this together: they join NCCL.
     pub(super) fn start(
         rank: SharedCommunicator,
@@ -79,7 +82,9 @@ impl Worker {
             thread: joined.then_some(_thread),
         })
     }
+    // ANCHOR_END: start
 
+    // ANCHOR: sum
     /// Gives a bucket to the thread, once the device has done all work that fills the bucket. Does not wait.
     pub(super) fn all_reduce(&self, bucket: usize, flat: &Tensor) -> Result<()> {
         let filled = Event::record(flat.device())?;
@@ -95,8 +100,10 @@ impl Worker {
             || communicator::Error::Other("the thread that sums buckets has ended".to_owned());
         self.sums.recv().unwrap_or_else(|_| Err(ended()))
     }
+    // ANCHOR_END: sum
 }
 
+// ANCHOR: nccl
 /// NCCL's all-reduce in the background thread.
 ///
 /// The ranks join NCCL with messages of the background connection, and leave with a barrier over the same connection. So a
@@ -136,3 +143,4 @@ mod nccl {
         }
     }
 }
+// ANCHOR_END: nccl
