@@ -3,6 +3,7 @@
 //! The thread has a second connection, and on a GPU a second stream. So a bucket travels while the rank's main thread goes on
 //! with the backward pass.
 
+// ANCHOR: channels
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -13,7 +14,6 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use tracing::{Span, info_span};
 
-// ANCHOR: channels
 type Sum = std::result::Result<Tensor, communicator::Error>;
 
 /// A full bucket.
@@ -33,7 +33,6 @@ pub(super) struct Worker {
     #[cfg(feature = "nccl")]
     thread: Option<thread::JoinHandle<()>>,
 }
-// ANCHOR_END: channels
 
 impl Worker {
     // ANCHOR: start
@@ -122,6 +121,7 @@ mod nccl {
         /// The threads of this rank's earlier models.
         static LEAVING: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
     }
+// ANCHOR_END: channels
 
     /// Joins NCCL if the ranks have GPUs and messages, and `algorithm` is the native one. All ranks call this together.
     pub(super) fn join(
