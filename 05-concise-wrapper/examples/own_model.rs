@@ -1,5 +1,6 @@
 //! A model of one's own, trained on two devices: `cargo run --release -p concise-wrapper --example own_model`.
 
+// ANCHOR: program
 use candle_core::{DType, Module as _, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{Momentum, Sgd};
@@ -12,7 +13,6 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     harness::cli::prepare(); // before anything else: each device computes on its own cores
     let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
-    // ANCHOR: own
     // Each rank runs this closure, on its thread.
     let losses = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
         let network = Network::new(1, DType::F32, rank.device(), |vb, _| {
@@ -41,7 +41,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         Ok::<_, Error>((before, loss_of_others()?))
     })?;
-    // ANCHOR_END: own
     for (rank, (before, after)) in losses.iter().enumerate() {
         println!(
             "rank {rank}: loss of the other rank's samples {before:.3} before, {after:.3} after"
@@ -49,3 +48,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     Ok(())
 }
+// ANCHOR_END: program

@@ -39,6 +39,7 @@ const EPSILON: f64 = 1e-5;
 /// The weight of the newest batch in the running statistics. PyTorch's default.
 const MOMENTUM: f64 = 0.1;
 
+// ANCHOR: layer
 /// One layer: learnt scale and shift, running statistics, and an optional relu after it.
 ///
 /// `[B, C, H, W]` → `[B, C, H, W]`.
@@ -117,7 +118,9 @@ impl ModuleT for BatchNorm {
         if train { self.train(x) } else { self.evaluate(x) }
     }
 }
+// ANCHOR_END: layer
 
+// ANCHOR: norms
 /// The settings that all batch norms of a network share. Clones share them too.
 #[derive(Clone, Default)]
 pub struct Norms(Arc<Mutex<Shared>>);
@@ -150,8 +153,10 @@ struct Layer {
     /// The statistics of batches that have not moved the running statistics yet, each with the number of its shard.
     seen: Vec<(usize, Statistics)>,
 }
+// ANCHOR_END: norms
 
 impl Norms {
+    // ANCHOR: settings
     /// From now on layers use the statistics of all ranks' images together.
     pub fn synchronise(&self, communicator: SharedCommunicator) {
         self.lock().sharing = Sharing::Synchronised(communicator);
@@ -185,7 +190,9 @@ impl Norms {
     pub fn stand_in(&self, yes: bool) {
         self.lock().stand_in = yes;
     }
+    // ANCHOR_END: settings
 
+    // ANCHOR: average
     /// Moves the running statistics of all layers by the statistics since the last call. One call for all layers saves kernel
     /// launches on a GPU. A [`Network`](crate::Network) calls this after every forward pass. Statistics [by
     /// shard](Self::by_shard) are kept.
@@ -201,6 +208,7 @@ impl Norms {
         });
         average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
     }
+    // ANCHOR_END: average
 
     /// Checks that all batch norms of a network are this crate's. A layer of another crate always uses the statistics of
     /// its images. Fails when there is another layer: the message names it.
@@ -238,6 +246,7 @@ impl Norms {
         layers.len() - 1
     }
 
+    // ANCHOR: fold
     /// Moves every rank's running statistics by the statistics of all ranks' shards since the last call. All ranks call this
     /// together.
     ///
@@ -302,8 +311,10 @@ impl Norms {
         let averages = averages.map(|(running, fresh)| Average { running, fresh, scale: 1.0 });
         Ok(average_all(&averages.collect::<Vec<_>>(), MOMENTUM)?)
     }
+    // ANCHOR_END: fold
 }
 
+// ANCHOR: synchronised
 /// Normalises images by the statistics of all ranks' images. Returns the normalised images and the statistics.
 ///
 /// Forward, each rank sends its mean, variance and count to all ranks. All ranks merge them in rank order, so all ranks have
@@ -344,6 +355,7 @@ fn synchronised(
     })?;
     Ok((y, statistics))
 }
+// ANCHOR_END: synchronised
 
 // ANCHOR: merged
 /// Merges all ranks' statistics into the statistics of the global batch.

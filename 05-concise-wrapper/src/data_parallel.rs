@@ -14,6 +14,7 @@
 //! `nn.DataParallel` works in the same way, except that it computes the loss on the first device. The wrapper is slow: weights
 //! go to every device and gradients to the first, in every step, after the backward pass. [`Ddp`](crate::Ddp) is faster.
 
+// ANCHOR: imports
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +37,9 @@ use crate::device_threads::DeviceThreads;
 use crate::model::{Model, Step, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
+// ANCHOR_END: imports
 
+// ANCHOR: struct
 /// A network on several devices.
 pub struct DataParallel<M> {
     /// Holds the weights.
@@ -45,8 +48,10 @@ pub struct DataParallel<M> {
     devices: DeviceThreads<Network<M>>,
     count: usize,
 }
+// ANCHOR_END: struct
 
 impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
+    // ANCHOR: new
     /// Puts a replica of the network on every device of a plan. The network stays on its device.
     ///
     /// A device has failed if another device waits for it longer than `timeout`, or if it has not answered some seconds later.
@@ -72,7 +77,9 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         })?;
         Ok(self)
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: predict
     /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
     /// there are no images, when they do not fit the network, or when a device has failed.
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
@@ -94,6 +101,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         })?;
         Ok(gather(&logits.into_iter().flatten().collect::<Vec<_>>(), images.device())?)
     }
+    // ANCHOR_END: predict
 }
 
 impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
@@ -135,6 +143,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         Network::weights(&self.network)
     }
 
+    // ANCHOR: evaluate
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         let network = Arc::clone(&self.network);
         // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
@@ -145,8 +154,10 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         })?;
         Ok(answers.into_iter().reduce(SumsByBatch::and).map(|sums| sums.total()))
     }
+    // ANCHOR_END: evaluate
 }
 
+// ANCHOR: replicate
 /// Copies the weights to a replica. The caller waits meanwhile, and changes no weight.
 fn replicate<M: ModuleT>(network: &Network<M>, replica: &Network<M>) -> Result<(), Error> {
     let _span = info_span!(target: COMMUNICATION, "replicate").entered();
@@ -169,6 +180,7 @@ fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tenso
     }
     Ok(gradients)
 }
+// ANCHOR_END: replicate
 
 #[cfg(test)]
 mod tests {

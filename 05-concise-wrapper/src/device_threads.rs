@@ -17,6 +17,7 @@ use params_and_allreduce::thread::{GRACE, Rank, RankFailure, attempt, run_ranks_
 
 use crate::Error;
 
+// ANCHOR: threads
 /// The failure of a device of which nothing else is known.
 const ENDED: &str = "a device has ended early";
 
@@ -122,6 +123,7 @@ impl<S> Drop for DeviceThreads<S> {
         let _ = recv_timeout(&locked(&self.ended), GRACE);
     }
 }
+// ANCHOR_END: threads
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use params_and_allreduce::communicator;
 use scratch_data_parallel::breakage::RanAway;
 use scratch_data_parallel::replicas::Differs;
 
+// ANCHOR: error
 /// The reason why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -41,6 +42,7 @@ pub enum Error {
     #[error("{0}")]
     Device(String),
 }
+// ANCHOR_END: error
 
 impl From<checkpoints::Error> for Error {
     fn from(error: checkpoints::Error) -> Self {

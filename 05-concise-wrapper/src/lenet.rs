@@ -6,6 +6,7 @@ use candle_nn::init::{Init, ZERO};
 use ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 use single_gpu::lenet::{SHAPES, WEIGHT_STD};
 
+// ANCHOR: lenet
 /// LeNet: `[B, 1, 28, 28]` → `[B, 10]`, with the names, shapes, initial weights and results of stage 1.
 pub struct LeNet {
     values: [Tensor; SHAPES.len()],
@@ -38,3 +39,4 @@ impl Module for LeNet {
         linear(&x, w4, b4)
     }
 }
+// ANCHOR_END: lenet

@@ -53,6 +53,7 @@ pub struct Step {
 }
 // ANCHOR_END: model
 
+// ANCHOR: progress
 /// The progress of a training loop, before its first step and after each update.
 #[derive(Clone, Copy)]
 pub struct Progress<'a> {
@@ -61,7 +62,9 @@ pub struct Progress<'a> {
     /// The last step, and the batch that it was made on. `None` before the first step.
     pub last: Option<(&'a LocalBatch, &'a Step)>,
 }
+// ANCHOR_END: progress
 
+// ANCHOR: network
 impl<M: ModuleT> Model for Network<M> {
     fn hosts(&self) -> Shards {
         Shards::WHOLE
@@ -81,7 +84,9 @@ impl<M: ModuleT> Model for Network<M> {
         Ok(Some(evaluate(self, images, self.dtype(), self.device())?))
     }
 }
+// ANCHOR_END: network
 
+// ANCHOR: loss_of
 /// Computes the loss of a shard, summed over its samples, and the deferred sums of loss and correct answers.
 pub(crate) fn loss_of<M: ModuleT>(
     network: &Network<M>,
@@ -97,7 +102,9 @@ pub(crate) fn loss_of<M: ModuleT>(
     let sums = DeferredSums::new(&loss, &logits, &shard)?;
     Ok((loss, sums))
 }
+// ANCHOR_END: loss_of
 
+// ANCHOR: empty_loss
 /// Computes the loss of an empty shard, which is 0: a forward pass of one image of zeros, times zero. All gradients are 0.
 ///
 /// So a rank without samples makes the same calls as all other ranks, layer by layer. Batch norms do not count the image.
@@ -120,3 +127,4 @@ pub(crate) fn empty_loss<M: ModuleT>(
 pub fn stand_in_loss(logits: &Tensor) -> candle_core::Result<Tensor> {
     logits.mul(&logits.zeros_like()?)?.sum_all()
 }
+// ANCHOR_END: empty_loss

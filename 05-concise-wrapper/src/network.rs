@@ -21,6 +21,7 @@ use crate::batch_norm::Norms;
 use crate::precision::Precision;
 use crate::weights::{Named, Weights, is_buffer};
 
+// ANCHOR: network
 /// Builds a module of named tensors. Each replica calls it once.
 type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 
@@ -45,8 +46,10 @@ pub struct Network<M> {
     device: Device,
     build: Arc<Build<M>>,
 }
+// ANCHOR_END: network
 
 impl<M: ModuleT> Network<M> {
+    // ANCHOR: new
     /// Makes a network with fresh weights. Each depends on its name and the seed alone.
     ///
     /// `precision` is an element type, such as `DType::F32`. With `DType::BF16` the layers compute in bf16, and everything else
@@ -74,7 +77,9 @@ impl<M: ModuleT> Network<M> {
         let (precision, build) = (precision.into(), Arc::new(build));
         Self::built(Box::new(values), Norms::default(), precision, device, build)
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: replica
     /// Makes a copy on another device: the same values, in other memory.
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let (weights, to) = (self.weights().clone(), device.clone());
@@ -90,7 +95,9 @@ impl<M: ModuleT> Network<M> {
         let (norms, precision) = (self.norms.replica(), self.precision());
         Self::built(Box::new(values), norms, precision, device, Arc::clone(&self.build))
     }
+    // ANCHOR_END: replica
 
+    // ANCHOR: built
     fn built(
         values: Box<Values>,
         norms: Norms,
@@ -111,7 +118,9 @@ impl<M: ModuleT> Network<M> {
         let made = locked(&made).clone();
         Ok(Self { module, made, norms, hooks, device, build })
     }
+    // ANCHOR_END: built
 
+    // ANCHOR: forward
     /// Computes the logits of a batch, as in training: batch norms use and keep the statistics of the batch.
     pub fn forward_training(&self, images: &Tensor) -> Result<Tensor> {
         self.logits(images, true)
@@ -124,7 +133,9 @@ impl<M: ModuleT> Network<M> {
         self.norms.average()?;
         precision.logits(&logits)
     }
+    // ANCHOR_END: forward
 
+    // ANCHOR: gradients
     /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
     /// message names it. Fails when the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
@@ -197,6 +208,7 @@ impl<M: ModuleT> Network<M> {
         let first = self.hooks.wrapper.set(Box::new(hook)).is_ok();
         assert!(first, "a network has one wrapper");
     }
+    // ANCHOR_END: gradients
 
     /// Returns the network's tensors.
     pub fn weights(&self) -> &Weights {
@@ -253,6 +265,7 @@ impl WeightHalf {
 /// Receives the number of a parameter and the gradient of the parameter.
 type Hook = dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync;
 
+// ANCHOR: hooks
 /// The receivers of a network's gradients.
 #[derive(Default)]
 struct Hooks {
@@ -261,6 +274,7 @@ struct Hooks {
     /// The hook of a wrapper, which gets the gradients instead.
     wrapper: OnceLock<Box<Hook>>,
 }
+// ANCHOR_END: hooks
 
 // ANCHOR: hook
 /// Makes a parameter with this value, in other memory. The backward pass calls the hook with the number and the gradient of the
@@ -296,6 +310,7 @@ fn with_gradient_hook(
 /// Returns the first value of a tensor, from its name, shape, distribution and type.
 type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
 
+// ANCHOR: made
 /// The tensors that a module has asked for.
 #[derive(Clone)]
 struct Made {
@@ -303,8 +318,10 @@ struct Made {
     /// The tensors that layers use as parameters. With mixed precision they are rounded copies of the parameters.
     used: Vec<Tensor>,
 }
+// ANCHOR_END: made
 
 impl Made {
+    // ANCHOR: get
     /// Returns the tensor that layers use under this name.
     fn get(&self, name: &str) -> Option<&Tensor> {
         let Weights { parameters, buffers, .. } = &self.weights;
@@ -313,6 +330,7 @@ impl Made {
         let found = parameters.chain(buffers).find(|(named, _)| named.name == name);
         found.map(|(_, tensor)| tensor)
     }
+    // ANCHOR_END: get
 
     // ANCHOR: round
     /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
@@ -329,6 +347,7 @@ impl Made {
     // ANCHOR_END: round
 }
 
+// ANCHOR: registry
 /// The backend of the builder: makes each tensor when a layer asks for it first.
 struct Registry {
     values: Box<Values>,
@@ -382,3 +401,4 @@ impl SimpleBackend for Registry {
         true
     }
 }
+// ANCHOR_END: registry

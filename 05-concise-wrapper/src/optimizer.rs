@@ -17,6 +17,7 @@ use tracing::info_span;
 
 use crate::weights::{Named, Weights};
 
+// ANCHOR: constants
 /// The constants of SGD.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Momentum {
@@ -43,7 +44,9 @@ pub struct Extras {
           value_parser = clap::value_parser!(u32).map(|steps| steps as usize))]
     pub warm_up: usize,
 }
+// ANCHOR_END: constants
 
+// ANCHOR: schedule
 /// A learning rate that rises in equal steps to its full height, and stays there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Schedule {
@@ -75,7 +78,9 @@ impl Schedule {
         self.rate * (step + 1) as f64 / self.warm_up as f64
     }
 }
+// ANCHOR_END: schedule
 
+// ANCHOR: sgd
 /// Stochastic gradient descent with momentum and weight decay.
 ///
 /// With g the gradient of the *mean* loss over the global batch, w a parameter and v its velocity:
@@ -92,6 +97,7 @@ pub struct Sgd {
     /// In the order of the parameters. Empty before the first step, and always if both constants are 0.
     velocities: Vec<Tensor>,
 }
+// ANCHOR_END: sgd
 
 impl Sgd {
     /// An optimizer without velocities.
@@ -99,6 +105,7 @@ impl Sgd {
         Self { constants, velocities: Vec::new() }
     }
 
+    // ANCHOR: step
     /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
     /// gradients or the velocities do not fit the weights. Then no weight was changed.
     pub fn step(
@@ -121,7 +128,9 @@ impl Sgd {
         let Momentum { momentum, weight_decay } = self.constants;
         momentum_step(&slots, [momentum, share, weight_decay, rate])
     }
+    // ANCHOR_END: step
 
+    // ANCHOR: state
     /// Makes velocities of zeros, if the constants need velocities and there are none. Fails when the velocities do not fit
     /// the weights.
     pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
@@ -152,8 +161,10 @@ impl Sgd {
         };
         Ok(())
     }
+    // ANCHOR_END: state
 }
 
+// ANCHOR: adamw
 /// The constants of AdamW. The default is PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AdamWOptions {
@@ -263,7 +274,9 @@ impl AdamW {
         Ok(())
     }
 }
+// ANCHOR_END: adamw
 
+// ANCHOR: helpers
 /// Checks that there is a gradient for every parameter, of its shape.
 fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
     let named = weights.parameters.iter().map(|named| (named.name.as_str(), &named.tensor));
@@ -319,6 +332,7 @@ fn find(
     };
     weights.parameters.iter().map(find).collect()
 }
+// ANCHOR_END: helpers
 
 #[cfg(test)]
 mod tests {

@@ -30,6 +30,7 @@ use std::fmt;
 use candle_core::{DType, Result, Tensor};
 use ops::cast;
 
+// ANCHOR: precision
 /// The element type in which the layers of a network compute. It decides the element type of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
@@ -64,6 +65,7 @@ impl Precision {
         if self.is_mixed() { cast(logits, self.weights()) } else { Ok(logits.clone()) }
     }
 }
+// ANCHOR_END: precision
 
 impl From<DType> for Precision {
     fn from(layers: DType) -> Self {

@@ -13,6 +13,7 @@ use crate::model::{Model, Progress};
 use crate::weights::Named;
 use crate::{Error, text};
 
+// ANCHOR: recorder
 /// Records the steps of one rank. All ranks record together, and rank 0 writes.
 pub struct Recorder<'a, M, W> {
     model: &'a M,
@@ -85,6 +86,7 @@ impl<'a, M: Model, W: Write> Recorder<'a, M, W> {
         Ok(self.to.map_or(Ok(()), write).map_err(trainer::Error::from)?)
     }
 }
+// ANCHOR_END: recorder
 
 /// Returns the first eight bytes of the hash of a tensor's type, shape and bytes.
 fn hash(tensor: &Tensor) -> candle_core::Result<String> {

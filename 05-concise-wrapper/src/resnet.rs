@@ -27,6 +27,7 @@ pub use trainer::sizing::WIDTH;
 
 use crate::batch_norm::{BatchNorm, Norms};
 
+// ANCHOR: parts
 /// N(0, 2 / fan-out), like torchvision's ResNets. Gradients then have one size from the last layer to the first (He et al.,
 /// "Delving deep into rectifiers", 2015).
 const HE: Init = Init::Kaiming {
@@ -44,6 +45,7 @@ pub struct ResNet18 {
     blocks: Vec<Block>,
     head: Head,
 }
+// ANCHOR_END: parts
 
 impl ResNet18 {
     /// Makes a network with `width` planes in the first group.
@@ -69,6 +71,7 @@ impl ModuleT for ResNet18 {
     // ANCHOR_END: forward
 }
 
+// ANCHOR: stem
 /// The layers before the blocks, `conv1` and `bn1`: `[B, 1, 28, 28]` → `[B, W, 28, 28]`.
 pub struct Stem(ConvNorm);
 
@@ -108,7 +111,9 @@ impl ModuleT for Head {
         linear(&global_avg_pool(x)?, &transpose(&self.weight)?, &self.bias)
     }
 }
+// ANCHOR_END: stem
 
+// ANCHOR: block_new
 /// Two 3×3 convolutions and a short cut around them. The table of the module has the shapes.
 pub struct Block {
     conv1: ConvNorm,
@@ -138,6 +143,7 @@ impl Block {
         Ok(Self { conv1, conv2, downsample: downsample.transpose()? })
     }
 }
+// ANCHOR_END: block_new
 
 impl ModuleT for Block {
     // ANCHOR: block

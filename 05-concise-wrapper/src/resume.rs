@@ -24,6 +24,7 @@ use crate::optimizer::{Extras, Sgd};
 use crate::weights::Weights;
 use crate::{Error, Model, text};
 
+// ANCHOR: begin
 /// Begins a run, or resumes it from a checkpoint. All ranks call this together.
 ///
 /// Returns the folder for the checkpoints, which rank 0 alone has, and the state of the training loop. When the run
@@ -64,7 +65,9 @@ pub(crate) fn begin(
     };
     Ok((folder, state))
 }
+// ANCHOR_END: begin
 
+// ANCHOR: settings
 /// The settings of the training loop.
 fn settings(
     weights: &Weights,
@@ -107,6 +110,7 @@ fn to_compare(
     ]);
     all.0
 }
+// ANCHOR_END: settings
 
 /// Checks that all ranks have the same parameters. If not, each rank holds a part of the model.
 fn check_replicas(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
@@ -121,6 +125,7 @@ fn check_replicas(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Er
     Ok(())
 }
 
+// ANCHOR: state_of
 /// All tensors that a step changes, by name: parameters, buffers, velocities. They share the memory of the model's and the
 /// optimiser's tensors.
 fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
@@ -129,7 +134,9 @@ fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
     let velocities = velocities.map(|(name, tensor)| (format!("velocity/{name}"), tensor));
     values.chain(velocities).collect()
 }
+// ANCHOR_END: state_of
 
+// ANCHOR: restore
 /// Overwrites the model and the optimiser with a checkpoint's values, and returns the checkpoint's position. Rank 0 has the
 /// `folder`.
 fn restore(
@@ -170,3 +177,4 @@ pub(crate) fn after_step(
     }
     Ok(())
 }
+// ANCHOR_END: restore

@@ -13,6 +13,7 @@ use crate::optimizer::{Extras, Schedule, Sgd};
 use crate::weights::Snapshot;
 use crate::{Error, resume};
 
+// ANCHOR: trained
 /// A finished run.
 #[derive(Clone, Debug)]
 pub struct Trained {
@@ -21,6 +22,7 @@ pub struct Trained {
     /// The final parameters and buffers.
     pub weights: Snapshot,
 }
+// ANCHOR_END: trained
 
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///

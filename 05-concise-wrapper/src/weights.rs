@@ -12,6 +12,7 @@ use ops::parameters::overwrite;
 
 use crate::precision::Precision;
 
+// ANCHOR: weights
 /// A tensor and its name, such as `layer1.0.conv1.weight`.
 #[derive(Clone, Debug)]
 pub struct Named {
@@ -19,6 +20,13 @@ pub struct Named {
     pub name: String,
     /// The tensor. Clones share its memory.
     pub tensor: Tensor,
+}
+
+impl Named {
+    /// Returns the size of the tensor in bytes.
+    pub fn bytes(&self) -> usize {
+        self.tensor.elem_count() * self.tensor.dtype().size_in_bytes()
+    }
 }
 
 /// The tensors of one network, each kind in the order in which the network asked for them.
@@ -31,8 +39,10 @@ pub struct Weights {
     /// The tensors that the forward pass changes.
     pub buffers: Vec<Named>,
 }
+// ANCHOR_END: weights
 
 impl Weights {
+    // ANCHOR: methods
     /// Returns all tensors: parameters, then buffers.
     pub fn iter(&self) -> impl Iterator<Item = &Named> {
         self.parameters.iter().chain(&self.buffers)
@@ -94,12 +104,15 @@ impl Weights {
         }
         Ok(())
     }
+    // ANCHOR_END: methods
 }
 
+// ANCHOR: is_buffer
 /// Whether a tensor of this name is a buffer, and not a parameter.
 pub fn is_buffer(name: &str) -> bool {
     name.rsplit('.').next().unwrap_or(name).starts_with("running_")
 }
+// ANCHOR_END: is_buffer
 
 #[cfg(test)]
 mod tests {

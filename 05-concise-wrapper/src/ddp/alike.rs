@@ -11,6 +11,7 @@ use params_and_allreduce::communicator::SharedCommunicator;
 use crate::weights::{Named, Weights};
 use crate::{Error, text};
 
+// ANCHOR: compare
 /// Compares named values with rank 0's. All ranks call this together. Fails with [`Error::NotAlike`] on a rank that differs,
 /// with the first difference. All ranks without a difference get the error that this rank has stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
@@ -31,7 +32,9 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
     let (rank, first) = (rank.world_rank(rank.rank()), rank.world_rank(0));
     Err(Error::NotAlike(format!("rank {rank} has {what} {here}, rank {first} has {there}")))
 }
+// ANCHOR_END: compare
 
+// ANCHOR: structure
 /// Compares the structure of networks: the precision of their layers, then names, shapes and element types of their tensors,
 /// in order. All ranks call this together.
 pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
@@ -45,7 +48,9 @@ pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Err
 pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
     (format!("tensor {name}"), format!("{dtype:?} {:?}", shape.dims()))
 }
+// ANCHOR_END: structure
 
+// ANCHOR: check_loss
 /// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
 /// its shards. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all remaining losses are
 /// ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
@@ -78,6 +83,7 @@ pub(super) fn check_loss(
         _ => Ok(()),
     }
 }
+// ANCHOR_END: check_loss
 
 #[cfg(test)]
 mod tests {

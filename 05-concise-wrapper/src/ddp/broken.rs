@@ -21,6 +21,7 @@ use super::Ddp;
 use crate::Error;
 use crate::model::{Model as _, Progress};
 
+// ANCHOR: broken
 /// Whether the ranks sum their gradients.
 pub(super) fn sums_gradients(breakage: Option<Breakage>) -> bool {
     !matches!(breakage, Some(Breakage::SkipAllreduce | Breakage::ReduceParams))
@@ -61,6 +62,7 @@ pub fn after_step<M: ModuleT>(model: &Ddp<M>, progress: Progress<'_>) -> Result<
     }
     Ok(())
 }
+// ANCHOR_END: broken
 
 #[cfg(test)]
 mod tests {

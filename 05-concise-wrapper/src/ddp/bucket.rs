@@ -16,6 +16,7 @@ use candle_core::{Result, bail};
 
 use crate::weights::Named;
 
+// ANCHOR: caps
 /// The largest sizes of buckets, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketCaps {
@@ -31,6 +32,7 @@ impl Default for BucketCaps {
         Self { first: 1 << 20, others: 25 << 20 }
     }
 }
+// ANCHOR_END: caps
 
 /// Assigns parameters to buckets. `sizes` are the sizes of the parameters in bytes, in the order of the parameters.
 ///
@@ -54,6 +56,7 @@ pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
 }
 // ANCHOR_END: buckets
 
+// ANCHOR: types
 /// Checks that all parameters have one type, as gradients in a row must have. Fails when a parameter has another type than
 /// the first: the message names both.
 pub(super) fn check_types(parameters: &[Named]) -> Result<()> {
@@ -68,6 +71,7 @@ pub(super) fn check_types(parameters: &[Named]) -> Result<()> {
         ),
     }
 }
+// ANCHOR_END: types
 
 #[cfg(test)]
 mod tests {

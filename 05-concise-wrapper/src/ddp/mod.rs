@@ -12,6 +12,7 @@
 //! | [`alike`] | settings that all ranks must share |
 //! | [`broken`] | real bugs, to be run on purpose |
 
+// ANCHOR: imports
 pub mod alike;
 pub mod broken;
 pub mod bucket;
@@ -40,7 +41,9 @@ use crate::weights::Weights;
 use crate::{Error, Network};
 use bucket::{BucketCaps, check_types};
 use reducer::Reducer;
+// ANCHOR_END: imports
 
+// ANCHOR: reduction
 /// The way in which gradients become sums over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
@@ -66,6 +69,7 @@ impl Default for Reduction {
         Self::Buckets { caps, algorithm: Algorithm::Ring, overlap: true }
     }
 }
+// ANCHOR_END: reduction
 
 /// A network on one of several ranks.
 ///
@@ -74,6 +78,7 @@ impl Default for Reduction {
 /// ```
 #[doc = include_str!("../../examples/own_model.rs")]
 /// ```
+// ANCHOR: ddp
 pub struct Ddp<M> {
     network: Network<M>,
     rank: SharedCommunicator,
@@ -85,8 +90,10 @@ enum Reduce {
     Buckets(Arc<Reducer>),
     Tree(FixedTree),
 }
+// ANCHOR_END: ddp
 
 impl<M: ModuleT> Ddp<M> {
+    // ANCHOR: new
     /// Wraps a network. All ranks call this together. Then all ranks have the weights of rank 0. Fails when a rank has a
     /// network of another structure: the message names the difference. Fails when, in buckets, parameters have more than
     /// one type, or when, by shard, a batch norm belongs to another crate or there are fewer shards than ranks.
@@ -113,7 +120,9 @@ impl<M: ModuleT> Ddp<M> {
         weights.iter().try_for_each(|named| receive(&rank, &named.tensor))?;
         Ok(Self { network, rank, reduce, breakage: None })
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: synchronise
     /// From now on all batch norms use the statistics of all ranks' images together.
     ///
     /// If NCCL alone connects the ranks, buckets then travel after the backward pass. All GPUs must run NCCL's kernels in one
@@ -127,6 +136,7 @@ impl<M: ModuleT> Ddp<M> {
         self.network.norms().synchronise(Arc::clone(&self.rank));
         Ok(self)
     }
+    // ANCHOR_END: synchronise
 
     /// Breaks the model on purpose. All ranks break it in the same way, and pass [`broken::after_step`] to the loop.
     pub fn broken(self, breakage: Breakage) -> Self {
@@ -148,6 +158,7 @@ impl<M: ModuleT> Ddp<M> {
 }
 
 impl<M: ModuleT> Model for Ddp<M> {
+    // ANCHOR: hosts
     fn hosts(&self) -> Shards {
         let (rank, of) = (self.rank.rank(), self.rank.world_size());
         let shards = match &self.reduce {
@@ -156,7 +167,9 @@ impl<M: ModuleT> Model for Ddp<M> {
         };
         broken::shards(self.breakage, shards)
     }
+    // ANCHOR_END: hosts
 
+    // ANCHOR: backward
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
         let reducer = match &self.reduce {
             Reduce::Buckets(reducer) => reducer,
@@ -171,11 +184,13 @@ impl<M: ModuleT> Model for Ddp<M> {
         let gradients = broken::divide(self.breakage, self.rank.world_size(), gradients)?;
         Ok(Step { sums: sums.into(), gradients })
     }
+    // ANCHOR_END: backward
 
     fn weights(&self) -> &Weights {
         self.network.weights()
     }
 
+    // ANCHOR: evaluate
     /// All ranks share the images, after they have compared their replicas. Rank 0 gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         // With local batch norms the ranks have different buffers.
@@ -193,6 +208,7 @@ impl<M: ModuleT> Model for Ddp<M> {
             Ok(evaluate_part(&self.network, images, part, dtype, device)?)
         })
     }
+    // ANCHOR_END: evaluate
 
     fn rank(&self) -> Option<&SharedCommunicator> {
         Some(&self.rank)
@@ -224,6 +240,7 @@ impl<M: ModuleT> Ddp<M> {
 
 /// For a training loop of your own.
 impl<M: ModuleT> Ddp<M> {
+    // ANCHOR: forward
     /// Computes the logits of this rank's images, in training. A rank without images calls [`loss`](Self::loss).
     pub fn forward(&self, images: &Tensor) -> Result<Tensor, Error> {
         if images.dims().first() == Some(&0) {
@@ -247,7 +264,9 @@ impl<M: ModuleT> Ddp<M> {
         }
         Ok(of(&self.forward(images)?)?)
     }
+    // ANCHOR_END: forward
 
+    // ANCHOR: gradients
     /// Computes the gradients of the losses of all ranks, summed over all ranks and over the losses that were
     /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
     /// this rank, or another rank stops or stalls.
@@ -255,12 +274,15 @@ impl<M: ModuleT> Ddp<M> {
         self.reducer()?.backward(loss, true)?;
         Ok(self.reducer()?.finish()?)
     }
+    // ANCHOR_END: gradients
 
+    // ANCHOR: accumulate
     /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
     /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
     pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
         Ok(self.reducer()?.backward(loss, false)?)
     }
+    // ANCHOR_END: accumulate
 
     fn reducer(&self) -> Result<&Reducer, Error> {
         match &self.reduce {
@@ -273,6 +295,7 @@ impl<M: ModuleT> Ddp<M> {
     }
 }
 
+// ANCHOR: receive
 /// Overwrites a tensor with rank 0's. All ranks call this together.
 pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
     let received = rank.broadcast(&tensor.detach(), 0)?;
@@ -281,6 +304,7 @@ pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), 
     }
     Ok(())
 }
+// ANCHOR_END: receive
 
 #[cfg(test)]
 mod tests {

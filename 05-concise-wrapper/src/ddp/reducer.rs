@@ -27,6 +27,7 @@ use super::bucket::{BucketCaps, buckets};
 use super::worker::Worker;
 use crate::weights::{Named, Weights};
 
+// ANCHOR: state
 /// Sums gradients over all ranks.
 pub(super) struct Reducer {
     parameters: Vec<Named>,
@@ -67,8 +68,10 @@ struct Bucket {
     /// The number of gradients that have not come in this pass.
     missing: usize,
 }
+// ANCHOR_END: state
 
 impl Reducer {
+    // ANCHOR: new
     /// Makes the buckets, and starts the background thread if there are other ranks.
     pub(super) fn new(
         weights: &Weights,
@@ -103,6 +106,7 @@ impl Reducer {
         };
         Ok(Self { parameters, places, state: Mutex::new(state) })
     }
+    // ANCHOR_END: new
 
     /// Returns the number of buckets.
     pub(super) fn buckets(&self) -> usize {
@@ -114,6 +118,7 @@ impl Reducer {
         locked(&self.state).overlap = false;
     }
 
+    // ANCHOR: backward
     /// Runs the backward pass of a loss, during which full buckets travel. Without `synchronise` nothing is sent, and the next
     /// pass adds its gradients to this pass's gradients. Fails when a parameter has no gradient. Fails after a backward pass
     /// that failed: some of its gradients are in the buckets.
@@ -139,6 +144,7 @@ impl Reducer {
         state.under_way = synchronise;
         Ok(())
     }
+    // ANCHOR_END: backward
 
     // ANCHOR: on_gradient
     /// Returns the gradient hook of all parameters: the backward pass calls it with a parameter's number and gradient.
@@ -176,6 +182,7 @@ impl Reducer {
     }
     // ANCHOR_END: on_gradient
 
+    // ANCHOR: finish
     /// Ends a backward pass, and returns the gradients in the order of the parameters: the sums over all ranks, or this
     /// rank's own gradients if the pass was not synchronised. Fails when another rank stops or stalls.
     pub(super) fn finish(&self) -> std::result::Result<Vec<Tensor>, communicator::Error> {
@@ -204,4 +211,5 @@ impl Reducer {
         (state.under_way, state.warm) = (false, true);
         Ok(gradients)
     }
+    // ANCHOR_END: finish
 }

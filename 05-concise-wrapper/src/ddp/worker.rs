@@ -3,6 +3,7 @@
 //! The thread has a second connection, and on a GPU a second stream. So a bucket travels while the rank's main thread goes on
 //! with the backward pass.
 
+// ANCHOR: channels
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -36,8 +37,10 @@ thread_local! {
     /// The threads of this rank's earlier models.
     static EARLIER: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
+// ANCHOR_END: channels
 
 impl Worker {
+    // ANCHOR: start
     /// Starts the thread. All ranks call this together.
     pub(super) fn start(
         rank: &SharedCommunicator,
@@ -78,7 +81,9 @@ impl Worker {
         let thread = Some(thread.map_err(candle_core::Error::wrap)?);
         Ok(Self { buckets, sums, thread })
     }
+    // ANCHOR_END: start
 
+    // ANCHOR: sum
     /// Gives a bucket to the thread, once the device has done all work that fills the bucket. Does not wait.
     pub(super) fn all_reduce(&self, bucket: usize, flat: &Tensor) -> Result<()> {
         let filled = Event::record(flat.device())?;
@@ -94,6 +99,7 @@ impl Worker {
             || communicator::Error::Other("the thread that sums buckets has ended".to_owned());
         self.sums.recv().unwrap_or_else(|_| Err(ended()))
     }
+    // ANCHOR_END: sum
 }
 
 impl Drop for Worker {

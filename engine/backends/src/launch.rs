@@ -185,6 +185,7 @@ impl Launch {
         })
     }
 
+    // ANCHOR: agree
     /// Goes on only if all processes can, each with its own outcome. If one has failed, rank 0 prints the error of the first
     /// rank that failed, and all processes return a [`ReportedElsewhere`].
     pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
@@ -206,6 +207,7 @@ impl Launch {
         rank.barrier()?;
         Err(ReportedElsewhere(code).into())
     }
+    // ANCHOR_END: agree
 
     /// Whether the condition holds for any process.
     pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {

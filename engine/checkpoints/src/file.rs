@@ -67,6 +67,7 @@ struct Header {
 /// The content of a checkpoint: the state of the training loop, the settings of its run, and the tensors, in CPU memory.
 pub(crate) type Checkpoint = (TrainerState, Configuration, BTreeMap<String, Tensor>);
 
+// ANCHOR: write
 /// Writes a checkpoint. The tensors may be on any device.
 ///
 /// # Errors
@@ -95,6 +96,7 @@ pub(crate) fn write(
     let written = content().and_then(|bytes| file::write(path, |file| file.write_all(&bytes)));
     written.map_err(Error::io("write", path))
 }
+// ANCHOR_END: write
 
 /// Reads a checkpoint.
 ///

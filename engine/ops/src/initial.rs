@@ -10,6 +10,7 @@ use harness::random;
 use rand::distr::{Distribution, Uniform};
 use rand_distr::Normal;
 
+// ANCHOR: initial
 /// Draws the initial value of a tensor, in CPU memory.
 ///
 /// The numbers are drawn in f64 and rounded to `dtype`, so networks in f32 and f64 start from the same values up to rounding.
@@ -52,3 +53,4 @@ fn drawn<D: Distribution<f64>, E: std::fmt::Display>(
         (0..shape.elem_count()).map(|_| distribution.sample(&mut generator)).collect();
     Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)
 }
+// ANCHOR_END: initial

@@ -122,6 +122,7 @@ fn assert_close(
     }
 }
 
+// ANCHOR: ddp_is_one_device
 #[test]
 fn ddp_with_synchronised_norms_is_one_device() {
     let alone = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
@@ -133,6 +134,7 @@ fn ddp_with_synchronised_norms_is_one_device() {
         }
     }
 }
+// ANCHOR_END: ddp_is_one_device
 
 #[test]
 fn with_local_norms_it_is_not() {
