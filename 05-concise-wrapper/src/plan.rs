@@ -94,7 +94,8 @@ impl Prepared {
             // The bytes that are added up at a time.
             let (gradients, algorithm) = match reduction {
                 Reduction::Buckets { caps, algorithm, .. } => {
-                    let sum = |bucket: &Vec<usize>| bucket.iter().map(|&nth| sizes[nth]).sum::<usize>();
+                    let sum =
+                        |bucket: &Vec<usize>| bucket.iter().map(|&nth| sizes[nth]).sum::<usize>();
                     (buckets(&sizes, caps).iter().map(sum).max(), Some(algorithm))
                 }
                 Reduction::Reproducible { .. } => (sizes.iter().copied().max(), None),

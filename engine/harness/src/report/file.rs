@@ -200,15 +200,11 @@ pub struct LazyFile {
 }
 
 impl LazyFile {
-    /// Names the file. A special file and this process's own output are opened at once.
-    /// Fails when a special file cannot be opened.
+    /// Names the file. A special file and this process's own output are opened at once. Fails when a special file cannot be
+    /// opened.
     pub fn new(flag: &'static str, path: &Path) -> io::Result<Self> {
         let file = open_special(path).map_err(|error| flag_error(flag, path, &error))?;
         Ok(Self { flag, file, path: path.to_owned(), resumes: false })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Keeps the whole lines of an older file, and appends to them.
