@@ -318,6 +318,8 @@ impl Communicator for Group {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use devices::DevicePlan;
 
     use super::*;

@@ -260,6 +260,8 @@ impl Prepared {
         [
             ("program version", format!("{:?}", Versions::of_this_binary())),
             ("model", self.model_name()),
+            // A rank of `--break leave-early` changes its epochs later.
+            ("epochs", planned.options.epochs.to_string()),
             ("way of adding up gradients", format!("{:?}", self.reduction)),
             ("batch norm", format!("{:?}", planned.norm)),
             ("--test-norm", name_of(&self.flags.test_norm)),

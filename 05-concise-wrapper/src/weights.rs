@@ -50,9 +50,7 @@ impl Weights {
 
     /// Returns the size of each parameter in bytes. Its gradient has the same size.
     pub fn parameter_sizes(&self) -> Vec<usize> {
-        let bytes =
-            |named: &Named| named.tensor.elem_count() * named.tensor.dtype().size_in_bytes();
-        self.parameters.iter().map(bytes).collect()
+        self.parameters.iter().map(Named::bytes).collect()
     }
 
     /// Returns the size of all parameters together in bytes.
