@@ -14,14 +14,10 @@ pub mod all_reduce;
 pub mod collectives;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
 use all_reduce::{Algorithm, Sum, naive, one_shot, ring, tree};
-
-/// The time that a rank waits for a message, if the caller has no better value.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A communicator that several owners hold, and call from any thread.
 pub type SharedCommunicator = Arc<dyn Communicator>;
@@ -145,11 +141,6 @@ pub trait Communicator: Send + Sync {
     /// The errors of messages.
     fn barrier(&self) -> Result<(), Error> {
         collectives::barrier(self)
-    }
-
-    /// The time that this rank waits for a message.
-    fn timeout(&self) -> Duration {
-        DEFAULT_TIMEOUT
     }
 
     /// Whether ranks that share a tensor read it where it lies, in CPU memory. All ranks return the same answer.
@@ -310,10 +301,6 @@ impl Communicator for Group {
     fn background(&self) -> Result<SharedCommunicator, Error> {
         let (members, rank) = (self.members.clone(), self.rank);
         Ok(Arc::new(Self { world: self.world.background()?, members, rank }))
-    }
-
-    fn timeout(&self) -> Duration {
-        self.world.timeout()
     }
 
     fn shares_memory(&self) -> bool {

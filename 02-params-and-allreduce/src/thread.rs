@@ -19,7 +19,8 @@ use harness::stopwatch::{STRETCH, Stopwatch};
 
 use crate::communicator::{Communicator, Error, SharedCommunicator};
 
-pub use crate::communicator::DEFAULT_TIMEOUT;
+/// The time that a rank waits for a message, if the caller has no better value.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The additional time for a rank to end, after it has waited in vain.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -220,8 +221,10 @@ impl Communicator for Rank {
             return Err(self.stopped(to));
         }
         let bytes = message.elem_count() * message.dtype().size_in_bytes();
-        self.world.count(self.rank, bytes);
         self.mailbox(to).put(self.rank, message);
+        let mut sent = locked(&self.world.sent[self.rank]);
+        sent.messages += 1;
+        sent.bytes += bytes as u64;
         Ok(())
     }
 
@@ -257,10 +260,6 @@ impl Communicator for Rank {
             return Err(Error::Other("a background connection has no background".to_owned()));
         }
         Ok(Arc::new(Self { connection: 1, ..self.clone() }))
-    }
-
-    fn timeout(&self) -> Duration {
-        self.world.timeout
     }
 
     fn shares_memory(&self) -> bool {
@@ -384,6 +383,13 @@ pub struct RankFailure<E> {
     pub cause: Cause<E>,
 }
 
+impl<E> RankFailure<E> {
+    /// Makes the failure of a rank that returned an error.
+    pub fn new(rank: usize, error: E) -> Self {
+        Self { rank, cause: Cause::Error(error) }
+    }
+}
+
 /// The way in which a rank failed.
 #[derive(Debug)]
 pub enum Cause<E> {
@@ -391,13 +397,6 @@ pub enum Cause<E> {
     Error(E),
     /// The rank panicked, with this message.
     Panic(String),
-}
-
-impl<E> RankFailure<E> {
-    /// Makes the failure of a rank that returned an error.
-    pub fn new(rank: usize, error: E) -> Self {
-        Self { rank, cause: Cause::Error(error) }
-    }
 }
 
 impl<E: fmt::Display> fmt::Display for RankFailure<E> {
@@ -565,12 +564,6 @@ impl World {
             a_rank_ended: Condvar::new(),
             sent: of_each(world_size, Mutex::default),
         }
-    }
-
-    fn count(&self, sender: usize, bytes: usize) {
-        let mut sent = locked(&self.sent[sender]);
-        sent.messages += 1;
-        sent.bytes += bytes as u64;
     }
 
     // ANCHOR: end

@@ -152,7 +152,9 @@ fn measure(rank: &Rank, slow: &OnceLock<Arc<SlowNetwork>>) -> Result<Measured, E
     let weights = &fast.model.network().weights().parameters;
     let bytes: usize = weights.iter().map(|named| named.tensor.elem_count() * 4).sum();
     let bandwidth = bytes as f64 / (0.5 * left);
-    let slow = slow.get_or_init(|| SlowNetwork::new(Slowness { latency: LATENCY, bandwidth }));
+    let slow = slow.get_or_init(|| {
+        SlowNetwork::new(Slowness { latency: LATENCY, bandwidth }, DEFAULT_TIMEOUT)
+    });
     let (with, without) =
         (Steps::new(rank, Some(slow), true)?, Steps::new(rank, Some(slow), false)?);
     let (mut seconds_with, mut seconds_without) = (Vec::new(), Vec::new());

@@ -1,12 +1,13 @@
-//! The flags. clap refuses single flags and pairs of flags; `checks.rs` refuses numbers and devices that do not fit.
+//! The flags. clap refuses single flags and pairs of flags; [`Arguments::check`] refuses values and devices that do not fit.
 
 use std::path::PathBuf;
 
-use checkpoints::Checkpoints;
+use checkpoints::{Checkpoints, MOST_EPOCHS};
 use clap::{Args, Parser, ValueEnum};
-use concise_wrapper::launch::LaunchArguments;
+use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
 use concise_wrapper::slow_link::parse_speed;
+use harness::cli::{UsageError, number};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use trainer::TrainArguments;
@@ -101,7 +102,8 @@ pub(crate) struct ReductionArguments {
     pub(crate) algorithm: Option<Algorithm>,
 
     /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
-    #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
+    #[arg(long, value_name = "MB", value_parser = number(
+        f64::MIN_POSITIVE..=1e6, "this is a number of megabytes above 0 and up to 1000000, such as 25"))]
     pub(crate) bucket_mb: Option<f64>,
 
     /// Send the buckets after the backward pass, not during it
@@ -172,9 +174,101 @@ pub(crate) enum Scale {
     None,
 }
 
-fn parse_megabytes(argument: &str) -> Result<f64, String> {
-    match argument.parse::<f64>() {
-        Ok(megabytes) if megabytes > 0.0 && megabytes <= 1e6 => Ok(megabytes),
-        _ => Err("this is a number of megabytes above 0 and up to 1000000, such as 25".to_owned()),
+impl Arguments {
+    /// Whether the gradients of shards are added up along a fixed tree.
+    pub(crate) fn by_shard(&self) -> bool {
+        self.reduction.is_some_and(|reduction| reduction.shards.is_some())
+    }
+
+    /// Batch and rate of the run on several devices.
+    pub(crate) fn scale(&self) -> Scale {
+        self.scale.unwrap_or(if self.by_shard() { Scale::None } else { Scale::Linear })
+    }
+
+    /// Refuses flags that contradict each other, or that make no sense on so many devices.
+    pub(crate) fn check(&self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
+        let Self { wrapper, model, bn, breakage, compare, .. } = *self;
+        let ReductionArguments { algorithm, slow_link, .. } = self.reduction.unwrap_or_default();
+        let (by_shard, slow, ddp) =
+            (self.by_shard(), slow_link.is_some(), wrapper == WrapperKind::Ddp);
+        let own_algorithm = algorithm.is_some_and(|it| it != Algorithm::Native);
+        let needs_messages = by_shard || own_algorithm || breakage == Some(Breakage::LoneBroadcast);
+        let about_norms =
+            self.width.is_some() || bn == Norm::Sync || self.test_norm == TestNorm::Batch;
+        let refusals = [
+            (
+                launch.processes().is_some() && (compare.is_some() || slow || !ddp),
+                "each of these processes is one rank of --wrapper ddp: for --compare, --slow-link and other wrappers, start \
+                 this program by itself",
+            ),
+            (
+                !launch.has_messages() && needs_messages,
+                "NCCL alone connects these processes, without messages between two ranks: leave --shards, --algorithm and \
+                 --break lone-broadcast out, or start them with mpirun",
+            ),
+            (
+                !ddp && self.reduction.is_some(),
+                "--shards, --algorithm, --bucket-mb, --no-overlap and --slow-link are about DDP's all-reduce: use them with \
+                 --wrapper ddp",
+            ),
+            (
+                breakage.is_some() && (!ddp || devices == 1),
+                "--break breaks --wrapper ddp on several devices: use it with --devices 2 or more",
+            ),
+            (
+                wrapper == WrapperKind::DataParallel && self.train.reports.timeline.is_some(),
+                "--timeline draws a step as ranks make it, and --wrapper data-parallel has its loop on none: use it with \
+                 --wrapper ddp",
+            ),
+            (
+                wrapper == WrapperKind::Single && devices > 1,
+                "--wrapper single trains on one device: add --devices 1",
+            ),
+            (
+                by_shard && (bn == Norm::Sync || self.scale == Some(Scale::Linear)),
+                "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that \
+                 number: leave one of the two out",
+            ),
+            (
+                slow && algorithm == Some(Algorithm::Native),
+                "--slow-link slows the course's own messages down, and --algorithm native sends none: take one-shot, naive, \
+                 tree or ring",
+            ),
+            (
+                compare.is_some() && (devices == 1 || model == ModelKind::Lenet),
+                "--compare is about ResNet-18's batch norm on several devices",
+            ),
+            (
+                model == ModelKind::Lenet && about_norms,
+                "--width, --bn and --test-norm are about ResNet-18: LeNet has no such thing",
+            ),
+        ];
+        if let Some((_, why)) = refusals.into_iter().find(|(refused, _)| *refused) {
+            return Err(UsageError::new(why));
+        }
+        let epochs = self.train.epochs;
+        if self.checkpoints.is_some() && epochs as usize > MOST_EPOCHS {
+            return Err(UsageError::new(format_args!(
+                "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {epochs}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses two flags that name one file, and a recording that a resumed run would overwrite. Nothing is opened or changed.
+    pub(crate) fn check_files(&self) -> Result<(), UsageError> {
+        let further = [("--record", self.record.as_deref())];
+        self.train.reports.check(&further)?;
+        let Some(Checkpoints { folder, resume, .. }) = &self.checkpoints else { return Ok(()) };
+        self.train.reports.check_folder(&further, "--checkpoint", folder)?;
+        match self.record.as_deref().map(|path| (path, path.metadata())) {
+            Some((path, Ok(found))) if resume.is_some() && found.is_file() && found.len() > 0 => {
+                Err(UsageError::new(format_args!(
+                    "--record {}: this is there already, perhaps from before the run was cut: with --resume, take a new file",
+                    path.display()
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -15,7 +15,7 @@
 //! In evaluation there may be no batch, so a channel is normalised by *running statistics*. Each training step moves them a
 //! tenth of the way towards its own statistics. They lag behind weights that change fast: [`Norms::test_by_batch`] measures it.
 
-use std::collections::BTreeMap;
+use std::iter::repeat_n;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
@@ -73,14 +73,27 @@ impl BatchNorm {
     }
 
     fn train(&self, x: &Tensor) -> Result<Tensor> {
-        let (sharing, counts) = self.norms.sharing();
-        let relu = self.relu;
-        let (weight, bias) = (&self.weight, &self.bias);
-        let (y, statistics) = match sharing {
-            Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, relu)?,
-            Sharing::Synchronised(rank) => synchronised(x, weight, bias, relu, rank, counts)?,
+        let (sharing, stand_in) = self.norms.sharing();
+        let Self { weight, bias, relu, .. } = self;
+        let (y, statistics) = match &sharing {
+            Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, *relu)?,
+            Sharing::Synchronised(rank) => {
+                synchronised(x, weight, bias, *relu, rank.clone(), !stand_in)?
+            }
         };
-        self.norms.saw(self.layer, statistics)?;
+        let shared = &mut *self.norms.lock();
+        let (shard, seen) = (shared.shard, &mut shared.layers[self.layer].seen);
+        match sharing {
+            Sharing::Local if stand_in => {}
+            Sharing::ByShard if seen.iter().any(|(earlier, _)| *earlier == shard) => bail!(
+                "a batch norm saw shard {shard} twice in one step: a layer that a forward pass uses twice cannot keep \
+                 statistics by shard"
+            ),
+            Sharing::ByShard if stand_in => {
+                seen.push((shard, Statistics { count: 0, ..statistics }))
+            }
+            _ => seen.push((shard, statistics)),
+        }
         Ok(y)
     }
 
@@ -119,8 +132,6 @@ struct Shared {
     /// Whether evaluation, too, uses the statistics of its images.
     tests_by_batch: bool,
     layers: Vec<Layer>,
-    /// For each layer that has seen a batch, its number and the statistics that have not moved the running statistics yet.
-    seen: Vec<(usize, Statistics)>,
 }
 
 /// The source of the statistics that a layer uses.
@@ -132,11 +143,12 @@ enum Sharing {
     ByShard,
 }
 
-/// The running statistics of one layer, and the statistics of shards that have not moved them yet.
+/// The running statistics of one layer.
 struct Layer {
     mean: Var,
     variance: Var,
-    of_shards: BTreeMap<usize, Statistics>,
+    /// The statistics of batches that have not moved the running statistics yet, each with the number of its shard.
+    seen: Vec<(usize, Statistics)>,
 }
 
 impl Norms {
@@ -179,10 +191,13 @@ impl Norms {
     /// shard](Self::by_shard) are kept.
     pub fn average(&self) -> Result<()> {
         let mut shared = self.lock();
-        let seen = std::mem::take(&mut shared.seen);
-        let averages = seen.iter().flat_map(|(layer, statistics)| {
-            let Layer { mean, variance, .. } = &shared.layers[*layer];
-            statistics.averages(mean, variance)
+        if matches!(shared.sharing, Sharing::ByShard) {
+            return Ok(());
+        }
+        let seen = |layer: &mut Layer| std::mem::take(&mut layer.seen);
+        let seen: Vec<_> = shared.layers.iter_mut().map(seen).collect();
+        let averages = shared.layers.iter().zip(&seen).flat_map(|(layer, seen)| {
+            seen.iter().flat_map(|(_, seen)| seen.averages(&layer.mean, &layer.variance))
         });
         average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
     }
@@ -191,14 +206,13 @@ impl Norms {
     /// its images. Fails when there is another layer: the message names it.
     pub(crate) fn check_all(&self, weights: &Weights) -> Result<()> {
         let shared = self.lock();
-        let ours = |buffer: &Tensor| {
-            let is = |running: &Var| running.id() == buffer.id();
-            shared.layers.iter().any(|layer| is(&layer.mean) || is(&layer.variance))
+        let ours = shared.layers.iter().flat_map(|layer| [layer.mean.id(), layer.variance.id()]);
+        let ours: Vec<_> = ours.collect();
+        let foreign = |Named { name, tensor }: &&Named| {
+            (name.ends_with("running_mean") || name.ends_with("running_var"))
+                && !ours.contains(&tensor.id())
         };
-        let foreign = weights.buffers.iter().find(|Named { name, tensor }| {
-            (name.ends_with("running_mean") || name.ends_with("running_var")) && !ours(tensor)
-        });
-        match foreign {
+        match weights.buffers.iter().find(foreign) {
             None => Ok(()),
             Some(Named { name, .. }) => bail!(
                 "{name} is of a layer that normalises by itself: use concise_wrapper::batch_norm::BatchNorm, whose statistics \
@@ -211,38 +225,17 @@ impl Norms {
         locked(&self.0)
     }
 
-    /// Returns the source of the statistics, and whether the next images count.
+    /// Returns the source of the statistics, and whether the next images replace an empty shard.
     fn sharing(&self) -> (Sharing, bool) {
         let shared = self.lock();
-        (shared.sharing.clone(), !shared.stand_in)
+        (shared.sharing.clone(), shared.stand_in)
     }
 
     /// Adds a layer, and returns its number.
     fn add(&self, mean: Var, variance: Var) -> usize {
         let layers = &mut self.lock().layers;
-        layers.push(Layer { mean, variance, of_shards: BTreeMap::new() });
+        layers.push(Layer { mean, variance, seen: Vec::new() });
         layers.len() - 1
-    }
-
-    /// Keeps the statistics of a layer's forward pass in training, until [`average`](Self::average) or [`fold`](Self::fold).
-    fn saw(&self, layer: usize, statistics: Statistics) -> Result<()> {
-        let shared = &mut *self.lock();
-        let (shard, stand_in) = (shared.shard, shared.stand_in);
-        match shared.sharing {
-            Sharing::ByShard => {
-                let count = if stand_in { 0 } else { statistics.count };
-                let statistics = Statistics { count, ..statistics };
-                if shared.layers[layer].of_shards.insert(shard, statistics).is_some() {
-                    bail!(
-                        "a batch norm saw shard {shard} twice in one step: a layer that a forward pass uses twice cannot keep \
-                         statistics by shard"
-                    );
-                }
-            }
-            Sharing::Local if stand_in => {}
-            Sharing::Local | Sharing::Synchronised(_) => shared.seen.push((layer, statistics)),
-        }
-        Ok(())
     }
 
     /// Moves every rank's running statistics by the statistics of all ranks' shards since the last call. All ranks call this
@@ -262,13 +255,15 @@ impl Norms {
         let hosted = tree.held_by(rank.rank()).len();
         let mut seen: Vec<Vec<Statistics>> = Vec::new();
         for layer in &mut shared.layers {
-            let of_shards = std::mem::take(&mut layer.of_shards);
-            if !of_shards.keys().copied().eq(0..hosted) {
-                let seen: Vec<usize> = of_shards.into_keys().collect();
-                let text = format!("a batch norm saw shards {seen:?}, and the rank hosts {hosted}");
+            let mut of_layer = std::mem::take(&mut layer.seen);
+            of_layer.sort_by_key(|(shard, _)| *shard);
+            let (shards, of_layer): (Vec<usize>, _) = of_layer.into_iter().unzip();
+            if !shards.iter().copied().eq(0..hosted) {
+                let text =
+                    format!("a batch norm saw shards {shards:?}, and the rank hosts {hosted}");
                 return Err(communicator::Error::Other(text));
             }
-            seen.push(of_shards.into_values().collect());
+            seen.push(of_layer);
         }
         let running = shared.layers.iter().flat_map(|layer| [&layer.mean, &layer.variance]);
         let running: Vec<&Var> = running.collect();
@@ -290,14 +285,14 @@ impl Norms {
 
         // On the CPU, the sums of each layer are divided by the layer's weight.
         let sum = sum.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
-        let values = running.iter().map(|running| running.elem_count()).sum::<usize>();
+        let values: usize = running.iter().map(|running| running.elem_count()).sum();
         let weights = sum.narrow(0, values, seen.len())?.to_vec1::<f64>()?;
-        let (mut means, mut start) = (Vec::new(), 0);
-        for (running, weight) in running.iter().zip(weights.iter().flat_map(|weight| [weight; 2])) {
-            means.push((sum.narrow(0, start, running.elem_count())? / *weight)?);
-            start += running.elem_count();
-        }
-        let (means, mut start) = (Tensor::cat(&means, 0)?.to_device(device)?, 0);
+        let weights = running.iter().zip(weights.iter().flat_map(|weight| [weight; 2]));
+        let shares =
+            weights.flat_map(|(running, weight)| repeat_n(1.0 / weight, running.elem_count()));
+        let shares = Tensor::from_iter(shares, &Device::Cpu)?;
+        let means = sum.narrow(0, 0, values)?.mul(&shares)?.to_device(device)?;
+        let mut start = 0;
         let fresh = running.iter().map(|running| {
             start += running.elem_count();
             means.narrow(0, start - running.elem_count(), running.elem_count())

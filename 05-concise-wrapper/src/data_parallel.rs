@@ -33,7 +33,7 @@ use split_batch::{gather, split_batch};
 use tracing::info_span;
 
 use crate::device_threads::DeviceThreads;
-use crate::model::{Model, Step, gradients_of, loss_of};
+use crate::model::{Model, Step, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
 
@@ -43,6 +43,57 @@ pub struct DataParallel<M> {
     network: Arc<Network<M>>,
     /// Each holds a replica of the network.
     devices: DeviceThreads<Network<M>>,
+    count: usize,
+}
+
+impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
+    /// Puts a replica of the network on every device of a plan. The network stays on its device.
+    ///
+    /// A device has failed if another device waits for it longer than `timeout`, or if it has not answered some seconds later.
+    pub fn new(
+        network: Network<M>,
+        devices: &DevicePlan,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let (network, count) = (Arc::new(network), devices.len());
+        let original = Arc::clone(&network);
+        let replica = move |rank: &Rank| Ok(original.replica(rank.device())?);
+        let devices = DeviceThreads::start(devices, timeout, replica)?;
+        Ok(Self { network, devices, count })
+    }
+
+    /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
+    /// another crate, or a device has failed.
+    pub fn synchronise_norms(self) -> Result<Self, Error> {
+        self.network.norms().check_all(Network::weights(&self.network))?;
+        self.devices.run(vec![(); self.count], |rank, replica, ()| {
+            replica.norms().synchronise(Arc::new(rank.clone()));
+            Ok(())
+        })?;
+        Ok(self)
+    }
+
+    /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
+    /// there are no images, when they do not fit the network, or when a device has failed.
+    pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
+        let samples = images.dim(0)?;
+        if samples == 0 {
+            return Err(candle_core::Error::Msg("there are no images to predict".to_owned()).into());
+        }
+        let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
+        let network = Arc::clone(&self.network);
+        let shards = split_batch(images, &labels, self.count)?;
+        let logits = self.devices.run(shards, move |rank, replica, (images, _)| {
+            replicate(&network, replica)?;
+            let _span = info_span!(target: COMPUTE, "forward").entered();
+            if images.dim(0)? == 0 {
+                return Ok(None);
+            }
+            let images = move_view(&images, rank.device())?;
+            Ok(Some(no_grad(|| replica.forward(&images))?.detach()))
+        })?;
+        Ok(gather(&logits.into_iter().flatten().collect::<Vec<_>>(), images.device())?)
+    }
 }
 
 impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
@@ -54,19 +105,18 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
         let Batch { images, labels } = &batch.shards[0];
         let network = Arc::clone(&self.network);
-        let shards = split_batch(images, labels, self.devices.count())?; // scatter
+        let shards = split_batch(images, labels, self.count)?; // scatter
         let answers = self.devices.run(shards, move |rank, replica, (images, labels)| {
             replicate(&network, replica)?;
             let (loss, sums) = loss_of(replica, &Batch { images, labels })?; // apply
-            let gradients = gradients_of(replica, &loss)?;
+            let gradients = replica.gradients(&loss)?;
             let sums = sums.read()?;
             let gradients = gather_gradients(rank, gradients)?;
             if rank.rank() == 0 {
                 // Like PyTorch, keep the running statistics of the first replica.
-                let buffers = network.weights().buffers.iter().zip(&replica.weights().buffers);
-                buffers
-                    .into_iter()
-                    .try_for_each(|(to, from)| overwrite(&to.tensor, &from.tensor))?;
+                for (to, from) in network.weights().buffers.iter().zip(&replica.weights().buffers) {
+                    overwrite(&to.tensor, &from.tensor)?;
+                }
             }
             Ok((sums, gradients))
         })?;
@@ -75,9 +125,8 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
             sums += of_shard;
             gradients.extend(of_batch);
         }
-        let home = self.network.device();
-        let gradients = gradients.iter().map(|gradient: &Tensor| move_view(gradient, home));
-        let gradients = gradients.collect::<candle_core::Result<_>>()?;
+        let home = |gradient: &Tensor| move_view(gradient, self.network.device());
+        let gradients = gradients.iter().map(home).collect::<candle_core::Result<_>>()?;
         Ok(Step { sums: sums.into(), gradients })
     }
     // ANCHOR_END: backward
@@ -89,7 +138,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         let network = Arc::clone(&self.network);
         // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
-        let images = vec![images.clone(); self.devices.count()];
+        let images = vec![images.clone(); self.count];
         let answers = self.devices.run(images, move |rank, replica, images| {
             replicate(&network, replica)?;
             Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
@@ -119,56 +168,6 @@ fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tenso
         }
     }
     Ok(gradients)
-}
-
-impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
-    /// Puts a replica of the network on every device of a plan. The network stays on its device.
-    ///
-    /// A device has failed if another device waits for it longer than `timeout`, or if it has not answered some seconds later.
-    pub fn new(
-        network: Network<M>,
-        devices: &DevicePlan,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let network = Arc::new(network);
-        let original = Arc::clone(&network);
-        let replica = move |rank: &Rank| Ok(original.replica(rank.device())?);
-        let devices = DeviceThreads::start("data parallel", devices, timeout, replica)?;
-        Ok(Self { network, devices })
-    }
-
-    /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
-    /// another crate, or a device has failed.
-    pub fn synchronise_norms(self) -> Result<Self, Error> {
-        self.network.norms().check_all(Network::weights(&self.network))?;
-        self.devices.run(vec![(); self.devices.count()], |rank, replica, ()| {
-            replica.norms().synchronise(Arc::new(rank.clone()));
-            Ok(())
-        })?;
-        Ok(self)
-    }
-
-    /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
-    /// there are no images, when they do not fit the network, or when a device has failed.
-    pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
-        let samples = images.dim(0)?;
-        if samples == 0 {
-            return Err(candle_core::Error::Msg("there are no images to predict".to_owned()).into());
-        }
-        let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
-        let network = Arc::clone(&self.network);
-        let shards = split_batch(images, &labels, self.devices.count())?;
-        let logits = self.devices.run(shards, move |rank, replica, (images, _)| {
-            replicate(&network, replica)?;
-            let _span = info_span!(target: COMPUTE, "forward").entered();
-            if images.dim(0)? == 0 {
-                return Ok(None);
-            }
-            let images = move_view(&images, rank.device())?;
-            Ok(Some(no_grad(|| replica.forward(&images))?.detach()))
-        })?;
-        Ok(gather(&logits.into_iter().flatten().collect::<Vec<_>>(), images.device())?)
-    }
 }
 
 #[cfg(test)]

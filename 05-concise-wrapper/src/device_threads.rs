@@ -20,52 +20,44 @@ use crate::Error;
 /// The failure of a device of which nothing else is known.
 const ENDED: &str = "a device has ended early";
 
-/// The threads of several devices, each with a state of type `S`.
+/// Work for the thread of a device. The state of the device has type `S`, unless the device could not be opened.
+type Work<S> = Box<dyn FnOnce(&Rank, Result<&S, Error>) -> Result<(), Error> + Send>;
+
+/// A queue of work for each device, or the first failure of a device. When the queues are dropped, the threads end.
+type Queues<S> = Result<Vec<Sender<Work<S>>>, String>;
+
+/// The threads of several devices.
 pub(crate) struct DeviceThreads<S> {
-    count: usize,
     /// The time for which a device may be silent once another has answered.
     patience: Duration,
-    devices: Mutex<Devices<S>>,
-}
-
-/// Work for the thread of a device.
-type Work<S> = Box<dyn FnOnce(&Rank, &S) -> Result<(), Error> + Send>;
-
-struct Devices<S> {
-    /// A queue of work for each device, or the failure of a device. When the queues are dropped, the threads end.
-    queues: Result<Vec<Sender<Work<S>>>, String>,
-    /// The first failure of a thread, after all threads have ended.
-    ended: Receiver<Option<String>>,
+    queues: Mutex<Queues<S>>,
+    /// Nothing comes from this channel. Its other end is dropped when all threads have ended.
+    ended: Mutex<Receiver<()>>,
 }
 
 impl<S: 'static> DeviceThreads<S> {
-    /// Starts a thread for every device of a plan. `open` makes the state of a device. `name` is for the trace.
+    /// Starts a thread for every device of a plan. `open` makes the state of a device.
     pub(crate) fn start(
-        name: &'static str,
         plan: &DevicePlan,
         timeout: Duration,
         open: impl Fn(&Rank) -> Result<S, Error> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let (plan, count) = (plan.clone(), plan.len());
-        let (queues, work): (Vec<_>, Vec<_>) = (0..count).map(|_| channel::<Work<S>>()).unzip();
-        let (end, ended) = channel();
+        let (plan, (end, ended)) = (plan.clone(), channel());
+        let (queues, work): (Vec<_>, Vec<_>) = plan.slots().iter().map(|_| channel()).unzip();
         let run = move || {
-            let outcome = run_ranks_with(&plan, timeout, work, |rank, queue| {
-                let _rank = trace::rank(name, rank.rank(), rank.compute_device());
-                let state = open(rank)?;
-                queue.into_iter().try_for_each(|work| work(rank, &state))
+            let _end: Sender<()> = end;
+            // The first failure is an answer to the caller.
+            let _ = run_ranks_with(&plan, timeout, work, |rank, queue: Receiver<Work<S>>| {
+                let _rank = trace::rank("data parallel", rank.rank(), rank.compute_device());
+                let state = open(rank);
+                let shared = |error: &Error| Error::Device(error.to_string());
+                queue.into_iter().try_for_each(|work| work(rank, state.as_ref().map_err(shared)))
             });
-            let _ = end.send(outcome.err().map(|failure: RankFailure<Error>| failure.to_string()));
         };
         thread::Builder::new().spawn(run).map_err(candle_core::Error::wrap)?;
         // A device that waits for another knows which one is late. So the caller waits longer.
         let patience = timeout.saturating_add(GRACE);
-        Ok(Self { count, patience, devices: Mutex::new(Devices { queues: Ok(queues), ended }) })
-    }
-
-    /// Returns the number of devices.
-    pub(crate) fn count(&self) -> usize {
-        self.count
+        Ok(Self { patience, queues: Mutex::new(Ok(queues)), ended: Mutex::new(ended) })
     }
 
     /// Runs `work` on all devices, each with its own input. Waits for all results, and returns them in rank order. Fails with
@@ -79,26 +71,25 @@ impl<S: 'static> DeviceThreads<S> {
         S: Sync,
     {
         // One caller at a time.
-        let devices = &mut *locked(&self.devices);
-        let queues = devices.queues.as_ref().map_err(|why| Error::Device(why.clone()))?;
+        let queues = &mut *locked(&self.queues);
+        let mut results: Vec<Option<T>> = inputs.iter().map(|_| None).collect();
         let (work, (answer, answers)) = (Arc::new(work), channel());
-        for (queue, input) in queues.iter().zip(inputs) {
+        let devices = queues.as_ref().map_err(|why| Error::Device(why.clone()))?;
+        for (queue, input) in devices.iter().zip(inputs) {
             let (work, answer) = (Arc::clone(&work), answer.clone());
             // A device that has ended drops its work, and so its end of the channel of answers.
-            let _ = queue.send(Box::new(move |rank: &Rank, state: &S| {
-                let number = rank.rank();
-                let outcome = attempt(rank.compute_device(), || work(rank, state, input));
-                let outcome =
-                    outcome.map_err(|cause| RankFailure { rank: number, cause }.to_string());
+            let _ = queue.send(Box::new(move |rank: &Rank, state: Result<&S, Error>| {
+                let outcome = attempt(rank.compute_device(), || work(rank, state?, input));
+                let failure = |cause| RankFailure { rank: rank.rank(), cause }.to_string();
+                let outcome = outcome.map_err(failure);
                 let failed = outcome.as_ref().err().cloned().map(Error::Device);
                 // The caller learns of a failure first. The devices that wait for this one fail later.
-                let _ = answer.send((number, outcome));
+                let _ = answer.send((rank.rank(), outcome));
                 failed.map_or(Ok(()), Err)
             }));
         }
         drop(answer);
-        let mut results: Vec<Option<T>> = (0..self.count).map(|_| None).collect();
-        for answered in 0..self.count {
+        for answered in 0..results.len() {
             // The time of the work is not known, so there is no limit for the first answer.
             let next = match answered {
                 0 => answers.recv().map_err(RecvTimeoutError::from),
@@ -115,28 +106,20 @@ impl<S: 'static> DeviceThreads<S> {
                     let seconds = self.patience.as_secs_f64();
                     format!("device {silent} has not answered for {seconds} s, and another has")
                 }
-                // A device could not be opened.
-                Err(RecvTimeoutError::Disconnected) => devices.end(self.patience),
+                Err(RecvTimeoutError::Disconnected) => ENDED.to_owned(),
             };
-            devices.queues = Err(failure.clone());
+            *queues = Err(failure.clone());
             return Err(Error::Device(failure));
         }
         Ok(results.into_iter().flatten().collect())
     }
 }
 
-impl<S> Devices<S> {
-    /// Ends the threads, and waits for them. Returns the first failure.
-    fn end(&mut self, limit: Duration) -> String {
-        self.queues = Err(ENDED.to_owned());
-        recv_timeout(&self.ended, limit).ok().flatten().unwrap_or_else(|| ENDED.to_owned())
-    }
-}
-
 impl<S> Drop for DeviceThreads<S> {
     /// Waits until all threads have ended. A thread that stalls is left behind after [`GRACE`].
     fn drop(&mut self) {
-        locked(&self.devices).end(GRACE);
+        *locked(&self.queues) = Err(ENDED.to_owned());
+        let _ = recv_timeout(&locked(&self.ended), GRACE);
     }
 }
 
@@ -149,7 +132,7 @@ mod tests {
 
     fn threads(devices: usize) -> DeviceThreads<()> {
         let plan = DevicePlan::slices(devices).unwrap();
-        DeviceThreads::start("test", &plan, DEFAULT_TIMEOUT, |_| Ok(())).unwrap()
+        DeviceThreads::start(&plan, DEFAULT_TIMEOUT, |_| Ok(())).unwrap()
     }
 
     #[test]
@@ -210,7 +193,7 @@ mod tests {
     #[test]
     fn devices_that_have_ended_are_not_waited_for() {
         let threads = threads(2);
-        locked(&threads.devices).queues = Ok((0..2).map(|_| channel().0).collect());
+        *locked(&threads.queues) = Ok((0..2).map(|_| channel().0).collect());
         let error = threads.run(vec![(); 2], |_, _, ()| Ok(())).unwrap_err().to_string();
         assert_eq!(error, ENDED);
     }
@@ -222,7 +205,7 @@ mod tests {
             1 => Err(Error::Device("no memory".to_owned())),
             _ => Ok(()),
         };
-        let threads = DeviceThreads::start("test", &plan, DEFAULT_TIMEOUT, open).unwrap();
+        let threads = DeviceThreads::start(&plan, DEFAULT_TIMEOUT, open).unwrap();
         let error = threads.run(vec![(); 2], |_, (), ()| Ok(())).unwrap_err().to_string();
         assert_eq!(error, "rank 1 failed: no memory");
     }

@@ -19,32 +19,18 @@ pub enum Error {
     /// A checkpoint was not written, or does not fit.
     #[error(transparent)]
     Checkpoint(Box<checkpoints::Error>),
-    /// Two ranks were not started alike.
-    #[error("rank {rank} has {what} {here}, rank {first} has {there}: start all ranks alike")]
-    NotAlike {
-        /// The rank that differs.
-        rank: usize,
-        /// The first of the ranks that compare.
-        first: usize,
-        /// The name of the setting.
-        what: String,
-        /// The value on the rank that differs.
-        here: String,
-        /// The value on the first rank.
-        there: String,
-    },
+    /// Two ranks were not started alike. The text names both, and the setting.
+    #[error("{0}: start all ranks alike")]
+    NotAlike(String),
     /// A bug on purpose made the loss infinite or NaN.
     #[error(transparent)]
     BrokenOnPurpose(#[from] RanAway),
-    /// The loss of a rank is not finite, and the losses of all other ranks are ordinary.
+    /// The loss of this rank is not finite, and the losses of all other ranks are ordinary.
     #[error(
-        "the loss of rank {rank}'s images is not finite, and other ranks' losses are: look at its images, and \
+        "the loss of rank {0}'s images is not finite, and other ranks' losses are: look at its images, and \
          at its device"
     )]
-    LossOfRank {
-        /// The first such rank.
-        rank: usize,
-    },
+    LossOfRank(usize),
     /// Replicas that must be equal differ.
     #[error(transparent)]
     ReplicasDiffer(#[from] Differs),

@@ -1,7 +1,6 @@
 //! Trains ResNet-18 or LeNet behind a wrapper, on one device and on several.
 
 mod arguments;
-mod checks;
 mod comparison;
 mod plan;
 mod runs;

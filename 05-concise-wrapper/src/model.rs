@@ -69,7 +69,7 @@ impl<M: ModuleT> Model for Network<M> {
 
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
         let (loss, sums) = loss_of(self, &batch.shards[0])?;
-        let gradients = gradients_of(self, &loss)?;
+        let gradients = self.gradients(&loss)?;
         Ok(Step { sums: sums.into_step_sums()?, gradients })
     }
 
@@ -83,8 +83,6 @@ impl<M: ModuleT> Model for Network<M> {
 }
 
 /// Computes the loss of a shard, summed over its samples, and the deferred sums of loss and correct answers.
-///
-/// An empty shard has the loss of [`empty_loss`].
 pub(crate) fn loss_of<M: ModuleT>(
     network: &Network<M>,
     shard: &Batch,
@@ -121,12 +119,4 @@ pub(crate) fn empty_loss<M: ModuleT>(
 /// Computes a loss of 0 from the logits of an image that replaces an empty shard. All its gradients are 0.
 pub fn stand_in_loss(logits: &Tensor) -> candle_core::Result<Tensor> {
     logits.mul(&logits.zeros_like()?)?.sum_all()
-}
-
-/// Computes the gradients of a loss, within a span of the trace.
-pub(crate) fn gradients_of<M: ModuleT>(
-    network: &Network<M>,
-    loss: &Tensor,
-) -> candle_core::Result<Vec<Tensor>> {
-    info_span!(target: COMPUTE, "backward").in_scope(|| network.gradients(loss))
 }

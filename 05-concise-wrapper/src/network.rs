@@ -11,11 +11,13 @@ use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
 use devices::move_view;
 use harness::lock::locked;
+use harness::report::trace::COMPUTE;
 use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, record_copy};
+use ops::initial;
 use ops::parameters::{no_gradient, overwrite_rounded};
+use tracing::info_span;
 
 use crate::batch_norm::Norms;
-use crate::initial;
 use crate::precision::Precision;
 use crate::weights::{Named, Weights, is_buffer};
 
@@ -69,7 +71,8 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::built(Box::new(values), Norms::default(), precision.into(), device, Arc::new(build))
+        let (precision, build) = (precision.into(), Arc::new(build));
+        Self::built(Box::new(values), Norms::default(), precision, device, build)
     }
 
     /// Makes a copy on another device: the same values, in other memory.
@@ -99,9 +102,9 @@ impl<M: ModuleT> Network<M> {
         if !matches!(layers, DType::F32 | DType::F64 | DType::BF16) {
             bail!("layers compute in f32, f64 or bf16, not in {}", layers.as_str());
         }
-        let (hooks, device) = (Arc::<Hooks>::default(), device.clone());
         let weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
-        let made = Arc::new(Mutex::new(Made { weights, rounded: Vec::new() }));
+        let made = Arc::new(Mutex::new(Made { weights, used: Vec::new() }));
+        let (hooks, device) = (Arc::<Hooks>::default(), device.clone());
         let registry = Registry { values, hooks: Arc::clone(&hooks), made: Arc::clone(&made) };
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
@@ -125,6 +128,7 @@ impl<M: ModuleT> Network<M> {
     /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
     /// message names it. Fails when the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
+        let _span = info_span!(target: COMPUTE, "backward").entered();
         self.all_gradients(loss, &loss.ones_like()?).map(|(of_parameters, _)| of_parameters)
     }
 
@@ -136,8 +140,7 @@ impl<M: ModuleT> Network<M> {
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Vec<Tensor>, Gradients)> {
-        let slots = vec![None; self.weights().parameters.len()];
-        let (slots, others) = self.collect(slots, || backward_from(result, gradient))?;
+        let (slots, others) = self.collect(None, || backward_from(result, gradient))?;
         Ok((self.complete(slots)?, others))
     }
 
@@ -148,37 +151,36 @@ impl<M: ModuleT> Network<M> {
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Gradients, WeightHalf)> {
-        let slots = vec![None; self.weights().parameters.len()];
         let (slots, (others, rest)) =
-            self.collect(slots, || backward_in_halves(result, gradient))?;
+            self.collect(None, || backward_in_halves(result, gradient))?;
         Ok((others, WeightHalf { slots, rest }))
     }
 
     /// The second half: returns the gradient of every parameter, in the order of the parameters, with the bits of
     /// [`all_gradients`](Self::all_gradients).
     pub fn backward_weight(&self, WeightHalf { slots, rest }: WeightHalf) -> Result<Vec<Tensor>> {
-        let (slots, _) = self.collect(slots, || rest.run())?;
+        let (slots, _) = self.collect(Some(slots), || rest.run())?;
         self.complete(slots)
     }
 
-    /// Runs a backward pass, or a half of one, which adds the gradients of parameters to those in `slots`.
+    /// Runs a backward pass or a half of one. Returns the gradients of the parameters, with those of the first half.
     fn collect<T>(
         &self,
-        slots: Vec<Option<Tensor>>,
+        first_half: Option<Slots>,
         backward: impl FnOnce() -> Result<T>,
-    ) -> Result<(Vec<Option<Tensor>>, T)> {
+    ) -> Result<(Slots, T)> {
         if self.hooks.wrapper.get().is_some() {
             bail!(
                 "this network is wrapped, and its gradients go to the wrapper: call the wrapper's `gradients`"
             );
         }
-        *locked(&self.hooks.gradients) = slots;
+        let empty = || vec![None; self.weights().parameters.len()];
+        *locked(&self.hooks.gradients) = first_half.unwrap_or_else(empty);
         let others = backward()?;
         Ok((std::mem::take(&mut *locked(&self.hooks.gradients)), others))
     }
 
-    /// The gradients in `slots`, if every parameter has one.
-    fn complete(&self, slots: Vec<Option<Tensor>>) -> Result<Vec<Tensor>> {
+    fn complete(&self, slots: Slots) -> Result<Vec<Tensor>> {
         let slots = self.weights().parameters.iter().zip(slots);
         let complete = slots.map(|(parameter, gradient)| match gradient {
             Some(gradient) => Ok(gradient),
@@ -229,10 +231,13 @@ impl<M: ModuleT> Module for Network<M> {
     }
 }
 
+/// The gradient of each parameter, if it is computed already.
+type Slots = Vec<Option<Tensor>>;
+
 /// The second half of a backward pass of a network ([`Network::backward_input`]).
 pub struct WeightHalf {
-    /// The gradients of parameters that the first half has computed, such as a batch norm's.
-    slots: Vec<Option<Tensor>>,
+    /// The gradients that the first half has computed, such as a batch norm's.
+    slots: Slots,
     rest: SecondHalf,
 }
 
@@ -245,13 +250,16 @@ impl WeightHalf {
     }
 }
 
+/// Gets the number of a parameter and its gradient.
+type Hook = dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync;
+
 /// The receivers of a network's gradients.
 #[derive(Default)]
 struct Hooks {
-    /// The gradients of the backward pass that is under way, by parameter. Empty at other times.
-    gradients: Mutex<Vec<Option<Tensor>>>,
+    /// The gradients of the backward pass that is under way. Empty at other times.
+    gradients: Mutex<Slots>,
     /// The hook of a wrapper, which gets the gradients instead.
-    wrapper: OnceLock<Box<dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync>>,
+    wrapper: OnceLock<Box<Hook>>,
 }
 
 // ANCHOR: hook
@@ -292,24 +300,31 @@ type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
 #[derive(Clone)]
 struct Made {
     weights: Weights,
-    /// With mixed precision, the numbers of parameters that the layers use in another type, and the rounded copies.
-    rounded: Vec<(usize, Tensor)>,
+    /// The tensors that layers use as parameters. With mixed precision they are rounded copies of the parameters.
+    used: Vec<Tensor>,
 }
 
 impl Made {
     /// Returns the tensor that layers use under this name.
     fn get(&self, name: &str) -> Option<&Tensor> {
-        let parameter = self.weights.parameters.iter().position(|named| named.name == name);
-        let rounded = self.rounded.iter().find(|(number, _)| Some(*number) == parameter);
-        rounded.map(|(_, tensor)| tensor).or_else(|| self.weights.get(name))
+        let Weights { parameters, buffers, .. } = &self.weights;
+        let parameters = parameters.iter().zip(&self.used);
+        let buffers = buffers.iter().map(|buffer| (buffer, &buffer.tensor));
+        let found = parameters.chain(buffers).find(|(named, _)| named.name == name);
+        found.map(|(_, tensor)| tensor)
     }
 
     // ANCHOR: round
     /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
     fn round(&self) -> Result<()> {
-        let parameters = &self.weights.parameters;
-        let pairs = self.rounded.iter().map(|(number, used)| (used, &parameters[*number].tensor));
-        overwrite_rounded(&pairs.collect::<Vec<_>>())
+        if !self.weights.precision.is_mixed() {
+            return Ok(());
+        }
+        let pairs = self.used.iter().zip(&self.weights.parameters);
+        // A layer may use a parameter in its own type.
+        let rounded = pairs.filter(|(used, parameter)| used.dtype() != parameter.tensor.dtype());
+        let rounded = rounded.map(|(used, parameter)| (used, &parameter.tensor));
+        overwrite_rounded(&rounded.collect::<Vec<_>>())
     }
     // ANCHOR_END: round
 }
@@ -322,7 +337,6 @@ struct Registry {
 }
 
 impl SimpleBackend for Registry {
-    /// Makes a tensor, or returns the one that was made under this name.
     fn get(
         &self,
         shape: Shape,
@@ -342,20 +356,18 @@ impl SimpleBackend for Registry {
         let kept = Precision::from(dtype).weights();
         let value = (self.values)(name, &shape, init, kept)?.to_device(device)?;
         let name = name.to_owned();
-        let Made { weights, rounded } = &mut *made;
+        let Made { weights, used } = &mut *made;
         if is_buffer(&name) {
             let tensor = Var::from_tensor(&value)?.into_inner();
             weights.buffers.push(Named { name, tensor: tensor.clone() });
             return Ok(tensor);
         }
-        let (number, hooks) = (weights.parameters.len(), Arc::clone(&self.hooks));
-        let used = with_gradient_hook(&value.to_dtype(dtype)?, kept, number, hooks)?;
-        if kept != dtype {
-            rounded.push((number, used.clone()));
-        }
-        let tensor = if kept == dtype { used.clone() } else { value };
+        let (number, hooks) = (used.len(), Arc::clone(&self.hooks));
+        let of_layers = with_gradient_hook(&value.to_dtype(dtype)?, kept, number, hooks)?;
+        let tensor = if kept == dtype { of_layers.clone() } else { value };
         weights.parameters.push(Named { name, tensor });
-        Ok(used)
+        used.push(of_layers.clone());
+        Ok(of_layers)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {

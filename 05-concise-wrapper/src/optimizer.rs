@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use clap::Args;
 use clap::builder::TypedValueParser as _;
 use devices::move_view;
+use harness::cli::number;
 use harness::report::trace::COMPUTE;
 use ops::parameters::overwrite;
 use ops::sgd_step::{momentum_step, sgd_step_all};
@@ -20,11 +21,13 @@ use crate::weights::{Named, Weights};
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Momentum {
     /// The share of the velocity that is kept from step to step
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE", value_parser = parse_momentum)]
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE",
+          value_parser = number(0.0..1.0, "momentum is a share from 0 to below 1, such as 0.9"))]
     pub momentum: f64,
 
     /// How strongly weights are pulled towards 0
-    #[arg(long, default_value_t = 0.0, value_name = "DECAY", value_parser = parse_decay)]
+    #[arg(long, default_value_t = 0.0, value_name = "DECAY",
+          value_parser = number(0.0..=1.0, "weight decay is a number from 0 to 1, such as 0.0005"))]
     pub weight_decay: f64,
 }
 
@@ -39,20 +42,6 @@ pub struct Extras {
     #[arg(long, default_value = "0", value_name = "STEPS",
           value_parser = clap::value_parser!(u32).map(|steps| steps as usize))]
     pub warm_up: usize,
-}
-
-fn parse_momentum(argument: &str) -> std::result::Result<f64, String> {
-    match argument.parse::<f64>() {
-        Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
-        _ => Err("momentum is a share from 0 to below 1, such as 0.9".to_owned()),
-    }
-}
-
-fn parse_decay(argument: &str) -> std::result::Result<f64, String> {
-    match argument.parse::<f64>() {
-        Ok(decay) if (0.0..=1.0).contains(&decay) => Ok(decay),
-        _ => Err("weight decay is a number from 0 to 1, such as 0.0005".to_owned()),
-    }
 }
 
 /// A learning rate that rises in equal steps to its full height, and stays there.
@@ -110,11 +99,8 @@ impl Sgd {
         Self { constants, velocities: Vec::new() }
     }
 
-    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`check_gradients`], and when the velocities do not fit the weights. Then no weight was changed.
+    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
+    /// gradients or the velocities do not fit the weights. Then no weight was changed.
     pub fn step(
         &mut self,
         weights: &Weights,
@@ -136,19 +122,13 @@ impl Sgd {
         momentum_step(&slots, [momentum, share, weight_decay, rate])
     }
 
-    /// Makes velocities of zeros, if the constants need velocities and there are none.
-    ///
-    /// # Errors
-    ///
-    /// When there is no memory for them, or the velocities do not fit the weights.
+    /// Makes velocities of zeros, if the constants need velocities and there are none. Fails when the velocities do not fit
+    /// the weights.
     pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
-        if self.velocities.is_empty() && self.constants != Momentum::default() {
-            self.velocities = zeros(weights)?;
-        }
-        if self.velocities.is_empty() {
+        if self.constants == Momentum::default() && self.velocities.is_empty() {
             return Ok(());
         }
-        check_state("velocities", weights, &self.velocities)
+        begin(&mut self.velocities, "velocities", weights)
     }
 
     /// The velocities by the names of their parameters: the state that a checkpoint saves. They share their memory.
@@ -156,11 +136,8 @@ impl Sgd {
         by_name("", weights, &self.velocities).collect()
     }
 
-    /// Restores all velocities, or removes them if the list is empty.
-    ///
-    /// # Errors
-    ///
-    /// When there is not one velocity for each parameter, of its shape and type.
+    /// Restores all velocities, or removes them if the list is empty. Fails when there is not one velocity for each
+    /// parameter, of its shape and type.
     pub fn set_velocities(
         &mut self,
         weights: &Weights,
@@ -229,11 +206,8 @@ impl AdamW {
         Self { options, steps: 0, means: [Vec::new(), Vec::new()] }
     }
 
-    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`check_gradients`], when the state does not fit the weights, and when a tensor operation fails.
+    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
+    /// gradients or the means do not fit the weights.
     pub fn step(
         &mut self,
         weights: &Weights,
@@ -243,10 +217,7 @@ impl AdamW {
     ) -> Result<()> {
         check(weights, gradients, samples)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
-        if self.steps == 0 {
-            self.means = [zeros(weights)?, zeros(weights)?];
-        }
-        self.means.iter().try_for_each(|means| check_state("means", weights, means))?;
+        self.means.iter_mut().try_for_each(|means| begin(means, "means", weights))?;
         self.steps += 1;
         let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options;
         let corrected = |beta: f64| 1.0 - beta.powf(self.steps.into());
@@ -264,11 +235,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// The state between two steps, by name. Before the first step the list is empty.
-    ///
-    /// # Errors
-    ///
-    /// When there is no memory.
+    /// The state between two steps, by name. Before the first step the list is empty. Fails when there is no memory.
     pub fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
         if self.steps == 0 {
             return Ok(Vec::new());
@@ -279,11 +246,8 @@ impl AdamW {
         Ok([(STEP.to_owned(), steps)].into_iter().chain(means).collect())
     }
 
-    /// Restores a state, or an optimizer that has made no step if the list is empty.
-    ///
-    /// # Errors
-    ///
-    /// When the number of steps is missing, or a parameter does not have both means, of its shape and type.
+    /// Restores a state, or an optimizer that has made no step if the list is empty. Fails when the number of steps is
+    /// missing, or a parameter does not have both means, of its shape and type.
     pub fn set_state(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
         if state.is_empty() {
             *self = Self::new(self.options);
@@ -293,12 +257,9 @@ impl AdamW {
             bail!("the state has no number of steps");
         };
         let steps = steps.to_dtype(DType::U32)?.to_scalar()?;
-        let [means, squares] = MEANS;
-        self.means = [
-            find(means, "mean gradient", weights, state)?,
-            find(squares, "mean squared gradient", weights, state)?,
-        ];
-        self.steps = steps;
+        let means = find(MEANS[0], "mean gradient", weights, state)?;
+        let squares = find(MEANS[1], "mean squared gradient", weights, state)?;
+        (self.means, self.steps) = ([means, squares], steps);
         Ok(())
     }
 }
@@ -309,18 +270,17 @@ fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> 
     check_gradients(named, gradients, samples)
 }
 
-/// A tensor of zeros for every parameter.
-fn zeros(weights: &Weights) -> Result<Vec<Tensor>> {
-    weights.parameters.iter().map(|named| named.tensor.detach().zeros_like()).collect()
-}
-
 /// Whether a tensor of the state has the shape and the type of its parameter.
 fn fits(state: &Tensor, Named { tensor, .. }: &Named) -> bool {
     (state.shape(), state.dtype()) == (tensor.shape(), tensor.dtype())
 }
 
-/// Checks that there is a tensor of the state for every parameter, and that it fits.
-fn check_state(what: &str, weights: &Weights, state: &[Tensor]) -> Result<()> {
+/// Makes a state of zeros before the first step, and checks that the state fits the parameters.
+fn begin(state: &mut Vec<Tensor>, what: &str, weights: &Weights) -> Result<()> {
+    if state.is_empty() {
+        let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
+        *state = zeros.collect::<Result<_>>()?;
+    }
     let mut slots = state.iter().zip(&weights.parameters);
     if state.len() != weights.parameters.len() || !slots.all(|(tensor, named)| fits(tensor, named))
     {

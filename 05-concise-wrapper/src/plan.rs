@@ -1,32 +1,32 @@
 //! From flags to the runs that are to be made: everything is checked, then the data is loaded and files are opened.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use backends::Ranks;
-use candle_core::{DType, Device, ModuleT, Tensor};
+use candle_core::{DType, Device, Module as _, ModuleT as _};
+use candle_nn::{FuncT, func_t};
 use checkpoints::Checkpoints;
 use concise_wrapper::ddp::Reduction;
-use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 use concise_wrapper::launch::Launch;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimizer::Schedule;
-use concise_wrapper::recording::Recording;
-use concise_wrapper::resnet::{self, ResNet18};
+use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::slow_link::Slowness;
 use concise_wrapper::{Network, Precision, sizing};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, name_of};
 use harness::records::TrainOptions;
-use harness::report::file::{self, LazyFile};
+use harness::report::file::LazyFile;
+use harness::report::files_are_wanted;
 use harness::report::summary::Versions;
-use harness::report::{counted, files_are_wanted};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::check_shards;
 use trainer::TrainSetup;
 
 use crate::arguments::{Arguments, ModelKind, Norm, PrecisionKind, Scale, TestNorm, WrapperKind};
-use crate::checks;
 
 /// On a CPU, the numbers of training and test images, unless `--train-size` and `--test-size` are given.
 const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
@@ -38,8 +38,12 @@ pub(crate) struct Prepared {
     pub(crate) precision: Precision,
     pub(crate) reduction: Reduction,
     pub(crate) slowness: Option<Slowness>,
+    /// Whether `--record` is given, in any process.
+    pub(crate) records: bool,
     /// The file of `--record`, in the process that writes it.
-    pub(crate) recording: Option<Recording<LazyFile>>,
+    pub(crate) recording: Option<Mutex<LazyFile>>,
+    /// Remarks about the flags and the times.
+    pub(crate) notes: Vec<String>,
     /// The devices of this process.
     several: DevicePlan,
     /// The number of devices of all processes.
@@ -47,10 +51,6 @@ pub(crate) struct Prepared {
     processes: bool,
     /// The planes of ResNet-18's first group.
     width: usize,
-    /// Remarks about the flags and the times.
-    pub(crate) notes: Vec<String>,
-    /// Whether `--record` is given, in any process.
-    pub(crate) records: bool,
 }
 
 /// A run that is to be made.
@@ -73,9 +73,11 @@ impl Prepared {
     /// Checks the flags against each other and against the machine, then loads the data.
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> anyhow::Result<Self> {
         let (several, world_size) = launch.plan(&flags.launch.each, flags.launch.devices)?;
-        checks::check(&flags, launch, world_size)?;
+        flags.check(launch, world_size)?;
         let precision = precision(&flags, &several)?;
-        let reduction = reduction(&flags, launch, &several, world_size)?;
+        // Two sums at a time would come in another order on each GPU.
+        let in_turn = flags.bn == Norm::Sync && world_size > 1 && !launch.has_messages();
+        let reduction = reduction(&flags, launch, &several, world_size, in_turn)?;
         let records = flags.record.is_some();
         if launch.speaks() {
             flags.checkpoints.as_ref().map_or(Ok(()), Checkpoints::check)?;
@@ -85,14 +87,24 @@ impl Prepared {
             flags.record = None;
         }
         let width = sizing::width(flags.width, &several);
-        let slow_link = flags.reduction.and_then(|reduction| reduction.slow_link);
-        let slowness = slow_link.map(|megabytes| Slowness::of_megabytes(megabytes, Duration::ZERO));
+        let asked = flags.reduction.unwrap_or_default();
+        let slowness = asked.slow_link.map(|speed| Slowness::of_megabytes(speed, Duration::ZERO));
         if let Some(slowness) = slowness.filter(|_| world_size > 1) {
             let sizes = network(flags.model, width, precision, 0)?.weights().parameter_sizes();
-            checks::check_link(slowness, flags.launch.timeout(), &sizes, world_size, reduction)?;
+            // The bytes that are added up at a time.
+            let (gradients, algorithm) = match reduction {
+                Reduction::Buckets { caps, algorithm, .. } => {
+                    let sum =
+                        |bucket: &Vec<usize>| bucket.iter().map(|&nth| sizes[nth]).sum::<usize>();
+                    (buckets(&sizes, caps).iter().map(sum).max(), Some(algorithm))
+                }
+                Reduction::Reproducible { .. } => (sizes.iter().copied().max(), None),
+            };
+            let bytes = (sizes.iter().sum::<usize>(), gradients.unwrap_or(0));
+            slowness.check(flags.launch.timeout(), world_size, bytes, algorithm)?;
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
-        if in_turn(&flags, launch, world_size) {
+        if in_turn && !asked.no_overlap {
             notes.push(
                 "with --bn sync NCCL adds buckets up after the backward pass, as with --no-overlap: two sums at a time would \
                  come in another order on each GPU"
@@ -102,37 +114,32 @@ impl Prepared {
         if flags.model == ModelKind::Resnet18 {
             let narrow = flags.width.is_none() && several.is_of_slices();
             let part = sizing::limit_images(&mut flags.train, &several, IMAGES_ON_A_CPU);
-            notes.extend(sized_to_a_cpu(narrow.then_some(width), part));
+            notes.extend(sizing::note(narrow.then_some(width), part));
         }
-        checks::check_files(&flags)?;
+        flags.check_files()?;
         if flags.checkpoints.is_some() {
             files_are_wanted();
         }
         // With the linear rule each device has a whole batch. `--compare` trains with both rules.
-        let whole_batches = scale(&flags) == Scale::Linear && flags.compare.is_none();
+        let whole_batches = flags.scale() == Scale::Linear && flags.compare.is_none();
         let shards = if whole_batches { 1 } else { world_size };
         let mut setup = flags.train.prepare_for_shards(world_size, shards)?;
         if flags.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.resume.is_some()) {
             setup.outputs.resume();
         }
-        let open = |path: &std::path::PathBuf| {
-            let refused = |error| UsageError::new(file::flag_error("--record", path, &error));
-            let file = LazyFile::new(path).map_err(refused)?;
-            Ok::<_, UsageError>(Recording::new(format_args!("--record {}", path.display()), file))
-        };
-        let recording = flags.record.as_ref().map(open).transpose()?;
+        let recording = flags.record.as_deref().map(|path| LazyFile::new("--record", path));
         Ok(Self {
             setup,
             precision,
             reduction,
             slowness,
-            recording,
+            records,
+            recording: recording.transpose().map_err(UsageError::new)?.map(Mutex::new),
+            notes,
             several,
             world_size,
             processes: launch.processes().is_some(),
             width,
-            notes,
-            records,
             flags,
         })
     }
@@ -140,42 +147,43 @@ impl Prepared {
     /// The runs: one device, then the devices of `--devices`. With checkpoints only the second run is made: a resumed run
     /// should not wait for a baseline. The same holds for processes, each of which has one device.
     pub(crate) fn plan(&self) -> Result<Vec<Planned>, UsageError> {
+        let one = || self.on_one_device();
+        let several = |scale, norm| self.on_several(scale, norm);
         if let Some(seeds) = self.flags.compare {
-            let of_seeds: Result<Vec<_>, _> = (1..=seeds).map(|seed| self.compared(seed)).collect();
-            return Ok(of_seeds?.into_iter().flatten().collect());
+            // Batch and rate, and then batch norm, change by themselves.
+            let mut runs = Vec::new();
+            for seed in 1..=seeds {
+                let mut of_seed = vec![one()?];
+                for scale in [Scale::None, Scale::Linear] {
+                    of_seed.extend([Norm::Local, Norm::Sync].map(|norm| several(scale, norm)));
+                }
+                for run in &mut of_seed {
+                    run.options.seed = seed.into();
+                    run.title =
+                        format!("seed {seed}, batch norm {}: {}", run.batch_norm(), run.title);
+                }
+                runs.append(&mut of_seed);
+            }
+            return Ok(runs);
         }
-        let one = self.on_one_device()?;
         if self.world_size == 1 {
+            let one = one()?;
             let wrapper = match self.flags.wrapper {
                 WrapperKind::DataParallel => WrapperKind::DataParallel,
                 WrapperKind::Single | WrapperKind::Ddp => one.wrapper,
             };
             return Ok(vec![Planned { wrapper, main: true, ..one }]);
         }
-        let several = self.on_several(scale(&self.flags), self.flags.bn);
+        let several = several(self.flags.scale(), self.flags.bn);
         let alone = self.processes || self.flags.checkpoints.is_some();
-        Ok(if alone { vec![several] } else { vec![one, several] })
-    }
-
-    /// The runs of `--compare` with one seed. Batch and rate, and then batch norm, change by themselves.
-    fn compared(&self, seed: u32) -> Result<Vec<Planned>, UsageError> {
-        let mut runs = vec![self.on_one_device()?];
-        for scale in [Scale::None, Scale::Linear] {
-            runs.extend([Norm::Local, Norm::Sync].map(|norm| self.on_several(scale, norm)));
-        }
-        for run in &mut runs {
-            run.options.seed = seed.into();
-            run.title = format!("seed {seed}, batch norm {}: {}", run.batch_norm(), run.title);
-        }
-        Ok(runs)
+        Ok(if alone { vec![several] } else { vec![one()?, several] })
     }
 
     /// The baseline.
     fn on_one_device(&self) -> Result<Planned, UsageError> {
         let plan = self.flags.launch.each.plan_one_of(&self.several)?;
         // By shard, one device works through the same shards as several.
-        let by_shard = matches!(self.reduction, Reduction::Reproducible { .. });
-        let wrapper = if by_shard { self.flags.wrapper } else { WrapperKind::Single };
+        let wrapper = if self.flags.by_shard() { self.flags.wrapper } else { WrapperKind::Single };
         let run = Planned::new("one device", plan, 1, wrapper, self.setup.options, Norm::Local);
         Ok(Planned { main: false, ..run })
     }
@@ -200,7 +208,10 @@ impl Prepared {
     }
 
     /// Builds the network of a run.
-    pub(crate) fn network(&self, planned: &Planned) -> candle_core::Result<Network<Net>> {
+    pub(crate) fn network(
+        &self,
+        planned: &Planned,
+    ) -> candle_core::Result<Network<FuncT<'static>>> {
         let seed = planned.options.seed;
         let network = network(self.flags.model, self.width, self.precision, seed)?;
         if self.flags.test_norm == TestNorm::Batch {
@@ -230,12 +241,10 @@ impl Prepared {
             Reduction::Reproducible { shards } => Some(shards),
             Reduction::Buckets { .. } => None,
         };
+        let norms = || normalised_images(planned.norm, shards, planned.world_size);
         let (model, width, norms) = match self.flags.model {
             ModelKind::Lenet => ("LeNet", none(), none()),
-            ModelKind::Resnet18 => {
-                let norms = normalised_images(planned.norm, shards, planned.world_size);
-                ("ResNet-18", self.width.to_string(), norms)
-            }
+            ModelKind::Resnet18 => ("ResNet-18", self.width.to_string(), norms()),
         };
         checkpoints.configuration.extend([
             ("model", model.to_owned()),
@@ -286,37 +295,22 @@ impl Planned {
     }
 }
 
-/// Either network.
-pub(crate) enum Net {
-    ResNet18(ResNet18),
-    LeNet(LeNet),
-}
-
-impl ModuleT for Net {
-    fn forward_t(&self, images: &Tensor, train: bool) -> candle_core::Result<Tensor> {
-        match self {
-            Self::ResNet18(network) => network.forward_t(images, train),
-            Self::LeNet(network) => network.forward_t(images, train),
-        }
-    }
-}
-
 fn network(
     model: ModelKind,
     width: usize,
     precision: Precision,
     seed: u64,
-) -> candle_core::Result<Network<Net>> {
+) -> candle_core::Result<Network<FuncT<'static>>> {
     Network::new(seed, precision, &Device::Cpu, move |vb, norms| match model {
-        ModelKind::Resnet18 => ResNet18::new(width, norms, vb).map(Net::ResNet18),
-        ModelKind::Lenet => LeNet::new(vb).map(Net::LeNet),
+        ModelKind::Resnet18 => {
+            let network = ResNet18::new(width, norms, vb)?;
+            Ok(func_t(move |images, train| network.forward_t(images, train)))
+        }
+        ModelKind::Lenet => {
+            let network = LeNet::new(vb)?;
+            Ok(func_t(move |images, _train| network.forward(images)))
+        }
     })
-}
-
-/// Batch and rate of the run on several devices.
-fn scale(flags: &Arguments) -> Scale {
-    let by_shard = flags.reduction.is_some_and(|reduction| reduction.shards.is_some());
-    flags.scale.unwrap_or(if by_shard { Scale::None } else { Scale::Linear })
 }
 
 /// The type that layers compute in.
@@ -328,16 +322,20 @@ fn precision(flags: &Arguments, plan: &DevicePlan) -> Result<Precision, UsageErr
         None => flags.train.dtype.into(),
     });
     let refused = |error| UsageError::new(format_args!("--precision {precision}: {error}"));
-    precision.check(plan).map_err(refused)?;
+    if precision.is_mixed() {
+        plan.check_bf16().map_err(refused)?;
+    }
     Ok(precision)
 }
 
-/// How the gradients of all `devices` are added up. `plan` has the devices of this process.
+/// How the gradients of all `devices` are added up. `plan` has the devices of this process. `in_turn` buckets are added up
+/// after the backward pass, as [`synchronise_norms`](concise_wrapper::Ddp::synchronise_norms) says.
 fn reduction(
     flags: &Arguments,
     launch: &Launch,
     plan: &DevicePlan,
     devices: usize,
+    in_turn: bool,
 ) -> Result<Reduction, UsageError> {
     let asked = flags.reduction.unwrap_or_default();
     if let Some(shards) = asked.shards {
@@ -355,15 +353,7 @@ fn reduction(
         caps.others = (megabytes * f64::from(1 << 20)) as usize;
         caps.first = caps.first.min(caps.others);
     }
-    let overlap = !asked.no_overlap && !in_turn(flags, launch, devices);
-    Ok(Reduction::Buckets { caps, algorithm, overlap })
-}
-
-/// Whether buckets are added up after the backward pass without `--no-overlap`, as
-/// [`synchronise_norms`](concise_wrapper::Ddp::synchronise_norms) says.
-fn in_turn(flags: &Arguments, launch: &Launch, devices: usize) -> bool {
-    let asked = flags.reduction.is_some_and(|reduction| reduction.no_overlap);
-    !asked && flags.bn == Norm::Sync && devices > 1 && !launch.has_messages()
+    Ok(Reduction::Buckets { caps, algorithm, overlap: !asked.no_overlap && !in_turn })
 }
 
 /// The images from which a batch norm computes its statistics, in words. Where these differ, the networks differ.
@@ -373,21 +363,6 @@ fn normalised_images(norm: Norm, shards: Option<usize>, world_size: usize) -> St
         Norm::Local if world_size > 1 => format!("over each of {world_size} parts of a batch"),
         Norm::Local | Norm::Sync => "over the whole batch".to_owned(),
     }
-}
-
-/// A note about defaults that are smaller on a CPU: the planes of ResNet-18's first group, and part of the images.
-fn sized_to_a_cpu(width: Option<usize>, part: bool) -> Option<String> {
-    let planes = width.map(|width| {
-        format!("{} in the first group in place of {}", counted(width, "plane"), resnet::WIDTH)
-    });
-    Some(match (planes, part) {
-        (Some(planes), true) => format!(
-            "sized to a CPU: {planes}, and part of the images; --width and --train-size change that"
-        ),
-        (Some(planes), false) => format!("sized to a CPU: {planes}; --width changes that"),
-        (None, true) => "sized to a CPU: part of the images; --train-size changes that".to_owned(),
-        (None, false) => return None,
-    })
 }
 
 #[cfg(test)]
@@ -405,17 +380,5 @@ mod tests {
         let [two, four] = [2, 4].map(|devices| normalised_images(Norm::Local, None, devices));
         let all = std::collections::BTreeSet::from([whole, by_shard, two, four]);
         assert_eq!(all.len(), 4, "{all:?}");
-    }
-
-    #[test]
-    fn only_what_nobody_asked_for_is_noted() {
-        assert_eq!(sized_to_a_cpu(None, false), None);
-        let told = |width, part| sized_to_a_cpu(width, part).expect("a note");
-        assert!(told(Some(16), true).ends_with("--width and --train-size change that"));
-        let planes =
-            "sized to a CPU: 16 planes in the first group in place of 64; --width changes that";
-        assert_eq!(told(Some(16), false), planes);
-        let images = "sized to a CPU: part of the images; --train-size changes that";
-        assert_eq!(told(None, true), images);
     }
 }

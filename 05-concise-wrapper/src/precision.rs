@@ -28,7 +28,6 @@
 use std::fmt;
 
 use candle_core::{DType, Result, Tensor};
-use devices::DevicePlan;
 use ops::cast;
 
 /// The element type in which the layers of a network compute. It decides the element type of the weights.
@@ -38,9 +37,6 @@ pub struct Precision {
 }
 
 impl Precision {
-    /// The first compute capability of GPUs that compute in bf16: Ampere's.
-    pub const BF16_FROM: (i32, i32) = (8, 0);
-
     /// Returns the element type of weights and their gradients, of images, logits and loss.
     pub fn weights(self) -> DType {
         if self.is_mixed() { DType::F32 } else { self.layers }
@@ -54,17 +50,6 @@ impl Precision {
     /// Whether the two differ.
     pub fn is_mixed(self) -> bool {
         self.layers == DType::BF16
-    }
-
-    /// Checks that every device computes in bf16 faster than in f32, if this precision is mixed. (On a CPU bf16 is for tests.)
-    pub fn check(self, devices: &DevicePlan) -> std::result::Result<(), Unsupported> {
-        devices.slots().iter().filter(|_| self.is_mixed()).try_for_each(|slot| {
-            let device = slot.to_string();
-            match slot.compute_capability() {
-                Ok(capability) => check_capability(device, capability),
-                Err(error) => Err(Unsupported::Silent(device, error.to_string())),
-            }
-        })
     }
 
     /// Casts images to the type of the layers. Inputs that an embedding looks up, such as word numbers, keep their type.
@@ -93,36 +78,6 @@ impl fmt::Display for Precision {
     }
 }
 
-/// The reason why a device does not support bf16.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsupported {
-    /// The device is a slice of the CPU.
-    #[error(
-        "{0} is a slice of the CPU, where bf16 is slower than f32: use f32, or GPUs of compute capability 8.0 \
-         (Ampere) or newer"
-    )]
-    Cpu(String),
-    /// The device is a GPU of this compute capability, without bf16.
-    #[error("{0} has compute capability {1}.{2}, and bf16 begins with 8.0 (Ampere): use f32 there")]
-    Old(String, i32, i32),
-    /// The device does not report its compute capability, for a reason.
-    #[error("{0} does not report its compute capability: {1}")]
-    Silent(String, String),
-}
-
-fn check_capability(
-    device: String,
-    capability: Option<(i32, i32)>,
-) -> std::result::Result<(), Unsupported> {
-    match capability {
-        None => Err(Unsupported::Cpu(device)),
-        Some((major, minor)) if (major, minor) < Precision::BF16_FROM => {
-            Err(Unsupported::Old(device, major, minor))
-        }
-        Some(_) => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,30 +93,5 @@ mod tests {
         assert_eq!((mixed.weights(), mixed.layers()), (DType::F32, DType::BF16));
         assert!(mixed.is_mixed());
         assert_eq!(mixed.to_string(), "bf16");
-    }
-
-    #[test]
-    fn a_gpu_has_bf16_from_8_0() {
-        let told = |capability| {
-            let checked = check_capability("cuda:1".to_owned(), capability);
-            checked.map_err(|unsupported| unsupported.to_string())
-        };
-        for new in [(8, 0), (8, 6), (9, 0), (10, 0), (12, 1)] {
-            assert_eq!(told(Some(new)), Ok(()));
-        }
-        for old in [(7, 5), (7, 0), (6, 1)] {
-            let text =
-                format!("cuda:1 has compute capability {}.{}, and bf16 begins", old.0, old.1);
-            assert!(told(Some(old)).unwrap_err().starts_with(&text));
-        }
-    }
-
-    #[test]
-    fn a_cpu_is_refused_for_bf16_alone() {
-        let plan = DevicePlan::slices(2).unwrap();
-        assert_eq!(Precision::from(DType::F32).check(&plan), Ok(()));
-        assert_eq!(Precision::from(DType::F64).check(&plan), Ok(()));
-        let refused = Precision::from(DType::BF16).check(&plan).unwrap_err();
-        assert_eq!(refused, Unsupported::Cpu("cpu:0 (1 core)".to_owned()));
     }
 }

@@ -23,11 +23,9 @@ use candle_nn::VarBuilder;
 use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
 use datasets::CLASSES;
 use ops::{add_relu, conv2d, global_avg_pool, linear, transpose};
+pub use trainer::sizing::WIDTH;
 
 use crate::batch_norm::{BatchNorm, Norms};
-
-/// The number of planes of the first group in the original.
-pub const WIDTH: usize = 64;
 
 /// N(0, 2 / fan-out), like torchvision's ResNets. Gradients then have one size from the last layer to the first (He et al.,
 /// "Delving deep into rectifiers", 2015).

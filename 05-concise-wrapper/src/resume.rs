@@ -16,22 +16,19 @@ use harness::report::Report;
 use harness::report::trace::COMPUTE;
 use ops::parameters::overwrite;
 use ops::weights_hash::WeightsHash;
+use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
 use crate::ddp::{alike, receive};
 use crate::optimizer::{Extras, Sgd};
-use crate::weights::{Named, Weights};
+use crate::weights::Weights;
 use crate::{Error, Model, text};
 
 /// Begins a run, or resumes it from a checkpoint. All ranks call this together.
 ///
 /// Returns the folder for the checkpoints, which rank 0 alone has, and the state of the training loop. When the run
-/// resumes, the model and the optimiser have the values of the checkpoint.
-///
-/// # Errors
-///
-/// When the ranks have different settings, when the folder or the checkpoint cannot be used, when the model is one part of
-/// several, or when another rank stops or stalls.
+/// resumes, the model and the optimiser have the values of the checkpoint. Fails when the ranks have different settings, when
+/// the folder or the checkpoint cannot be used, when the model is one part of several, or when another rank stops or stalls.
 pub(crate) fn begin(
     model: &impl Model,
     sgd: &mut Sgd,
@@ -41,46 +38,41 @@ pub(crate) fn begin(
     checkpoints: Option<&Checkpoints>,
     report: &Report<'_>,
 ) -> Result<(Option<Folder>, TrainerState), Error> {
-    if checkpoints.is_none() && model.rank().is_none() {
+    let rank = model.rank();
+    if checkpoints.is_none() && rank.is_none() {
         // This run does not need the hash of all images.
         return Ok((None, TrainerState::default()));
     }
-    let mut configuration = checkpoints
-        .map_or_else(Configuration::default, |checkpoints| checkpoints.configuration.clone());
-    configuration.extend(settings(model, data, options, extras));
-    if let Some(rank) = model.rank() {
+    let mut configuration =
+        checkpoints.map_or_else(Configuration::default, |it| it.configuration.clone());
+    configuration.extend(settings(model.weights(), data, options, extras));
+    if let Some(rank) = rank {
         alike::compare(rank, &to_compare(checkpoints, &configuration, data))?;
     }
     let Some(checkpoints) = checkpoints else { return Ok((None, TrainerState::default())) };
-    if let Some(rank) = model.rank()
-        && !alike::are_replicas(rank, model.weights())?
-    {
-        let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
-        return Err(Error::Model(reason.into()));
-    }
+    rank.map_or(Ok(()), |rank| check_replicas(rank, model.weights()))?;
     let checkpoints = Checkpoints { configuration, ..checkpoints.clone() };
     let resumes = checkpoints.resume.is_some();
     let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
-    let folder = match model.rank() {
+    let folder = match rank {
         Some(rank) if rank.rank() > 0 => None,
         _ => Some(Folder::open(checkpoints, batches_per_epoch, options.epochs)?),
     };
-    let state = if resumes {
-        restore(folder.as_ref(), model, sgd, report)?
-    } else {
-        TrainerState::default()
+    let state = match resumes {
+        true => restore(folder.as_ref(), model, sgd, report)?,
+        false => TrainerState::default(),
     };
     Ok((folder, state))
 }
 
 /// The settings of the training loop.
 fn settings(
-    model: &impl Model,
+    weights: &Weights,
     data: &LoadedData,
     options: &TrainOptions,
     extras: &Extras,
 ) -> [(&'static str, String); 11] {
-    let (precision, constants) = (model.weights().precision, extras.constants);
+    let (precision, constants) = (weights.precision, extras.constants);
     [
         ("dtype", precision.weights().as_str().to_owned()),
         ("precision", precision.to_string()),
@@ -97,33 +89,42 @@ fn settings(
     ]
 }
 
-/// The values that must be the same on all ranks: a rank that begins must not meet ranks that resume.
+/// The values that must be the same on all ranks: a rank that begins must not meet ranks that resume. The epochs are not among
+/// them: a rank that leaves the loop early is named by the ranks that wait for it.
 fn to_compare(
     checkpoints: Option<&Checkpoints>,
     configuration: &Configuration,
     data: &LoadedData,
 ) -> Vec<(String, String)> {
-    let asked = checkpoints.map_or_else(
-        || "none".to_owned(),
-        |Checkpoints { every, resume, .. }| format!("every {every}, resume {resume:?}"),
-    );
-    let LoadedData { test, .. } = data;
+    let asked = |it: &Checkpoints| format!("every {}, resume {:?}", it.every, it.resume);
     let mut all = Configuration::default();
-    // Not the epochs: a rank that leaves the loop early is named by the ranks that wait for it.
-    all.extend([("checkpoints", asked)]);
+    all.extend([("checkpoints", checkpoints.map_or_else(|| "none".to_owned(), asked))]);
     all.0.extend_from_slice(&configuration.0);
     // Ranks share the test images. They are no setting of a checkpoint: a run may resume with other test images.
     all.extend([
-        ("test images", test.len().to_string()),
-        ("test images with hash", test.fingerprint().to_owned()),
+        ("test images", data.test.len().to_string()),
+        ("test images with hash", data.test.fingerprint().to_owned()),
     ]);
     all.0
+}
+
+/// Checks that all ranks have the same parameters. If not, each rank holds a part of the model.
+fn check_replicas(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+    let all = weights.snapshot()?;
+    let mine = WeightsHash::new(&all[..weights.parameters.len()])?.to_tensor(rank.device())?;
+    let bytes = mine.elem_count();
+    let all = rank.all_gather(&mine, bytes * rank.world_size())?.to_vec1::<u8>()?;
+    if all.chunks(bytes).any(|hash| hash != &all[..bytes]) {
+        let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
+        return Err(Error::Model(reason.into()));
+    }
+    Ok(())
 }
 
 /// All tensors that a step changes, by name: parameters, buffers, velocities. They share the memory of the model's and the
 /// optimiser's tensors.
 fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
-    let values = weights.iter().map(|Named { name, tensor }| (name.clone(), tensor.detach()));
+    let values = weights.iter().map(|named| (named.name.clone(), named.tensor.detach()));
     let velocities = sgd.velocities(weights).into_iter();
     let velocities = velocities.map(|(name, tensor)| (format!("velocity/{name}"), tensor));
     values.chain(velocities).collect()
@@ -156,11 +157,7 @@ fn restore(
     Ok(found.ok_or_else(|| candle_core::Error::msg("rank 0 has found no checkpoint"))?)
 }
 
-/// Writes a checkpoint after a step, if one is due. Only rank 0 has a `folder`.
-///
-/// # Errors
-///
-/// When the checkpoint cannot be written, or an old one cannot be removed: the message names the file.
+/// Writes a checkpoint after a step, if one is due. Only rank 0 has a `folder`. Fails when a file cannot be written or removed.
 pub(crate) fn after_step(
     folder: Option<&Folder>,
     state: &TrainerState,

@@ -3,7 +3,7 @@
 use concise_wrapper::ddp::{Reduction, alike, broken};
 use concise_wrapper::launch::Launch;
 use concise_wrapper::model::Progress;
-use concise_wrapper::recording::Recorder;
+use concise_wrapper::recorder::Recorder;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, train};
@@ -14,6 +14,7 @@ use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::trace;
 use ops::weights_hash::WeightsHash;
+use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::replicas::{self, verdict};
 
@@ -53,31 +54,32 @@ pub(crate) fn train_run(
             // ANCHOR: data_parallel
             let model = DataParallel::new(network, plan, timeout)?;
             // ANCHOR_END: data_parallel
-            let model = match planned.norm {
-                Norm::Sync => model.synchronise_norms()?,
-                Norm::Local => model,
-            };
+            let sync = planned.norm == Norm::Sync;
+            let model = if sync { model.synchronise_norms()? } else { model };
             (steps(&model, &planned, prepared, &mut report, |_| Ok(()))?, Vec::new())
         }
         WrapperKind::Ddp => {
-            let slow = prepared.slowness.filter(|_| planned.main).map(SlowNetwork::new);
+            let timeout = prepared.flags.launch.timeout();
+            let slow = prepared.slowness.filter(|_| planned.main);
+            let slow = slow.map(|slowness| SlowNetwork::new(slowness, timeout));
             let mut reports = vec![report];
             reports.resize_with(plan.len(), Report::silent);
             let of_ranks = launch.run(plan, reports, |device, rank, mut report| {
                 let _rank = trace::rank(planned.name, rank.rank(), device);
-                let rank = match &slow {
-                    Some(slow) => slow.slow_down(rank),
-                    None => rank,
+                let rank = match (&slow, prepared.reduction) {
+                    (Some(slow), _) => slow.slow_down(rank),
+                    (None, Reduction::Buckets { algorithm: Algorithm::Native, .. }) => {
+                        backends::native(rank, timeout)
+                    }
+                    (None, _) => rank,
                 };
                 alike::compare(&rank, &prepared.to_compare(&planned))?;
                 let network = network.replica(device.tensors())?;
                 // ANCHOR: ddp
                 let model = Ddp::new(network, rank.clone(), prepared.reduction)?;
                 // ANCHOR_END: ddp
-                let model = match planned.norm {
-                    Norm::Sync => model.synchronise_norms()?,
-                    Norm::Local => model,
-                };
+                let sync = planned.norm == Norm::Sync;
+                let model = if sync { model.synchronise_norms()? } else { model };
                 let breakage = prepared.breakage(&planned);
                 let model = match breakage {
                     Some(breakage) => model.broken(breakage),
@@ -116,30 +118,24 @@ fn steps<M: Model>(
     after_step: impl Fn(Progress<'_>) -> Result<(), Error>,
 ) -> Result<Trained, Error> {
     let (data, extras) = (&prepared.setup.data, &prepared.flags.extras);
-    let breakage = prepared.breakage(planned);
-    let options = &match breakage {
-        Some(breakage) => {
-            let rank = model.rank().map_or(0, |rank| rank.rank());
-            breakage.options(planned.options, rank, planned.world_size)
-        }
+    let (breakage, rank) = (prepared.breakage(planned), model.rank().map_or(0, |it| it.rank()));
+    let options = match breakage {
+        Some(breakage) => breakage.options(planned.options, rank, planned.world_size),
         None => planned.options,
     };
     let checkpoints = prepared.checkpoints(planned);
-    let checkpoints = checkpoints.as_ref();
     let mut recorder = (prepared.records && planned.main)
         .then(|| Recorder::new(model, prepared.recording.as_ref()));
-    let trained = train(model, data, options, extras, checkpoints, report, |progress| {
+    let trained = train(model, data, &options, extras, checkpoints.as_ref(), report, |progress| {
         after_step(progress)?;
         recorder.as_mut().map_or(Ok(()), |recorder| recorder.step(progress))
     });
-    let trained = trained.and_then(|trained| {
-        recorder.map_or(Ok(()), Recorder::end)?;
-        Ok(trained)
-    });
-    trained.map_err(|error| match (&error, breakage) {
-        (Error::Train(told), Some(breakage)) => breakage.explains(told).map_or(error, Error::from),
+    let trained = trained.map_err(|error| match (&error, breakage) {
+        (Error::Train(cause), Some(bug)) => bug.explains(cause).map_or(error, Error::from),
         _ => error,
-    })
+    })?;
+    recorder.map_or(Ok(()), Recorder::end)?;
+    Ok(trained)
 }
 
 /// Describes how the gradients of several devices became one update.
@@ -161,7 +157,7 @@ fn method(planned: &Planned, prepared: &Prepared) -> String {
             format!("ddp: buckets {when} backward ({algorithm}){norms}")
         }
     };
-    if let (true, Reduction::Buckets { .. }) = (planned.main, prepared.reduction) {
+    if planned.main && matches!(prepared.reduction, Reduction::Buckets { .. }) {
         if let Some(slowness) = prepared.slowness {
             method += &format!(", link slowed down to {} MB/s", slowness.megabytes());
         }

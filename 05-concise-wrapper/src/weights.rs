@@ -89,16 +89,11 @@ impl Weights {
     /// Overwrites the tensors of these names, and no other tensors. Fails when a name is unknown, or a value has another
     /// shape or type: the message names it.
     pub fn set(&self, values: &[(String, Tensor)]) -> Result<()> {
+        let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
         for (name, value) in values {
             let Some(tensor) = self.get(name) else { bail!("the network has no tensor {name}") };
-            if tensor.shape() != value.shape() || tensor.dtype() != value.dtype() {
-                bail!(
-                    "{name} is {:?} {:?}, not {:?} {:?}",
-                    tensor.dtype(),
-                    tensor.dims(),
-                    value.dtype(),
-                    value.dims()
-                );
+            if kind(tensor) != kind(value) {
+                bail!("{name} is {}, not {}", kind(tensor), kind(value));
             }
             overwrite(tensor, value)?;
         }
@@ -108,8 +103,7 @@ impl Weights {
 
 /// Whether a tensor of this name is a buffer, and not a parameter.
 pub fn is_buffer(name: &str) -> bool {
-    let last = name.rsplit('.').next().unwrap_or(name);
-    last.starts_with("running_")
+    name.rsplit('.').next().unwrap_or(name).starts_with("running_")
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@
 
 use candle_core::{DType, Shape, Tensor};
 use harness::records::BatchSums;
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::weights::{Named, Weights};
@@ -16,32 +14,22 @@ use crate::{Error, text};
 /// Compares named values with rank 0's. All ranks call this together. Fails with [`Error::NotAlike`] on a rank that differs,
 /// with the first difference. All ranks without a difference get the error that this rank has stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
-    const NOTHING: &str = "nothing of the kind";
     let first: Vec<(String, String)> = text::value_of_rank_0(&**rank, &mine.to_vec())?;
-    let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
-        rank: rank.world_rank(rank.rank()),
-        first: rank.world_rank(0),
-        what: what.to_owned(),
-        here: here.to_owned(),
-        there: there.to_owned(),
+    let differs = |&at: &usize| mine.get(at) != first.get(at);
+    let Some(at) = (0..mine.len().max(first.len())).find(differs) else {
+        // No rank goes on before all ranks agree.
+        return Ok(rank.barrier()?);
     };
-    let (mut here, mut there) = (mine.iter(), first.iter());
-    loop {
-        match (here.next(), there.next()) {
-            (None, None) => break,
-            (here, there) if here == there => {}
-            (Some((what, here)), Some((other, there))) if what == other => {
-                return Err(differs(what, here, there));
-            }
-            (Some((what, _)), Some((other, _))) => {
-                return Err(differs("something else:", what, other));
-            }
-            (Some((what, here)), None) => return Err(differs(what, here, NOTHING)),
-            (None, Some((what, there))) => return Err(differs(what, NOTHING, there)),
-        }
-    }
-    // No rank goes on before all ranks agree.
-    Ok(rank.barrier()?)
+    let nothing = (String::new(), "nothing of the kind".to_owned());
+    let (mine, first) = (mine.get(at), first.get(at));
+    let ((what, here), (other, there)) = (mine.unwrap_or(&nothing), first.unwrap_or(&nothing));
+    let (what, here, there) = match (mine, first) {
+        (Some(_), Some(_)) if what != other => ("something else:", what, other),
+        (None, _) => (other.as_str(), here, there),
+        _ => (what.as_str(), here, there),
+    };
+    let (rank, first) = (rank.world_rank(rank.rank()), rank.world_rank(0));
+    Err(Error::NotAlike(format!("rank {rank} has {what} {here}, rank {first} has {there}")))
 }
 
 /// Compares the structure of networks: the precision of their layers, then names, shapes and element types of their tensors,
@@ -58,17 +46,6 @@ pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
     (format!("tensor {name}"), format!("{dtype:?} {:?}", shape.dims()))
 }
 
-/// Whether all ranks have the same parameters. If not, each rank holds a part of the model. All ranks call this together.
-/// Fails when another rank stops or stalls.
-pub(crate) fn are_replicas(rank: &SharedCommunicator, weights: &Weights) -> Result<bool, Error> {
-    let all = weights.snapshot()?;
-    let mine = format!("{:?}", WeightsHash::new(&all[..weights.parameters.len()])?);
-    let differs = text::value_of_rank_0(&**rank, &mine)? != mine;
-    let differs = Tensor::new(&[f32::from(differs)], rank.device())?;
-    let differ = rank.all_reduce(&differs, Algorithm::OneShot)?.to_vec1::<f32>()?;
-    Ok(differ == [0.0])
-}
-
 /// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
 /// its shards. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all remaining losses are
 /// ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
@@ -79,22 +56,24 @@ pub(super) fn check_loss(
 ) -> Result<(), Error> {
     /// Above this mean loss of a sample the weights run away. A guess among ten classes has a loss of 2.3.
     const RUNNING_AWAY: f64 = 1e3;
+    const ORDINARY: u32 = 0;
+    const LARGE: u32 = 1;
+    const NOT_FINITE: u32 = 2;
     if loss_of_all.is_finite() {
         return Ok(());
     }
     let loss: f64 = own.iter().map(|sums| sums.loss).sum();
     let samples: u64 = own.iter().map(|sums| sums.samples).sum();
-    // For each rank whether its loss is not finite, then the number of ranks with weights that run away.
-    let ranks = rank.world_size();
-    let mut mine = vec![0f32; ranks + 1];
-    mine[rank.rank()] = f32::from(!loss.is_finite());
-    mine[ranks] = f32::from(loss.is_finite() && loss.abs() > RUNNING_AWAY * samples as f64);
-    let mine = Tensor::new(mine, rank.device())?;
-    let all: Vec<f32> = rank.all_reduce(&mine, Algorithm::OneShot)?.to_vec1()?;
-    let (not_finite, running_away) = (&all[..ranks], all[ranks]);
-    match not_finite.iter().position(|bad| *bad > 0.0) {
-        Some(bad) if running_away == 0.0 && not_finite.contains(&0.0) => {
-            Err(Error::LossOfRank { rank: rank.world_rank(bad) })
+    let mine = match loss.is_finite() {
+        true if loss.abs() > RUNNING_AWAY * samples as f64 => LARGE,
+        true => ORDINARY,
+        false => NOT_FINITE,
+    };
+    let mine = Tensor::new(&[mine], rank.device())?;
+    let all = rank.all_gather(&mine, rank.world_size())?.to_vec1::<u32>()?;
+    match all.iter().position(|&loss| loss == NOT_FINITE) {
+        Some(bad) if all.contains(&ORDINARY) && !all.contains(&LARGE) => {
+            Err(Error::LossOfRank(rank.world_rank(bad)))
         }
         _ => Ok(()),
     }

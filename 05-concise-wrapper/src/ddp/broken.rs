@@ -11,7 +11,7 @@
 //!
 //! `own-shuffle` is found before the first step, because ranks compare their settings.
 
-use candle_core::ModuleT;
+use candle_core::{ModuleT, Tensor};
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
@@ -19,7 +19,7 @@ use split_batch::loader::Shards;
 
 use super::Ddp;
 use crate::Error;
-use crate::model::{Model as _, Progress, Step};
+use crate::model::{Model as _, Progress};
 
 /// Whether the ranks sum their gradients.
 pub(super) fn sums_gradients(breakage: Option<Breakage>) -> bool {
@@ -34,18 +34,16 @@ pub(super) fn shards(breakage: Option<Breakage>, shards: Shards) -> Shards {
     }
 }
 
-/// The gradients of which a rank makes its update.
-pub(super) fn gradients(
+/// Divides the gradients of a step by the number of ranks, if that is the bug.
+pub(super) fn divide(
     breakage: Option<Breakage>,
     ranks: usize,
-    mut step: Step,
-) -> candle_core::Result<Step> {
-    if breakage == Some(Breakage::MeanForSum) {
-        for sum in &mut step.gradients {
-            *sum = (&*sum / ranks as f64)?;
-        }
+    gradients: Vec<Tensor>,
+) -> candle_core::Result<Vec<Tensor>> {
+    match breakage {
+        Some(Breakage::MeanForSum) => gradients.iter().map(|sum| sum / ranks as f64).collect(),
+        _ => Ok(gradients),
     }
-    Ok(step)
 }
 
 /// The messages of a rank before the first step and after each update. Pass it to [`train`](crate::train()). Fails when

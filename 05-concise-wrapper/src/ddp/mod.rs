@@ -24,7 +24,6 @@ use candle_core::{ModuleT, Tensor};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use harness::report::trace::COMMUNICATION;
-use ops::backward::backward_from;
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
@@ -36,8 +35,8 @@ use single_gpu::evaluate::evaluate_part;
 use split_batch::loader::{LocalBatch, Shards};
 use tracing::info_span;
 
-use crate::model::{Model, Step, empty_loss, gradients_of, loss_of};
-use crate::weights::{Named, Weights};
+use crate::model::{Model, Step, empty_loss, loss_of};
+use crate::weights::Weights;
 use crate::{Error, Network};
 use bucket::{BucketCaps, check_types};
 use reducer::Reducer;
@@ -98,25 +97,20 @@ impl<M: ModuleT> Ddp<M> {
     ) -> Result<Self, Error> {
         let (rank, weights) = (rank.into(), network.weights());
         alike::structure(&rank, weights)?;
-        match reduction {
-            Reduction::Reproducible { .. } => network.norms().check_all(weights)?,
-            Reduction::Buckets { .. } => check_types(&weights.parameters)?,
-        }
-        for Named { tensor, .. } in weights.iter() {
-            receive(&rank, tensor)?;
-        }
         let reduce = match reduction {
             Reduction::Reproducible { shards } => {
+                network.norms().check_all(weights)?;
                 network.norms().by_shard();
                 Reduce::Tree(FixedTree::new(shards, rank.world_size())?)
             }
             Reduction::Buckets { caps, algorithm, overlap } => {
-                let reducer = Reducer::new(&weights.parameters, caps, &rank, algorithm, overlap)?;
-                let reducer = Arc::new(reducer);
+                check_types(&weights.parameters)?;
+                let reducer = Arc::new(Reducer::new(weights, caps, &rank, algorithm, overlap)?);
                 network.register_hook(reducer.hook());
                 Reduce::Buckets(reducer)
             }
         };
+        weights.iter().try_for_each(|named| receive(&rank, &named.tensor))?;
         Ok(Self { network, rank, reduce, breakage: None })
     }
 
@@ -169,15 +163,13 @@ impl<M: ModuleT> Model for Ddp<M> {
             Reduce::Tree(tree) => return self.backward_by_shard(batch, tree),
         };
         let (loss, sums) = loss_of(&self.network, &batch.shards[0])?;
-        let span = reducer.begin(broken::sums_gradients(self.breakage))?;
-        backward_from(&loss, &loss.ones_like()?)?;
-        drop(span);
+        reducer.backward(&loss, broken::sums_gradients(self.breakage))?;
         let gradients = reducer.finish()?;
         let own = sums.read()?;
         let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
         alike::check_loss(&self.rank, &[own], sums.loss)?;
-        let step = Step { sums: sums.into(), gradients };
-        Ok(broken::gradients(self.breakage, self.rank.world_size(), step)?)
+        let gradients = broken::divide(self.breakage, self.rank.world_size(), gradients)?;
+        Ok(Step { sums: sums.into(), gradients })
     }
 
     fn weights(&self) -> &Weights {
@@ -186,12 +178,11 @@ impl<M: ModuleT> Model for Ddp<M> {
 
     /// All ranks share the images, after they have compared their replicas. Rank 0 gets the result.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        let span = info_span!(target: COMMUNICATION, "share buffers").entered();
         // With local batch norms the ranks have different buffers.
-        for Named { tensor, .. } in &self.weights().buffers {
-            receive(&self.rank, tensor)?;
-        }
-        drop(span);
+        info_span!(target: COMMUNICATION, "share buffers").in_scope(|| {
+            let mut buffers = self.weights().buffers.iter();
+            buffers.try_for_each(|named| receive(&self.rank, &named.tensor))
+        })?;
         if self.breakage == Some(Breakage::SkipAllreduce) {
             // The replicas differ.
             return if self.rank.rank() == 0 { self.network.evaluate(images) } else { Ok(None) };
@@ -217,13 +208,13 @@ impl<M: ModuleT> Ddp<M> {
             self.network.norms().shard(number);
             let (loss, sums) = loss_of(&self.network, shard)?;
             let leaf = tree.held_by(self.rank.rank()).start + number;
-            sum.add(leaf, gradients_of(&self.network, &loss)?)?;
+            sum.add(leaf, self.network.gradients(&loss)?)?;
             deferred.push(sums);
         }
         let gradients = sum.total(&*self.rank)?;
         self.network.norms().fold(&*self.rank, tree)?;
-        let own =
-            deferred.iter().map(|sums| sums.read()).collect::<candle_core::Result<Vec<_>>>()?;
+        let own = deferred.iter().map(|sums| sums.read());
+        let own = own.collect::<candle_core::Result<Vec<_>>>()?;
         let sums = tree_sums(&*self.rank, &own, tree)?;
         alike::check_loss(&self.rank, &own, sums.loss)?;
         Ok(Step { sums: sums.into(), gradients })
@@ -237,7 +228,7 @@ impl<M: ModuleT> Ddp<M> {
     pub fn forward(&self, images: &Tensor) -> Result<Tensor, Error> {
         if images.dims().first() == Some(&0) {
             let text = "there are no images here, and this rank has to take part all the same: see Ddp::loss";
-            return Err(candle_core::Error::Msg(text.to_owned()).into());
+            return Err(candle_core::Error::msg(text).into());
         }
         Ok(self.network.forward_training(images)?)
     }
@@ -261,21 +252,14 @@ impl<M: ModuleT> Ddp<M> {
     /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
     /// this rank, or another rank stops or stalls.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
-        let reducer = self.reducer()?;
-        let span = reducer.begin(true)?;
-        backward_from(loss, &loss.ones_like()?)?;
-        drop(span);
-        Ok(reducer.finish()?)
+        self.reducer()?.backward(loss, true)?;
+        Ok(self.reducer()?.finish()?)
     }
 
     /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
     /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
     pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
-        let reducer = self.reducer()?;
-        let span = reducer.begin(false)?;
-        backward_from(loss, &loss.ones_like()?)?;
-        drop(span);
-        Ok(reducer.carry()?)
+        Ok(self.reducer()?.backward(loss, false)?)
     }
 
     fn reducer(&self) -> Result<&Reducer, Error> {
@@ -283,7 +267,7 @@ impl<M: ModuleT> Ddp<M> {
             Reduce::Buckets(reducer) => Ok(reducer),
             Reduce::Tree(_) => {
                 let text = "in reproducible mode gradients are summed by shard, of whole batches";
-                Err(candle_core::Error::Msg(text.to_owned()).into())
+                Err(candle_core::Error::msg(text).into())
             }
         }
     }

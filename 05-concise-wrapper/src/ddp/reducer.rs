@@ -17,15 +17,15 @@ use candle_core::{Result, Tensor, bail};
 use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::backward::backward_from;
 use ops::parameters::{no_gradient, overwrite};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use tracing::info_span;
-use tracing::span::EnteredSpan;
 
 use super::bucket::{BucketCaps, buckets};
 use super::worker::Worker;
-use crate::weights::Named;
+use crate::weights::{Named, Weights};
 
 /// Sums gradients over all ranks.
 pub(super) struct Reducer {
@@ -69,18 +69,16 @@ struct Bucket {
 }
 
 impl Reducer {
-    /// Makes the buckets, and starts the background thread if there are other ranks. Fails when NCCL
-    /// cannot connect the ranks.
+    /// Makes the buckets, and starts the background thread if there are other ranks.
     pub(super) fn new(
-        parameters: &[Named],
+        weights: &Weights,
         caps: BucketCaps,
         rank: &SharedCommunicator,
         algorithm: Algorithm,
         overlap: bool,
     ) -> std::result::Result<Self, communicator::Error> {
-        let alone = rank.world_size() == 1;
-        let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
-        let members = if alone { Vec::new() } else { buckets(&sizes, caps) };
+        let (alone, parameters) = (rank.world_size() == 1, weights.parameters.clone());
+        let members = if alone { Vec::new() } else { buckets(&weights.parameter_sizes(), caps) };
         let (mut places, mut buckets) = (vec![(0, 0); parameters.len()], Vec::new());
         for members in members {
             let mut len = 0;
@@ -101,12 +99,9 @@ impl Reducer {
             next: 0,
             overlap,
             warm: !parameters.iter().any(|named| named.tensor.device().is_cuda()),
-            worker: match alone {
-                true => None,
-                false => Some(Worker::start(rank.background()?, algorithm)?),
-            },
+            worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
         };
-        Ok(Self { parameters: parameters.to_vec(), places, state: Mutex::new(state) })
+        Ok(Self { parameters, places, state: Mutex::new(state) })
     }
 
     /// Returns the number of buckets.
@@ -119,10 +114,11 @@ impl Reducer {
         locked(&self.state).overlap = false;
     }
 
-    /// Begins a backward pass, and its span in the trace. `synchronise` says whether it ends with the sums over all ranks.
-    /// Fails after a backward pass that failed: some of its gradients are in the buckets.
-    pub(super) fn begin(&self, synchronise: bool) -> Result<EnteredSpan> {
-        let state = &mut *locked(&self.state);
+    /// Runs the backward pass of a loss, during which full buckets travel. Without `synchronise` nothing is sent, and the next
+    /// pass adds its gradients to this pass's gradients. Fails when a parameter has no gradient. Fails after a backward pass
+    /// that failed: some of its gradients are in the buckets.
+    pub(super) fn backward(&self, loss: &Tensor, synchronise: bool) -> Result<()> {
+        let mut state = locked(&self.state);
         if std::mem::replace(&mut state.under_way, true) {
             bail!(
                 "an earlier backward pass has failed, so the sums of gradients are not valid: make a new model"
@@ -131,7 +127,17 @@ impl Reducer {
         (state.synchronise, state.next) = (synchronise, 0);
         state.come.fill(false);
         state.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.all);
-        Ok(info_span!(target: COMPUTE, "backward").entered())
+        // The hook takes the lock.
+        drop(state);
+        let span = info_span!(target: COMPUTE, "backward").entered();
+        backward_from(loss, &loss.ones_like()?)?;
+        drop(span);
+        let mut state = locked(&self.state);
+        if let Some(parameter) = state.come.iter().position(|come| !come) {
+            bail!("{}", no_gradient(&self.parameters[parameter].name));
+        }
+        state.under_way = synchronise;
+        Ok(())
     }
 
     // ANCHOR: on_gradient
@@ -154,8 +160,8 @@ impl Reducer {
             };
             let (bucket, start) = reducer.places[parameter];
             let bucket = &mut state.buckets[bucket];
-            let room = bucket.flat.narrow(0, start, sum.elem_count())?;
-            overwrite(&room, &sum.flatten_all()?)?;
+            let place = bucket.flat.narrow(0, start, sum.elem_count())?;
+            overwrite(&place, &sum.flatten_all()?)?;
             bucket.missing -= 1;
             while state.overlap
                 && state.warm
@@ -170,26 +176,15 @@ impl Reducer {
     }
     // ANCHOR_END: on_gradient
 
-    /// Ends a backward pass that is not synchronised. The next pass adds its gradients to this pass's gradients. Fails when a
-    /// parameter has no gradient.
-    pub(super) fn carry(&self) -> Result<()> {
-        let mut state = locked(&self.state);
-        self.check_complete(&state)?;
-        state.under_way = false;
-        Ok(())
-    }
-
     /// Ends a backward pass, and returns the gradients in the order of the parameters: the sums over all ranks, or this
-    /// rank's own gradients if the pass was not synchronised. Fails when a parameter has no gradient, or another rank stops
-    /// or stalls.
+    /// rank's own gradients if the pass was not synchronised. Fails when another rank stops or stalls.
     pub(super) fn finish(&self) -> std::result::Result<Vec<Tensor>, communicator::Error> {
         let _span = info_span!(target: COMMUNICATION, "wait for buckets").entered();
         let state = &mut *locked(&self.state);
-        self.check_complete(state)?;
-        let carried = state.carried.iter_mut().map(Option::take).collect::<Vec<_>>();
+        let carried = state.carried.iter_mut().filter_map(Option::take).collect();
         let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {
             state.under_way = false;
-            return Ok(carried.into_iter().flatten().collect());
+            return Ok(carried);
         };
         for (number, bucket) in state.buckets.iter().enumerate().skip(state.next) {
             worker.all_reduce(number, &bucket.flat)?;
@@ -208,12 +203,5 @@ impl Reducer {
         let gradients = gradients.collect::<Result<_>>()?;
         (state.under_way, state.warm) = (false, true);
         Ok(gradients)
-    }
-
-    fn check_complete(&self, state: &State) -> Result<()> {
-        match state.come.iter().position(|come| !come) {
-            Some(parameter) => bail!("{}", no_gradient(&self.parameters[parameter].name)),
-            None => Ok(()),
-        }
     }
 }

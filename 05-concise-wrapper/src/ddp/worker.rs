@@ -3,8 +3,9 @@
 //! The thread has a second connection, and on a GPU a second stream. So a bucket travels while the rank's main thread goes on
 //! with the backward pass.
 
+use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use candle_core::{Result, Tensor};
 use devices::Event;
@@ -28,21 +29,23 @@ struct Full {
 pub(super) struct Worker {
     buckets: Sender<Full>,
     sums: Receiver<Sum>,
-    /// The thread, if it has to leave NCCL at its end.
-    #[cfg(feature = "nccl")]
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+thread_local! {
+    /// The threads of this rank's earlier models.
+    static EARLIER: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Worker {
-    /// Starts the thread. With NCCL all ranks call this together: they join NCCL.
+    /// Starts the thread. All ranks call this together.
     pub(super) fn start(
-        rank: SharedCommunicator,
+        rank: &SharedCommunicator,
         algorithm: Algorithm,
     ) -> std::result::Result<Self, communicator::Error> {
-        #[cfg(feature = "nccl")]
-        let nccl = nccl::join(&rank, algorithm)?;
-        #[cfg(feature = "nccl")]
-        let (rank, joined) = (nccl.clone().map_or(rank, |nccl| nccl as _), nccl.is_some());
+        // One thread at a time receives on the second connection.
+        EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
+        let rank = rank.background()?;
         let ((buckets, full), (done, sums)) = (channel::<Full>(), channel());
         // The trace shows the thread's work in the tracks of this rank.
         let span = Span::current();
@@ -61,23 +64,19 @@ impl Worker {
                 }
                 // After a failure the ranks no longer agree on the next bucket.
                 if done.send(sum).is_err() || failed {
-                    break;
+                    return;
                 }
             }
-            // If a rank cannot leave, another rank has ended, and has reported that.
-            #[cfg(feature = "nccl")]
-            let _ = nccl.map(|nccl| nccl.leave());
+            if algorithm == Algorithm::Native && rank.has_messages() && rank.device().is_cuda() {
+                // This rank closes its connection to NCCL. A slower rank may still read the buffers of the connection.
+                let _ = rank.barrier();
+            }
         };
-        let thread = thread::Builder::new().name("buckets".to_owned());
         // The thread ends when this rank drops the worker, or when a rank that the thread waits for has ended. This rank does
         // not wait for the thread: if this rank has failed, all ranks must learn of the failure at once.
-        let _thread = thread.spawn(work).map_err(candle_core::Error::wrap)?;
-        Ok(Self {
-            buckets,
-            sums,
-            #[cfg(feature = "nccl")]
-            thread: joined.then_some(_thread),
-        })
+        let thread = thread::Builder::new().name("buckets".to_owned()).spawn(work);
+        let thread = Some(thread.map_err(candle_core::Error::wrap)?);
+        Ok(Self { buckets, sums, thread })
     }
 
     /// Gives a bucket to the thread, once the device has done all work that fills the bucket. Does not wait.
@@ -97,42 +96,8 @@ impl Worker {
     }
 }
 
-/// NCCL's all-reduce in the background thread.
-///
-/// The ranks join NCCL with messages of the background connection, and leave with a barrier over the same connection. So a
-/// rank that joins for its next model first waits for the threads of earlier models.
-#[cfg(feature = "nccl")]
-mod nccl {
-    use std::cell::RefCell;
-    use std::sync::Arc;
-    use std::thread::JoinHandle;
-
-    use backends::nccl::NcclRank;
-    use params_and_allreduce::Algorithm;
-    use params_and_allreduce::communicator::{Error, SharedCommunicator};
-
-    thread_local! {
-        /// The threads of this rank's earlier models.
-        static LEAVING: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
-    }
-
-    /// Joins NCCL if the ranks have GPUs and messages, and `algorithm` is the native one. All ranks call this together.
-    pub(super) fn join(
-        messages: &SharedCommunicator,
-        algorithm: Algorithm,
-    ) -> Result<Option<Arc<NcclRank<SharedCommunicator>>>, Error> {
-        let gpu = messages.device().is_cuda();
-        if algorithm != Algorithm::Native || !messages.has_messages() || !gpu {
-            return Ok(None);
-        }
-        // A thread waits for its messages no longer than the time limit.
-        LEAVING.take().into_iter().for_each(|thread| drop(thread.join()));
-        Ok(Some(Arc::new(NcclRank::join(Arc::clone(messages), messages.timeout())?)))
-    }
-
-    impl Drop for super::Worker {
-        fn drop(&mut self) {
-            LEAVING.with_borrow_mut(|leaving| leaving.extend(self.thread.take()));
-        }
+impl Drop for Worker {
+    fn drop(&mut self) {
+        EARLIER.with_borrow_mut(|earlier| earlier.extend(self.thread.take()));
     }
 }

@@ -63,7 +63,7 @@ fn exchange(
     numbers: usize,
     slowness: Option<Slowness>,
 ) -> Result<[f64; 2], RankFailure<Error>> {
-    let slow = slowness.map(SlowNetwork::new);
+    let slow = slowness.map(|slowness| SlowNetwork::new(slowness, DEFAULT_TIMEOUT));
     let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let background = rank.background()?;
         let line = match &slow {

@@ -48,7 +48,7 @@ pub fn training(
     test.truncate(1);
     let data = LoadedData { name: String::new(), train: data.clone(), test };
     let options = TrainOptions { epochs: 2, batch_size, learning_rate: 1e-3, seed: 1 };
-    let slow = together.slowness.map(SlowNetwork::new);
+    let slow = together.slowness.map(|slowness| SlowNetwork::new(slowness, DEFAULT_TIMEOUT));
     let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let network = network(layers, rank.device())?;
         if plan.len() == 1 {

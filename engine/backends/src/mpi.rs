@@ -182,10 +182,6 @@ impl Communicator for Rank {
         Ok(Arc::new(Self { connection: Arc::clone(&self.background), tensors, ..self.clone() }))
     }
 
-    fn timeout(&self) -> Duration {
-        self.connection.timeout
-    }
-
     /// Calls `MPI_Iallreduce`, for f32 and f64. MPI does not compare shapes: when ranks add tensors of different sizes, MPI
     /// ends the job, or does not notice.
     fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {

@@ -22,6 +22,9 @@ fn most_threads(cores: usize) -> usize {
     (32 * cores).clamp(256, MAX_THREADS)
 }
 
+/// The first compute capability of GPUs that compute in bf16: Ampere's.
+const BF16_FROM: (i32, i32) = (8, 0);
+
 /// The reason why this machine cannot have the devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -146,6 +149,19 @@ impl DevicePlan {
         self.slots.iter().all(alone)
     }
 
+    /// Checks that every device computes in bf16 faster than in f32. On a CPU bf16 is for tests.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about the first device that does not.
+    pub fn check_bf16(&self) -> std::result::Result<(), PlanError> {
+        let mut slots = self.slots.iter();
+        match slots.find_map(|slot| Some((slot, no_bf16(slot.compute_capability())?))) {
+            Some((slot, reason)) => Err(PlanError(format!("{slot} {reason}"))),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the devices are slices of the CPU.
     pub fn is_of_slices(&self) -> bool {
         self.threads_per_device().is_some()
@@ -243,6 +259,22 @@ impl DeviceSlot {
     }
 }
 
+/// Why a device of this compute capability does not compute in bf16 faster than in f32, if it does not.
+fn no_bf16(capability: Result<Option<(i32, i32)>>) -> Option<String> {
+    match capability {
+        Ok(Some(capability)) if capability >= BF16_FROM => None,
+        Ok(Some((major, minor))) => Some(format!(
+            "has compute capability {major}.{minor}, and bf16 begins with 8.0 (Ampere): use f32 there"
+        )),
+        Ok(None) => Some(
+            "is a slice of the CPU, where bf16 is slower than f32: use f32, or GPUs of compute capability 8.0 (Ampere) or \
+             newer"
+                .to_owned(),
+        ),
+        Err(error) => Some(format!("does not report its compute capability: {error}")),
+    }
+}
+
 impl fmt::Display for DeviceSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.placement {
@@ -320,8 +352,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_has_no_compute_capability() {
+    fn a_gpu_has_bf16_from_8_0_and_a_slice_has_none() {
+        for new in [(8, 0), (8, 6), (9, 0), (10, 0), (12, 1)] {
+            assert_eq!(no_bf16(Ok(Some(new))), None);
+        }
+        for (major, minor) in [(7, 5), (7, 0), (6, 1)] {
+            let reason = no_bf16(Ok(Some((major, minor)))).unwrap();
+            let text = format!("has compute capability {major}.{minor}, and bf16 begins");
+            assert!(reason.starts_with(&text), "{reason}");
+        }
         assert_eq!(slice(0, 1).compute_capability().unwrap(), None);
+        let refused = DevicePlan::slices(2).unwrap().check_bf16().unwrap_err().to_string();
+        assert!(refused.starts_with("cpu:0 (1 core) is a slice of the CPU"), "{refused}");
     }
 
     #[test]

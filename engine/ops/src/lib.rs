@@ -53,6 +53,7 @@ pub mod conv2d;
 pub mod copies;
 pub mod cross_entropy;
 pub mod difference;
+pub mod initial;
 pub mod linear;
 pub mod relu;
 pub mod sgd_step;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Shape, Storage, Tensor};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::weights::Named;
-use concise_wrapper::{Model as _, Network, Precision};
+use concise_wrapper::{Model as _, Network};
 use datasets::{Batch, Split, synthetic};
 use devices::{DeviceKind, DevicePlan, move_view};
 use harness::records::BatchSums;
@@ -85,8 +85,7 @@ fn lenet_has_the_numbers_of_the_cpu() {
 #[test]
 fn in_bf16_resnet18_is_as_near_to_f32_as_its_roundings_let_it_be() {
     let Some(plan) = gpus(1) else { return };
-    let mixed = Precision::from(DType::BF16);
-    if let Err(error) = mixed.check(&plan) {
+    if let Err(error) = plan.check_bf16() {
         eprintln!("SKIPPED: {error}");
         return;
     }

@@ -184,10 +184,6 @@ impl Communicator for Rank {
         self.connection.barrier()
     }
 
-    fn timeout(&self) -> Duration {
-        self.connection.timeout
-    }
-
     fn has_messages(&self) -> bool {
         false
     }

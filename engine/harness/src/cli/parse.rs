@@ -1,5 +1,7 @@
 //! Parsing the command line, and the names of its values.
 
+use std::ops::RangeBounds;
+
 use clap::{Command, Error, Parser, ValueEnum};
 
 use super::{UsageError, prepare};
@@ -51,6 +53,17 @@ fn numbers_may_be_negative(command: Command) -> Command {
 /// Returns the name of a value on the command line, or an empty text if the value has none.
 pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Returns a parser of the numbers in a range. Its error is the text `expected`.
+pub fn number(
+    range: impl RangeBounds<f64> + Clone + Send + Sync + 'static,
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |argument| match argument.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(expected.to_owned()),
+    }
 }
 
 /// Refuses a flag that has the same value twice. `name` returns the name of a value.

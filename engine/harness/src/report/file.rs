@@ -204,9 +204,11 @@ fn own_output(_path: &Path) -> Option<File> {
     None
 }
 
-/// A file that the first write creates or empties. A run that is refused before it writes leaves an older file as it is.
+/// The file of a flag, which the first write creates or empties. A run that is refused before it writes leaves an older file
+/// as it is. Errors name the flag and the file.
 #[derive(Debug)]
 pub struct LazyFile {
+    flag: &'static str,
     file: Option<File>,
     path: PathBuf,
     resumes: bool,
@@ -218,12 +220,9 @@ impl LazyFile {
     /// # Errors
     ///
     /// When a special file cannot be opened.
-    pub fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: open_special(path)?, path: path.to_owned(), resumes: false })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub fn new(flag: &'static str, path: &Path) -> io::Result<Self> {
+        let file = open_special(path).map_err(|error| flag_error(flag, path, &error))?;
+        Ok(Self { flag, file, path: path.to_owned(), resumes: false })
     }
 
     /// Keeps the whole lines of an older file, and appends to them.
@@ -232,7 +231,7 @@ impl LazyFile {
     }
 
     /// The file, created or emptied by the first call.
-    pub(super) fn open(&mut self) -> io::Result<&mut File> {
+    fn open(&mut self) -> io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,
             None => {
@@ -254,7 +253,8 @@ fn whole_lines(text: &[u8]) -> usize {
 
 impl Write for LazyFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.open()?.write(bytes)
+        let written = self.open().and_then(|file| file.write(bytes));
+        written.map_err(|error| flag_error(self.flag, &self.path, &error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -411,18 +411,18 @@ mod tests {
     fn an_older_file_is_there_until_something_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let mut lazy = LazyFile::new(&path).unwrap();
+        let mut lazy = LazyFile::new("--flag", &path).unwrap();
         lazy.flush().unwrap();
         drop(lazy);
         assert!(!path.exists());
         fs::write(&path, "of before").unwrap();
-        let mut lazy = LazyFile::new(&path).unwrap();
+        let mut lazy = LazyFile::new("--flag", &path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "of before");
         lazy.write_all(b"new").unwrap();
         lazy.write_all(b", all of it").unwrap();
         lazy.flush().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new, all of it");
-        let mut nowhere = LazyFile::new(&folder.path().join("no/file")).unwrap();
+        let mut nowhere = LazyFile::new("--flag", &folder.path().join("no/file")).unwrap();
         nowhere.write_all(b"new").unwrap_err();
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::file::{LazyFile, flag_error};
+use super::file::LazyFile;
 use crate::records::EpochRecord;
 
 /// A metrics file. The first epoch creates or empties the file: a run that is refused before leaves an older file as it
@@ -29,7 +29,7 @@ impl Metrics {
     /// Names the file. A special file and this process's own output are opened at once. This fails if a special file
     /// cannot be opened.
     pub(crate) fn new(path: &Path) -> io::Result<Self> {
-        LazyFile::new(path).map(Self).map_err(|error| flag_error("--metrics", path, &error))
+        LazyFile::new("--metrics", path).map(Self)
     }
 
     /// Appends to the whole lines of an older file: the run resumes an earlier one.
@@ -54,8 +54,7 @@ impl Metrics {
         let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
         // One call writes the whole line or nothing.
-        let written = self.0.write_all(&line);
-        written.map_err(|error| flag_error("--metrics", self.0.path(), &error))
+        self.0.write_all(&line)
     }
 
     /// Creates or empties the file, unless that has been done.
@@ -64,8 +63,7 @@ impl Metrics {
     ///
     /// The errors of [`write`](Self::write).
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        let opened = self.0.open().map(drop);
-        opened.map_err(|error| flag_error("--metrics", self.0.path(), &error))
+        self.0.write(&[]).map(drop)
     }
 }
 

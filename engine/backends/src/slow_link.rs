@@ -11,20 +11,19 @@
 //! All ranks read one clock, so they have to be threads of one process.
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
+use harness::cli::{self, UsageError};
 use harness::lock::locked;
+use harness::report::thousands;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 
 /// The bytes of a megabyte in flags.
 const MEGABYTE: f64 = 1_048_576.0;
-
-/// The bandwidths that a flag accepts, in MB per second.
-const SPEEDS: RangeInclusive<f64> = 0.001..=1e6;
 
 /// How slow a link is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +49,48 @@ impl Slowness {
     pub fn takes(&self, bytes: usize) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.bandwidth).unwrap_or(Duration::MAX)
     }
+
+    /// Refuses a link so slow that a rank would give up waiting: while rank 0 sends all `weights`, or while the ranks add up
+    /// so many bytes of `gradients`, by an algorithm or along a fixed tree.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] with the time. The error of such a run would name a rank without a fault.
+    pub fn check(
+        &self,
+        timeout: Duration,
+        ranks: usize,
+        (weights, gradients): (usize, usize),
+        algorithm: Option<Algorithm>,
+    ) -> Result<(), UsageError> {
+        // The rounds of a tree. In each of them, rank 0 sends a copy.
+        let rounds = ranks.next_power_of_two().ilog2() as usize;
+        // The bytes that travel while a rank waits for one message.
+        let waiting = match algorithm {
+            Some(Algorithm::Ring) => gradients.div_ceil(ranks),
+            // Up the tree, and down again, but for the last round.
+            Some(Algorithm::Tree) => (2 * rounds - 1) * gradients,
+            // All messages that one rank receives or sends.
+            _ => (ranks - 1) * gradients,
+        };
+        let [of_weights, of_gradients] = [rounds * weights, waiting].map(|bytes| self.takes(bytes));
+        let what = if of_weights > timeout {
+            let (seconds, bytes) = (of_weights.as_secs_f64(), thousands(weights));
+            format!("rank 0 takes {seconds:.1} s to send the weights, {bytes} bytes, to the others")
+        } else if of_gradients > timeout {
+            let (seconds, bytes) = (of_gradients.as_secs_f64(), thousands(gradients));
+            format!(
+                "a rank hears nothing for {seconds:.1} s while {bytes} bytes of gradients are added up"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(UsageError::new(format_args!(
+            "--slow-link {}: {what} over such a link, and --timeout ends a wait after {} s: take a faster one, or wait longer",
+            self.megabytes(),
+            timeout.as_secs_f64(),
+        )))
+    }
 }
 
 /// Parses a bandwidth in MB per second.
@@ -58,19 +99,14 @@ impl Slowness {
 ///
 /// A message with the accepted range.
 pub fn parse_speed(argument: &str) -> Result<f64, String> {
-    match argument.parse() {
-        Ok(speed) if SPEEDS.contains(&speed) => Ok(speed),
-        _ => Err(format!(
-            "this is a number of megabytes in a second, from {} to {}, such as 25",
-            SPEEDS.start(),
-            SPEEDS.end()
-        )),
-    }
+    let expected = "this is a number of megabytes in a second, from 0.001 to 1000000, such as 25";
+    cli::number(0.001..=1e6, expected)(argument)
 }
 
 /// The ports of all ranks of a run. Make one before the ranks start.
 pub struct SlowNetwork {
     slowness: Slowness,
+    timeout: Duration,
     started: Instant,
     ports: Mutex<HashMap<usize, Port>>,
 }
@@ -83,9 +119,9 @@ struct Port {
 }
 
 impl SlowNetwork {
-    /// A network of links with this latency and bandwidth.
-    pub fn new(slowness: Slowness) -> Arc<Self> {
-        Arc::new(Self { slowness, started: Instant::now(), ports: Mutex::default() })
+    /// A network of links with this latency and bandwidth, between ranks that wait for a message at most `timeout`.
+    pub fn new(slowness: Slowness, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { slowness, timeout, started: Instant::now(), ports: Mutex::default() })
     }
 
     /// Slows down all connections of a rank. Every rank has to do the same.
@@ -130,7 +166,7 @@ impl SlowLink {
     /// sleeps for longer would be reported as silent.
     fn sleep_until(&self, due: f64, from: usize) -> Result<(), Error> {
         let left = (due - self.network.now()).max(0.0);
-        let timeout = self.timeout().as_secs_f64();
+        let timeout = self.network.timeout.as_secs_f64();
         if left > timeout {
             let [waiting, from] = [self.rank(), from].map(|rank| self.world_rank(rank));
             return Err(Error::Other(format!(
@@ -178,10 +214,6 @@ impl Communicator for SlowLink {
         Ok(self.network.slow_down(self.link.background()?))
     }
 
-    fn timeout(&self) -> Duration {
-        self.link.timeout()
-    }
-
     fn world_rank(&self, rank: usize) -> usize {
         self.link.world_rank(rank)
     }
@@ -190,7 +222,6 @@ impl Communicator for SlowLink {
 #[cfg(test)]
 mod tests {
     use devices::DevicePlan;
-    use params_and_allreduce::Algorithm;
     use params_and_allreduce::thread::{RankFailure, run_ranks};
 
     use super::*;
@@ -201,9 +232,10 @@ mod tests {
         slowness: Slowness,
         work: impl Fn(&SharedCommunicator) -> Result<R, Error> + Sync,
     ) -> Result<Vec<R>, RankFailure<Error>> {
-        let network = SlowNetwork::new(slowness);
+        let timeout = Duration::from_secs(60);
+        let network = SlowNetwork::new(slowness, timeout);
         let plan = DevicePlan::slices(ranks).unwrap();
-        run_ranks(&plan, Duration::from_secs(60), |rank| {
+        run_ranks(&plan, timeout, |rank| {
             let slow = network.slow_down(rank.into());
             slow.barrier()?;
             work(&slow)
@@ -307,14 +339,6 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(30), "{told}");
         // The cause is not a rank that sends nothing: that rank waits for its own message.
         assert!(told.contains("waits for 60.0 s at most, and a message from rank "), "{told}");
-    }
-
-    #[test]
-    fn a_slow_link_waits_as_long_as_its_rank() {
-        let timeouts = on_slow_ranks(2, bandwidth(1e9), |slow| {
-            Ok([slow.timeout(), slow.background()?.timeout()])
-        });
-        assert_eq!(timeouts.unwrap(), [[Duration::from_secs(60); 2]; 2]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `--record FILE`: a hash of every tensor in every step, which shows where two runs part.
+//! Recordings of runs: a hash of every tensor in every step, and the first entry in which two runs part.
 //!
 //! Two runs that should be equal end with other weights. Their last losses say little: one wrong bit has changed every tensor by
 //! then. But the *first* tensor that differs, in the order in which a step computes them, names the computation that differs:
@@ -15,19 +15,10 @@
 //! that resumes this one begins with them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display};
-use std::io::{self, BufRead, Read, Write};
-use std::sync::Mutex;
+use std::fmt;
+use std::io::{self, BufRead, Read};
 
-use base16ct::HexDisplay;
-use candle_core::{Device, Tensor};
-use harness::lock::locked;
-use ops::weights_hash::WeightsHash;
 use serde::{Deserialize, Serialize};
-
-use crate::model::{Model, Progress};
-use crate::weights::Named;
-use crate::{Error, text};
 
 /// One tensor at one time, or the loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,118 +35,32 @@ pub struct Entry {
     pub hash: String,
 }
 
-/// The file of a recording.
-pub struct Recording<W> {
-    name: String,
-    to: Mutex<W>,
-}
-
-impl<W: Write> Recording<W> {
-    /// Makes a recording that is written step by step. Errors begin with `name`: a flag and a file.
-    pub fn new(name: impl Display, to: W) -> Self {
-        Self { name: name.to_string(), to: Mutex::new(to) }
-    }
-
-    fn write(&self, lines: &str) -> io::Result<()> {
-        let mut to = locked(&self.to);
-        let written = to.write_all(lines.as_bytes()).and_then(|()| to.flush());
-        written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.name)))
-    }
-}
-
-/// Records the steps of one rank. All ranks record together, and rank 0 writes.
-pub struct Recorder<'a, M, W> {
-    model: &'a M,
-    /// `None` on ranks other than 0.
-    recording: Option<&'a Recording<W>>,
-    /// The weights before the next step.
-    weights: Vec<Entry>,
-}
-
-impl<'a, M: Model, W: Write> Recorder<'a, M, W> {
-    /// Makes a recorder. Rank 0 passes a recording to write to.
-    pub fn new(model: &'a M, recording: Option<&'a Recording<W>>) -> Self {
-        Self { model, recording, weights: Vec::new() }
-    }
-
-    /// Records a step of [`train`](crate::train()). All ranks call this together. Fails when the recording cannot be
-    /// written, or another rank stops or stalls.
-    pub fn step(&mut self, progress: Progress<'_>) -> Result<(), Error> {
-        let (steps, weights) = (progress.steps, self.model.weights());
-        if let Some((batch, step)) = progress.last {
-            let mut entries = Vec::new();
-            for (shard, batch) in self.model.hosts().held.zip(&batch.shards) {
-                let name = format!("shard {shard}");
-                entries.push(self.entry(steps, "images", &name, hash(&batch.images)?));
-            }
-            entries.append(&mut self.weights);
-            let loss = step.sums.clone().read()?.loss;
-            entries.push(self.entry(steps, "loss", "loss", format!("{:016x}", loss.to_bits())));
-            for (Named { name, .. }, gradient) in
-                weights.parameters.iter().zip(&step.gradients).rev()
-            {
-                entries.push(self.entry(steps, "gradient", name, hash(gradient)?));
-            }
-            self.write(&entries)?;
+impl Entry {
+    fn phase(&self) -> Phase {
+        match self.kind.as_str() {
+            "images" => Phase::Images,
+            "loss" | "gradient" => Phase::Outcome,
+            _ => Phase::Weights,
         }
-        // With local batch norms the ranks have different buffers, and before each evaluation all ranks get rank 0's.
-        let buffers = if self.rank() == 0 { &weights.buffers[..] } else { &[] };
-        self.weights.clear();
-        for (kind, all) in [("parameter", &weights.parameters[..]), ("buffer", buffers)] {
-            for Named { name, tensor } in all {
-                self.weights.push(self.entry(steps + 1, kind, name, hash(tensor)?));
-            }
-        }
-        Ok(())
     }
 
-    /// Records the final weights. All ranks call this together, after the last step.
-    pub fn end(self) -> Result<(), Error> {
-        self.write(&self.weights)
+    /// `gradient fc.weight`, or `loss`.
+    fn title(&self) -> String {
+        let Self { kind, name, .. } = self;
+        if kind == name { kind.clone() } else { format!("{kind} {name}") }
     }
-
-    fn rank(&self) -> usize {
-        self.model.rank().map_or(0, |rank| rank.rank())
-    }
-
-    fn entry(&self, step: usize, kind: &str, name: &str, hash: String) -> Entry {
-        Entry { step, rank: self.rank(), kind: kind.to_owned(), name: name.to_owned(), hash }
-    }
-
-    /// Writes the entries of all ranks: one line of JSON for each.
-    fn write(&self, entries: &[Entry]) -> Result<(), Error> {
-        let mut mine = String::new();
-        for entry in entries {
-            mine.push_str(&serde_json::to_string(entry).map_err(candle_core::Error::wrap)?);
-            mine.push('\n');
-        }
-        let all = match self.model.rank() {
-            Some(rank) => text::gathered(&**rank, &mine)?,
-            None => vec![mine],
-        };
-        if let Some(recording) = self.recording {
-            let written = all.iter().try_for_each(|lines| recording.write(lines));
-            written.map_err(trainer::Error::from)?;
-        }
-        Ok(())
-    }
-}
-
-/// Returns the first eight bytes of the hash of a tensor's type, shape and bytes.
-fn hash(tensor: &Tensor) -> candle_core::Result<String> {
-    let tensor = tensor.detach().to_device(&Device::Cpu)?;
-    let hash = WeightsHash::new(&[(String::new(), tensor)])?;
-    Ok(format!("{:x}", HexDisplay(&hash.bytes()[..8])))
 }
 
 /// The most bytes of a line. An entry has far fewer bytes, and the rest of another file is not read.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Reads a recording. Leaves out a last line that ends early: the run was killed. Fails when a line is not an entry: the
-/// message has its number.
+/// Reads a recording. Leaves out a last line that ends early: the run was killed.
+///
+/// # Errors
+///
+/// When a line is not an entry: the message has its number.
 pub fn read(mut from: impl BufRead) -> io::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
-    let mut line = Vec::new();
+    let (mut entries, mut line) = (Vec::new(), Vec::new());
     for number in 1.. {
         line.clear();
         if from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
@@ -182,73 +87,68 @@ enum Phase {
     Outcome,
 }
 
-/// A step, a phase, and a rank. For images it is the number of the shard, because its rank depends on the number of ranks.
-type Place = (usize, Phase, usize);
+/// A step, a phase, a rank, and the number of the entry there. For images the third number is the shard, because its rank
+/// depends on the number of ranks.
+type Place = (usize, Phase, usize, usize);
 
-/// A recording with at least one entry.
+/// A recording with at least one entry, in the order of comparison.
 struct Run<'a> {
-    places: BTreeMap<Place, Vec<&'a Entry>>,
+    entries: BTreeMap<Place, &'a Entry>,
     first: usize,
     last: usize,
+    /// Whether the last step was not made: the recording has its weights, and nothing else.
+    ended: bool,
     last_rank: usize,
+    /// The step, rank and phase of the entry that was written last.
+    end: (usize, usize, Phase),
 }
 
 impl<'a> Run<'a> {
-    fn new(entries: &'a [Entry]) -> Option<Self> {
-        let mut places = BTreeMap::<Place, Vec<&Entry>>::new();
-        for entry in entries {
-            let place = match entry.kind.as_str() {
-                "images" => {
-                    let shard = entry.name.rsplit(' ').next().and_then(|shard| shard.parse().ok());
-                    (entry.step, Phase::Images, shard.unwrap_or(0))
-                }
-                "loss" | "gradient" => (entry.step, Phase::Outcome, entry.rank),
-                _ => (entry.step, Phase::Weights, entry.rank),
-            };
-            places.entry(place).or_default().push(entry);
+    fn new(all: &'a [Entry]) -> Option<Self> {
+        let mut sorted: Vec<&Entry> = all.iter().collect();
+        sorted.sort_by_key(|entry| (entry.step, entry.rank));
+        let mut entries = BTreeMap::new();
+        for entry in &sorted {
+            let (step, phase) = (entry.step, entry.phase());
+            let shard = || entry.name.rsplit(' ').next()?.parse::<usize>().ok();
+            let owner = if phase == Phase::Images { shard().unwrap_or(0) } else { entry.rank };
+            let there = (step, phase, owner, 0)..=(step, phase, owner, usize::MAX);
+            let number = entries.range(there).count();
+            // If several ranks have one shard, which is a mistake, the first of them counts.
+            if number == 0 || phase != Phase::Images {
+                entries.insert((step, phase, owner, number), *entry);
+            }
         }
-        // If several ranks have one shard, which is a mistake, the first of them counts.
-        for (_, shards) in places.iter_mut().filter(|((_, phase, _), _)| *phase == Phase::Images) {
-            shards.sort_by_key(|shard| shard.rank);
-            shards.truncate(1);
-        }
-        let (first, last) = (places.first_key_value()?.0.0, places.last_key_value()?.0.0);
-        let last_rank = entries.iter().map(|entry| entry.rank).max()?;
-        Some(Self { places, first, last, last_rank })
+        let (first, last) = (sorted.first()?.step, sorted.last()?.step);
+        let mut of_last = sorted.iter().filter(|entry| entry.step == last);
+        let ended = of_last.all(|entry| entry.phase() == Phase::Weights);
+        let last_rank = sorted.iter().map(|entry| entry.rank).max()?;
+        let end = sorted.iter().map(|entry| (entry.step, entry.rank, entry.phase())).max()?;
+        Some(Self { entries, first, last, ended, last_rank, end })
     }
 
-    fn at(&self, place: Place) -> &[&'a Entry] {
-        self.places.get(&place).map_or(&[], Vec::as_slice)
-    }
-
-    /// Whether the run ended before this step: the recording has its weights, and nothing else.
-    fn is_over(&self, step: usize) -> bool {
-        let of_step = (step, Phase::Images, 0)..=(step, Phase::Outcome, usize::MAX);
-        let mut phases = self.places.range(of_step).map(|((_, phase, _), _)| *phase);
-        step == self.last && phases.all(|phase| phase == Phase::Weights)
-    }
-
-    /// Whether the recording goes on after a place. In each step, the entries of rank 1 follow those of rank 0, and so on.
-    fn goes_on_after(&self, place: Place) -> bool {
-        let written = |(step, phase, rank): Place| (step, rank, phase);
-        let others = self.places.keys().filter(|(_, phase, _)| *phase != Phase::Images);
-        others.copied().any(|other| written(other) > written(place))
+    /// Whether the place of an entry has an entry of this kind and name.
+    fn has(&self, (step, phase, owner, _): Place, entry: &Entry) -> bool {
+        let there = (step, phase, owner, 0)..=(step, phase, owner, usize::MAX);
+        let mut there = self.entries.range(there);
+        there.any(|(_, own)| (&own.kind, &own.name) == (&entry.kind, &entry.name))
     }
 
     /// The number of shards of a batch.
     fn shards(&self) -> usize {
-        let images = self.places.keys().filter(|(_, phase, _)| *phase == Phase::Images);
-        images.map(|(_, _, shard)| shard).collect::<BTreeSet<_>>().len()
+        let images = self.entries.keys().filter(|(_, phase, ..)| *phase == Phase::Images);
+        images.map(|(_, _, shard, _)| shard).collect::<BTreeSet<_>>().len()
     }
 }
 
 /// Returns the steps that a recording has. The final weights belong to no step.
 pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
     let Some(run) = Run::new(entries) else { return BTreeSet::new() };
-    run.places.keys().map(|(step, ..)| *step).filter(|step| !run.is_over(*step)).collect()
+    let steps = entries.iter().map(|entry| entry.step);
+    steps.filter(|&step| !(run.ended && step == run.last)).collect()
 }
 
-/// The first entry in which two recordings differ.
+/// The first entry in which two recordings differ. Its text names the step, the rank, both entries and the likely cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// The entry of the first recording, if it has one.
@@ -257,16 +157,24 @@ pub struct Divergence {
     pub second: Option<Entry>,
     /// The number of equal entries before it.
     pub equal: usize,
-    gap: Option<Gap>,
-    /// Whether one of the two runs ended before this step. Then only the final weights are compared.
-    is_over: bool,
-    /// The numbers of shards of a batch, if they differ with the number of devices.
-    shards: Option<(usize, usize)>,
+    text: String,
 }
 
-/// The recording that has no entry in a place, `first` or `second`, and the missing entry. Without an entry, the recording ends
-/// there, in the middle of a step.
-type Gap = (&'static str, Option<Entry>);
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The way in which two recordings differ in an entry.
+#[derive(Clone, Copy)]
+enum Difference<'a> {
+    Values,
+    /// The recording, `first` or `second`, goes on without this entry.
+    Lacks(&'static str, &'a Entry),
+    /// The recording ends, in the middle of a step.
+    Ends(&'static str),
+}
 
 /// Finds the first difference of two recordings, in the steps that both have. Returns `None` if these are equal.
 ///
@@ -276,121 +184,101 @@ type Gap = (&'static str, Option<Entry>);
 /// are compared with the weights before the next step of a longer run.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
     let (a, b) = (Run::new(a)?, Run::new(b)?);
+    let (first, last) = (a.first.max(b.first), a.last.min(b.last));
     let common = a.last_rank.min(b.last_rank);
-    let shards = (a.shards(), b.shards());
-    let shards = (a.last_rank != b.last_rank && shards.0 != shards.1).then_some(shards);
-    let both = a.first.max(b.first)..=a.last.min(b.last);
-    let places: BTreeSet<Place> = a.places.keys().chain(b.places.keys()).copied().collect();
-    let (mut equal, mut ended) = (0, None);
-    for place in places {
-        let (step, phase, rank) = place;
-        let (images, is_over) = (phase == Phase::Images, a.is_over(step) || b.is_over(step));
-        let left_out = (!images && rank > common) || (is_over && phase != Phase::Weights);
-        if !both.contains(&step) || left_out {
+    let places: BTreeSet<Place> = a.entries.keys().chain(b.entries.keys()).copied().collect();
+    let (mut equal, mut cut_short) = (0, None);
+    for place in places.range((first, Phase::Images, 0, 0)..) {
+        let (step, phase, owner, _) = *place;
+        let images = phase == Phase::Images;
+        let over = [&a, &b].iter().any(|run| run.ended && run.last == step);
+        if step > last || (!images && owner > common) || (over && phase != Phase::Weights) {
             continue;
         }
-        let (of_a, of_b) = (a.at(place), b.at(place));
-        for index in 0..of_a.len().max(of_b.len()) {
-            let (first, second) = (of_a.get(index).copied(), of_b.get(index).copied());
-            // The rank of a shard does not matter.
-            let same = match images {
-                true => first.map(|it| &it.hash) == second.map(|it| &it.hash),
-                false => first == second,
-            };
-            if same {
+        let (one, other) = (a.entries.get(place).copied(), b.entries.get(place).copied());
+        // The entry of one recording, where `run` has none.
+        let missing = |which, run: &Run<'_>, entry| {
+            let ends = !images && run.end <= (step, owner, phase);
+            if ends { Difference::Ends(which) } else { Difference::Lacks(which, entry) }
+        };
+        let difference = match (one, other) {
+            (Some(one), Some(other)) if one == other || (images && one.hash == other.hash) => {
                 equal += 1;
                 continue;
             }
-            let gap = match (first, second) {
-                (Some(_), Some(_)) if images => None,
-                (Some(first), Some(second)) => lacking(first, of_a, second, of_b),
-                (Some(first), None) => Some(missing("second", &b, place, first)),
-                (None, second) => second.map(|second| missing("first", &a, place, second)),
-            };
+            (Some(one), Some(_)) if !b.has(*place, one) => Difference::Lacks("second", one),
+            (Some(_), Some(other)) if !a.has(*place, other) => Difference::Lacks("first", other),
+            (Some(_), Some(_)) => Difference::Values,
             // A shard of a rank that only one recording has, or of the last step, says nothing.
-            if let (true, Some((which, Some(shard)))) = (images, &gap)
-                && (shard.rank > common || step >= if *which == "first" { a.last } else { b.last })
-            {
-                continue;
-            }
-            let (first, second) = (first.cloned(), second.cloned());
-            let ends = matches!(gap, Some((_, None)));
-            let divergence = Divergence { first, second, equal, gap, is_over, shards };
-            if !ends {
-                return Some(divergence);
-            }
-            // The outcome of other ranks may still differ.
-            ended.get_or_insert(divergence);
-            break;
+            (Some(shard), None) if images && (shard.rank > common || step >= b.last) => continue,
+            (None, Some(shard)) if images && (shard.rank > common || step >= a.last) => continue,
+            (Some(one), None) => missing("second", &b, one),
+            (None, Some(other)) => missing("first", &a, other),
+            (None, None) => continue,
+        };
+        let shards = (a.last_rank != b.last_rank).then(|| (a.shards(), b.shards()));
+        let shards = shards.filter(|(first, second)| first != second);
+        let text = describe([one, other], equal, difference, over, shards);
+        let (first, second) = (one.cloned(), other.cloned());
+        let divergence = Divergence { first, second, equal, text };
+        if !matches!(difference, Difference::Ends(_)) {
+            return Some(divergence);
         }
+        // The outcome of other ranks may still differ.
+        cut_short.get_or_insert(divergence);
     }
-    ended
+    cut_short
 }
 
-/// The gap in a recording that has no entry for `other` in a place, at the end of the place.
-fn missing(which: &'static str, run: &Run<'_>, place: Place, other: &Entry) -> Gap {
-    let goes_on = place.1 == Phase::Images || run.goes_on_after(place);
-    (which, goes_on.then(|| other.clone()))
-}
-
-/// The gap in a place, if one recording lacks an entry there.
-fn lacking(first: &Entry, of_a: &[&Entry], second: &Entry, of_b: &[&Entry]) -> Option<Gap> {
-    let lacks = |of: &[&Entry], entry: &Entry| {
-        of.iter().all(|one| (&one.kind, &one.name) != (&entry.kind, &entry.name))
+/// The text of a [`Divergence`]. `over` says whether a run ended before this step, and `shards` are the numbers of shards of a
+/// batch, if they differ with the number of devices.
+fn describe(
+    entries: [Option<&Entry>; 2],
+    equal: usize,
+    difference: Difference<'_>,
+    over: bool,
+    shards: Option<(usize, usize)>,
+) -> String {
+    let Some(Entry { step, rank, kind, .. }) = entries[0].or(entries[1]) else {
+        return String::new();
     };
-    if lacks(of_b, first) {
-        return Some(("second", Some(first.clone())));
-    }
-    lacks(of_a, second).then(|| ("first", Some(second.clone())))
-}
-
-impl Display for Divergence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { first, second, equal, gap, is_over, shards } = self;
-        let name = |Entry { kind, name, .. }: &Entry| match kind == name {
-            true => kind.clone(),
-            false => format!("{kind} {name}"),
-        };
-        let line = |entry: &Option<Entry>| match entry {
-            Some(entry) => format!("{} {}", name(entry), entry.hash),
-            None => "nothing".to_owned(),
-        };
-        let Some(Entry { step, rank, kind, .. }) = first.as_ref().or(second.as_ref()) else {
-            return Ok(());
-        };
-        let difference = match gap {
-            Some((which, None)) => format!("the {which} recording ends here"),
-            _ => "the first difference".to_owned(),
-        };
-        let when = match is_over {
-            true => format!("after step {}", step.saturating_sub(1)),
-            false => format!("step {step}"),
-        };
-        writeln!(f, "{when}, rank {rank}: {difference}, after {equal} equal tensors")?;
-        writeln!(f, "  first recording:  {}", line(first))?;
-        writeln!(f, "  second recording: {}", line(second))?;
-        let cause = match (gap, kind.as_str(), shards) {
-            (Some((_, None)), ..) => "in the middle of a step: nothing differs up to there",
-            (Some((which, Some(entry))), ..) => {
-                let ranks = if entry.kind == "images" { ", on any rank" } else { "" };
-                return write!(f, "  the {which} recording lacks {} there{ranks}", name(entry));
-            }
-            (None, "images", Some((first, second))) => {
-                return write!(
-                    f,
-                    "  the two cut a batch into {first} and {second} shards: --shards makes them the same on any number of \
-                     devices"
-                );
-            }
-            (None, "images", None) => "the two have other images: compare seed, batch and sampler",
-            (None, "loss", _) => "made by the forward pass",
-            (None, "gradient", _) => "made by the backward pass, or by the sum over the ranks",
-            _ if *is_over => "made by the update of that step",
-            _ if *step > 1 => "made by the update of the step before",
-            _ => "the two began with other weights",
-        };
-        write!(f, "  {cause}")
-    }
+    let when = match over {
+        true => format!("after step {}", step.saturating_sub(1)),
+        false => format!("step {step}"),
+    };
+    let what = match difference {
+        Difference::Ends(which) => format!("the {which} recording ends here"),
+        _ => "the first difference".to_owned(),
+    };
+    let [first, second] = entries.map(|entry| match entry {
+        Some(entry) => format!("{} {}", entry.title(), entry.hash),
+        None => "nothing".to_owned(),
+    });
+    let made_by = |cause: &str| format!("made by {cause}");
+    let cause = match (difference, kind.as_str(), shards) {
+        (Difference::Ends(_), ..) => {
+            "in the middle of a step: nothing differs up to there".to_owned()
+        }
+        (Difference::Lacks(which, entry), ..) => {
+            let ranks = if entry.phase() == Phase::Images { ", on any rank" } else { "" };
+            format!("the {which} recording lacks {} there{ranks}", entry.title())
+        }
+        (_, "images", Some((first, second))) => format!(
+            "the two cut a batch into {first} and {second} shards: --shards makes them the same on any number of devices"
+        ),
+        (_, "images", None) => {
+            "the two have other images: compare seed, batch and sampler".to_owned()
+        }
+        (_, "loss", _) => made_by("the forward pass"),
+        (_, "gradient", _) => made_by("the backward pass, or by the sum over the ranks"),
+        _ if over => made_by("the update of that step"),
+        _ if *step > 1 => made_by("the update of the step before"),
+        _ => "the two began with other weights".to_owned(),
+    };
+    format!(
+        "{when}, rank {rank}: {what}, after {equal} equal tensors\n  first recording:  {first}\n  second recording: \
+         {second}\n  {cause}"
+    )
 }
 
 #[cfg(test)]

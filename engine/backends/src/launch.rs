@@ -15,10 +15,6 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-#[cfg(feature = "mpi")]
-use backends::mpi;
-#[cfg(feature = "nccl")]
-use backends::nccl;
 use candle_core::Tensor;
 use clap::{Args, Parser};
 use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, available_cores};
@@ -30,6 +26,10 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+#[cfg(feature = "mpi")]
+use crate::mpi;
+#[cfg(feature = "nccl")]
+use crate::nccl;
 use crate::text::{value_of_rank_0, values_gathered};
 
 /// Flags that choose ranks and their devices.
@@ -61,13 +61,16 @@ impl LaunchArguments {
 ///
 /// All processes call [`agree`](Self::agree), [`any`](Self::any), [`of_speaker`](Self::of_speaker) and
 /// [`devices`](Self::devices) together. The call fails when another process stops or stalls.
-pub enum Launch {
+pub struct Launch {
+    world: World,
+    processes: Option<Processes>,
+}
+
+enum World {
     /// Ranks are threads of this process. A rank waits so long for a message.
     Threads(Duration),
-    /// Ranks are processes that MPI connects. This process is one of them.
     #[cfg(feature = "mpi")]
     Mpi(mpi::World),
-    /// Ranks are processes with a GPU each, which NCCL connects.
     #[cfg(feature = "nccl")]
     Nccl(Box<nccl::World>),
 }
@@ -105,44 +108,36 @@ impl Launch {
     fn connect(timeout: Duration) -> Result<Self> {
         #[cfg(feature = "nccl")]
         if let Some(place) = launcher::place().map_err(UsageError::new)? {
-            return Ok(Self::Nccl(Box::new(nccl::World::connect(&place, timeout)?)));
+            let world = Box::new(nccl::World::connect(&place, timeout)?);
+            // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
+            let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
+            let processes = Some(Processes { rank, local_rank, devices_here: local_rank + 1 });
+            return Ok(Self { world: World::Nccl(world), processes });
         }
         launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
         #[cfg(feature = "mpi")]
         if launcher::world_size().is_some_and(|processes| processes > 1) {
-            return Ok(Self::Mpi(mpi::World::connect(timeout)?));
+            let world = mpi::World::connect(timeout)?;
+            let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
+            let processes = Some(Processes { rank, local_rank, devices_here: world.local_size });
+            return Ok(Self { world: World::Mpi(world), processes });
         }
-        Ok(Self::Threads(timeout))
+        Ok(Self { world: World::Threads(timeout), processes: None })
     }
 
     /// The processes, if ranks are processes.
-    pub fn processes(&self) -> Option<Processes> {
-        match self {
-            Self::Threads(_) => None,
-            #[cfg(feature = "mpi")]
-            Self::Mpi(world) => Some(Processes {
-                rank: (&world.rank).into(),
-                local_rank: world.local_rank,
-                devices_here: world.local_size,
-            }),
-            // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
-            #[cfg(feature = "nccl")]
-            Self::Nccl(world) => Some(Processes {
-                rank: (&world.rank).into(),
-                local_rank: world.local_rank,
-                devices_here: world.local_rank + 1,
-            }),
-        }
+    pub fn processes(&self) -> Option<&Processes> {
+        self.processes.as_ref()
     }
 
     /// Whether two ranks can exchange messages. If not, there are only collectives of all ranks.
     pub fn has_messages(&self) -> bool {
-        self.processes().is_none_or(|processes| processes.rank.has_messages())
+        self.processes.as_ref().is_none_or(|processes| processes.rank.has_messages())
     }
 
     /// Whether this process prints for all.
     pub fn speaks(&self) -> bool {
-        self.processes().is_none_or(|processes| processes.rank.rank() == 0)
+        self.processes.as_ref().is_none_or(|processes| processes.rank.rank() == 0)
     }
 
     /// Plans the devices of this process. Returns the plan and the number of devices of all processes.
@@ -155,7 +150,7 @@ impl Launch {
         each: &DeviceArguments,
         devices: Option<usize>,
     ) -> Result<(DevicePlan, usize), UsageError> {
-        let Some(Processes { rank, devices_here, .. }) = self.processes() else {
+        let Some(Processes { rank, devices_here, .. }) = &self.processes else {
             let devices = devices.unwrap_or(SeveralDevices::DEFAULT);
             return Ok((each.plan(devices)?, devices));
         };
@@ -166,7 +161,7 @@ impl Launch {
                  that out, or start as many"
             )));
         }
-        let plan = each.plan(devices_here)?;
+        let plan = each.plan(*devices_here)?;
         if !rank.has_messages() && plan.is_of_slices() {
             return Err(UsageError::new(
                 "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start them with mpirun",
@@ -177,7 +172,7 @@ impl Launch {
 
     /// A note about times that are measured on the devices of a plan.
     pub fn note(&self, plan: &DevicePlan) -> Option<String> {
-        let Some(threads) = plan.threads_per_device().filter(|_| self.processes().is_some()) else {
+        let Some(threads) = plan.threads_per_device().filter(|_| self.processes.is_some()) else {
             return plan.note().map(str::to_owned);
         };
         // The launcher may bind each process to some of the cores.
@@ -193,11 +188,12 @@ impl Launch {
     /// Goes on only if all processes can, each with its own outcome. If one has failed, rank 0 prints the error of the first
     /// rank that failed, and all processes return a [`ReportedElsewhere`].
     pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
-        let Some(Processes { rank, .. }) = self.processes() else { return outcome };
+        let Some(Processes { rank, .. }) = &self.processes else { return outcome };
         let mine = outcome.as_ref().err().map(ErrorReport::of);
-        let all = values_gathered(&*rank, &mine)?;
+        let all = values_gathered(&**rank, &mine)?;
         let first = all.into_iter().zip(0usize..).find_map(|(report, rank)| Some((rank, report?)));
-        let Some((failed, ErrorReport { code, message })) = value_of_rank_0(&*rank, &first)? else {
+        let Some((failed, ErrorReport { code, message })) = value_of_rank_0(&**rank, &first)?
+        else {
             return outcome;
         };
         if rank.rank() == 0 {
@@ -213,7 +209,7 @@ impl Launch {
 
     /// Whether the condition holds for any process.
     pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {
-        let Some(Processes { rank, .. }) = self.processes() else { return Ok(mine) };
+        let Some(Processes { rank, .. }) = &self.processes else { return Ok(mine) };
         let mine = Tensor::new(&[u32::from(mine)], rank.device())?;
         Ok(rank.all_gather(&mine, rank.world_size())?.to_vec1::<u32>()?.contains(&1))
     }
@@ -223,17 +219,17 @@ impl Launch {
         &self,
         mine: T,
     ) -> Result<T, communicator::Error> {
-        let Some(Processes { rank, .. }) = self.processes() else { return Ok(mine) };
-        value_of_rank_0(&*rank, &mine)
+        let Some(Processes { rank, .. }) = &self.processes else { return Ok(mine) };
+        value_of_rank_0(&**rank, &mine)
     }
 
     /// The names of all ranks' devices, in rank order, in the process that prints.
     pub fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
-        let Some(Processes { rank, local_rank, .. }) = self.processes() else {
+        let Some(Processes { rank, local_rank, .. }) = &self.processes else {
             return Ok(plan.slots().iter().map(ToString::to_string).collect());
         };
-        let mine = (launcher::machine(), plan.slots()[local_rank].to_string());
-        let all = values_gathered(&*rank, &mine)?;
+        let mine = (launcher::machine(), plan.slots()[*local_rank].to_string());
+        let all = values_gathered(&**rank, &mine)?;
         let one_machine = all.iter().all(|(machine, _)| *machine == mine.0);
         let name =
             |(machine, device)| if one_machine { device } else { format!("{machine} {device}") };
@@ -261,16 +257,16 @@ impl Launch {
         #[cfg(any(feature = "mpi", feature = "nccl"))]
         let first = |values: Vec<T>| values.into_iter().next().expect("a value for every device");
         // ANCHOR: run
-        match self {
-            Self::Threads(timeout) => run_ranks_with(plan, *timeout, values, |rank, value| {
+        match &self.world {
+            World::Threads(timeout) => run_ranks_with(plan, *timeout, values, |rank, value| {
                 work(rank.compute_device(), rank.into(), value)
             }),
             #[cfg(feature = "mpi")]
-            Self::Mpi(world) => Ok(vec![
+            World::Mpi(world) => Ok(vec![
                 world.run(plan, |rank| work(rank.compute_device(), rank.into(), first(values))),
             ]),
             #[cfg(feature = "nccl")]
-            Self::Nccl(world) => {
+            World::Nccl(world) => {
                 Ok(vec![world.run(|rank| work(rank.compute_device(), rank.into(), first(values)))])
             }
         }
