@@ -153,6 +153,7 @@ fn settings(way: &Way, prepared: &Prepared) -> Vec<(String, String)> {
     let settings = [
         ("program version", format!("{:?}", Versions::of_this_binary())),
         ("model", prepared.layers.name().to_owned()),
+        ("epochs", prepared.setup.options.epochs.to_string()),
         ("mesh", prepared.mesh.to_string()),
         ("way", way.name.clone()),
         ("cut", format!("{cut:?}")),
