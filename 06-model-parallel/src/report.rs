@@ -292,7 +292,7 @@ fn conclusions(outcomes: &[Outcome<'_>]) -> Vec<String> {
             megabytes(several.activations()),
             match least < several.activations() {
                 true => "Micro-batches save this memory, and the cut into stages can save more",
-                false => "Micro-batches save this memory, and the cut into stages does not",
+                false => "Micro-batches save this memory on one device, too",
             }
         ));
     }
