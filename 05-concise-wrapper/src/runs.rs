@@ -124,8 +124,8 @@ fn steps<M: Model>(
         None => planned.options,
     };
     let checkpoints = prepared.checkpoints(planned);
-    let mut recorder = (prepared.records && planned.main)
-        .then(|| Recorder::new(model, prepared.recording.as_ref()));
+    let recording = prepared.recording.as_ref().filter(|_| rank == 0);
+    let mut recorder = (prepared.records && planned.main).then(|| Recorder::new(model, recording));
     let trained = train(model, data, &options, extras, checkpoints.as_ref(), report, |progress| {
         after_step(progress)?;
         recorder.as_mut().map_or(Ok(()), |recorder| recorder.step(progress))

@@ -6,15 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use candle_core::{DType, Device, Error as TensorError, ModuleT, Result, Shape, Tensor, bail};
+use candle_core::{DType, Device, Error as TensorError, ModuleT, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
+use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::weights::{Named, Snapshot};
+use concise_wrapper::weights::{Named, Snapshot, is_buffer};
 use concise_wrapper::{Error, Network, Precision, initial};
+use harness::lock::locked;
 
 use crate::tensor_parallel::{Cut, Group};
 
@@ -126,19 +128,17 @@ impl Layers {
     }
 
     // ANCHOR: size
-    /// The names and shapes of the parameters of a layer, in order. The layer is built for this, without initial values, so
-    /// one layer of the network has to fit in memory. Fails when there is no such layer.
+    /// The names and shapes of the parameters of a layer, in order. The layer is built of tensors without memory, so the
+    /// layer may be larger than the memory of this machine. Fails when there is no such layer.
     pub fn parameters(&self, layer: usize) -> Result<Vec<(String, Shape)>> {
-        if layer >= self.len() {
+        let Some(planned) = self.list.get(layer) else {
             bail!("there is no layer {layer} in a model of {}", self.len());
-        }
-        let zeros = |_: &str, shape: &Shape, _: Init, dtype| {
-            Tensor::zeros((), dtype, &Device::Cpu)?.broadcast_as(shape)
         };
-        let (f32, group) = (DType::F32.into(), Group::alone());
-        let network = self.build_with(zeros, layer..layer + 1, f32, &Device::Cpu, &group)?;
-        let parameters = network.weights().parameters.iter();
-        Ok(parameters.map(|it| (it.name.clone(), it.tensor.shape().clone())).collect())
+        let recorder = SpecRecorder::default();
+        let specs = Arc::clone(&recorder.0);
+        let vb = VarBuilder::from_backend(Box::new(recorder), DType::F32, Device::Cpu);
+        drop((planned.build)(&vb, &Norms::default(), &Group::alone())?);
+        Ok(std::mem::take(&mut *locked(&specs)))
     }
     // ANCHOR_END: size
 
@@ -223,18 +223,6 @@ impl Layers {
             }
             _ => initial::value(name, shape, init, seed, dtype),
         };
-        self.build_with(values, layers, precision, device, group)
-    }
-
-    /// Builds layers with the initial values that `values` returns.
-    fn build_with(
-        &self,
-        values: impl Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync + 'static,
-        layers: Range<usize>,
-        precision: Precision,
-        device: &Device,
-        group: &Group,
-    ) -> Result<Network<Stage>> {
         let Some(planned) = self.list.get(layers.clone()).filter(|planned| !planned.is_empty())
         else {
             bail!("there are no layers {layers:?} in a model of {}", self.len());
@@ -300,3 +288,37 @@ impl ParameterSpec {
     }
 }
 // ANCHOR_END: of_spec
+
+// ANCHOR: recorder
+/// A source of tensors that records the name and the shape of each parameter.
+#[derive(Default)]
+struct SpecRecorder(Arc<Mutex<Vec<(String, Shape)>>>);
+
+impl SimpleBackend for SpecRecorder {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        if is_buffer(name) {
+            // Batch norms need a variable with memory: a number for each channel.
+            return Ok(Var::zeros(shape, dtype, device)?.into_inner());
+        }
+        // One number in memory, which stands in every place of the shape.
+        let tensor = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
+        locked(&self.0).push((name.to_owned(), shape));
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name} cannot be made without a shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
+}
+// ANCHOR_END: recorder
