@@ -243,6 +243,7 @@ impl<M: ModuleT> Module for Network<M> {
     }
 }
 
+// ANCHOR: halves
 /// The gradient of each parameter, if it is computed already.
 type Slots = Vec<Option<Tensor>>;
 
@@ -261,11 +262,12 @@ impl WeightHalf {
         self.rest.bytes() + bytes.sum::<usize>()
     }
 }
+// ANCHOR_END: halves
 
+// ANCHOR: hooks
 /// Receives the number of a parameter and the gradient of the parameter.
 type Hook = dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync;
 
-// ANCHOR: hooks
 /// The receivers of a network's gradients.
 #[derive(Default)]
 struct Hooks {
