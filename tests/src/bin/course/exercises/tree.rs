@@ -122,21 +122,22 @@ impl Tree {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }
 
-    /// The chapter's page, from the workspace's folder: the one in `book/src` whose name begins with the
-    /// exercise's chapter. There may be none.
+    /// The page of an exercise in `book/src`: of the chapter's pages, such as `ch05-….md` and `ch05b-….md`, the one that
+    /// lists the exercise, or else the first. There may be none.
     pub(super) fn page(&self, exercise: &Exercise) -> Option<PathBuf> {
-        let folder = self.root.join("book").join("src");
-        let prefix = format!("{}-", exercise.chapter());
-        let mut pages: Vec<PathBuf> = fs::read_dir(folder)
-            .ok()?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|page| page.extension().is_some_and(|extension| extension == "md"))
-            .filter(|page| {
-                page.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
-            })
-            .collect();
+        let is_of_chapter = |page: &PathBuf| {
+            let name = page.file_name().unwrap_or_default().to_string_lossy();
+            let rest = name.strip_prefix(exercise.chapter()).unwrap_or_default();
+            rest.trim_start_matches(char::is_alphabetic).starts_with('-') && rest.ends_with(".md")
+        };
+        let folder = fs::read_dir(self.root.join("book").join("src")).ok()?;
+        let pages = folder.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut pages: Vec<PathBuf> = pages.filter(is_of_chapter).collect();
         pages.sort();
-        pages.into_iter().next()
+        let listed = format!("`tests/exercises/{}`", exercise.name);
+        let lists =
+            |page: &&PathBuf| fs::read_to_string(page).is_ok_and(|text| text.contains(&listed));
+        pages.iter().find(lists).or(pages.first()).cloned()
     }
 }
 
