@@ -173,10 +173,7 @@ mod tests {
                 let Step { gradients, .. } =
                     model.gradients(&experiment.train.batch(samples, DType::F64)?)?;
                 let everywhere = gradients[1].ones_like()?;
-                overwrite(
-                    model.parameters().iter().nth(1).unwrap().value.as_tensor(),
-                    &everywhere,
-                )?;
+                overwrite(model.parameters()[1].value.as_tensor(), &everywhere)?;
             }
             Ok(())
         };
