@@ -164,7 +164,7 @@ impl Layers {
 // ANCHOR: dense_parameters
 /// Weight and bias of each layer of a stack, `[B, widths[0]]` → `[B, widths[last]]`, the first layer first.
 ///
-/// Layer i has a weight `dense{i}.weight` of `[widths[i], widths[i + 1]]`, from N(0, 2 / widths[i]) (He et al.,
+/// Layer i has a weight `dense{i}.weight` of `[widths[i], widths[i + 1]]`, from `N(0, 2 / widths[i])` (He et al.,
 /// "Delving deep into rectifiers", 2015), and a bias `dense{i}.bias` of `[widths[i + 1]]`, zeros. Fails when there are
 /// fewer than two widths, or one is 0.
 pub fn dense_parameters(widths: &[usize]) -> Result<Vec<[ParameterSpec; 2]>> {
