@@ -54,7 +54,7 @@ impl Mask {
         for line in text.lines() {
             let row = RATES.is_match(line);
             // Times decide where a model is cut, and which algorithm or schedule is the fastest.
-            let cut = line.starts_with("note: ") && line.contains(" stages, cut by measured cost");
+            let cut = line.starts_with("note: ") && line.contains(" stages, cut ");
             if cut || CONCLUSION.is_match(line) {
                 continue;
             }
